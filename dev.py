@@ -22,6 +22,7 @@ Python 3.6 must be able to read this file, to be told that it is too old: no new
 """
 
 import argparse
+import ast
 import glob
 import hashlib
 import importlib.util
@@ -64,6 +65,7 @@ SIZES_MB = {
     "js": (3, 13),
 }
 SLOW_LINE_MB_PER_SECOND = 2.5  # 20 Mbit/s: what the estimate of the time is for
+FUNCTION_LINES = 60  # of its body: the options of a command with their help texts are a table, not code
 SHOWN_MB = 1.0  # smaller downloads are not worth a line
 
 EXTRAS = {
@@ -532,20 +534,21 @@ def side_by_side() -> List[str]:
 
 
 def test(arguments: List[str]) -> NoReturn:
-    """Run all tests but the long ones; with --long those, and more of what chance decides; or what pytest is told."""
+    """Run the quick tests; with --full all of them, with --long more seeds and examples; or what pytest is told."""
     require_compiled()
     set_up(EXTRAS["test"])
     environment = clean_environment()
     # Tests start hundreds of processes: each would compile all of Penstock again.
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
-    if "--long" in arguments:
-        environment["LONG_TESTS"] = "1"
-    arguments = [one for one in arguments if one != "--long"]
+    for tier in ("full", "long"):
+        if "--" + tier in arguments:
+            arguments.remove("--" + tier)
+            environment["TESTS"] = tier
     _become([PYTHON, "-m", "pytest"] + (arguments or side_by_side()), environment)
 
 
 def check(arguments: List[str]) -> int:
-    """Run only what needs no tests: ruff, mypy, the layer contracts."""
+    """Run only what needs no tests: ruff, mypy, the layer contracts. Long functions are named, and fail nothing."""
     set_up(EXTRAS["test"])
     tools = (["ruff", "check", "."], ["mypy"], ["lint-imports", "--no-logo"])
     failed = []
@@ -554,9 +557,23 @@ def check(arguments: List[str]) -> int:
         command = [os.path.join(VENV, "bin", tool[0])] + tool[1:] + arguments
         if subprocess.call(command, cwd=ROOT, env=clean_environment()) != 0:
             failed.append(tool[0])
+    for line in long_functions():
+        say("• warning: %s" % line)
     if failed:
         say("Failed: %s" % ", ".join(failed))
     return 1 if failed else 0
+
+
+def long_functions() -> Iterator[str]:
+    """Name the functions whose body has more lines than FUNCTION_LINES: each is probably two."""
+    for path in sorted(glob.glob(os.path.join(ROOT, "src", "**", "*.py"), recursive=True)):
+        with open(path, encoding="utf-8") as file:
+            tree = ast.parse(file.read())
+        for node in ast.walk(tree):
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                lines = (node.end_lineno or 0) - node.body[0].lineno + 1
+                if lines > FUNCTION_LINES:
+                    yield "%s: %s has %d lines" % (os.path.relpath(path, ROOT), node.name, lines)
 
 
 def fuzz(arguments: List[str]) -> NoReturn:

@@ -13,7 +13,7 @@ from xdist.scheduler import LoadScopeScheduling
 
 from tests import hot_modes
 from tests.costs import Costs, file_of_costs
-from tests.extent import DECIDES, RUNS_ALL, code_seed, examples, why_left_out
+from tests.extent import SEEDED_BY_CODE, code_seed, examples, why_left_out
 
 # How long an example takes says more about the machine than about the code. A failing example is printed as a
 # decorator that replays it, also where the example database is not kept.
@@ -26,7 +26,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Before Hypothesis looks at its options."""
     if (path := file_of_costs()) is not None:
         config.pluginmanager.register(Costs(path))
-    if DECIDES:
+    if SEEDED_BY_CODE:
         config.option.hypothesis_seed = str(code_seed())
 
 
@@ -39,11 +39,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # What tests write is theirs alone: brokers and clients refuse files with secrets that others may read.
 os.umask(0o077)
 
-# What takes long begins early, for what begins last decides when all has ended.
-_EARLY = (
-    *("unit/test_build.py", "unit/hot/test_modes.py", "docs/test_readme.py"),
-    *("integration/", "crash/", "sim/", "chaos/", "spark/"),
-)
+# What takes long begins early, for what begins last decides when all has ended. Spark is first: one worker has it all.
+_ORDER = ("spark/", "unit/test_build.py", "docs/test_readme.py", "integration/", "crash/", "sim/", "chaos/")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -52,15 +49,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """
     root = Path(__file__).parent
     for item in items:
-        if item.get_closest_marker("needs_time") and (reason := why_left_out(item.nodeid)) is not None:
+        needs_time = item.get_closest_marker("needs_time") is not None
+        if (reason := why_left_out(item.nodeid, needs_time=needs_time)) is not None:
             item.add_marker(pytest.mark.skip(reason=reason))
-    items.sort(key=lambda item: not item.path.relative_to(root).as_posix().startswith(_EARLY))
+
+    def place(item: pytest.Item) -> int:
+        path = item.path.relative_to(root).as_posix()
+        return next((number for number, start in enumerate(_ORDER) if path.startswith(start)), len(_ORDER))
+
+    items.sort(key=place)
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """One worker has all tests on Spark, whose start takes longer than most of them; unless all of them are run."""
-    if config.getoption("dist") != "loadscope" or RUNS_ALL:
+    """One worker has all tests on Spark: they share one JVM, whose start costs more than most of them."""
+    if config.getoption("dist") != "loadscope":
         return None
     scheduling = LoadScopeScheduling(config, log)
     scheduling._split_scope = _scope

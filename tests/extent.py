@@ -1,75 +1,107 @@
-"""How much is tried where chance decides, or where one more round is one more chance: what `make test` has time for.
+"""The tiers of the test run: which tests each of them runs, and how many examples, seeds and rounds it tries.
 
-With LONG_TESTS=1 it is several times as much: `make test ARGS=--long`. The short form is the beginning of the long one.
-Tests that take some seconds are marked with `each_change`: `make test` leaves them out, since people wait for it; each
-change has to pass them. Those that take longer are marked with `needs_time`. Where the tests decide about a change,
-chance has a seed that the code itself gives: the same code has the same examples and the same long tests every time,
-and any other code has others.
+TESTS names the tier. A test marked with `each_change` takes seconds, one marked with `needs_time` longer. Tests of the
+WORKSHOP (benchmarks, builds, demonstrations, exhaustive runs) belong to the last two tiers.
 
-| set by                     | is              | `each_change` | `needs_time` | examples      | seed of chance |
-|----------------------------|-----------------|---------------|--------------|---------------|----------------|
-| nobody: `make test`        |                 | none          | none         | a sixth       | Hypothesis'    |
-| `.ci/run`                  | ALL_TESTS=third | all           | one of three | all           | the code       |
-| who wants to have run them | ALL_TESTS=1     | all           | all          | all           | the code       |
-| `make test ARGS=--long`    | LONG_TESTS=1    | all           | all          | several times | Hypothesis'    |
+| tier     | run by                  | `each_change` | `needs_time` | WORKSHOP | examples      | seed       |
+|----------|-------------------------|---------------|--------------|----------|---------------|------------|
+| `quick`  | `make test`; no Spark   | no            | no           | no       | a sixth       | Hypothesis |
+| `change` | `.ci/run`               | yes           | a third      | no       | all           | the code   |
+| `full`   | `make test ARGS=--full` | yes           | yes          | yes      | all           | the code   |
+| `long`   | `make test ARGS=--long` | yes           | yes          | yes      | several times | Hypothesis |
+
+Where the code gives the seed, the same code has the same examples and the same third of the long tests on every
+machine, and other code has others: three changes in a row run each long test about once.
 """
 
 from __future__ import annotations
 
 import os
+from enum import StrEnum
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
 
 import pytest
 
-IS_LONG = os.environ.get("LONG_TESTS") == "1"
 
-_ALL_TESTS = os.environ.get("ALL_TESTS", "")
-_THIRD = "third"
-assert _ALL_TESTS in ("", "0", "1", _THIRD), f"ALL_TESTS is 1 or {_THIRD}, not {_ALL_TESTS}"
+class Tier(StrEnum):
+    """A test run, by how long people wait for it."""
 
-DECIDES = _ALL_TESTS in ("1", _THIRD) and not IS_LONG
-"""Whether what chance finds here stands in the way of a change."""
+    QUICK = "quick"
+    CHANGE = "change"
+    FULL = "full"
+    LONG = "long"
 
-HAS_TIME = IS_LONG or DECIDES
 
-RUNS_ALL = IS_LONG or _ALL_TESTS == "1"
-"""Whether every long test is run."""
+TIER = Tier(os.environ.get("TESTS") or Tier.QUICK)
 
-each_change = pytest.mark.skipif(not HAS_TIME, reason="takes some seconds: `make test ARGS=--long` runs it")
+IS_LONG = TIER is Tier.LONG
+HAS_TIME = TIER is not Tier.QUICK
+RUNS_ALL = TIER in (Tier.FULL, Tier.LONG)
+
+SEEDED_BY_CODE = TIER in (Tier.CHANGE, Tier.FULL)
+"""True where the run decides about a change: randomness must not stand in its way."""
+
+WORKSHOP = (
+    "compat/test_older_version.py",
+    "docs/test_benchmark.py",
+    "docs/test_readme.py",
+    "integration/test_bench",
+    "integration/test_core_install.py",
+    "integration/test_demo",
+    "spark/test_demo.py",
+    "unit/bench/",
+    "unit/hot/test_modes.py",
+    "unit/test_build.py",
+    "unit/test_deploy.py",
+)
+"""Files, below tests/, whose long tests a change does not wait for."""
+
+each_change = pytest.mark.skipif(not HAS_TIME, reason="takes seconds: TESTS=change or `make test ARGS=--full` runs it")
 needs_time = pytest.mark.needs_time
 _PARTS = 3
+_SPARK = "tests/spark/"
+_MANY = "tests/scenarios/cluster/"  # of these the quick tier runs a third
 
 
-def why_left_out(test: str) -> str | None:
-    """Why a test that needs time is not run, by its full name; None: it is."""
+def why_left_out(test: str, *, needs_time: bool) -> str | None:
+    """Return why this tier does not run a test, given its full name and whether it has that mark; None: it runs."""
     if not HAS_TIME:
-        return "takes long: `make test ARGS=--long` runs it"
-    if not RUNS_ALL and not is_in_part(test, code_seed()):
-        return "takes long: other changes run it, or `make test ARGS=--long`"
+        if needs_time:
+            return "takes long: `make test ARGS=--full` runs it"
+        if test.startswith(_SPARK):
+            return "starts Spark: TESTS=change or `make test ARGS=--full` runs it"
+        if test.startswith(_MANY) and not is_in_part(test, code_seed()):
+            return "one of many: TESTS=change or `make test ARGS=--full` runs it"
+    if RUNS_ALL or not needs_time:
+        return None
+    if test.removeprefix("tests/").startswith(WORKSHOP):
+        return "of the workshop: `make test ARGS=--full` runs it"
+    if not is_in_part(test, code_seed()):
+        return "takes long: other changes run it, or `make test ARGS=--full`"
     return None
 
 
 def is_in_part(test: str, seed: int) -> bool:
-    """Whether a test is one of the third that this seed runs. Seeds that follow each other run all of them."""
+    """Return whether a test is one of the third that this seed runs. Seeds that follow each other run all of them."""
     return (int.from_bytes(sha256(test.encode()).digest()[:4]) + seed) % _PARTS == 0
 
 
 def extent(short: int, long: int) -> int:
-    """So many seeds, rounds or examples."""
+    """Return how many seeds, rounds or examples this tier tries."""
     assert 0 < short < long
     return long if IS_LONG else short
 
 
 def examples(count: int) -> int:
-    """So many of them, where there is time."""
+    """Return how many examples this tier tries of those that `.ci/run` tries."""
     return count if HAS_TIME else max(10, count // 6)
 
 
 @cache
 def code_seed() -> int:
-    """A number from 0 to 2**32 - 1 that the sources of the package come to, wherever they are."""
+    """Return a number from 0 to 2**32 - 1 that is computed from the package's sources, wherever they lie."""
     source = Path(__file__).resolve().parents[1] / "src"
     digest = sha256()
     for path in sorted(source.rglob("*.py")):

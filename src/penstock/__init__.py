@@ -8,7 +8,7 @@
         for batch in client.read("orders"):
             print(batch.num_rows)
 
-`penstock.aio` is the same for asyncio. Names are imported when they are first used, so that `import penstock` is quick.
+`penstock.aio` has the same calls for asyncio. Names are imported on first use, so that `import penstock` is fast.
 """
 
 from __future__ import annotations
@@ -215,7 +215,7 @@ _MODULE_OF = {
     "StreamInfo": "penstock.messages",
 }
 
-__all__ = [  # noqa: RUF022 (what people use first comes first)
+__all__ = [  # noqa: RUF022 (most used names first)
     "connect",
     "Client",
     "EARLIEST",
@@ -276,7 +276,7 @@ __all__ = [  # noqa: RUF022 (what people use first comes first)
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name when it is first used."""
+    """Import a public name on first use."""
     module = _MODULE_OF.get(name)
     if module is None:
         raise AttributeError(f"module 'penstock' has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""`python -m penstock` is `penstock`."""
+"""Entry point of `python -m penstock`: the command `penstock`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Penstock for asyncio: `async with penstock.aio.connect() as client`, with the calls of the blocking client."""
+"""The asyncio client: `async with penstock.aio.connect() as client`, with the same calls as the blocking client."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ from penstock.client.users import password_credential, rule
 from penstock.metadata import since
 from penstock.metadata.commands import Command
 from tests.broker_process import DEADLINE_S, BrokerProcess, broker_environment, eventually
-from tests.extent import needs_time
+from tests.extent import each_change, needs_time
 from tests.integration.clusters import ClusterProcesses, check, load, running_cluster
 
 OLDER = Path(__file__).parent / "older"
@@ -243,6 +243,7 @@ print(json.dumps({"config": list(StreamConfig.__struct_fields__), "commands": kn
 """
 
 
+@each_change
 def test_what_is_new_in_the_metadata_says_since_when(older: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", _KNOWN], env={**os.environ, "PYTHONPATH": str(older)}, capture_output=True, check=True

@@ -101,6 +101,7 @@ def test_power_loss_at_every_operation_of_the_start_after_a_kill(seed: int) -> N
         check(disk, cleaned.messages, where)
 
 
+@each_change
 @pytest.mark.parametrize("seed", SEEDS)
 def test_power_loss_in_a_cut_behind_it(seed: int) -> None:
     """What was cut does not come back, though older files of its messages are there yet."""

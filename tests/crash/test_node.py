@@ -10,7 +10,7 @@ import pytest
 
 from penstock.vfs.faulty import CHANGES, Fault, Kind, Operation, no_faults, nth
 from penstock.vfs.memory import Keep, MemoryVfs
-from tests.extent import HAS_TIME, extent
+from tests.extent import HAS_TIME, each_change, extent
 from tests.unit.node.harness import Broker
 from tests.unit.node.workload import NAMES, Workload
 
@@ -40,6 +40,7 @@ def left_by(memory: MemoryVfs, random: Random) -> MemoryVfs:
     return memory.crash_clone(keep, random if keep is Keep.SUBSET else None)
 
 
+@each_change
 @pytest.mark.parametrize("seed", range(extent(4 if HAS_TIME else 1, 12)))
 def test_power_loss_at_every_write_boundary(seed: int) -> None:
     random = Random(seed)

@@ -25,6 +25,7 @@ from penstock.raft.tasks import LOG_PATH, MARK_PATH, RESERVE_PATH, SNAPSHOT_PATH
 from penstock.vfs.faulty import CHANGES, Fault, FaultyVfs, Kind, Operation, nth
 from penstock.vfs.mark import Mark
 from penstock.vfs.memory import Keep, MemoryVfs
+from tests.extent import each_change
 
 MEMBERSHIP = Membership((1, 2, 3))
 BEGIN = Snapshot(0, 0, MEMBERSHIP, b"")
@@ -158,6 +159,7 @@ def whole() -> MemoryVfs:
 WHOLE = whole()
 
 
+@each_change
 @pytest.mark.parametrize("path", [LOG_PATH, SNAPSHOT_PATH])
 def test_no_flipped_bit_goes_unnoticed(path: str) -> None:
     data = content(WHOLE, path)

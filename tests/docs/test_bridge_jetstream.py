@@ -12,6 +12,7 @@ from pathlib import Path
 from nats.js.api import StreamConfig
 
 from tests.cli_process import command
+from tests.extent import each_change
 from tests.integration.test_jetstream_push import bridge
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -30,6 +31,7 @@ async def run(code: str, js: object) -> str:
     return said.getvalue()
 
 
+@each_change
 async def test_the_page_does_what_it_says(tmp_path: Path) -> None:
     ((create,), (add, look)) = blocks("sh"), blocks("python")
     async with bridge(tmp_path) as there:

@@ -15,6 +15,7 @@ from penstock.cli.app import app
 from penstock.cli.python_reference import python_reference
 from penstock.cli.reference import cli_reference, commands, config_reference, errors_page
 from penstock.cli.spark_reference import spark_reference
+from tests.extent import each_change
 
 DOCS = Path(__file__).parents[2] / "docs"
 COMMANDS = {" ".join(path): command for path, command in commands()}
@@ -108,6 +109,7 @@ def test_the_commands_that_people_were_promised_are_there() -> None:
     assert set(COMMANDS) == {"penstock"} | stream | others | groups | keys | users | rules | bench | pipeline
 
 
+@each_change
 @pytest.mark.parametrize("name", [name for name in COMMANDS if name.startswith("penstock bench")])
 def test_an_example_fits_a_narrow_terminal_so_that_it_can_be_copied(name: str) -> None:
     shown = CliRunner().invoke(app, [*name.split()[1:], "--help"], env={"COLUMNS": "80"}, terminal_width=80).output
@@ -130,6 +132,7 @@ def test_a_paragraph_of_help_is_as_wide_as_the_terminal(name: str) -> None:
     assert not [one for one in COMMANDS[name].help.split("\n\n") if "\n" in one]
 
 
+@each_change
 @pytest.mark.parametrize("name", COMMANDS)
 def test_help_shows_switches_without_a_value(name: str) -> None:
     shown = CliRunner().invoke(app, [*name.split()[1:], "--help"]).stdout

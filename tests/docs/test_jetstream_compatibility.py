@@ -24,7 +24,7 @@ from nats.js.errors import APIError, NoStreamResponseError, ServiceUnavailableEr
 
 from penstock import aio
 from tests.broker_process import BrokerProcess, running_broker
-from tests.extent import needs_time
+from tests.extent import each_change, needs_time
 
 PAGE = Path(__file__).parents[2] / "docs/reference/jetstream-compatibility.md"
 GO = Path(__file__).parents[1] / "compat/go"
@@ -241,6 +241,7 @@ async def publisher(broker: BrokerProcess) -> AsyncIterator[Publisher]:
     await connection.close()
 
 
+@each_change
 @pytest.mark.parametrize("call", PUBLISHING)
 async def test_publishing(publisher: Publisher, call: str) -> None:
     assert await outcome(PUBLISHING[call](publisher)) == rows("nats-py: publishing")[call]

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import penstock
 from penstock.batch.schema import schema_message
+from tests.extent import each_change
 from tests.groups import Columns, encoded
 
 PAGE = (Path(__file__).parents[2] / "docs/how-to/read-the-files.md").read_text(encoding="utf-8")
@@ -29,6 +30,7 @@ def write_stream(folder: Path) -> None:
             (folder / f"{base:020d}.1.arrows").write_bytes(segment)
 
 
+@each_change
 def test_the_recipes_do_what_they_say(tmp_path: Path) -> None:
     write_stream(tmp_path / "penstock-data/streams/00000004-orders/0")
     recipes = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)

@@ -97,7 +97,7 @@ def test_a_cluster_as_on_the_page_holds_what_it_says(tmp_path: Path) -> None:
         place.run(USERS)
         said = place.run(environment + LOOK)
         assert "fail" not in re.sub(r"may fail", "", said)
-        for well in ("nobody gets in without credentials", "publishes on orders.> only", "all are good until"):
+        for well in ("NATS refuses clients without credentials", "publishes on orders.> only", "all are good until"):
             assert well in " ".join(re.sub(r"[│\n]", " ", said).split()), said
         for act in ("create_user", "create_stream", "change_rules", "alter_user"):
             assert act in said

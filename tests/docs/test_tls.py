@@ -17,7 +17,7 @@ from penstock.broker.config import load
 from penstock.broker.settings import SETTINGS
 from penstock.cli.app import app
 from tests.broker_process import broker_environment, running_broker
-from tests.extent import needs_time
+from tests.extent import each_change, needs_time
 from tests.metrics_page import get, url_of
 
 PAGE = (Path(__file__).parents[2] / "docs/how-to/tls.md").read_text(encoding="utf-8")
@@ -83,6 +83,7 @@ def test_what_is_tried_works(tmp_path: Path) -> None:
         run(lines("penstock status")[1], tmp_path, PENSTOCK_SERVER=broker.client_address)
 
 
+@each_change
 def test_its_cluster_can_be_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     run(lines("penstock certs")[1], tmp_path)

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from penstock import hot
+from tests.extent import each_change
 from tests.fuzz import corpus
 from tests.fuzz.replayed import digests
 from tests.fuzz.targets import TARGETS
@@ -29,6 +30,7 @@ def plain() -> Iterator[subprocess.Popen[bytes]]:
         process.kill()
 
 
+@each_change
 def test_all_of_it_compiled_and_plain(plain: subprocess.Popen[bytes]) -> None:
     here = {target: digests(target) for target in TARGETS}
     said, _ = plain.communicate(timeout=120)

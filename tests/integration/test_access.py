@@ -96,6 +96,7 @@ async def test_each_way_to_log_in(broker, tmp_path) -> None:
             assert client.nats_urls
 
 
+@each_change
 async def test_what_a_user_may_counts_from_when_the_call_returns(broker) -> None:
     async with await broker.client() as admin:
         await admin.create_stream("orders", "orders.>")
@@ -163,6 +164,7 @@ async def test_a_file_of_credentials_that_is_being_written_is_read_again(broker,
                 await bob.get("orders", 0, timeout=1.0)
 
 
+@each_change
 async def test_a_token_that_has_expired(broker) -> None:
     token = token_credential("bob", expires=datetime.now(UTC) - timedelta(seconds=1))
     assert token.token is not None
@@ -247,6 +249,7 @@ async def test_brokers_of_one_machine_share_a_nats_server_with_a_login(tmp_path)
         assert (tmp_path / "data" / "nats.credentials").read_text().strip().partition(":")[2] not in machine.stderr.text
 
 
+@each_change
 async def test_nothing_is_taken_before_a_login_but_what_belongs_to_it(broker) -> None:
     async with raw_client(broker.client_address) as raw:
         await raw.hello()
@@ -276,6 +279,7 @@ async def _refusal(raw: RawClient) -> RemoteError:
     return error
 
 
+@each_change
 async def test_nobody_is_taken_for_a_broker_who_does_not_know_the_secret(broker) -> None:
     hello = HelloRequest(client_name="penstock broker 2", client_version="0")
     peer_hello = PeerHelloRequest(
@@ -291,6 +295,7 @@ async def test_nobody_is_taken_for_a_broker_who_does_not_know_the_secret(broker)
             assert await raw.is_closed()
 
 
+@each_change
 async def test_a_user_is_no_broker(broker) -> None:
     async with await broker.client() as admin:
         connection = await admin._link._connections.at(broker.client_address, asyncio.get_running_loop().time() + 5)
@@ -301,6 +306,7 @@ async def test_a_user_is_no_broker(broker) -> None:
                 await connection.call(request, b"", asyncio.get_running_loop().time() + 5)
 
 
+@each_change
 async def test_failed_logins_are_told_without_what_was_shown(broker) -> None:
     with pytest.raises(Unauthenticated):
         async with logged_in(broker, Credentials.password("admin", "sesame-open")):
@@ -311,6 +317,7 @@ async def test_failed_logins_are_told_without_what_was_shown(broker) -> None:
         assert (await admin.status()).counters["failed_logins"] == 1
 
 
+@each_change
 async def test_logins_that_are_begun_and_left_are_counted_and_told(broker) -> None:
     for _ in range(3):
         async with raw_client(broker.client_address) as raw:

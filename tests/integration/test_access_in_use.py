@@ -34,6 +34,7 @@ def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
         yield broker
 
 
+@each_change
 async def test_quotas_are_kept_with_the_user(broker) -> None:
     async with await broker.client() as admin:
         await admin.users.create("bob", password_credential(PASSWORD), quotas=Quotas(1 << 20, None, 3))
@@ -92,6 +93,7 @@ async def _tried(client: aio.Client, rows: list[dict[str, object]]) -> str | Non
     return None
 
 
+@each_change
 async def test_a_user_has_no_more_connections_than_it_may(broker) -> None:
     shown = Credentials.password("bob", PASSWORD)
     async with await broker.client() as admin:
@@ -111,6 +113,7 @@ async def test_a_user_has_no_more_connections_than_it_may(broker) -> None:
         await eventually(is_let_in, "who was there is gone")
 
 
+@each_change
 async def test_who_has_gone_away_while_he_waited_for_messages_takes_no_place(broker) -> None:
     shown = Credentials.password("bob", PASSWORD)
     async with await broker.client() as admin:
@@ -153,6 +156,7 @@ async def test_so_they_do_with_several_brokers(tmp_path) -> None:
             await _go_on(admin, servers, tmp_path / "bob", rotations=3, replicas=3)
 
 
+@each_change
 async def test_who_connects_between_the_new_file_and_the_new_password_is_let_in_with_the_one_before(
     broker, tmp_path
 ) -> None:
@@ -254,6 +258,7 @@ async def _log_in(raw: RawClient, credentials: Credentials) -> None:
     assert login.is_done
 
 
+@each_change
 async def test_what_was_sent_before_a_refusal_was_heard_is_answered(broker) -> None:
     """So that an append that may not be repeated has an outcome."""
     async with await broker.client() as admin:

@@ -23,6 +23,7 @@ from penstock.hot.crc import crc32c_with_gap
 from penstock.messages import AppendRequest, ErrorBody
 from penstock.wire import decode_response, encode_request
 from tests.broker_process import BrokerProcess, running_broker
+from tests.extent import each_change
 from tests.groups import Columns, encoded
 from tests.integration.publishers import connected_to
 from tests.integration.raw_client import raw_client
@@ -204,6 +205,7 @@ async def test_appends_and_publishes_share_one_log(broker: BrokerProcess, client
         assert values == [b"%d" % number for number in range(len(values))], subject
 
 
+@each_change
 async def test_too_many_appends_at_once_are_refused_not_kept(tmp_path: Path) -> None:
     with running_broker(tmp_path / "data", "--partition-in-flight-bytes", "1MiB") as small:
         async with await small.client() as client:

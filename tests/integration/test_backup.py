@@ -68,6 +68,7 @@ def row(number: int, *, key: str | None = None, value: str | None = "") -> dict[
     return {"subject": f"orders.{number % 5}", "key": key, "value": f"{number}" if value == "" else value}
 
 
+@each_change
 async def test_rows_offsets_times_and_groups_come_back(tmp_path: Path) -> None:
     async with two(tmp_path) as pair:
         here, there = pair.here, pair.there
@@ -616,6 +617,7 @@ async def test_a_run_that_has_waited_goes_by_what_the_one_before_has_written(tmp
                 manifest.write_text(kept)
 
 
+@each_change
 async def test_where_there_are_neither_streams_nor_users_nothing_is_backed_up(tmp_path: Path) -> None:
     with running_broker(tmp_path / "old") as old:
         _, errors = await command(old.client_address, "backup", str(tmp_path / "backup"), code=1)

@@ -32,6 +32,7 @@ BAD_STREAMS = {
 }
 
 
+@each_change
 @pytest.mark.parametrize("what", BAD_STREAMS)
 async def test_a_stream_that_cannot_be(client: aio.Client, what: str) -> None:
     name, subject, text = BAD_STREAMS[what]
@@ -93,6 +94,7 @@ async def test_a_message_that_is_too_large(broker: BrokerProcess, client: aio.Cl
     assert (await client.stream("large")).partitions[0].log_end == 1
 
 
+@each_change
 async def test_a_message_that_no_stream_takes_cuts_nobody_off(tmp_path: Path) -> None:
     size = limits.NATS_FRAME_BYTES_MAX + 1
     with running_nats(tmp_path / "nats", "max_payload: 80MB\nmax_pending: 300MB\n") as nats_server:
@@ -139,6 +141,7 @@ async def test_garbage_on_the_nats_connection_is_stored_as_it_came(broker: Broke
     assert (await client.status()).nats.reconnects == 0
 
 
+@each_change
 async def test_the_disk_fills_up_in_the_middle_of_appends(tmp_path: Path) -> None:
     with running_nats(tmp_path / "nats") as nats_server, small_disk(tmp_path / "disk") as disk:
         data_dir = disk.folder / "data"
@@ -236,6 +239,7 @@ def test_a_data_directory_that_cannot_be_understood(tmp_path: Path, content: str
     assert (tmp_path / "penstock.json").read_bytes() == content.encode("latin-1")
 
 
+@each_change
 def test_a_directory_of_something_else(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("years of work")
     _fails(BrokerProcess(tmp_path), "not a data directory of Penstock's", "thesis.tex")

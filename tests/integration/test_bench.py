@@ -25,7 +25,7 @@ from penstock.bench.rounds import Measurement, publish_measure, untrue
 from penstock.bench.systems import VARIANTS, JetStreamLog, Log, PenstockLog
 from penstock.bench.throughput import publishing, reading, started
 from tests.broker_process import OF_OTHERS
-from tests.extent import needs_time
+from tests.extent import each_change, needs_time
 
 TIMEOUT_S = 150.0
 LOAD = Load(size=100, messages=600, window=40, seconds_max=20.0)
@@ -76,6 +76,7 @@ class Tampering(Log):
         return self._log.read_back(ordered=ordered)
 
 
+@each_change
 def test_what_was_not_sent_voids_the_round(tmp_path: Path) -> None:
     with VARIANTS["penstock"].start(tmp_path) as system, system.log() as log:
         assert isinstance(log, PenstockLog)
@@ -112,6 +113,7 @@ def test_refusals_are_no_acks(tmp_path: Path) -> None:
     assert void.startswith("600 answers were no acks; the first: ")
 
 
+@each_change
 def test_time_limits_what_is_sent_and_all_of_it_is_acked(tmp_path: Path) -> None:
     with VARIANTS["echo-raw"].start(tmp_path) as system, system.log() as log:
         published = log.publish(Load(messages=1_000_000, window=1, seconds_max=0.2))
@@ -161,6 +163,7 @@ def test_the_command_writes_what_it_shows(tmp_path: Path) -> None:
     assert list(tmp_path.glob("penstock-bench-*")) == []
 
 
+@each_change
 def test_ctrl_c_leaves_nothing_behind(tmp_path: Path) -> None:
     process = subprocess.Popen(
         command("throughput", "--messages", "1000", "--window", "10", "--rounds", "1000", "--dir", str(tmp_path)),

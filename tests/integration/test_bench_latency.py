@@ -74,6 +74,7 @@ def test_a_consumer_can_be_left_out(system: System) -> None:
     assert measured.histograms.keys() == {ACK, LATE}
 
 
+@each_change
 def test_messages_that_nobody_stores_have_no_latency(tmp_path: Path) -> None:
     plan = LatencyLoad(rate_per_s=100.0, seconds=0.1).plan(1)
     with nats_server(tmp_path) as (nats, _):
@@ -84,6 +85,7 @@ def test_messages_that_nobody_stores_have_no_latency(tmp_path: Path) -> None:
     assert set(sent.acked_ns) == {-1}
 
 
+@each_change
 def test_messages_that_nobody_acks_were_waited_for(tmp_path: Path) -> None:
     plan = LatencyLoad(rate_per_s=100.0, seconds=0.1).plan(1)
     with nats_server(tmp_path) as (nats, _), NatsSocket(nats) as silent:
@@ -147,6 +149,7 @@ def test_the_command_shows_writes_and_draws_what_it_measured(tmp_path: Path) -> 
     assert page.read_text() == again.read_text()
 
 
+@each_change
 def test_a_page_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     write_json(Report(kind="latency", command="it", started=now(), machine=machine(tmp_path)), tmp_path / "run.json")
     shown = finished("report", str(tmp_path / "run.json"), "--html", "/dev/full")
@@ -165,6 +168,7 @@ def test_a_page_is_written_although_nobody_reads_what_is_shown(tmp_path: Path) -
     assert "penstock bench latency" in (tmp_path / "run.html").read_text()
 
 
+@each_change
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

@@ -11,7 +11,7 @@ from penstock.base.errors import OperationalError
 from penstock.bench import reach, scale
 from penstock.broker.child import serving
 from penstock.client import blocking
-from tests.extent import needs_time
+from tests.extent import each_change, needs_time
 
 
 @needs_time
@@ -38,6 +38,7 @@ def test_only_what_the_goals_are_about_is_judged() -> None:
     ]
 
 
+@each_change
 def test_a_look_up_that_finds_another_place_is_an_error(tmp_path: Path) -> None:
     folder = tmp_path / "long"
     scale.make_long(folder, 20_000)
@@ -50,6 +51,7 @@ def test_a_moment_is_that_of_a_batch() -> None:
     assert found == [0, 16_384, 16_384, 32_768, 32_768, 40_000]
 
 
+@each_change
 def test_what_is_made_is_what_a_broker_serves(tmp_path: Path) -> None:
     scale.make_streams(tmp_path / "many", 3)
     scale.make_long(tmp_path / "long", 20_000)

@@ -66,6 +66,7 @@ def lines(result: Result) -> list[dict]:
     return [json.loads(line) for line in result.stdout.splitlines()]
 
 
+@each_change
 def test_streams_from_create_to_delete(run: Run) -> None:
     assert (
         run("stream", "create", "life", "life.>", "--max-age", "7d").stdout == "stream life created: it stores life.>\n"
@@ -131,6 +132,7 @@ def test_what_is_published_is_read_back(run: Run, stream: str) -> None:
     assert "(tombstone)" in run("read", stream, "--format", "table").stdout
 
 
+@each_change
 def test_many_messages_and_every_place(run: Run, stream: str) -> None:
     numbers = b"".join(b"%d\n" % number for number in range(500))
     assert (
@@ -155,6 +157,7 @@ def test_many_messages_and_every_place(run: Run, stream: str) -> None:
     assert "read from `--from earliest`" in beyond.stderr
 
 
+@each_change
 def test_duplicates_are_not_counted_as_stored(run: Run, stream: str) -> None:
     same = ("--header", "Nats-Msg-Id=1", "--count", "3")
     said = run("publish", f"{stream}.n", "x", *same).stdout.splitlines()
@@ -179,6 +182,7 @@ def test_publishing_where_nobody_stores_is_an_error(run: Run) -> None:
     run("publish", "a", "x", "--header", "nonsense", code=2)
 
 
+@each_change
 def test_what_would_wait_in_vain_for_an_ack_is_said_at_once(run: Run, stream: str) -> None:
     at_once = ("--timeout", "1h")  # what waits fails the test's own time-out
     said = run("publish", f"{stream}.a", "x", "--stream", stream[:-1], *at_once, code=1).stderr
@@ -223,6 +227,7 @@ def test_an_envelope_is_published_and_its_ack_shown(run: Run) -> None:
     run("stream", "delete", "enveloped", "--yes")
 
 
+@each_change
 def test_every_stream_that_acks_is_shown(run: Run, stream: str) -> None:
     run("stream", "create", "second", f"{stream}.a")
     said = run("publish", f"{stream}.a", "x").stdout
@@ -235,6 +240,7 @@ def test_every_stream_that_acks_is_shown(run: Run, stream: str) -> None:
     run("stream", "delete", "second", "--yes")
 
 
+@each_change
 def test_a_wrong_nats_is_what_the_advice_is_about(run: Run, stream: str) -> None:
     said = run("publish", f"{stream}.a", "x", "--nats", "nats://127.0.0.1:1", "--timeout", "1s", code=1).stderr
     assert "NATS" in said
@@ -305,6 +311,7 @@ def test_dump_shows_messages_and_a_verdict(run: Run, broker: ReadyLine, stream: 
     assert shown.splitlines()[-1] == "Sound: 1 file, 12 rows."
 
 
+@each_change
 def test_dump_shows_damage_and_goes_on(run: Run, broker: ReadyLine, stream: str, tmp_path: Path) -> None:
     for _ in range(3):
         run("publish", f"{stream}.a", "x")
@@ -327,6 +334,7 @@ def test_dump_shows_damage_and_goes_on(run: Run, broker: ReadyLine, stream: str,
     assert "not a file of Penstock's" in run("dump", str(tmp_path / "mine.txt")).stderr
 
 
+@each_change
 def test_following_prints_what_comes_and_ctrl_c_is_quiet(run: Run, broker: ReadyLine, stream: str) -> None:
     run("publish", f"{stream}.a", "first")
     with start(broker, "read", stream, "--follow", "--format", "raw") as process:
@@ -397,6 +405,7 @@ def test_a_token_that_cannot_be_printed_makes_no_user(run: Run, broker: ReadyLin
     assert "authentication is off" in run("user", "list").stderr
 
 
+@each_change
 def test_ctrl_c_at_the_question_is_130_and_deletes_nothing(run: Run, broker: ReadyLine, stream: str) -> None:
     environment = {**os.environ, "PENSTOCK_SERVER": broker.client}
     command = [*PENSTOCK, "stream", "delete", stream]
@@ -442,6 +451,7 @@ def listening(path: Path) -> socket.socket:
     return receiver
 
 
+@each_change
 def test_serving_says_ready_once_and_stops_on_sigterm(tmp_path: Path) -> None:
     command = [*PENSTOCK, "serve", "--listen", "127.0.0.1:0", "--nats-port", "0", "--log-format", "json"]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}

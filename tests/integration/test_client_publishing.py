@@ -17,6 +17,7 @@ import penstock
 from penstock import aio
 from penstock.base import limits
 from penstock.base.errors import ErrorCode, OperationalError, RemoteError
+from tests.extent import each_change
 from tests.fake_broker import FakeBroker
 from tests.nats_servers import RunningNats, running_nats
 
@@ -202,6 +203,7 @@ async def test_a_message_without_an_ack_is_sent_again_where_that_was_asked_for(
         await client.publish("orders", b"x", retries=-1)
 
 
+@each_change
 async def test_a_message_is_sent_again_until_somebody_is_subscribed_where_that_was_asked_for(
     leader: Leader, client: aio.Client
 ) -> None:
@@ -403,6 +405,7 @@ async def test_a_broker_without_a_nats_address_says_what_to_do() -> None:
             await client.publish("orders", b"x")
 
 
+@each_change
 async def test_the_blocking_face_publishes_from_many_threads(broker: FakeBroker, leader: Leader) -> None:
     await leader.stores("orders", "orders")
 

@@ -17,7 +17,7 @@ from penstock.batch.schema import arrow_schema
 from penstock.client.placing import Placer, create_paused
 from tests.broker_process import BrokerProcess
 from tests.cli_process import command, launched
-from tests.extent import needs_time
+from tests.extent import each_change, needs_time
 
 YEAR_US = 365 * 86_400_000_000
 NOW_US = 1_790_000_000_000_000
@@ -71,6 +71,7 @@ async def values_and_times(client: aio.Client, stream: str) -> list[tuple[int, b
     return list(zip(table.column("offset").to_pylist(), table.column("value").to_pylist(), times, strict=True))
 
 
+@each_change
 async def test_the_steps_of_the_page(broker: BrokerProcess, client: aio.Client, tmp_path: Path) -> None:
     make(broker, "orders", dated(0, 50, NOW_US - 10 * YEAR_US), dated(50, 60, FUTURE_US))
     await client.resume_stream("orders")
@@ -103,6 +104,7 @@ async def test_the_steps_of_the_page(broker: BrokerProcess, client: aio.Client, 
     assert "already has all rows of the backup" in errors
 
 
+@each_change
 async def test_a_restore_keeps_what_the_backup_holds_and_says_so(
     broker: BrokerProcess, client: aio.Client, tmp_path: Path
 ) -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from penstock.broker.serve import END_TIMEOUT_S
 from tests.broker_process import eventually, running_nats
-from tests.extent import needs_time
+from tests.extent import each_change, needs_time
 from tests.integration.clusters import ClusterProcesses, check, load
 from tests.integration.publishers import connected_to
 
@@ -84,7 +84,7 @@ async def test_a_broker_is_ready_when_it_has_its_part_in_the_cluster(tmp_path: P
             for broker in (first, second):
                 assert broker.stdout is not None
                 broker.stdout.wait_for("^ready client=")
-            first.logged("ready: this broker has its part in the cluster")
+            first.logged("ready: this broker is registered in the cluster")
 
             async def knows_both() -> bool:
                 # What the second has heard when it says so, the first hears a moment later, behind a save of its own.
@@ -114,6 +114,7 @@ async def test_the_last_of_three_stops_in_good_order_though_nobody_leads_the_met
     assert cluster.brokers[3].stop(END_TIMEOUT_S) == 0
 
 
+@each_change
 async def test_a_broker_that_waits_for_others_stops_when_it_is_told_to(tmp_path: Path) -> None:
     with running_nats(tmp_path / "nats") as server:
         cluster = ClusterProcesses(tmp_path, server, 3)
@@ -125,6 +126,7 @@ async def test_a_broker_that_waits_for_others_stops_when_it_is_told_to(tmp_path:
             cluster.end()
 
 
+@each_change
 @WHICH_LEADER
 async def test_a_killed_leader_is_replaced_and_comes_back(cluster: ClusterProcesses, is_metadata_leader: bool) -> None:
     name = await stream_led_by(cluster, is_metadata_leader)

@@ -16,7 +16,7 @@ import pytest
 
 import penstock
 from tests.broker_process import OF_OTHERS
-from tests.extent import needs_time
+from tests.extent import each_change, needs_time
 from tests.flights_package import flight, write_flights_package
 
 TIMEOUT_S = 240.0
@@ -103,6 +103,7 @@ def held(port: int) -> Iterator[None]:
         yield
 
 
+@each_change
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_the_demo_stops_what_it_started(folder: Path, number: signal.Signals) -> None:
     with started(folder, "--data-dir", "other") as process:
@@ -135,6 +136,7 @@ def test_ctrl_c_while_it_publishes_is_quiet_however_often(folder: Path) -> None:
     assert all(is_free(port) for port in ports(at))
 
 
+@each_change
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a child that its parent is gone")
 def test_a_killed_demo_leaves_nothing_behind(folder: Path) -> None:
     with started(folder) as process:

@@ -14,7 +14,7 @@ import penstock
 from penstock.cli.demo_check import Disagreement
 from penstock.cli.demo_cluster import check
 from tests.broker_process import OF_OTHERS, running_broker
-from tests.extent import needs_time
+from tests.extent import each_change, needs_time
 
 TIMEOUT_S = 240.0
 
@@ -63,6 +63,7 @@ def test_who_interrupts_it_is_told_that_nothing_was_proved(tmp_path: Path) -> No
     assert "before the end, and nothing was proved" in said
 
 
+@each_change
 def test_a_lost_or_doubled_message_is_found(tmp_path: Path) -> None:
     with running_broker(tmp_path / "data") as broker, penstock.connect(broker.client_address) as client:
         client.create_stream("orders", "orders.>")

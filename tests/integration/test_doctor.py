@@ -23,7 +23,7 @@ from penstock.broker.nats_credentials import TlsFiles, parse_nats_urls
 from penstock.client.users import password_credential, rule
 from penstock.doctor.permissions import Nats, judge_permissions
 from tests.broker_process import BrokerProcess, NatsProcess, broker_environment, running_broker, running_nats
-from tests.extent import needs_time
+from tests.extent import each_change, needs_time
 from tests.integration.clusters import ClusterProcesses
 
 PAGE = Path(__file__).parents[2] / "docs/how-to/nats-permissions.md"
@@ -100,6 +100,7 @@ async def connected(server: NatsProcess, user: str, password: str) -> AsyncItera
         await connection.close()
 
 
+@each_change
 async def test_the_configuration_on_the_page_works_and_is_found_well(tmp_path: Path) -> None:
     with served(tmp_path, config_on_the_page()) as (server, broker):
         await make_streams(broker)
@@ -116,7 +117,7 @@ async def test_the_configuration_on_the_page_works_and_is_found_well(tmp_path: P
             ("ok", "penstock penstock.txt may hear every stream's subject, and answer"),
             ("ok", "publisher shop.txt hears no stream and publishes on orders.> only"),
             ("ok", "publisher cashier.txt hears no stream and publishes on payments.* only"),
-            ("ok", "nobody gets in without credentials"),
+            ("ok", "NATS refuses clients without credentials"),
         ]
         assert told(findings, "NATS")[0][0] == "ok"
         assert code == 0
@@ -131,6 +132,7 @@ async def test_a_stream_on_a_subject_that_is_not_allowed_is_not_made(tmp_path: P
             assert await client.streams() == []
 
 
+@each_change
 async def test_with_allow_responses_acks_come_and_are_found_to(tmp_path: Path) -> None:
     whole = config_on_the_page()
     begin = whole.index("permissions: {")
@@ -183,13 +185,13 @@ WRONG = {
         ),
         ("fail", "penstock penstock.txt may not answer publishers: none gets an ack"),
     ),
-    "a user for who has no credentials": (
+    "a user for clients without credentials": (
         ("accounts {", "no_auth_user: shop\naccounts {"),
-        ("warn", "who has no credentials may publish on orders.>: it writes into their streams"),
+        ("warn", "a client without credentials may publish on orders.>: it writes into their streams"),
     ),
     "a publisher whose password is another one": (
         ('password: "p3"', 'password: "other"'),
-        ("fail", "publisher cashier.txt is not let in"),
+        ("fail", "publisher cashier.txt is refused by NATS"),
     ),
 }
 
@@ -225,7 +227,7 @@ async def test_what_is_open_on_this_machine_is_worse_where_users_have_to_log_in(
         broker.logged("everybody logs in to Penstock, but not to NATS at nats://127.0.0.1:")
         code, findings = await examine(broker.client_address, *_as_admin(broker))
         everything = "may hear all streams and publish anywhere: there are no permissions"
-        assert ("fail", f"who has no credentials {everything}") in told(findings, "NATS permissions")
+        assert ("fail", f"a client without credentials {everything}") in told(findings, "NATS permissions")
         assert code == 1
 
 
@@ -235,7 +237,7 @@ async def test_where_users_have_to_log_in_so_they_have_at_the_embedded_server(tm
         code, findings = await examine(broker.client_address, *_as_admin(broker))
         assert told(findings, "NATS permissions") == [
             ("ok", "the brokers' own user may hear every stream's subject, and answer"),
-            ("ok", "nobody gets in without credentials"),
+            ("ok", "NATS refuses clients without credentials"),
         ]
         assert told(findings, "JetStream") == [("ok", "not enabled in this account")]
         _, findings = await examine(broker.client_address, *_as_admin(broker), "--nats", broker.nats_url)
@@ -272,9 +274,10 @@ async def test_an_embedded_server_that_was_started_before_there_were_users_is_op
         assert (found["result"], found["advice"].partition(" (")[0]) == ("fail", "restart the broker")
         broker.restart()
         _, findings = await examine(broker.client_address, *as_admin)
-        assert ("ok", "nobody gets in without credentials") in told(findings, "NATS permissions")
+        assert ("ok", "NATS refuses clients without credentials") in told(findings, "NATS permissions")
 
 
+@each_change
 async def test_brokers_that_may_not_hear_a_stream_are_found(tmp_path: Path) -> None:
     with served(tmp_path, config_on_the_page()) as (server, broker):
         await make_streams(broker)
@@ -290,6 +293,7 @@ async def test_brokers_that_may_not_hear_a_stream_are_found(tmp_path: Path) -> N
         assert code == 1
 
 
+@each_change
 async def test_nothing_comes_of_looking(tmp_path: Path) -> None:
     """Who hears all that is published hears nothing of it, JetStream stores nothing, and no stream grows."""
     store = f'jetstream {{ store_dir: "{tmp_path / "js"}" }}'
@@ -313,7 +317,7 @@ async def test_nothing_comes_of_looking(tmp_path: Path) -> None:
             assert [info.partitions[0].log_end for info in await client.streams()] == [0, 0]
         await connection.close()
         everything = "may hear all streams and publish anywhere: there are no permissions"
-        assert ("warn", f"who has no credentials {everything}") in told(findings, "NATS permissions")
+        assert ("warn", f"a client without credentials {everything}") in told(findings, "NATS permissions")
 
 
 @needs_time
@@ -343,6 +347,7 @@ async def test_a_jetstream_stream_on_the_same_subjects_is_named(tmp_path: Path) 
         assert text.endswith("stores: orders is read-only and refuses it, and the first answer counts")
 
 
+@each_change
 async def test_one_broker_is_well_and_its_machine_is_looked_at(tmp_path: Path) -> None:
     with running_broker(tmp_path / "data") as broker:
         async with await broker.client() as client:

@@ -16,6 +16,7 @@ from penstock.client.placing import Placer, create_paused
 from tests.broker_process import BrokerProcess
 from tests.cli_process import command
 from tests.envelopes import enveloped, message
+from tests.extent import each_change
 from tests.integration.publishers import connected_to
 
 VALUES = [b"1", b"2", b"3"]
@@ -83,6 +84,7 @@ WAYS = [by_header, by_encoded_header, by_envelope, by_header_where_keys_decide, 
         by_producer, by_staging, by_relay]  # fmt: skip
 
 
+@each_change
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
 async def test_it_is_stored_without_a_key(broker: BrokerProcess, client: aio.Client, way: Way) -> None:
     name = way.__name__.replace("_", "-")

@@ -23,7 +23,7 @@ from penstock.vfs.real import RealVfs
 from penstock.vfs.rewrapping import key_ids
 from tests.broker_process import BrokerProcess, eventually, running_broker
 from tests.cli_process import command
-from tests.extent import needs_time
+from tests.extent import each_change, needs_time
 from tests.integration.clusters import ClusterProcesses, running_cluster
 from tests.integration.publishers import connected_to
 from tests.integration.test_repair import flip
@@ -95,6 +95,7 @@ async def test_what_was_published_is_nowhere_on_the_disk_and_there_after_a_kill(
     assert_hidden(broker.data_dir, b"treasure", b"hidden-subject", b"id-of-", b"key-of-")
 
 
+@each_change
 async def test_a_large_fetch_is_the_same_as_of_a_plain_stream(broker: BrokerProcess) -> None:
     rows = [{"value": os.urandom(30_000) + b"%d" % number} for number in range(200)]
     async with await broker.client() as client:
@@ -127,7 +128,7 @@ async def test_without_its_key_a_stream_is_not_there_and_nothing_of_it_is_touche
     run("keys", "new", "first", "--file", str(wrong))
     for text, reason in (
         (other.read_text(), "encrypted with the key 'first', which is not among the keys here"),
-        (wrong.read_text(), "the key 'first' that is here is not the one of that id"),
+        (wrong.read_text(), "it is encrypted with a key 'first' that differs from the key of that id here"),
     ):
         keys.write_text(text)
         broker.start()
@@ -221,6 +222,7 @@ async def test_a_follower_whose_key_was_missing_follows_once_its_keys_were_read_
             await eventually(is_in_sync, "the follower is in sync again")
 
 
+@each_change
 async def test_another_key_takes_the_place_of_the_first_while_the_broker_runs(
     broker: BrokerProcess, keys: Path
 ) -> None:
@@ -267,6 +269,7 @@ async def test_a_key_that_is_still_used_and_is_deleted_from_the_file_stays_until
         assert len(await values(client, "orders")) == 80
 
 
+@each_change
 async def test_keys_that_cannot_be_read_again_leave_those_of_before(broker: BrokerProcess, keys: Path) -> None:
     keys.write_text("nonsense")
     broker.signal(signal.SIGHUP)
@@ -277,6 +280,7 @@ async def test_keys_that_cannot_be_read_again_leave_those_of_before(broker: Brok
     assert "nonsense" not in broker.said
 
 
+@each_change
 async def test_the_tools_read_the_files_with_the_keys(broker: BrokerProcess, keys: Path, tmp_path: Path) -> None:
     async with await broker.client() as client:
         await client.create_stream("orders", "orders.>", encryption="aes-256-gcm")
@@ -362,6 +366,7 @@ async def test_a_compacted_compressed_stream_is_encrypted_as_well(broker: Broker
         assert_hidden(broker.data_dir, b"treasure", b"hidden-")
 
 
+@each_change
 async def test_groups_and_staged_rows_are_encrypted_where_the_settings_say_so(tmp_path: Path, keys: Path) -> None:
     options = ("--encryption-keys-file", str(keys), "--encrypt-internal-streams")
     with running_broker(tmp_path / "data", *options) as broker:
@@ -375,6 +380,7 @@ async def test_groups_and_staged_rows_are_encrypted_where_the_settings_say_so(tm
         assert_hidden(broker.data_dir, b"hidden-group", b"treasure")
 
 
+@each_change
 async def test_keys_in_the_environment_do_and_are_shown_nowhere(tmp_path: Path, keys: Path) -> None:
     (line,) = keys.read_text().splitlines()
     with running_broker(tmp_path / "data", environment={"PENSTOCK_ENCRYPTION_KEYS": line}) as broker:
@@ -386,6 +392,7 @@ async def test_keys_in_the_environment_do_and_are_shown_nowhere(tmp_path: Path, 
         assert_hidden(broker.data_dir, b"treasure", line.split()[1].encode())
 
 
+@each_change
 def test_a_file_of_keys_that_others_can_read_is_said_where_that_may_be(tmp_path: Path, keys: Path) -> None:
     keys.chmod(0o644)
     with running_broker(

@@ -16,6 +16,7 @@ from penstock import aio
 from penstock.client.envelope_format import ack_class, ack_in, message_class
 from tests.broker_process import BrokerProcess
 from tests.envelopes import INCORRECT_OFFSET, enveloped
+from tests.extent import each_change
 
 pytest.importorskip("google.protobuf")
 LEADER, ALL, NONE = range(3)
@@ -33,6 +34,7 @@ def written(**fields: Any) -> bytes:
     return enveloped(message_class()(**fields).SerializeToString(), crc=fields.get("key") == b"with crc")
 
 
+@each_change
 async def test_an_unmodified_liftbridge_publisher_is_acked(
     broker: BrokerProcess, client: aio.Client, publisher: Nats
 ) -> None:

@@ -26,7 +26,7 @@ from penstock.vfs.faulty import Fault, FaultyVfs, Kind, Operation
 from penstock.vfs.real import RealVfs
 from penstock.wire import encode_request
 from tests.broker_process import eventually, running_broker, running_nats
-from tests.extent import needs_time
+from tests.extent import each_change, needs_time
 from tests.integration.in_process import MovedClock, broker_in_process
 from tests.integration.publishers import connected_to
 from tests.integration.raw_client import RawClient, raw_client, rows_message
@@ -97,6 +97,7 @@ async def _has(client: aio.Client, name: str) -> bool:
     return True
 
 
+@each_change
 async def test_a_cold_page_that_cannot_be_read_ends_only_its_connection(tmp_path: Path) -> None:
     cold, fails = tmp_path / "cold", tmp_path / "fails"
     environment = {"PYTHONPATH": CHILD, "TEST_COLD": str(cold), "TEST_READ_FAILS": str(fails), "TEST_ONE_TURN": "1"}
@@ -118,6 +119,7 @@ async def test_a_cold_page_that_cannot_be_read_ends_only_its_connection(tmp_path
         assert "Traceback" not in broker.said, broker.said
 
 
+@each_change
 async def test_a_segment_that_is_too_short_becomes_damage_that_is_told(tmp_path: Path) -> None:
     with running_broker(tmp_path / "data") as broker:
         async with await broker.client() as client:
@@ -198,6 +200,7 @@ class _StoppedClock(MovedClock):
         return self._now
 
 
+@each_change
 async def test_a_stop_is_clean_without_its_checkpoints(tmp_path: Path) -> None:
     hangs, goes_on = threading.Event(), threading.Event()
     vfs = FaultyVfs(RealVfs(tmp_path / "data"))
@@ -224,6 +227,7 @@ async def test_a_stop_is_clean_without_its_checkpoints(tmp_path: Path) -> None:
             goes_on.set()
 
 
+@each_change
 async def test_a_disk_that_hangs_does_not_hold_up_a_stop(tmp_path: Path) -> None:
     hangs, goes_on = threading.Event(), threading.Event()
     vfs = FaultyVfs(RealVfs(tmp_path / "data"))

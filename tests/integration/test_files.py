@@ -54,6 +54,7 @@ def _traced(pid: int) -> Iterator[Lines]:
             lines.close()
 
 
+@each_change
 async def test_fetches_go_out_with_sendfile(tmp_path: Path) -> None:
     calls = tmp_path / "calls"
     environment = {"PYTHONPATH": CHILD, "TEST_CALLS_FILE": str(calls)}
@@ -66,6 +67,7 @@ async def test_fetches_go_out_with_sendfile(tmp_path: Path) -> None:
             assert sent >= MESSAGES * MESSAGE_BYTES / limits.SENDFILE_SLICE_BYTES  # in bounded slices
 
 
+@each_change
 @pytest.mark.skipif(shutil.which("strace") is None, reason="the kernel's own view of sendfile takes strace(1)")
 async def test_the_kernel_sends_every_byte_from_the_file(tmp_path: Path) -> None:
     with running_broker(tmp_path / "data") as broker:
@@ -77,6 +79,7 @@ async def test_the_kernel_sends_every_byte_from_the_file(tmp_path: Path) -> None
             assert sum(int(result) for result in results if result.isdigit()) >= MESSAGES * MESSAGE_BYTES
 
 
+@each_change
 async def test_a_cold_file_is_read_by_a_thread_before_it_is_sent(tmp_path: Path) -> None:
     calls, cold = tmp_path / "calls", tmp_path / "cold"
     environment = {"PYTHONPATH": CHILD, "TEST_CALLS_FILE": str(calls), "TEST_COLD": str(cold)}
@@ -91,6 +94,7 @@ async def test_a_cold_file_is_read_by_a_thread_before_it_is_sent(tmp_path: Path)
             assert slices <= ahead <= 2 * slices + MESSAGES, "once for every slice, and not again when it is there"
 
 
+@each_change
 async def test_whoever_leaves_in_the_middle_of_a_cold_read_leaves_nothing_behind(tmp_path: Path) -> None:
     cold = tmp_path / "cold"
     with running_broker(tmp_path / "data", environment={"PYTHONPATH": CHILD, "TEST_COLD": str(cold)}) as broker:
@@ -134,6 +138,7 @@ async def test_a_consumer_at_the_tail_causes_no_block_reads(tmp_path: Path) -> N
             assert figures["wchar"] > 20_000_000  # once into the log, once out to the consumer
 
 
+@each_change
 async def test_more_clients_than_a_shell_usually_allows_files(tmp_path: Path) -> None:
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
 

@@ -18,7 +18,7 @@ import penstock
 from penstock import aio
 from penstock.hot.keyhash import partition_of
 from tests.broker_process import BrokerProcess, eventually, running_broker
-from tests.extent import needs_time
+from tests.extent import each_change, needs_time
 from tests.integration.clusters import running_cluster
 
 CHILD = """
@@ -91,6 +91,7 @@ async def append_until_stored(client: aio.Client, number: int) -> None:
             return
 
 
+@each_change
 async def test_partitions_are_shared_handed_over_and_taken_over(client: aio.Client) -> None:
     await client.create_stream("orders", "orders", partitions=4)
     one = Reading(client)
@@ -176,6 +177,7 @@ async def test_one_that_does_not_follow_waits_for_what_a_killed_one_holds(
     assert [at.lag for at in await client.groups.offsets("billing", "orders")] == [0]
 
 
+@each_change
 async def test_one_that_does_not_follow_ends_where_a_live_one_keeps_all(client: aio.Client) -> None:
     await client.create_stream("orders", "orders")
     async with client.consumer("orders", "billing", session=1.0) as owner:

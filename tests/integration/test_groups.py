@@ -61,6 +61,7 @@ async def test_a_consumer_goes_on_where_the_one_before_was(client: aio.Client) -
     assert (at.offset, at.lag, at.committed_end) == (4, 0, 4)
 
 
+@each_change
 async def test_what_was_in_hand_when_an_error_came_comes_again(client: aio.Client) -> None:
     await client.create_stream("orders", "orders")
     await publish(client, "orders", 1, 2, 3)
@@ -115,6 +116,7 @@ async def test_batches_are_done_one_by_one_and_offsets_can_be_named(client: aio.
         assert at.offset == 10
 
 
+@each_change
 async def test_latest_means_when_the_group_began_and_a_checkpoint_is_made_while_nothing_comes(
     broker: BrokerProcess, client: aio.Client
 ) -> None:
@@ -142,6 +144,7 @@ async def test_latest_means_when_the_group_began_and_a_checkpoint_is_made_while_
             assert batch.num_rows == 1
 
 
+@each_change
 async def test_all_partitions_are_one_group(client: aio.Client) -> None:
     await client.create_stream("orders", "orders", partitions=3)
     await client.append("orders", [{"value": b"1"}, {"value": b"2"}], partition=0)
@@ -183,6 +186,7 @@ async def test_offsets_out_of_a_data_frame_are_committed(client: aio.Client) -> 
     assert await taken(client, "orders", "new", start=offset) == [3]
 
 
+@each_change
 async def test_what_retention_has_overtaken_is_told(client: aio.Client) -> None:
     await client.create_stream("orders", "orders")
     await publish(client, "orders", 1, 2, 3)
@@ -201,6 +205,7 @@ async def test_what_retention_has_overtaken_is_told(client: aio.Client) -> None:
     assert await taken(client, "orders") == [3]
 
 
+@each_change
 async def test_groups_are_forgotten_by_name_and_with_their_stream(client: aio.Client) -> None:
     await client.create_stream("orders", "orders")
     await client.create_stream("other", "other")
@@ -270,6 +275,7 @@ def interrupt(batch: object) -> None:
     raise KeyboardInterrupt
 
 
+@each_change
 def test_the_blocking_face_does_the_same(broker: BrokerProcess) -> None:
     with penstock.connect(broker.client_address) as client:
         client.create_stream("orders", "orders")

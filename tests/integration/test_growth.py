@@ -11,7 +11,7 @@ from penstock.client.growth import wait_for_more
 from penstock.client.ranges import LogRange, read_range_async
 from penstock.client.read_from import FOLLOWERS
 from tests.broker_process import BrokerProcess, eventually
-from tests.extent import needs_time
+from tests.extent import each_change, needs_time
 from tests.integration.clusters import ClusterProcesses
 
 
@@ -21,6 +21,7 @@ def waited_s(client: penstock.Client, ends: dict[tuple[int, int], int], timeout:
     return time.monotonic() - began
 
 
+@each_change
 def test_whoever_waits_is_woken_by_the_first_message(broker: BrokerProcess) -> None:
     with penstock.connect(broker.client_address) as client:
         info = client.create_stream("grows", "grows", partitions=3)

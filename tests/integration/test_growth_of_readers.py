@@ -15,7 +15,7 @@ from nats.aio.msg import Msg
 from penstock import Message, MessageNotFound, TimedOut, aio
 from penstock.hot.keymap import KeyMap
 from tests.broker_process import BrokerProcess
-from tests.extent import needs_time
+from tests.extent import each_change, needs_time
 
 
 def moved_key(before: int, after: int) -> str:
@@ -36,6 +36,7 @@ async def first(messages: AsyncIterator[Message], count: int) -> list[bytes | No
     return got
 
 
+@each_change
 @pytest.mark.parametrize("by", ["token:2", "publisher"])
 async def test_what_a_leader_refuses_while_its_key_moves_is_sent_again(
     broker: BrokerProcess, client: aio.Client, by: str

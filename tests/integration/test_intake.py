@@ -22,6 +22,7 @@ async def values(client: aio.Client, stream: str) -> list[bytes | None]:
     return [message.value async for message in client.messages(stream)]
 
 
+@each_change
 async def test_nobody_listens_for_a_paused_stream(broker: BrokerProcess, client: aio.Client) -> None:
     await client.create_stream("rests", "rests")
     await client.publish("rests", b"1")

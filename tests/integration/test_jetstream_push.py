@@ -115,6 +115,7 @@ async def test_heartbeats_are_no_rows_and_flow_control_is_answered(tmp_path: Pat
         assert dropped["consumer_control"] > len(requests)
 
 
+@each_change
 async def test_what_is_refused_is_delivered_again_until_it_is_taken(tmp_path: Path) -> None:
     async with bridge(tmp_path) as there:
         await there.client.create_stream("copy", "copy", max_message_bytes=1_000)

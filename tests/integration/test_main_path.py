@@ -18,7 +18,7 @@ from nats.js.errors import APIError, NoStreamResponseError
 import penstock
 from penstock import aio
 from tests.broker_process import BrokerProcess
-from tests.extent import HAS_TIME, extent
+from tests.extent import HAS_TIME, each_change, extent
 
 
 @pytest.fixture
@@ -49,6 +49,7 @@ async def _acks(publisher: Nats, subject: str, count: int, value: bytes = b"x", 
     return sorted(found, key=lambda ack: str(ack["stream"]))
 
 
+@each_change
 async def test_an_unmodified_publisher_is_acked_and_every_byte_is_read_back(
     broker: BrokerProcess, client: aio.Client, js: JetStreamContext
 ) -> None:
@@ -235,6 +236,7 @@ async def test_a_stream_on_everything_leaves_inboxes_and_system_subjects_alone(
     await client.delete_stream("everything")
 
 
+@each_change
 async def test_what_is_published_straight_after_create_is_stored(client: aio.Client, js: JetStreamContext) -> None:
     count = extent(200 if HAS_TIME else 50, 1_000)
     for number in range(count):

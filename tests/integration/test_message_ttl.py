@@ -16,7 +16,7 @@ import penstock
 from penstock import aio
 from penstock.cli.app import app
 from tests.broker_process import BrokerProcess, eventually, running_broker, running_nats
-from tests.extent import needs_time
+from tests.extent import each_change, needs_time
 from tests.integration.clusters import ClusterProcesses
 from tests.integration.publishers import connected_to
 
@@ -47,6 +47,7 @@ async def add_stream(js: JetStreamContext, name: str, **config: bool) -> None:
     assert all(made["config"].get(field) == value for field, value in config.items())
 
 
+@each_change
 async def test_the_answers_are_those_of_jetstream(tmp_path: Path) -> None:
     with (
         running_nats(tmp_path / "real", f'jetstream {{ store_dir: "{tmp_path}/real/js" }}') as real,

@@ -29,6 +29,7 @@ def summed(pages: dict[int, Page], name: str, **labels: str) -> float:
     return sum(page.found(name, **labels) for page in pages.values())
 
 
+@each_change
 async def test_the_pages_of_a_cluster_say_what_has_happened_there(cluster: ClusterProcesses) -> None:
     async with cluster.client(1) as client, connected_to(cluster.nats.url) as connection:
         await client.create_stream("orders", "orders.>", replicas=3, partitions=2, partition_by="token:2")

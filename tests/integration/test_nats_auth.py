@@ -31,6 +31,7 @@ from penstock.client.nats_client import StrictNatsClient
 from penstock.client.publishing import Publisher, first_connection
 from penstock.ingest.connect import ErrorKind
 from penstock.node.step import Answers
+from tests.extent import each_change
 from tests.nats_servers import Listener, listening, running_nats
 
 
@@ -259,6 +260,7 @@ async def test_tls_before_info(tmp_path: Path, certificates: Certificates) -> No
             assert sum(isinstance(event, LinkUp) for event in listener.events) == 2
 
 
+@each_change
 async def test_what_waits_for_info_of_a_server_that_begins_with_tls_says_what_to_write(
     tmp_path: Path, certificates: Certificates
 ) -> None:

@@ -23,7 +23,7 @@ from penstock.ingest.connect import ErrorKind
 from penstock.ingest.nats import BarrierReached, InfoChanged, LameDuck, SubscriptionRefused
 from penstock.node.step import Answers
 from tests.broker_process import eventually
-from tests.extent import needs_time
+from tests.extent import each_change, needs_time
 from tests.nats_servers import TIMEOUT_S, listening, publishing, running_nats
 
 
@@ -171,6 +171,7 @@ async def test_comes_back_with_its_subscriptions_and_reports_the_gap(tmp_path: P
             assert listener.values(2) == [b"while", b"2"]
 
 
+@each_change
 async def test_an_outage_is_logged_once_and_its_reason_is_remembered(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -481,6 +482,7 @@ async def test_a_server_that_takes_nothing_stops_the_reading_for_a_moment_only()
         take.set()
 
 
+@each_change
 async def test_answers_of_a_flood_are_dropped_and_those_of_other_streams_are_not() -> None:
     async with _server_that_takes_nothing() as (url, take, taken), listening(url) as listener:
         link = listener.link

@@ -17,7 +17,7 @@ from penstock.cli.nats_config import mapping
 from penstock.client.batches import PARTITION_KEY
 from penstock.hot.keymap import KeyMap
 from tests.broker_process import BrokerProcess, running_broker, running_nats
-from tests.extent import needs_time
+from tests.extent import each_change, needs_time
 from tests.integration.clusters import ClusterProcesses
 
 
@@ -30,6 +30,7 @@ async def _placed(client: aio.Client, stream: str) -> dict[bytes, list[tuple[int
     return found
 
 
+@each_change
 async def test_leaders_part_a_subject_by_keys_and_tokens_for_plain_publishers(cluster: ClusterProcesses) -> None:
     async with cluster.client(1) as client:
         await client.create_stream("by-key", "k.>", partitions=4, partition_by="key")
@@ -139,6 +140,7 @@ async def test_chance_parts_what_a_group_shares(broker: BrokerProcess, client: a
     assert {at for places in (await _placed(client, "g-random")).values() for at, _ in places} == {0, 1, 2}
 
 
+@each_change
 async def test_nats_server_parts_a_mapped_stream_by_tokens_and_any_other_by_chance(tmp_path: Path) -> None:
     by_token = StreamConfig(name="m", subject="m.*.in.*", partitions=4, partition_by="mapped")
     by_chance = StreamConfig(name="c", subject="c", partitions=3)

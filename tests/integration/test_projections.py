@@ -16,7 +16,7 @@ from penstock.batch.reader import segment_files
 from penstock.client.batches import PARTITION_KEY
 from penstock.client.ranges import LogRange, read_range_async
 from tests.broker_process import BrokerProcess, eventually, running_broker
-from tests.extent import needs_time
+from tests.extent import each_change, needs_time
 
 NARROW = ["subject", "offset", "key"]
 
@@ -55,6 +55,7 @@ async def check_the_same(client: aio.Client, name: str) -> None:
             assert pa.Table.from_batches([one async for one in read], wanted.schema).equals(wanted)
 
 
+@each_change
 async def test_less_is_sent_and_it_is_the_same(client: aio.Client) -> None:
     await fill(client, "plain", 5_000, 500)
     before = await fetched_bytes(client)

@@ -13,7 +13,7 @@ import penstock
 from penstock import aio
 from tests.broker_process import BrokerProcess, NatsProcess, eventually, running_broker, running_nats
 from tests.cli_process import command
-from tests.extent import needs_time
+from tests.extent import each_change, needs_time
 from tests.integration.publishers import connected_to
 
 TIMEOUT_S = 60
@@ -69,6 +69,7 @@ async def test_acks_come_to_the_inbox_that_is_named(
     assert "--inbox-prefix" in wrong
 
 
+@each_change
 async def test_a_refused_inbox_is_told_before_anything_is_published(
     broker: BrokerProcess, server: NatsProcess, client: aio.Client
 ) -> None:

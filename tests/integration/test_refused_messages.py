@@ -9,6 +9,7 @@ from nats.js.errors import APIError
 
 from penstock import aio
 from tests.broker_process import BrokerProcess
+from tests.extent import each_change
 from tests.integration.publishers import connected_to
 
 ASKING = [
@@ -22,6 +23,7 @@ SPACES = ["literal.a\u00a0b", "literal.\u3000", "literal.a\u2028b"]
 """White space beyond ASCII, which is a character like others for nats-server."""
 
 
+@each_change
 async def test_headers_that_ask_for_what_is_not_done(broker: BrokerProcess, client: aio.Client) -> None:
     await client.create_stream("asking", "asking")
     async with connected_to(broker.nats_url) as connection:

@@ -14,7 +14,7 @@ import penstock
 from penstock import aio
 from penstock.cli.app import app
 from tests.broker_process import BrokerProcess, eventually, running_broker, running_nats
-from tests.extent import needs_time
+from tests.extent import each_change, needs_time
 from tests.integration.clusters import ClusterProcesses
 from tests.integration.publishers import connected_to
 from tests.integration.test_message_ttl import add_stream, values
@@ -37,6 +37,7 @@ async def answers(js: JetStreamContext, subject: str, **more: str) -> list[tuple
     return found
 
 
+@each_change
 async def test_the_answers_are_those_of_jetstream(tmp_path: Path) -> None:
     with (
         running_nats(tmp_path / "real", f'jetstream {{ store_dir: "{tmp_path}/real/js" }}') as real,
@@ -105,6 +106,7 @@ async def test_what_is_to_go_goes_also_after_a_kill(tmp_path: Path) -> None:
         assert broker.stop() == 0
 
 
+@each_change
 async def test_a_batch_that_is_not_allowed(broker: BrokerProcess, client: aio.Client) -> None:
     await client.create_stream("appended", "appended")
     rows = [{"value": b"1"}, {"value": b"2", "headers": {"Nats-Rollup": "all"}}, {"value": b"3"}]

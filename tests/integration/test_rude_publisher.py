@@ -53,4 +53,4 @@ async def test_a_publisher_that_never_reads_its_acks_harms_nobody_else(tmp_path:
                 status = await client.status()
                 assert status.nats.reconnects == 0
                 assert status.nats.gaps == ()
-                assert "some of those to rude are dropped" in broker.said
+                assert "some acks for rude are dropped" in broker.said

@@ -16,7 +16,7 @@ from penstock.base.ids import Offset, StreamId
 from penstock.messages import APIS, Api, ErrorBody, FetchRequest, MetadataRequest, StatusRequest
 from penstock.wire import Frame, encode_head, encode_request
 from tests.broker_process import BrokerProcess, eventually
-from tests.extent import needs_time
+from tests.extent import each_change, needs_time
 from tests.integration.raw_client import HELLO, RawClient, raw_client
 
 
@@ -64,6 +64,7 @@ AFTER_HELLO = {
 }
 
 
+@each_change
 @pytest.mark.parametrize("what", BEFORE_HELLO)
 async def test_a_stranger_is_told_what_is_wrong_and_closed(
     broker: BrokerProcess, client: aio.Client, what: str
@@ -189,6 +190,7 @@ async def test_a_long_poll_holds_nothing_up(broker: BrokerProcess, client: aio.C
         assert woken == list(range(2, 12))  # first come, first served
 
 
+@each_change
 async def test_thousands_of_bad_requests_behind_a_full_connection(broker: BrokerProcess, client: aio.Client) -> None:
     info = await client.create_stream("behind", "behind")
     polls = limits.IN_FLIGHT_REQUESTS_MAX
@@ -217,6 +219,7 @@ async def test_thousands_of_bad_requests_behind_a_full_connection(broker: Broker
         assert answered == {*range(1_000, 1_000 + polls), *range(10_000, 30_000)}
 
 
+@each_change
 async def test_two_hundred_connections_at_once(broker: BrokerProcess, client: aio.Client) -> None:
     info = await client.create_stream("crowd", "crowd")
     for number in range(10):

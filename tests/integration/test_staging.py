@@ -25,7 +25,7 @@ from penstock.client import staged_runs
 from penstock.client.staged_runs import Run, StagedBatch
 from penstock.client.staging import Staged
 from tests.broker_process import BrokerProcess, eventually, running_broker, running_nats
-from tests.extent import needs_time
+from tests.extent import each_change, needs_time
 from tests.integration.clusters import ClusterProcesses
 from tests.integration.in_process import MovedClock, broker_with_clock
 from tests.integration.test_cluster import another, stream_led_by
@@ -47,6 +47,7 @@ async def with_stream(client: aio.Client, **config: object) -> str:
     return name
 
 
+@each_change
 async def test_what_is_published_comes_once_and_whole(client: aio.Client) -> None:
     name = await with_stream(client, partitions=2)
     query = uuid4()
@@ -109,6 +110,7 @@ async def test_what_cannot_be_is_refused(client: aio.Client) -> None:
     assert (await staging.publish(name, [one], query_id=uuid4(), batch_id=0)).rows == 1
 
 
+@each_change
 async def test_rows_that_are_gone_are_said_to_be(client: aio.Client) -> None:
     name = await with_stream(client)
     one = await client.staging.stage(name, rows(1))
@@ -192,7 +194,7 @@ async def test_a_plan_is_not_taken_for_one_that_lay_at_its_offset(
     there = await run._write_plan(pieces)
     lost = plan_mark(plan_offset(there), pieces[0][0].leader_epoch + 1)
     await run._ask(pieces[0], 0, lost, is_last=False)
-    with pytest.raises(penstock.StagedLost, match="where something else is by now"):
+    with pytest.raises(penstock.StagedLost, match="where something else is stored now"):
         await client.staging.publish(name, staged, query_id=query, batch_id=0)
     assert await stored(client, name) == [0, 1, 2]
 
@@ -290,6 +292,7 @@ async def test_it_is_published_once_while_one_leader_follows_the_other(
         assert len(found) == 400
 
 
+@each_change
 async def test_queries_are_listed(broker: BrokerProcess, client: aio.Client) -> None:
     name = await with_stream(client, partitions=2)
 

@@ -17,7 +17,7 @@ from penstock import aio
 from penstock.base.ids import Offset
 from penstock.messages import FetchRequest
 from tests.broker_process import BrokerProcess, eventually, running_broker, running_nats
-from tests.extent import needs_time
+from tests.extent import each_change, needs_time
 from tests.integration.publishers import check_nothing_acked_is_lost, publishers
 from tests.integration.raw_client import raw_client
 
@@ -170,6 +170,7 @@ async def test_a_nats_server_that_hangs_does_not_hold_up_a_stop(tmp_path: Path) 
                 assert [message.value async for message in client.messages("hung")] == [b"stored", b"needs no NATS"]
 
 
+@each_change
 async def test_a_second_signal_and_ctrl_c(tmp_path: Path) -> None:
     with running_broker(tmp_path / "data") as broker:
         broker.signal(signal.SIGINT)

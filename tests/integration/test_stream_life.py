@@ -11,7 +11,7 @@ import pytest
 import penstock
 from penstock import aio
 from tests.broker_process import BrokerProcess, eventually, running_broker
-from tests.extent import needs_time
+from tests.extent import each_change, needs_time
 from tests.integration.publishers import connected_to
 
 
@@ -44,6 +44,7 @@ async def test_a_memory_stream_behaves_like_any_other_until_the_broker_ends(tmp_
         assert broker.stop() == 0
 
 
+@each_change
 async def test_altering_takes_effect_at_once(broker: BrokerProcess, client: aio.Client) -> None:
     await client.create_stream("altered", "altered")
     ack = await client.publish("altered", b"1")
@@ -71,6 +72,7 @@ async def test_altering_takes_effect_at_once(broker: BrokerProcess, client: aio.
         await client.alter_stream("nobody", max_age_ms=5)
 
 
+@each_change
 async def test_a_deleted_and_remade_stream_is_another_one(broker: BrokerProcess, client: aio.Client) -> None:
     first = await client.create_stream("phoenix", "phoenix")
     for number in range(10):
@@ -148,6 +150,7 @@ async def test_made_deleted_and_made_again_through_restarts(tmp_path: Path) -> N
         assert "belongs to no stream of this broker" in broker.said
 
 
+@each_change
 async def test_retention_is_seen_by_readers(broker: BrokerProcess, client: aio.Client) -> None:
     info = await client.create_stream("kept", "kept", max_messages=50, segment_bytes=4_096)
     slow = client.read(info, batch_rows_max=1)

@@ -13,7 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from penstock.base.subjects import begins_with_wildcard, is_reserved, matches, subject_mistake
-from tests.extent import examples
+from tests.extent import each_change, examples
 from tests.nats_servers import running_nats
 
 TIMEOUT_S = 60
@@ -93,6 +93,7 @@ ODD_SUBJECTS = [
 ]
 
 
+@each_change
 def test_ours_never_accepts_what_nats_refuses(tmp_path: Path) -> None:
     def compare(port: int) -> None:
         client = PlainClient(port, '"verbose":true,"pedantic":true')

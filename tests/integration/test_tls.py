@@ -89,6 +89,7 @@ def table(values: list[bytes], subject: str) -> pa.Table:
     return pa.table({"subject": pa.array([subject] * len(values)), "value": pa.array(values, pa.binary())})
 
 
+@each_change
 @pytest.mark.parametrize("is_encrypted", [True, False])
 async def test_nothing_that_passes_can_be_read(
     authority: Authority, broker: BrokerProcess, tmp_path: Path, is_encrypted: bool
@@ -125,6 +126,7 @@ def test_the_blocking_client_and_the_address_alone_will_do(
             assert client.status().connections >= 1
 
 
+@each_change
 async def test_who_has_to_log_in_does_so_through_tls(authority: Authority, tmp_path: Path) -> None:
     password = "a long password that is not to be seen"
     (tmp_path / "password").write_text(password)
@@ -186,6 +188,7 @@ def test_a_certificate_of_a_broker_that_is_not_good_is_told(
             running.logged(r"a certificate in \S*broker\.pem ended on")
 
 
+@each_change
 def test_who_needs_a_certificate_hears_it(authority: Authority, others: Authority, strict: BrokerProcess) -> None:
     at = strict.client_address
     with pytest.raises(RemoteError, match=r"asks clients for a certificate: give one") as raised:
@@ -410,6 +413,7 @@ async def test_new_certificates_are_taken_while_clients_come_and_go(tmp_path: Pa
 # The HTTP port
 
 
+@each_change
 async def test_metrics_are_shown_through_tls_to_those_who_have_no_certificate(
     authority: Authority, others: Authority, tmp_path: Path
 ) -> None:

@@ -13,7 +13,7 @@ from penstock.hot.message_ids import MessageIds
 from penstock.ingest import acks
 from penstock.ingest.admission import Admission, Rules, admit, refuse_all
 from tests import groups
-from tests.extent import examples
+from tests.extent import each_change, examples
 from tests.unit.node.harness import parse_acks
 
 LIMIT = 300
@@ -75,6 +75,7 @@ def answered(admission: Admission) -> list[str]:
     return rows + [ack.reply for error in (*admission.errors, admission.denials) for ack in parse_acks(error)]
 
 
+@each_change
 @given(MESSAGES, RULES, st.integers(0, 9))
 @settings(max_examples=examples(400))
 def test_nothing_disappears(messages: list[Message], rules: Rules, log_end: int) -> None:

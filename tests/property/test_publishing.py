@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.messages import CreateStreamResponse, PublishStagedResponse, StagedRange, StageResponse
 from penstock.vfs.memory import Keep
-from tests.extent import examples
+from tests.extent import each_change, examples
 from tests.unit.node.harness import Broker
 from tests.unit.node.staging import QUERY, mark_of, planning, publishing, range_of, staged_stream, staging
 
@@ -137,6 +137,7 @@ ACTS = st.lists(
 )
 
 
+@each_change
 @given(ACTS)
 @settings(max_examples=examples(150), deadline=None)
 def test_no_batch_is_there_twice_or_of_two_attempts(acts: list[tuple[str, int | Keep, int]]) -> None:

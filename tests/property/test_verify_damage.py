@@ -96,6 +96,7 @@ def test_any_other_byte_is_found(seed: int, random: Random, change: int) -> None
     assert found.rows == all_end - len(range(*lost))
 
 
+@each_change
 @settings(max_examples=examples(200))
 @given(st.integers(0, 2**32), st.randoms(use_true_random=False))
 def test_several_damaged_places_hide_nothing_else(seed: int, random: Random) -> None:

@@ -9,6 +9,8 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.extent import each_change
+
 TESTS = Path(__file__).resolve().parents[1]
 CLOCKS = {
     *("clock_gettime", "monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns", "process_time"),
@@ -37,6 +39,7 @@ def clocks_read(source: str) -> Iterator[int]:
                 yield node.lineno
 
 
+@each_change
 def test_nothing_judges_a_time() -> None:
     found = {}
     paths = sorted(path for folder in ("unit", "property") for path in (TESTS / folder).rglob("*.py"))

@@ -227,21 +227,21 @@ def test_arguments_reach_the_command(ready: ModuleType) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "passed_on", "long"),
+    ("arguments", "passed_on", "tier"),
     [
         ((), f"-n {WORKERS} --dist loadscope --no-loadscope-reorder", ""),
-        (("--long",), f"-n {WORKERS} --dist loadscope --no-loadscope-reorder", "1"),
-        (("tests/crash", "--long", "-x"), "tests/crash -x", "1"),
+        (("--full",), f"-n {WORKERS} --dist loadscope --no-loadscope-reorder", "full"),
+        (("tests/crash", "--long", "-x"), "tests/crash -x", "long"),
     ],
 )
-def test_tests_may_keep_their_bytecode_and_be_long(
-    ready: ModuleType, arguments: tuple[str, ...], passed_on: str, long: str
+def test_tests_may_keep_their_bytecode_and_have_a_tier(
+    ready: ModuleType, arguments: tuple[str, ...], passed_on: str, tier: str
 ) -> None:
     ready.Plan(ready.Stamp(), ready.EXTRAS["test"]).stamp.write()
-    Path(ready.PYTHON).write_text('#!/bin/sh\necho "$@, $PYTHONDONTWRITEBYTECODE, $LONG_TESTS"\n')
+    Path(ready.PYTHON).write_text('#!/bin/sh\necho "$@, $PYTHONDONTWRITEBYTECODE, $TESTS"\n')
     Path(ready.PYTHON).chmod(0o755)
-    finished = run(ready, "test", *arguments, PYTHONDONTWRITEBYTECODE="1", LONG_TESTS="")
-    assert finished.stdout == f"-m pytest {passed_on}, , {long}\n", finished.stderr
+    finished = run(ready, "test", *arguments, PYTHONDONTWRITEBYTECODE="1", TESTS="")
+    assert finished.stdout == f"-m pytest {passed_on}, , {tier}\n", finished.stderr
 
 
 def test_a_missing_command_shows_the_help(dev: ModuleType) -> None:

@@ -1,13 +1,14 @@
-"""Who somebody is, and what they may do: proofs, rules, and nothing of sockets or of the cluster.
+"""Authentication and authorisation: proofs of identity and permission rules; no sockets and no cluster state.
 
-| module      | what                                                                        |
-|-------------|-----------------------------------------------------------------------------|
-| `users`     | users, what proves that somebody is one, what they may use                  |
-| `rules`     | what a rule allows, on which streams                                        |
-| `scram`     | passwords and tokens: a proof that does not tell the secret                 |
-| `nkeys`     | NATS nkeys: a signature                                                     |
-| `handshake` | the broker's side of either, message by message                             |
-| `proving`   | the other side                                                              |
+| module         | contents                                                       |
+|----------------|----------------------------------------------------------------|
+| `users`        | users, their credentials and quotas                            |
+| `rules`        | rules: what they allow, and on which streams                   |
+| `scram`        | passwords and tokens: a proof that does not reveal the secret  |
+| `nkeys`        | NATS nkeys: a signature                                        |
+| `handshake`    | login state machines of the broker and of the client           |
+| `proving`      | the client's credentials and their proofs                      |
+| `secret_files` | file modes that a file with a secret may have                  |
 """
 
 from penstock.access.rules import Operation, Rule

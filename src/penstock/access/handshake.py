@@ -1,9 +1,9 @@
-"""Both sides of a login: two messages each way, of either mechanism.
+"""Both sides of a login: two messages each way, for either mechanism.
 
-Rules: a login is one attempt on either side; after a failure it takes nothing more. The broker's side tells nothing of
-which users there are: an unknown name is challenged like any other, always with the same salt, and fails at the end. A
-credential that has expired is named as the reason only after its proof. The client's side computes one proof, for one
-challenge, and believes no broker that calls the login done before it has challenged.
+Rules: a login is one attempt on either side; after a failure it accepts no further message. The broker does not reveal
+which users exist: an unknown name gets a challenge like any other, always with the same salt, and fails at the end. The
+broker names an expired credential as the reason only after its proof. The client computes one proof, for one challenge,
+and does not accept a broker that declares the login done before it has sent a challenge.
 
 `ServerHandshake.take`:
 
@@ -13,7 +13,7 @@ challenge, and believes no broker that calls the login done before it has challe
 | final             | CHALLENGED   | DONE: `who` is set    |
 | any other         | any          | FAILED                |
 
-`ClientHandshake.take`, with what the broker answers:
+`ClientHandshake.take`, with the broker's answer:
 
 | answer            | state before | after                                     |
 |-------------------|--------------|-------------------------------------------|
@@ -36,14 +36,14 @@ from penstock.base import limits
 from penstock.base.errors import RemoteError
 
 MECHANISMS = (scram.MECHANISM, nkeys.MECHANISM)
-"""What brokers take, in the order of their preference."""
+"""Mechanisms that brokers accept, in the order of their preference."""
 
 
 class Principal(NamedTuple):
-    """Somebody who has proved to be a user, and with what; or another broker."""
+    """A user that is logged in, and the credential used; or another broker."""
 
     name: str
-    made_index: int = 0  # of the user, so that one who was deleted and made again is another one
+    made_index: int = 0  # of the user: a user that was deleted and created again is another one
     credential_id: str = ""
     mark: bytes = b""  # of the credential: another one may have its id by now
 
@@ -52,25 +52,25 @@ class Principal(NamedTuple):
 
 
 def sharer_of(who: Principal | None) -> str:
-    """For whom it counts what waits; empty: for nobody who is to share: nobody had to log in, or a broker asks."""
+    """Return the user that a waiting request counts for; empty without authentication and for brokers."""
     return "" if who is None or who.name == BROKER else who.name
 
 
 class Directory(Protocol):
-    """Who is known."""
+    """Lookup of users and their credentials."""
 
     def verifier(self, name: str) -> tuple[Verifier, Principal] | None:
-        """What checks the secret of `user` or `user/credential`, and who that is; None: nobody."""
+        """Return the verifier and the principal for `user` or `user/credential`; None if there is none."""
 
     def holder(self, public_key: str) -> Principal | None:
-        """Whose nkey that is; None: nobody's."""
+        """Return the principal with that public nkey; None if there is none."""
 
     def expired(self, who: Principal) -> str | None:
-        """What to tell somebody who has proved that, and whose time is over; None: it is not."""
+        """Return the error for a principal whose credential has expired; None if it has not."""
 
     @property
     def decoy_key(self) -> bytes:
-        """A secret of the cluster, from which salts are made for those who are not there."""
+        """Secret of the cluster, from which the salts for unknown users are derived."""
 
 
 class _State(Enum):
@@ -89,26 +89,26 @@ class _ClientState(Enum):
 
 
 class Proof(Protocol):
-    """What the client's side of a mechanism computes."""
+    """The client's side of a mechanism."""
 
     mechanism: str
 
     def first(self) -> bytes:
-        """The first message."""
+        """Return the first message."""
 
     def prove(self, challenge: bytes) -> bytes:
-        """The final message. RemoteError unauthenticated: the challenge is none. It may take a second."""
+        """Return the final message. RemoteError unauthenticated: the challenge is invalid. It may take a second."""
 
     def check(self, final: bytes) -> None:
-        """RemoteError unauthenticated: the other side does not know who this is."""
+        """Raise RemoteError unauthenticated if the broker does not prove that it knows the user."""
 
     @property
     def session_key(self) -> bytes:
-        """What both sides know once it is checked, and nobody else; empty where the mechanism gives none."""
+        """Key that only the two sides know once the login is checked; empty if the mechanism gives none."""
 
 
 class ClientHandshake:
-    """See the module."""
+    """The client's side of one login."""
 
     def __init__(self, proof: Proof) -> None:
         self.mechanism = proof.mechanism
@@ -116,19 +116,20 @@ class ClientHandshake:
         self._state = _ClientState.NEW
 
     def first(self) -> bytes:
-        """The first message; once."""
+        """Return the first message; call it once."""
         assert self._state is _ClientState.NEW, self._state
         self._state = _ClientState.BEGUN
         return self._proof.first()
 
     def take(self, data: bytes, *, is_done: bool) -> bytes | None:
-        """The message that follows an answer of the broker; None: the login is done.
+        """Return the next message after a broker's answer; None: the login is done.
 
-        RemoteError unauthenticated: the answer is none that may come now. Of a password it takes a tenth of a second.
+        RemoteError unauthenticated: the answer is invalid or out of order. With a password it takes a tenth of a
+        second.
         """
         before, self._state = self._state, _ClientState.FAILED
         if before is _ClientState.BEGUN and is_done:
-            raise refused("the broker calls the login done before it has asked for a proof, and has given none itself")
+            raise refused("the broker declares the login done without a challenge, and without a proof of its own")
         if before is _ClientState.BEGUN:
             final = self._proof.prove(data)
             self._state = _ClientState.PROVED
@@ -137,26 +138,26 @@ class ClientHandshake:
             self._proof.check(data)
             self._state = _ClientState.DONE
             return None
-        raise refused("what the broker says is no part of a login, or came twice")
+        raise refused("the broker's message does not belong to a login, or came twice")
 
     @property
     def is_done(self) -> bool:
-        """Whether both sides have proved what they had to."""
+        """True once both sides have proved what they had to."""
         return self._state is _ClientState.DONE
 
     @property
     def session_key(self) -> bytes:
-        """What both sides know now, and nobody else; of SCRAM."""
+        """Key that only the two sides know; of SCRAM."""
         assert self.is_done
         return self._proof.session_key
 
 
 class ServerHandshake:
-    """See the module. `nonce`: drawn by chance."""
+    """The broker's side of one login. `nonce`: random, for this login only."""
 
     def __init__(self, directory: Directory, nonce: str) -> None:
-        self.who: Principal | None = None  # once it is proved
-        self.claimed = ""  # by the first message, for the log; not proved
+        self.who: Principal | None = None  # set once it is proved
+        self.claimed = ""  # name in the first message, for the log; not proved
         self._directory = directory
         self._nonce = nonce
         self._state = _State.NEW
@@ -165,7 +166,7 @@ class ServerHandshake:
         self._wanted: Principal | None = None
 
     def take(self, mechanism: str, data: bytes) -> bytes:
-        """The answer to a message. RemoteError unauthenticated: the connection is at its end."""
+        """Return the answer to a message. RemoteError unauthenticated: the connection must be closed."""
         try:
             if self._state is _State.NEW:
                 self._mechanism = mechanism
@@ -181,19 +182,19 @@ class ServerHandshake:
                     raise refused(text)
                 self._state, self.who = _State.DONE, self._wanted
                 return answer
-            raise refused("that is no part of a login: connect again")
+            raise refused("the message does not belong to a login: connect again")
         except RemoteError:
             self._state = _State.FAILED
             raise
 
     @property
     def is_done(self) -> bool:
-        """Whether it is known who is there."""
+        """True once the client has proved its identity."""
         return self._state is _State.DONE
 
     @property
     def session_key(self) -> bytes:
-        """What both sides know now, and nobody else; of SCRAM."""
+        """Key that only the two sides know; of SCRAM."""
         assert self.is_done
         assert self._checker is not None
         return self._checker.session_key
@@ -213,7 +214,7 @@ class ServerHandshake:
         raise refused(f"{mechanism!r} is not known here; {' and '.join(MECHANISMS)} are")
 
     def _decoy(self, name: str) -> Verifier:
-        """For somebody who is not there: what nothing passes, and looks the same on every broker."""
+        """Return a verifier for an unknown user: no proof passes it, and it looks the same on every broker."""
         salt = hmac.digest(self._directory.decoy_key, name.encode(), "sha256")[: limits.SALT_BYTES]
         iterations = 1 if "/" in name else limits.PASSWORD_ITERATIONS
         return Verifier(salt, iterations, bytes(32), bytes(32))

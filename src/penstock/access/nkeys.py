@@ -1,8 +1,8 @@
-"""NATS nkeys: somebody signs what both sides have drawn by chance, and only the public half of the key is known here.
+"""NATS nkeys: the client signs a nonce made by both sides; the broker knows only the public half of the key.
 
-client → n=PUBLIC_KEY,r=CHANCE
-broker → r=CHANCE+MORE
-client → r=CHANCE+MORE,s=SIGNATURE          Ed25519, of `_SIGNED` and CHANCE+MORE, in base64
+client → n=PUBLIC_KEY,r=NONCE
+broker → r=NONCE+MORE
+client → r=NONCE+MORE,s=SIGNATURE            Ed25519, of `_SIGNED` and NONCE+MORE, in base64
 broker → (nothing)
 """
 
@@ -16,16 +16,16 @@ from penstock.access.scram import refused
 from penstock.base.errors import OperationalError
 
 MECHANISM = "NKEY"
-_SIGNED = b"penstock nkey login\0"  # so that a signature made for this is none for anything else
+_SIGNED = b"penstock nkey login\0"  # domain separation: a signature made for this is valid for nothing else
 _FIRST = re.compile(rb"n=(U[A-Z2-7]{55}),r=([\x21-\x2b\x2d-\x7e]{16,256})")
 _FINAL = re.compile(rb"r=([\x21-\x2b\x2d-\x7e]{16,512}),s=([A-Za-z0-9+/=]{88})")
 _CHALLENGE = re.compile(rb"r=([\x21-\x2b\x2d-\x7e]{16,512})")
 
 
 class NkeyServer:
-    """The broker's side. RemoteError unauthenticated."""
+    """The broker's side. Every method raises RemoteError unauthenticated for an invalid message."""
 
-    session_key = b""  # there is none: nothing is secret to both sides alone
+    session_key = b""  # none: no secret is known to both sides alone
 
     def __init__(self, nonce: str) -> None:
         self._nonce = nonce.encode()
@@ -33,13 +33,13 @@ class NkeyServer:
 
     @staticmethod
     def key_in(first: bytes) -> str:
-        """Whose key it is to be."""
+        """Return the public key that the client claims."""
         if (found := _FIRST.fullmatch(first)) is None:
             raise refused("an NKEY message is n=PUBLIC_KEY,r=NONCE, with the public key of a user (U…)")
         return found[1].decode()
 
     def challenge(self, first: bytes) -> bytes:
-        """What is to be signed."""
+        """Return the nonce to sign."""
         found = _FIRST.fullmatch(first)
         if found is None:
             raise refused()
@@ -47,7 +47,7 @@ class NkeyServer:
         return b"r=" + self._nonce
 
     def check(self, final: bytes) -> bytes:
-        """The answer to a signature of that key."""
+        """Check the signature of that key; return the answer."""
         found = _FINAL.fullmatch(final)
         if found is None or found[1] != self._nonce or not _is_signed(self._public_key, self._nonce, found[2]):
             raise refused()
@@ -55,14 +55,14 @@ class NkeyServer:
 
 
 class NkeyClient:
-    """The other side. OperationalError: the seed is none."""
+    """The client's side. OperationalError: the seed is invalid."""
 
     def __init__(self, seed: str, nonce: str) -> None:
         import nkeys  # only where it is used: it loads a crypto library
 
         try:
             prefix, raw = nkeys.decode_seed(seed.encode())
-            if nkeys.encode_seed(raw, prefix) != seed.encode():  # it is taken without a look at its checksum
+            if nkeys.encode_seed(raw, prefix) != seed.encode():  # `decode_seed` does not verify the checksum
                 raise ValueError(seed)
             self._pair = nkeys.from_seed(seed.encode())
             self.public_key: str = self._pair.public_key.decode()
@@ -71,29 +71,27 @@ class NkeyClient:
         self._nonce = nonce
 
     def first(self) -> bytes:
-        """The first message."""
         return f"n={self.public_key},r={self._nonce}".encode()
 
     def prove(self, challenge: bytes) -> bytes:
-        """The final message."""
         found = _CHALLENGE.fullmatch(challenge)
         if found is None or not found[1].startswith(self._nonce.encode()) or len(found[1]) == len(self._nonce):
-            raise refused("the broker's challenge is none that this client answers")
+            raise refused("the broker's challenge is invalid")
         signature: bytes = self._pair.sign(_SIGNED + found[1])
         return b"r=" + found[1] + b",s=" + base64.b64encode(signature)
 
 
 def public_key_mistake(public_key: str) -> str | None:
-    """Why it is not the public nkey of a user; None if it is. What is none is not repeated: it may be a secret."""
+    """Return why this is not the public nkey of a user; None if it is. It may be a secret, so it is not quoted."""
     if _raw(public_key) is not None:
         return None
     if public_key.strip().startswith("S"):
-        return "that is a seed, or meant to be one, and stays with whom it is: give its public key (U…)"
+        return "that looks like an nkey seed, which must stay secret: give its public key (U…)"
     return "that is not the public nkey of a user: it is 56 characters that begin with U"
 
 
 def _raw(public_key: str) -> bytes | None:
-    """The 32 bytes in a public key of a user; None: it is none, or damaged."""
+    """Return the 32 bytes in a user's public key; None if it is invalid."""
     import nkeys
 
     try:

@@ -1,7 +1,7 @@
-"""The client's side of a proof: what somebody shows, and how it is written where it is kept.
+"""The client's credentials: their proofs, and the text forms in which they are stored.
 
-Rules: a secret is in no `repr` and no error. A token says itself whose it is: `pst_USER_ID_SECRET`. A file of
-credentials holds one line: a token, an nkey seed (SU…), or USER:PASSWORD.
+Rules: no `repr` and no error holds a secret. A token names its user: `pst_USER_ID_SECRET`. A credentials file holds one
+line: a token, an nkey seed (SU…), or USER:PASSWORD.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from penstock.base import limits
 TOKEN_PREFIX = "pst_"
 
 TOKEN_ITERATIONS = 1
-"""A secret of 256 bits is not guessed."""
+"""A secret of 256 bits cannot be guessed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """What somebody shows: made by `password`, `token`, `nkey` or `parsed`."""
+    """A user's credentials; create them with `password`, `token`, `nkey` or `parsed`."""
 
-    name: str  # the user; of a token with its id behind a "/"; of an nkey nothing
+    name: str  # the user; for a token followed by "/" and its id; empty for an nkey
     secret: str = field(repr=False)
     is_nkey: bool = False
     is_token: bool = False
-    iterations: int = limits.PASSWORD_ITERATIONS  # that a broker asks for, and no other number
+    iterations: int = limits.PASSWORD_ITERATIONS  # the only number accepted from a broker
     _salted: dict[tuple[bytes, int], bytes] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
     def password(cls, user: str, password: str) -> Credentials:
-        """A user and a password. ValueError: no user can have that name, or there is no password."""
+        """Return the credentials of a user with a password. ValueError: invalid name or empty password."""
         if (mistake := user_name_mistake(user)) is not None:
             raise ValueError(mistake)
         if not password:
@@ -44,7 +44,7 @@ class Credentials:
 
     @classmethod
     def token(cls, token: str) -> Credentials:
-        """A token. ValueError: it is none."""
+        """Return the credentials in a token. ValueError: it is not a token."""
         user, _, rest = token.removeprefix(TOKEN_PREFIX).rpartition("_")
         user, _, credential_id = user.rpartition("_")
         if not token.startswith(TOKEN_PREFIX) or not rest or not credential_id or user_name_mistake(user) is not None:
@@ -53,12 +53,12 @@ class Credentials:
 
     @classmethod
     def nkey(cls, seed: str) -> Credentials:
-        """An nkey seed (SU…)."""
+        """Return the credentials of an nkey seed (SU…)."""
         return cls("", seed, is_nkey=True)
 
     @classmethod
     def parsed(cls, text: str) -> Credentials:
-        """A token, a seed, or USER:PASSWORD. ValueError: it is none of these."""
+        """Parse a token, a seed, or USER:PASSWORD. ValueError: it is none of these."""
         line = text.strip("\r\n")
         if line.strip().startswith(TOKEN_PREFIX) and ":" not in line:
             return cls.token(line.strip())
@@ -75,7 +75,7 @@ class Credentials:
         return cls.password(user, password)
 
     def proof(self, nonce: Callable[[], str]) -> ClientHandshake:
-        """One login with it. OperationalError: the seed is damaged."""
+        """Return the handshake for one login. OperationalError: the seed is invalid."""
         is_nkey = self.is_nkey
         return ClientHandshake(
             _NkeyProof(self.secret, nonce()) if is_nkey else _ScramProof(self, nonce(), self._salted)
@@ -96,7 +96,7 @@ class _ScramProof:
     def prove(self, challenge: bytes) -> bytes:
         asked = self._client.asked(challenge)
         if asked not in self._known:
-            self._known.clear()  # one is enough: the next connection is asked for the same
+            self._known.clear()  # one is enough: the next connection gets the same salt
             self._known[asked] = scram.salted(self._secret, *asked)
         return self._client.prove(challenge, self._known[asked])
 
@@ -122,11 +122,11 @@ class _NkeyProof:
         return self._client.prove(challenge)
 
     def check(self, final: bytes) -> None:
-        """A broker proves nothing where an nkey is shown: TLS says whom one speaks to."""
+        """Accept any answer: with an nkey the broker proves nothing; TLS authenticates it."""
 
 
 def shown_name(credentials: Credentials) -> str:
-    """The user, token or nkey that logs in, without its secret. OperationalError: the seed is damaged."""
+    """Return the user, token or nkey that logs in, without its secret. OperationalError: the seed is invalid."""
     if credentials.is_nkey:
         return f"the nkey {NkeyClient(credentials.secret, '').public_key}"
     user, _, credential_id = credentials.name.partition("/")
@@ -134,5 +134,5 @@ def shown_name(credentials: Credentials) -> str:
 
 
 def token_text(user: str, credential_id: str, secret: str) -> str:
-    """How a token is written."""
+    """Return the text form of a token."""
     return f"{TOKEN_PREFIX}{user}_{credential_id}_{secret}"

@@ -1,19 +1,19 @@
-"""What a rule allows: one operation, on the streams or subjects of a pattern.
+"""Permission rules: each allows one operation on the streams or subjects of a pattern.
 
-Rules: what no rule allows is denied; there are no rules that deny, so their order means nothing. A rule about streams
-has a pattern of names: a name, a beginning such as `orders-*`, or `*` for all. A rule about subjects has a pattern of
-NATS (`orders.>`), and allows what is about those subjects only: a stream all of whose subjects match, and of another
-stream the rows whose subjects do, where the request says which those are. `admin` allows everything.
+Rules: what no rule allows is denied; no rule denies, so their order does not matter. A rule on streams has a pattern of
+names: a name, a prefix such as `orders-*`, or `*` for all. A rule on subjects has a NATS pattern (`orders.>`) and
+applies to those subjects only: to a stream all of whose subjects match, and in other streams to the rows whose subjects
+match, if the request names those subjects. `admin` allows everything.
 
-| operation        | a stream's                                                                     |
+| operation        | allows                                                                         |
 |------------------|--------------------------------------------------------------------------------|
-| `read`           | messages, offsets                                                              |
-| `append`         | rows over the socket, staged or not (over NATS, NATS's own permissions govern) |
-| `create`         | existence; on subjects only, since a stream stores what comes there            |
-| `alter`          | config, partitions, intake                                                     |
-| `delete`         | end, or that of its oldest messages                                            |
-| `commit_offsets` | groups of consumers: where they are, who their members are; archives           |
-| `admin`          | all of this, users, rules, the state of brokers                                |
+| `read`           | reading messages and offsets                                                   |
+| `append`         | appending rows over the socket, staged or not (for NATS use its permissions)   |
+| `create`         | creating streams; by subjects only, since a stream stores what comes there     |
+| `alter`          | changing config, partitions and intake                                         |
+| `delete`         | deleting the stream, or its oldest messages                                    |
+| `commit_offsets` | consumer groups: offsets and members; archives: their reports                  |
+| `admin`          | all of this, users, rules, and the state of brokers                            |
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from penstock.base import limits
 from penstock.base.subjects import begins_with_wildcard, is_reserved, overlap, stream_name_mistake, subject_mistake
 
 EVERYTHING = "*"
-"""The pattern of names that all match."""
+"""The pattern that matches every name."""
 
 
 class Operation(StrEnum):
-    """What somebody may do."""
+    """Operations that rules allow."""
 
     READ = "read"
     APPEND = "append"
@@ -44,9 +44,9 @@ class Operation(StrEnum):
 
 
 class Rule(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, order=True):
-    """One thing that is allowed; of `stream` and `subject` one is given, of `admin` none.
+    """One permission. It names either `stream` or `subject`; for `admin` neither.
 
-    `group`: which groups of consumers, as names of streams; only of `commit_offsets`.
+    `group`: pattern of consumer group names; only for `commit_offsets`.
     """
 
     operation: Operation
@@ -63,16 +63,16 @@ class Rule(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=T
 
 
 def rule_mistake(rule: Rule) -> str | None:
-    """Why it cannot be a rule; None if it can."""
+    """Return why the rule is invalid; None if it is valid."""
     if rule.operation is Operation.ADMIN:
         is_bare = not (rule.stream or rule.subject) and rule.group == EVERYTHING
         return None if is_bare else "admin allows everything: it has no stream, subject or group"
     if rule.operation is Operation.CREATE and not rule.subject:
-        return "create is allowed on subjects, whatever the name: who makes a stream chooses what comes into it"
+        return "create is allowed on subjects, whatever the name: a stream stores what is published on its subjects"
     if bool(rule.stream) == bool(rule.subject):
         return f"{rule.operation} is allowed on a stream or on a subject: give one of them"
     if rule.group != EVERYTHING and rule.operation is not Operation.COMMIT_OFFSETS:
-        return f"{rule.operation} has nothing to do with groups; commit_offsets has"
+        return f"{rule.operation} takes no group; only commit_offsets does"
     if (mistake := _name_pattern_mistake(rule.group)) is not None:
         return mistake
     if rule.subject:
@@ -97,14 +97,14 @@ def _stream_pattern_mistake(pattern: str) -> str | None:
 
 
 def name_matches(pattern: str, name: str) -> bool:
-    """Whether a name is one of the pattern's. What Penstock keeps for itself has to be named in full."""
+    """True if the name matches the pattern. Names that begin with `__` (Penstock's own) match only in full."""
     if pattern.endswith("*") and not name.startswith("__"):
         return name.startswith(pattern[:-1])
     return name == pattern
 
 
 def is_within(subjects: str, pattern: str) -> bool:
-    """Whether every subject that matches the one also matches the other."""
+    """True if every subject that matches `subjects` also matches `pattern`."""
     wanted, allowed = subjects.split("."), pattern.split(".")
     for position, token in enumerate(allowed):
         if token == ">":
@@ -117,7 +117,7 @@ def is_within(subjects: str, pattern: str) -> bool:
 
 
 def refused_subject(subjects: Iterable[str], patterns: tuple[str, ...]) -> str | None:
-    """The first subject that matches none of the patterns."""
+    """Return the first subject that matches none of the patterns; None if all match one."""
     one_of = re.compile("|".join(map(_expression, patterns)) or r"(?!)")
     return next((subject for subject in subjects if one_of.fullmatch(subject) is None), None)
 
@@ -128,7 +128,7 @@ def _expression(pattern: str) -> str:
 
 
 class Scope(msgspec.Struct, frozen=True):
-    """How far something is allowed: all of a stream, or only some subjects of it; neither: not at all."""
+    """Extent of a permission: a whole stream, some of its subjects, or nothing."""
 
     is_all: bool = False
     subjects: tuple[str, ...] = ()
@@ -137,7 +137,7 @@ class Scope(msgspec.Struct, frozen=True):
         return self.is_all or bool(self.subjects)
 
     def covers(self, subjects: tuple[str, ...] | None) -> bool:
-        """Whether a request that is about these subjects is within it; None: about all that there are."""
+        """True if a request about these subjects is allowed; None: about all subjects."""
         if self.is_all:
             return True
         if not subjects:
@@ -148,7 +148,7 @@ class Scope(msgspec.Struct, frozen=True):
 def scope(
     rules: tuple[Rule, ...], operation: Operation, stream: str, subject: str, *, group: str | None = None
 ) -> Scope:
-    """How far these rules allow an operation on a stream that is on `subject`; `group`: for which group."""
+    """Return how far the rules allow an operation on a stream with that subject; `group`: for that group only."""
     some: list[str] = []
     for rule in rules:
         if rule.operation is Operation.ADMIN:
@@ -159,7 +159,7 @@ def scope(
             if name_matches(rule.stream, stream):
                 return Scope(is_all=True)
         elif begins_with_wildcard(rule.subject) and is_reserved(subject):
-            continue  # as no stream on such a pattern has what is on it
+            continue  # a leading wildcard matches no reserved subject, in streams neither
         elif is_within(subject, rule.subject):
             return Scope(is_all=True)
         elif overlap(subject, rule.subject):
@@ -168,5 +168,5 @@ def scope(
 
 
 def is_admin(rules: tuple[Rule, ...]) -> bool:
-    """Whether everything is allowed."""
+    """True if the rules allow everything."""
     return any(rule.operation is Operation.ADMIN for rule in rules)

@@ -1,15 +1,15 @@
-"""Who may read a file that holds a secret: its owner alone, or a group to which somebody else has given it.
+"""File modes for a file with a secret: readable by its owner alone, or by a group if another user owns it.
 
-Rules: as PostgreSQL and OpenSSH have it. Others never may. A group may read, and not write, what does not belong to
-whoever uses it: so Kubernetes hands out secrets (root, `fsGroup`, mode 0440), and systemd credentials; their user could
-not change that. A container in which modes mean nothing says so: `allow_open_secrets`.
+Rules: those of PostgreSQL and OpenSSH. Others may never read. A group may read, but not write, a file that does not
+belong to the user who uses it: Kubernetes hands out secrets like that (root, `fsGroup`, mode 0440), and so do systemd
+credentials; their user could not change it. A container in which modes have no effect sets `allow_open_secrets`.
 
-| owner          | mode            |              |
-|----------------|-----------------|--------------|
-| who uses it    | 0600, 0400      | taken        |
-| who uses it    | 0640, 0644      | refused      |
-| somebody else  | 0440, 0640      | taken        |
-| anybody        | 0644, 0444, 0660 | refused     |
+| owner          | mode             |              |
+|----------------|------------------|--------------|
+| the user       | 0600, 0400       | accepted     |
+| the user       | 0640, 0644       | refused      |
+| another user   | 0440, 0640       | accepted     |
+| any user       | 0644, 0444, 0660 | refused      |
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from collections.abc import Mapping
 from pathlib import Path
 
 VARIABLE = "PENSTOCK_ALLOW_OPEN_SECRETS"
-"""In the environment: files are taken whoever may read them."""
+"""Environment variable: accept files whatever their mode."""
 
 
 def allowed_by(environment: Mapping[str, str]) -> bool:
-    """Whether the environment of a client says that files are taken whoever may read them."""
+    """True if a client's environment accepts files whatever their mode."""
     return environment.get(VARIABLE, "").strip().lower() in ("1", "true", "yes", "on")
 
 
 def open_to_others(file: Path, state: os.stat_result) -> str | None:
-    """What is wrong with the mode of a file that holds a secret, and what to do; None: nothing."""
+    """Return what is wrong with the mode of a file that holds a secret, and what to do; None if it is fine."""
     if not (hasattr(os, "geteuid") and is_open_to_others(state, os.geteuid())):
         return None
     mode = stat.S_IMODE(state.st_mode)
@@ -37,12 +37,12 @@ def open_to_others(file: Path, state: os.stat_result) -> str | None:
 
 
 def check_private(file: Path, environment: Mapping[str, str]) -> None:
-    """ValueError: a file of a client that holds a secret is open to others, unless its environment allows that."""
+    """Raise ValueError if a client's file with a secret is open to others, unless its environment allows that."""
     if (advice := open_to_others(file, file.stat())) is not None and not allowed_by(environment):
         raise ValueError(f"{advice}; or, in a container, set {VARIABLE}=true")
 
 
 def is_open_to_others(state: os.stat_result, user_id: int) -> bool:
-    """Whether others than that user, or than the group of a file that is not that user's, may use it."""
+    """True if the mode lets others use the file; the group may read a file that belongs to another user."""
     of_group = stat.S_IRWXG if state.st_uid == user_id else stat.S_IWGRP | stat.S_IXGRP
     return bool(state.st_mode & (stat.S_IRWXO | of_group))

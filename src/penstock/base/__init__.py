@@ -1,1 +1,1 @@
-"""Ids, errors, limits and config types: what every layer shares. Imports nothing of Penstock's."""
+"""Ids, errors, limits and config types shared by all layers. Imports nothing else of Penstock."""

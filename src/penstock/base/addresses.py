@@ -1,8 +1,8 @@
-"""Addresses of sockets, as they are written: `HOST:PORT`.
+"""Parses socket addresses of the form `HOST:PORT`.
 
-Rules: whatever tells an address to others (settings, requests, the metadata) is asked here first. What passes can be
-handed to the system's look-up of names: that fails with an OSError at worst, whereas for other texts it raises errors
-that nobody expects of it.
+Rules: every address that others are given (settings, requests, the metadata) is validated here first. A valid one can
+be passed to the system's name resolution, which then fails with an OSError at worst; for other texts it raises
+unexpected errors.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ import re
 from typing import NamedTuple
 
 ADDRESS_CHARS_MAX = 261
-"""A host has up to 255."""
+"""Limit of an address in characters; a host has up to 255."""
 _NOT_IN_HOSTS = frozenset(",/@[]?#\\\"'=<>{}|^`;&$!*()")
 
 
 class Address(NamedTuple):
-    """Where a socket listens or is reached; `str()` gives HOST:PORT, with brackets around IPv6."""
+    """Address on which a socket listens or is reached. `str()` gives HOST:PORT, with brackets around IPv6."""
 
     host: str
     port: int
@@ -27,7 +27,7 @@ class Address(NamedTuple):
 
     @property
     def is_loopback(self) -> bool:
-        """Whether only this machine can reach it. A name other than localhost could be anything."""
+        """True if only this machine can reach it. False for any name other than localhost."""
         try:
             return ipaddress.ip_address(self.host.partition("%")[0]).is_loopback
         except ValueError:
@@ -35,7 +35,7 @@ class Address(NamedTuple):
 
     @property
     def is_any(self) -> bool:
-        """Whether it stands for every address of the machine, and so for none that others could use."""
+        """True for the unspecified address (0.0.0.0, ::), which clients cannot connect to."""
         try:
             return ipaddress.ip_address(self.host.partition("%")[0]).is_unspecified
         except ValueError:
@@ -43,12 +43,12 @@ class Address(NamedTuple):
 
     @property
     def is_literal(self) -> bool:
-        """Whether its host is an IP address, and no name of one."""
+        """True if the host is an IP address, not a name."""
         return is_ip(self.host)
 
 
 def is_ip(host: str) -> bool:
-    """Whether that is an IP address, and no name of one."""
+    """True if the text is an IP address, not a name."""
     try:
         ipaddress.ip_address(host.partition("%")[0])
     except ValueError:
@@ -57,7 +57,7 @@ def is_ip(host: str) -> bool:
 
 
 def unwanted(text: str) -> str | None:
-    """Why that is more than HOST:PORT: it has a login or a scheme. None: it has not. No part of a login is repeated."""
+    """Return why the text, with a login or a scheme, is more than HOST:PORT; None if not. Quotes no login."""
     scheme, separator, behind = text.strip().partition("://")
     if "@" in text:
         bare = re.split(r"[/?#,]", text.strip().rpartition("@")[2])[0]
@@ -68,7 +68,7 @@ def unwanted(text: str) -> str | None:
 
 
 def parse_address(text: str, *, any_port: bool = False) -> Address:
-    """`HOST:PORT` or `[IPv6]:PORT`; port 0 only with `any_port`. ValueError that says what is expected."""
+    """Parse `HOST:PORT` or `[IPv6]:PORT`; port 0 only with `any_port`. ValueError says what is expected."""
     if (mistake := unwanted(text)) is not None:
         raise ValueError(mistake)
     if len(text) > ADDRESS_CHARS_MAX:
@@ -88,12 +88,12 @@ def parse_address(text: str, *, any_port: bool = False) -> Address:
     if not (port_text.isascii() and port_text.isdigit()) or int(port_text) > 65_535:
         raise ValueError(f"{text!r}: {port_text!r} is not a port (0 to 65535); {expected}")
     if int(port_text) == 0 and not any_port:
-        raise ValueError(f"{text!r}: port 0 means any free port, which cannot be told to anybody else")
+        raise ValueError(f"{text!r}: port 0 means any free port, so nobody could connect to it")
     return Address(host, int(port_text))
 
 
 def is_address(text: str) -> bool:
-    """Whether others can be told that a broker is there."""
+    """True if the text is an address that others can be given."""
     try:
         parse_address(text)
     except ValueError:
@@ -102,7 +102,7 @@ def is_address(text: str) -> bool:
 
 
 def may_be_host(host: str) -> bool:
-    """Whether that can be looked up: a name, or an IPv4 address."""
+    """True if the host can be resolved: a name, or an IPv4 address."""
     if not host or not host.isprintable() or not _NOT_IN_HOSTS.isdisjoint(host) or any(map(str.isspace, host)):
         return False
     try:

@@ -1,4 +1,4 @@
-"""What a stream promises: its name, subject and rules. Parsed once; every mistake is reported, not just the first."""
+"""Stream config: name, subject and settings. Parsed once; all errors are reported together."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from penstock.base.subjects import (
 
 
 class Acks(StrEnum):
-    """On whose behalf a stream uses a message's reply subject."""
+    """Policy for acks to a message's reply subject."""
 
     REPLY = "reply"  # every message with a reply subject is acked on it, as JetStream does
     ENVELOPE = "envelope"  # only messages in an envelope are acked; plain reply subjects are the application's
@@ -32,56 +32,56 @@ class Acks(StrEnum):
 
 
 class Durability(StrEnum):
-    """What must have happened before a message is acked and can be read."""
+    """Durability that a message must reach before it is acked and can be read."""
 
-    AUTO = "auto"  # with one replica: as `fsync`
-    FSYNC = "fsync"  # on the disk (fdatasync; one serves all messages that wait)
-    OS = "os"  # in the page cache: survives the process, not the power
+    AUTO = "auto"  # `fsync` if one in-sync replica may suffice for an ack; otherwise `os`
+    FSYNC = "fsync"  # on disk (fdatasync; group commit)
+    OS = "os"  # in the page cache: survives a crash of the process, not a power loss
 
 
 class Intake(StrEnum):
-    """Whether a stream takes messages. Not a field of its config: it changes by requests of its own."""
+    """State of a stream's intake of messages. Not a field of its config: separate requests change it."""
 
     OPEN = "open"
-    PAUSED = "paused"  # nobody listens for it, and appends are refused
+    PAUSED = "paused"  # the stream is not subscribed, and appends are refused
     READ_ONLY = "read_only"  # messages are refused, each with an error
-    SEALED = "sealed"  # the same, for good; and nothing of it goes but all of it
+    SEALED = "sealed"  # like READ_ONLY, permanently; messages are removed only with the whole stream
 
 
 class Storage(StrEnum):
-    """Where the log of a stream lives."""
+    """Storage of a stream's log."""
 
     FILE = "file"
-    MEMORY = "memory"  # gone when the broker stops
+    MEMORY = "memory"  # lost when the broker stops
 
 
 class Retain(StrEnum):
-    """What `max_age_ms`, `max_messages` and `max_bytes` may delete."""
+    """Policy for what `max_age_ms`, `max_messages` and `max_bytes` may delete."""
 
-    LIMITS = "limits"  # all that is beyond them
-    UNTIL_ARCHIVED = "until-archived"  # of that, what every archive has: see `penstock.node.archives`
+    LIMITS = "limits"  # all that exceed a limit
+    UNTIL_ARCHIVED = "until-archived"  # of those, only the ones that every archive has: see `penstock.node.archives`
 
 
 class Compression(StrEnum):
-    """How the cleaner compresses what it writes anew: Arrow's own body compression."""
+    """Compression that the cleaner applies to rewritten segments: Arrow's own body compression."""
 
     NONE = "none"
-    LZ4 = "lz4"  # in frames; quick to read
-    ZSTD = "zstd"  # smaller
+    LZ4 = "lz4"  # LZ4 frames; fast to read
+    ZSTD = "zstd"  # better compression, slower
 
 
 class Encryption(StrEnum):
-    """How what is on the disk is encrypted: each replica's files with keys of their own."""
+    """Encryption of files on disk; each replica's files have their own keys."""
 
     NONE = "none"
     AES_256_GCM = "aes-256-gcm"
 
 
 class StreamConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The config of one stream. `None` means: without limit.
+    """The config of one stream. `None` means no limit.
 
-    A field that is added later is UNSET where it says what was meant before: then it is left out of what is stored, or
-    told, and an earlier version knows all that it reads of a stream that does not use it.
+    A field added in a later version is UNSET where it keeps the earlier behaviour. It is then neither stored nor sent,
+    so that earlier versions can read streams that do not use it.
     """
 
     name: str
@@ -96,36 +96,36 @@ class StreamConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     segment_bytes: int = limits.SEGMENT_BYTES_DEFAULT
     segment_age_ms: int | None = 24 * 3_600_000
     partitions: int = 1
-    partition_by: str = PartitionBy.PUBLISHER  # how a message finds its partition: see `base.partitioning`
-    range_bounds: tuple[str, ...] = ()  # of `range`: the first key of partition n + 1, in any order
-    group: str | None = None  # streams of one group share what comes: each message goes to one of them, by chance
-    replicas: int | None = None  # of each partition; None: decided when it is created, by how many the cluster has
-    min_isr: int | None = None  # in-sync replicas that an ack takes; None: more than half of the replicas, or half
-    allow_unclean_election: bool = False  # whether a replica that lacks acked messages may lead rather than none
-    dedup_window_ms: int | None = limits.DEDUP_WINDOW_MS_DEFAULT  # an id again within it is a duplicate; None: never
-    dedup_ids_max: int = limits.DEDUP_IDS_DEFAULT  # ids kept of one partition; with more the oldest go first
-    compact: bool = False  # whether of each key only the last message is kept, for good
-    compaction_lag_ms: int = 0  # messages stay at least so long; and for dedup_window_ms
-    tombstone_retention_ms: int = limits.TOMBSTONE_RETENTION_MS_DEFAULT  # so long tombstones stay behind what they end
-    compression: Compression = Compression.NONE  # of sealed segments: what the cleaner writes from now on
-    allow_message_ttl: bool = False  # whether messages may have a time to live of their own, in a Nats-TTL
-    allow_rollup: bool = False  # whether older ones may go for a message, by a Nats-Rollup
-    retain: Retain = Retain.LIMITS  # what the three limits may delete
-    observers: int = 0  # brokers beyond `replicas` that hold a copy of each partition for readers alone
-    encryption: Encryption | msgspec.UnsetType = msgspec.UNSET  # of the files with messages; UNSET: none. Never altered
+    partition_by: str = PartitionBy.PUBLISHER  # how a message is assigned to a partition: see `base.partitioning`
+    range_bounds: tuple[str, ...] = ()  # for `range`: the first key of partition n + 1, in any order
+    group: str | None = None  # streams of one group form a NATS queue group: each message goes to a random one of them
+    replicas: int | None = None  # per partition; None: decided at creation by the number of brokers
+    min_isr: int | None = None  # in-sync replicas required for an ack; None: more than half of the replicas, or half
+    allow_unclean_election: bool = False  # a replica that lacks acked messages may be elected if no other is available
+    dedup_window_ms: int | None = limits.DEDUP_WINDOW_MS_DEFAULT  # a repeated message id is a duplicate; None: never
+    dedup_ids_max: int = limits.DEDUP_IDS_DEFAULT  # ids kept per partition; beyond it the oldest are dropped
+    compact: bool = False  # keep only the last message of each key
+    compaction_lag_ms: int = 0  # minimum age before compaction; dedup_window_ms is another lower bound
+    tombstone_retention_ms: int = limits.TOMBSTONE_RETENTION_MS_DEFAULT  # minimum time that tombstones are kept
+    compression: Compression = Compression.NONE  # of sealed segments, from the cleaner's next rewrite on
+    allow_message_ttl: bool = False  # messages may have their own time to live, in a Nats-TTL header
+    allow_rollup: bool = False  # a Nats-Rollup header may remove older messages
+    retain: Retain = Retain.LIMITS  # which messages the three limits may delete
+    observers: int = 0  # read replicas per partition, in addition to `replicas`
+    encryption: Encryption | msgspec.UnsetType = msgspec.UNSET  # of files with messages; UNSET: none. Cannot be altered
 
     @property
     def split(self) -> Split:
-        """How messages find their partitions; with one partition nothing is to be found."""
+        """Assignment of messages to partitions; irrelevant with one partition."""
         return parse_split(self.partition_by) if self.partitions > 1 else PUBLISHER
 
     @property
     def competes(self) -> bool:
-        """Whether chance decides which log a message comes into: what is sent again may come into another one."""
+        """True if a message goes to a random log: a republished message may go to another one."""
         return self.group is not None or self.split.how is PartitionBy.GROUP
 
     def subject_of(self, partition: int) -> str:
-        """Where one of its partitions listens: `<subject>.<n>`, or all of them on the subject itself."""
+        """Return the subject of one partition: `<subject>.<n>`, or the stream's subject for all partitions."""
         split = self.split
         if split.how is PartitionBy.MAPPED:
             return f"{self.subject}.{partition}"
@@ -133,23 +133,23 @@ class StreamConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     @property
     def listening_patterns(self) -> tuple[str, ...]:
-        """Patterns that cover what its partitions listen to, also those that it may get later."""
+        """Patterns that cover the subjects of all partitions, including ones added later."""
         if not parse_split(self.partition_by).has_subjects or self.subject.endswith(">"):
             return (self.subject,)
         return self.subject, f"{self.subject}.*"
 
     def __post_init__(self) -> None:
-        if self.encryption is Encryption.NONE:  # said in one way only: equal configs are equal
+        if self.encryption is Encryption.NONE:  # one representation only: equal configs compare equal
             msgspec.structs.force_setattr(self, "encryption", msgspec.UNSET)
 
     @property
     def is_encrypted(self) -> bool:
-        """Whether the files that hold its messages are encrypted."""
+        """True if the files that hold its messages are encrypted."""
         return self.encryption is Encryption.AES_256_GCM
 
     @property
     def is_internal(self) -> bool:
-        """Whether Penstock keeps it for itself: nobody listens for it, and clients only read it."""
+        """True if it is one of Penstock's own streams: not subscribed to NATS, and read-only for clients."""
         return self.name.startswith(INTERNAL_NAME_PREFIX) and self.subject.startswith(INTERNAL_SUBJECT_PREFIX)
 
 
@@ -175,22 +175,22 @@ ALTERABLE = frozenset(
         "allow_rollup",
         "retain",
         "observers",
-        "partitions",  # it can only get more, by themselves, or with
+        "partitions",  # can only increase, alone or with
         "range_bounds",
     }
 )
-"""Fields that can change while a stream has data; the others would make it another stream."""
+"""Fields that can be altered while a stream has data."""
 
 ALTERABLE_SEALED = frozenset({"min_isr", "allow_unclean_election", "durability", "observers"})
-"""Those of them that a sealed stream can still change: who leads or copies it, not what it holds."""
+"""Alterable fields of a sealed stream: they concern leaders and replicas, not messages."""
 
 
 _PYTHONS = {"null": "None", "array": "list", "object": "dict"}
-_NAMED = re.compile("`[^`]*`")  # so msgspec names types
+_NAMED = re.compile("`[^`]*`")  # msgspec's notation of types
 
 
 def field_type_mistake(name: str, value: object) -> str | None:
-    """What is wrong with a value of a field that there is, if it is of another type, or none of its choices."""
+    """Return why a value has the wrong type for its field, or is not one of its choices; None if it is valid."""
     field_type = get_type_hints(StreamConfig)[name]
     try:
         msgspec.convert(value, field_type)
@@ -205,7 +205,7 @@ def _in_python(found: re.Match[str]) -> str:
 
 
 def _choices(field_type: Any) -> str:
-    """What a field of that type can be, if it is one of a few; else nothing."""
+    """Return the choices of an enum field as text; empty for other types."""
     field_type = next((one for one in get_args(field_type) if one is not msgspec.UnsetType), field_type)
     if not (isinstance(field_type, type) and issubclass(field_type, StrEnum)):
         return ""
@@ -214,7 +214,7 @@ def _choices(field_type: Any) -> str:
 
 
 def stream_config_mistakes(config: StreamConfig) -> list[str]:
-    """Everything that is wrong with `config`, each naming its field; empty if it can work."""
+    """Return all errors in `config`, each naming its field; empty if it is valid."""
     mistakes = []
     if (mistake := stream_name_mistake(config.name)) is not None:
         mistakes.append(f"name: {mistake}")
@@ -247,7 +247,7 @@ def stream_config_mistakes(config: StreamConfig) -> list[str]:
 
 
 def _consequences(config: StreamConfig) -> list[str]:
-    """What cannot be with this subject, which is legal."""
+    """Return conflicts between the settings and the subject, which is valid."""
     mistakes = []
     if config.acks is Acks.REPLY and begins_with_wildcard(config.subject):
         mistakes.append(
@@ -261,7 +261,7 @@ def _consequences(config: StreamConfig) -> list[str]:
 
 
 def _split_mistakes(config: StreamConfig) -> list[str]:
-    """What cannot be with its partitions, or its group."""
+    """Return conflicts of the partitions or the group."""
     mistakes = []
     if config.group is not None and (mistake := queue_group_mistake(config.group)) is not None:
         mistakes.append(f"group: {mistake}")
@@ -289,18 +289,18 @@ def _split_mistakes(config: StreamConfig) -> list[str]:
 
 
 def _subject_mistakes(config: StreamConfig, split: Split) -> list[str]:
-    """Where each partition has a subject of its own."""
+    """Return errors where each partition has its own subject."""
     if split.how is PartitionBy.PUBLISHER and is_wildcard(config.subject):
         text = f"a stream on a subject with wildcards, as {config.subject!r}, has one, or another partition_by"
         return [f"partitions: partition n listens on <subject>.<n>, so {text}: 'token:N', 'key', 'range' or 'group'"]
     if config.subject.endswith(">"):
         return [f"partition_by: partition n listens on <subject>.<n>, and nothing can stand behind {config.subject!r}"]
     mistake = subject_mistake(config.subject_of(config.partitions - 1), wildcards=True)
-    return [] if mistake is None else [f"partitions: of the last one, {mistake}"]
+    return [] if mistake is None else [f"partitions: on the last partition, {mistake}"]
 
 
 def check_stream_config(config: StreamConfig) -> StreamConfig:
-    """`config` itself, or ConfigError with every mistake."""
+    """Return `config`, or raise ConfigError with all errors."""
     if mistakes := stream_config_mistakes(config):
         raise ConfigError(mistakes)
     return config

@@ -1,7 +1,7 @@
-"""How a part of Penstock is installed that not everybody needs: what every error text says.
+"""Install instructions for optional parts of Penstock, used by error texts.
 
-Rules: an extra comes from the folder that Penstock was installed from. No package index has Penstock; what has its name
-there is somebody else's, so no text tells a user to install that.
+Rules: an extra is installed from the folder that Penstock was installed from. Penstock is on no package index; a
+package of that name is not ours, so no text tells a user to install it.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ _SOMEWHERE = "the folder that Penstock was installed from"
 
 
 def how_to_install(*extras: str) -> str:
-    """The command that installs them, and where it is to run: "`pip install '.[tls]'` in /home/ann/penstock"."""
+    """Return the command that installs extras and its folder: "`pip install '.[tls]'` in /home/ann/penstock"."""
     return f"`pip install '.[{','.join(extras)}]'` in {checkout()}"
 
 
 def checkout() -> str:
-    """The folder that Penstock was installed from, if it is still there; else so many words."""
+    """Return the folder that Penstock was installed from if it still exists, otherwise a description of it."""
     try:
         told = json.loads(metadata.distribution("penstock").read_text("direct_url.json") or "{}")
         url = urlsplit(told["url"])
     except (metadata.PackageNotFoundError, ValueError, KeyError, TypeError):
         return _SOMEWHERE
-    from urllib.request import url2pathname  # only here: it loads ssl, which takes long
+    from urllib.request import url2pathname  # imported here only: it loads ssl, which is slow
 
     folder = Path(url2pathname(url.path))
     return str(folder) if url.scheme == "file" and (folder / "pyproject.toml").is_file() else _SOMEWHERE

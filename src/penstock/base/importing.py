@@ -1,7 +1,7 @@
 """Imports without the garbage collector.
 
-Theory: an import makes objects that stay as long as the process. The collector looks at all of them again and again,
-because there are more and more, and finds nothing to free.
+Theory: an import creates objects that live as long as the process. The collector would scan their growing number again
+and again, and find nothing to free.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """Imports inside are quicker; the collector is afterwards as it was."""
+    """Disable the garbage collector inside, which makes imports faster; restore its state afterwards."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:

@@ -1,14 +1,14 @@
-"""Parse logins to NATS from URLs and files, alike for the broker, each command and the client.
+"""Parses logins to NATS from URLs and files, for the broker, the commands and the client.
 
-Rules: nothing of a password, a token or a seed is in an error. What stands before the last `@` of a URL is its login,
-whatever characters it has; it is percent-encoded where needed. A comma parts URLs, so in a password it is `%2C`.
+Rules: errors never contain a password, a token or a seed. The text before the last `@` of a URL is its login,
+percent-encoded where needed. A comma separates URLs, so in a password it is `%2C`.
 
-| written                                | is                        |
-|----------------------------------------|---------------------------|
-| `nats://user:password@host:port`       | a user and a password     |
-| `nats://token@host:port`               | a token                   |
+| written                                 | meaning                   |
+|-----------------------------------------|---------------------------|
+| `nats://user:password@host:port`        | a user and a password     |
+| `nats://token@host:port`                | a token                   |
 | a file with a JWT and a seed (`.creds`) | a user of an operator     |
-| a file with a seed (`SU…`)             | an nkey                   |
+| a file with a seed (`SU…`)              | an nkey                   |
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ class NatsLogin(NamedTuple):
 
 
 def nats_urls(text: str) -> list[str]:
-    """The URLs of a list parted by commas. ValueError: a comma may be one of a password."""
+    """Split a comma-separated list of URLs. ValueError if a comma may belong to a password."""
     parts = [part.strip() for part in text.split(",") if part.strip()]
     if any("@" in part and "://" not in part for part in parts[1:]):
         raise ValueError(
-            "a comma parts servers: write one in a password as %2C, and nats:// before each server with a login"
+            "a comma separates servers: write it in a password as %2C, and nats:// before each server with a login"
         )
     return parts
 
 
 def login_of_url(url: str) -> tuple[str, NatsLogin]:
-    """The URL without its login, and that, decoded."""
+    """Return the URL without its login, and the decoded login."""
     before, at, host = url.rpartition("@")
     if not at:
         return url, NatsLogin()
@@ -56,14 +56,14 @@ def login_of_url(url: str) -> tuple[str, NatsLogin]:
 
 
 def shown_url(url: str) -> str:
-    """A URL as it may stand in an error: without a login, and without what may be one where the host was forgotten."""
+    """Return a URL that is safe to show: without its login, and without what may be one if the host is missing."""
     plain, _ = login_of_url(url)
     found = _HARMLESS.match(plain)
     return plain if found is None or found.end() == len(plain) else f"{found[0].rpartition(':')[0] or found[0]}…"
 
 
 def creds_in(text: str) -> tuple[str, str]:
-    """The JWT and the seed of a `.creds` file, whatever ends its lines. ValueError: it lacks one."""
+    """Return the JWT and the seed of a `.creds` file, with any line ends. ValueError if one is missing."""
     jwt, seed = _JWT.search(text), _SEED.search(text)
     if jwt is None or seed is None:
         raise ValueError(f"it holds no user {'JWT' if jwt is None else 'nkey seed'}")
@@ -71,7 +71,7 @@ def creds_in(text: str) -> tuple[str, str]:
 
 
 def seed_in(text: str) -> str | None:
-    """The nkey seed that is a line of the text; None: there is none."""
+    """Return the nkey seed that is a line of the text; None: there is none."""
     found = _BARE_SEED.search(text)
     return None if found is None else found[1]
 

@@ -1,16 +1,16 @@
-"""How a message finds its partition: the modes of `partition_by`, parsed.
+"""Assignment of messages to partitions: the modes of `partition_by`.
 
-| `partition_by` | which partition stores a message                                                | who chooses |
+| `partition_by` | partition that stores a message                                                  | decided by  |
 |----------------|----------------------------------------------------------------------------------|-------------|
-| `publisher`    | 0 what is on the subject itself, n what is on `<subject>.<n>`                    | publishers  |
-| `mapped`       | n, 0 as well, what is on `<subject>.<n>`                                         | nats-server |
-| `group`        | any of them: their leaders are one queue group of NATS                           | chance      |
-| `key`          | that of the hash of its key; without one, of its subject                         | the leaders |
-| `token:N`      | that of the hash of the Nth token of its subject, counted from 1                 | the leaders |
-| `range`        | that of the range in which its key lies; without one, its subject                | the leaders |
-| `range:N`      | that of the range in which the Nth token of its subject lies                     | the leaders |
+| `publisher`    | 0 for the stream's subject, n for `<subject>.<n>`                                | publishers  |
+| `mapped`       | n for `<subject>.<n>`, from 0 on                                                 | nats-server |
+| `group`        | any of them: their leaders form one NATS queue group                             | chance      |
+| `key`          | by the hash of its key; without one, of its subject                              | the leaders |
+| `token:N`      | by the hash of the Nth token of its subject, counted from 1                      | the leaders |
+| `range`        | by the range in which its key lies; without one, its subject                     | the leaders |
+| `range:N`      | by the range in which the Nth token of its subject lies                          | the leaders |
 
-Where leaders choose, each broker that leads a partition takes the whole subject, and keeps what is its own.
+Where the leaders decide, each leader of a partition subscribes to the whole subject and keeps its own messages.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _TOKEN = re.compile(r"(token|range):([1-9][0-9]{0,3})")
 
 
 class PartitionBy(StrEnum):
-    """How a message finds its partition; see the module's table. Some have a token's number behind them."""
+    """Partitioning mode; see the module's table. Some modes are followed by a token number."""
 
     PUBLISHER = "publisher"
     MAPPED = "mapped"
@@ -36,19 +36,19 @@ class PartitionBy(StrEnum):
 
 
 class Split(NamedTuple):
-    """A `partition_by`, parsed. `token`: the one of the subject that decides, from 1; 0: the key does."""
+    """A parsed `partition_by`. `token`: number of the subject token that decides, from 1; 0: the key decides."""
 
     how: PartitionBy
     token: int = 0
 
     @property
     def is_by_leaders(self) -> bool:
-        """Whether each leader takes the whole subject and keeps its own."""
+        """True if each leader subscribes to the whole subject and keeps its own messages."""
         return self.how in (PartitionBy.KEY, PartitionBy.TOKEN, PartitionBy.RANGE)
 
     @property
     def has_subjects(self) -> bool:
-        """Whether each partition has a subject of its own."""
+        """True if each partition has its own subject."""
         return self.how in (PartitionBy.PUBLISHER, PartitionBy.MAPPED)
 
 
@@ -56,7 +56,7 @@ PUBLISHER = Split(PartitionBy.PUBLISHER)
 
 
 def parse_split(text: str) -> Split:
-    """ValueError, with what it can be, for what is none."""
+    """Parse `partition_by`; ValueError lists the valid values."""
     if text in (PartitionBy.PUBLISHER, PartitionBy.MAPPED, PartitionBy.GROUP, PartitionBy.KEY, PartitionBy.RANGE):
         return Split(PartitionBy(text))
     if (found := _TOKEN.fullmatch(text)) is not None and int(found[2]) <= limits.SUBJECT_BYTES_MAX:
@@ -65,7 +65,7 @@ def parse_split(text: str) -> Split:
 
 
 def token_mistake(token: int, subject: str) -> str | None:
-    """Why the token of that number, from 1, of what a stream on `subject` stores says nothing; None: it may."""
+    """Return why the subject token of this number, from 1, cannot decide for a stream on `subject`; None if it can."""
     tokens = subject.split(".")
     if token < len(tokens) or (token == len(tokens) and tokens[-1] != ">"):
         one = tokens[token - 1]
@@ -74,7 +74,7 @@ def token_mistake(token: int, subject: str) -> str | None:
 
 
 def bounds_mistakes(bounds: tuple[str, ...]) -> list[str]:
-    """What is wrong with where ranges begin: any order is fine, since partitions can be added."""
+    """Return errors in range bounds. Any order is valid, since partitions can be added."""
     mistakes = []
     if len(set(bounds)) < len(bounds):
         mistakes.append("two ranges begin with the same key")

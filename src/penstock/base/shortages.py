@@ -1,6 +1,6 @@
-"""What the system did not give the process: memory, threads, descriptors. One line says so, and which limit to raise.
+"""Recognises shortages of memory, threads or descriptors, and describes them in one line with the limit to raise.
 
-Rules: such an error is the operator's to mend, wherever it comes up, so no traceback is shown. Anything else is None.
+Rules: the operator must fix such an error wherever it occurs, so no traceback is shown. Other errors give None.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ _BY_NUMBER = {
     errno.EMFILE: ("too many open files", _FILES),
     errno.ENFILE: ("too many open files on this machine", "raise fs.file-max (sysctl)"),
 }
-_NO_THREAD = "can't start new thread"  # CPython's words; the error has no number
-_NOT_MAPPED = ("failed to map segment", "cannot allocate memory", "Cannot allocate memory")  # the dynamic linker's
+_NO_THREAD = "can't start new thread"  # CPython's text; the error has no number
+_NOT_MAPPED = ("failed to map segment", "cannot allocate memory", "Cannot allocate memory")  # dynamic linker
 
 
 def shortage(error: BaseException) -> str | None:
-    """What was lacking and what to do about it, in one line; None: the error is another one."""
+    """Return the shortage and its remedy in one line; None for other errors."""
     if isinstance(error, MemoryError):
         return _line("not enough memory", str(error), _MEMORY)
     if isinstance(error, RuntimeError) and _NO_THREAD in str(error):

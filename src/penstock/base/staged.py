@@ -1,14 +1,14 @@
-"""The stream that holds what is staged for another one: how it is called, and on which subject it is.
+"""Names of the stream that holds rows staged for another stream, and ids of staged queries and plans.
 
-It is told by the other one's id, so that what was staged for a stream that was deleted is never taken for what is
-staged for one that was made again under its name.
+The stream is named by the other one's id, so that rows staged for a deleted stream are never published into a recreated
+stream of the same name.
 
-Whoever publishes is told by 16 bytes, a UUID. Of version 8, whose meaning RFC 9562 leaves to whoever makes one, it is
-for one batch, and no other one ever follows.
+A publishing query is identified by a UUID of 16 bytes. Version 8, whose content RFC 9562 leaves to its maker, marks an
+id for a single batch, never followed by another.
 
-A plan is told by its mark: the lower 48 bits are the offset at which it was staged, the 15 above them follow from the
-leader epoch that staged it. Where power loss or an unclean election has taken the end of what was staged, another
-attempt's plan comes to lie at the same offset: its leader epoch is a later one, and so its mark is another.
+A plan is identified by its mark: the lower 48 bits are the offset at which it was staged, the 15 bits above follow from
+the leader epoch that staged it. After a power loss or an unclean election has truncated staged rows, another attempt's
+plan may get the same offset, but in a later leader epoch and thus with another mark.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from penstock.base.subjects import INTERNAL_NAME_PREFIX, INTERNAL_SUBJECT_PREFIX
 
 _ONCE_VERSION = 8
 _OFFSET_BITS = 48
-_EPOCHS = 0x7FFF  # told apart; 0 in their place says nothing: a mark of before they were in it
+_EPOCHS = 0x7FFF  # distinct values; 0 in the mark: a mark from before epochs were included
 _NAME_PREFIX = f"{INTERNAL_NAME_PREFIX}staged-"
 
 
 def staged_name(stream_id: int) -> str:
-    """The name of the stream that holds what is staged for that one."""
+    """Return the name of the stream that holds rows staged for the stream with this id."""
     return f"{_NAME_PREFIX}{stream_id}"
 
 
 def staged_subject(stream_id: int) -> str:
-    """Its subject, on which nobody listens."""
+    """Return the subject of that stream; nothing subscribes to it."""
     return f"{INTERNAL_SUBJECT_PREFIX}staged.{stream_id}"
 
 
 def staged_for(name: str, subject: str) -> int | None:
-    """The id of the stream for which a stream holds what is staged; None: it is none of those."""
+    """Return the id of the stream for which a stream holds staged rows; None: it is no such stream."""
     number = name.removeprefix(_NAME_PREFIX)
     if number == name or not (number.isascii() and number.isdecimal()) or len(number) > 19:
         return None
@@ -41,26 +41,26 @@ def staged_for(name: str, subject: str) -> int | None:
 
 
 def once_id(chance: bytes) -> bytes:
-    """An id for who publishes one batch, of 16 bytes of chance."""
+    """Return an id for publishing a single batch, from 16 random bytes."""
     return chance[:6] + bytes([chance[6] & 0x0F | _ONCE_VERSION << 4]) + chance[7:]
 
 
 def is_once(query_id: bytes) -> bool:
-    """Whether an id is for one batch."""
+    """True if an id is for a single batch."""
     return query_id[6] >> 4 == _ONCE_VERSION
 
 
 def plan_mark(offset: int, leader_epoch: int) -> int:
-    """What names the plan that was staged there, under that leader epoch."""
+    """Return the mark of the plan staged at this offset in this leader epoch."""
     assert 0 <= offset < 1 << _OFFSET_BITS, offset
     return (1 + leader_epoch % _EPOCHS) << _OFFSET_BITS | offset
 
 
 def plan_offset(mark: int) -> int:
-    """Where the plan of that mark is, if it is there yet."""
+    """Return the offset of the plan with this mark, which may have been truncated."""
     return mark & (1 << _OFFSET_BITS) - 1
 
 
 def is_plan(mark: int, leader_epoch: int) -> bool:
-    """Whether a row at its offset that was staged under that leader epoch may be the plan that it names."""
+    """True if the row at the mark's offset, staged in this leader epoch, may be the plan of this mark."""
     return mark >> _OFFSET_BITS in (0, 1 + leader_epoch % _EPOCHS)

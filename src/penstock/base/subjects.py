@@ -1,8 +1,8 @@
-"""NATS subjects: which are legal, and which subject a pattern covers.
+"""NATS subjects: validation, and matching of patterns.
 
-The rules are nats-server's (`server/sublist.go`): tokens separated by `.`, none empty, no space of ASCII; `*` is one
-whole token, `>` one or more at the end. White space beyond ASCII, such as U+00A0, is a character like others. Penstock
-adds two: UTF-8, because the subject column of the log is text (ADR 61), and no control character of ASCII.
+The rules are nats-server's (`server/sublist.go`): tokens separated by `.`, none empty, no ASCII space; `*` is one whole
+token, `>` one or more at the end. White space beyond ASCII, such as U+00A0, is a normal character. Penstock adds two:
+UTF-8, because the subject column of the log is text (ADR 61), and no ASCII control character.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ from penstock.base import limits
 
 _FORBIDDEN = re.compile(r"[\x00-\x20\x7f]")
 _FORBIDDEN_ASCII = bytes(range(0x21)) + b"\x7f"
-_QUEUE_GROUP = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")  # ours begin with '_'
+_QUEUE_GROUP = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")  # Penstock's own names begin with '_'
 _STREAM_NAME = re.compile(r"[A-Za-z0-9_-]+")
 
 INTERNAL_NAME_PREFIX = "__"
-"""Of the names of streams that Penstock makes for itself; users make none."""
+"""Name prefix of Penstock's own streams; users cannot create such names."""
 AUDIT_STREAM = "__audit"
-"""It tells who has changed what."""
+"""Stream that records administrative changes."""
 
 INTERNAL_SUBJECT_PREFIX = "$PENSTOCK."
-"""Of their subjects: another stream whose name begins like theirs was made before these names were kept."""
+"""Subject prefix of Penstock's own streams. A name prefix alone is not enough: older user streams may have it."""
 
 RESERVED_PREFIXES = ("$SYS.", "$JS.", "_INBOX.", "$PENSTOCK.")
-"""Subjects that a wildcard never captures: NATS's own, request/reply inboxes, and ours."""
+"""Prefixes that a leading wildcard never captures: NATS's own subjects, request/reply inboxes, and Penstock's."""
 
 
 def stream_name_mistake(name: str) -> str | None:
-    """Why `name` cannot name a stream, or None if it can."""
+    """Return why `name` is not a valid stream name, or None if it is."""
     if not name:
         return "a stream needs a name"
     if len(name) > limits.STREAM_NAME_CHARS_MAX:
@@ -41,7 +41,7 @@ def stream_name_mistake(name: str) -> str | None:
 
 
 def queue_group_mistake(name: str) -> str | None:
-    """Why `name` cannot name a group of streams, which is a queue group of NATS; None if it can."""
+    """Return why `name` is not a valid group of streams (a NATS queue group), or None if it is."""
     if not _QUEUE_GROUP.fullmatch(name):
         return f"the name {name!r} may hold only letters, digits, '-', '_' and '.', and begins with none of these three"
     if len(name) > limits.QUEUE_GROUP_CHARS_MAX:
@@ -50,7 +50,7 @@ def queue_group_mistake(name: str) -> str | None:
 
 
 def subject_mistake(subject: str, *, wildcards: bool = False) -> str | None:
-    """Why nats-server would refuse `subject`, or None. Wildcards only where `wildcards` allows them."""
+    """Return why nats-server would refuse `subject`, or None. Wildcards are valid only with `wildcards`."""
     if not subject:
         return "the subject is empty"
     size = len(subject.encode("utf-8", "surrogatepass"))
@@ -74,10 +74,10 @@ def subject_mistake(subject: str, *, wildcards: bool = False) -> str | None:
 
 
 def are_plain(subjects: Sequence[bytes]) -> bool:
-    """Whether `subject_mistake` would find nothing in any of them: a few C loops, however many there are."""
+    """True if `subject_mistake` finds no error in any subject; uses a few C loops, however many there are."""
     if not subjects:
         return True
-    # A dot parts tokens and is never a part of a longer character: what no token of the whole is, none of a subject is.
+    # A dot separates tokens and is no part of a UTF-8 sequence: if no token of the joined text is invalid, none is.
     joined = b".%s." % b".".join(subjects)
     if b".." in joined or (b"*" in joined and b".*." in joined) or (b">" in joined and b".>." in joined):
         return False
@@ -92,27 +92,27 @@ def are_plain(subjects: Sequence[bytes]) -> bool:
 
 
 def is_wildcard(subject: str) -> bool:
-    """Whether `subject` is a pattern rather than a plain subject."""
+    """True if `subject` is a pattern rather than a plain subject."""
     return any(token in {"*", ">"} for token in subject.split("."))
 
 
 def partition_subject(subject: str, partition: int) -> str:
-    """The subject of a partition where each has its own: of 0 the stream's, of n `<subject>.<n>`."""
+    """Return the subject of a partition with its own subject: the stream's for 0, `<subject>.<n>` for n."""
     return f"{subject}.{partition}" if partition else subject
 
 
 def begins_with_wildcard(pattern: str) -> bool:
-    """Whether the first token is a wildcard, so that the pattern would reach inboxes and system subjects."""
+    """True if the first token is a wildcard, so that the pattern matches inboxes and system subjects."""
     return pattern.split(".", 1)[0] in {"*", ">"}
 
 
 def is_reserved(subject: str) -> bool:
-    """Whether only a stream that names its first token may capture `subject`."""
+    """True if only a stream that names its first token may capture `subject`."""
     return subject.startswith(RESERVED_PREFIXES)
 
 
 def matches(pattern: str, subject: str) -> bool:
-    """Whether a stream on `pattern` stores a message on the plain `subject`."""
+    """True if a stream on `pattern` stores messages on the plain `subject`."""
     if begins_with_wildcard(pattern) and is_reserved(subject):
         return False
     wanted = pattern.split(".")
@@ -126,7 +126,7 @@ def matches(pattern: str, subject: str) -> bool:
 
 
 def overlap(one: str, other: str) -> bool:
-    """Whether there are subjects that match both patterns."""
+    """True if some subject matches both patterns."""
     left, right = one.split("."), other.split(".")
     for mine, theirs in zip(left, right, strict=False):
         if ">" in (mine, theirs):

@@ -1,4 +1,4 @@
-"""Decode text files and environment variables: strip byte order marks and trailing line ends."""
+"""Decodes text files and environment variables: strips byte order marks and trailing line ends."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ _UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 
 
 def text_of(data: bytes) -> str:
-    """The text of a file without its byte order mark. ValueError: it is UTF-16, or no text."""
+    """Return the text of a file without its byte order mark. ValueError if it is UTF-16 or no text."""
     if data.startswith(_UTF16_MARKS):
         raise ValueError("it is UTF-16, as PowerShell's > writes it: save it as UTF-8")
     try:

@@ -1,7 +1,7 @@
-"""What an error of TLS means to whoever has to mend it.
+"""Explains TLS errors to the operator.
 
-Rules: the errors are those of Python's `ssl`, told apart by what they carry: who decides nothing about TLS need not
-load it. What to do about it is in the words of the side that dials: a setting of a broker, or an option of a client.
+Rules: errors of Python's `ssl` are recognised by their attributes, so that this module need not load `ssl`. The advice
+uses the terms of the connecting side: a setting of a broker, or an option of a client.
 """
 
 from __future__ import annotations
@@ -30,27 +30,27 @@ _OURS_REFUSED = {
     "TLSV1_ALERT_ACCESS_DENIED": "it is not accepted",
     "TLSV1_ALERT_DECRYPT_ERROR": "its signature is wrong",
     "TLSV13_ALERT_CERTIFICATE_REQUIRED": "there is none",
-    "SSLV3_ALERT_HANDSHAKE_FAILURE": "or nothing else that both sides know",
+    "SSLV3_ALERT_HANDSHAKE_FAILURE": "it may be missing, or the two sides have no algorithm in common",
 }
 _NO_COMMON = ("TLSV1_ALERT_PROTOCOL_VERSION", "UNSUPPORTED_PROTOCOL", "NO_PROTOCOLS_AVAILABLE", "VERSION_TOO_LOW")
 
 
-_PAIR_BYTES_MAX = 1 << 20  # of each file, more than which is not looked at
+_PAIR_BYTES_MAX = 1 << 20  # of each file; the rest is not read
 _KEY = re.compile(rb"-----BEGIN [A-Z ]*PRIVATE KEY-----")
 _WHOLE_KEY = re.compile(rb"-----BEGIN ([A-Z ]*)PRIVATE KEY-----.+?-----END \1PRIVATE KEY-----", re.DOTALL)
 
 
 class Words(NamedTuple):
-    """How the side that dials says which files it uses."""
+    """Advice in terms of the connecting side's settings."""
 
     authority: str
     certificate: str
     name: str  # how to expect another name
-    plain: str  # how to speak no TLS
+    plain: str  # how to use no TLS
 
 
 def tls_mistake(error: BaseException | None, words: Words) -> str | None:
-    """What went wrong, and what to do; None: it is no error of TLS."""
+    """Return what went wrong and what to do; None: it is no TLS error."""
     if error is None or not hasattr(error, "library") or not hasattr(error, "reason"):
         return None
     if (code := getattr(error, "verify_code", None)) is not None:
@@ -82,7 +82,7 @@ def _unverified(code: int, message: str, words: Words) -> str:
 
 
 def pair_mistake(error: Exception, cert: str | PathLike[str], key: str | PathLike[str] | None, option: str) -> str:
-    """Why a certificate and its key could not be loaded, and which file it is; `option`: what names a key. Blocking."""
+    """Return why a certificate and its key could not be loaded, and from which file; `option` names a key. Blocking."""
     files = f"{cert}" if key is None else f"{cert} with {key}"
     return f"cannot use {files} for TLS: {_of_pair(error, cert, key, option)}"
 

@@ -1,12 +1,12 @@
-"""Turns: work that waits its turn, user by user, so that one user's queue holds up nobody else's.
+"""Turns: a fair queue of work by user, so that one user's backlog delays no other user.
 
-Rule (start-time fair queuing, Goyal, Vin and Cheng 1996): the next turn is that of the user for whom least was done of
-those who wait; of several, of the one who has waited longest. A turn costs TURN_BYTES when it is taken, and what was
-read for it on top of that when it is known (`charge`). A user who comes back does not get what it has not used before.
-What one user has waiting is done in the order in which it came. With one user, or none, it is a plain queue. What was
-done for a user counts until as much was done for others, also where it waits with one thing at a time.
+Rule (start-time fair queuing, Goyal, Vin and Cheng 1996): the next turn goes to the waiting user with the least work
+done; among several, to the one that has waited longest. A turn costs TURN_BYTES when it is taken, plus the bytes read
+for it once they are known (`charge`). A returning user gets no credit for the time it was idle. The items of one user
+are first in, first out; with one user it is a plain queue. Work done for a user counts until as much was done for
+others, even if the user never has more than one item waiting.
 
-How much may wait is shared among the users, too (`FairShares`): `fits` says whether one more of a user does.
+The number of waiting items is shared among the users, too (`FairShares`): `fits` tells whether one more is allowed.
 """
 
 from __future__ import annotations
@@ -22,32 +22,32 @@ T = TypeVar("T")
 
 
 class Turns(Generic[T]):
-    """What waits, by user."""
+    """Waiting items, by user."""
 
     __slots__ = ("_count", "_now", "_shares", "_spent", "_waiting")
 
     def __init__(self, shares: FairShares | None = None) -> None:
-        """`shares`: of several queues whose room is one."""
-        self._waiting: dict[str, deque[T]] = {}  # by user; who had a turn last comes last
-        self._spent: dict[str, int] = {}  # of those who wait, or for whom more was done than when the last turn began
+        """`shares`: shared by several queues with a common limit."""
+        self._waiting: dict[str, deque[T]] = {}  # by user; the user of the latest turn is last
+        self._spent: dict[str, int] = {}  # of users who wait, or are ahead of the start of the latest turn
         self._shares = FairShares() if shares is None else shares
         self._count = 0
-        self._now = 0  # what had been done for the user of the last turn when that began
+        self._now = 0  # work done for the user of the latest turn when that turn began
 
     def __len__(self) -> int:
         return self._count
 
     def __iter__(self) -> Iterator[T]:
-        """All that waits, user by user."""
+        """Iterate over all waiting items, user by user."""
         for line in self._waiting.values():
             yield from line
 
     def fits(self, user: str, capacity: int) -> bool:
-        """Whether one more of that user may wait, where `capacity` may."""
+        """True if the user may queue one more item within `capacity`."""
         return self._shares.fits(user, 1, capacity)
 
     def put(self, user: str, item: T) -> None:
-        """It waits for its turn."""
+        """Queue an item."""
         line = self._waiting.get(user)
         if line is None:
             line = self._waiting[user] = deque()
@@ -57,7 +57,7 @@ class Turns(Generic[T]):
         self._shares.add(user)
 
     def take(self) -> T:
-        """Whose turn it is. There is one."""
+        """Remove and return the item whose turn it is. The queue must not be empty."""
         user = min(self._waiting, key=self._spent.__getitem__) if len(self._waiting) > 1 else next(iter(self._waiting))
         self._now = self._spent[user]
         self._spent[user] += limits.TURN_BYTES
@@ -72,12 +72,12 @@ class Turns(Generic[T]):
         return item
 
     def charge(self, user: str, nbytes: int) -> None:
-        """For a turn of that user so many bytes were read."""
+        """Add bytes read to the work done for the user."""
         if nbytes:
             self._spent[user] = max(self._now, self._spent.get(user, 0)) + nbytes
 
     def drop(self, is_gone: Callable[[T], bool]) -> None:
-        """What is gone waits no more."""
+        """Remove items that are obsolete."""
         for user, line in list(self._waiting.items()):
             left = deque(item for item in line if not is_gone(item))
             if len(left) == len(line):
@@ -91,9 +91,9 @@ class Turns(Generic[T]):
         self._forget()
 
     def _forget(self) -> None:
-        """Users who do not wait, and who would begin where the last turn began if they came back now.
+        """Drop users who do not wait and whose work done is no more than at the start of the latest turn.
 
-        Not those with more: who always comes back at once would have its turn again before all others, for ever.
+        Users with more are kept; otherwise a user who always returns at once would always get the next turn.
         """
         for user in [one for one, spent in self._spent.items() if spent <= self._now and one not in self._waiting]:
             del self._spent[user]

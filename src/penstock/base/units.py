@@ -1,9 +1,9 @@
-"""Sizes and durations as people write them: `512MiB`, `7d`, `1h30m`.
+"""Parses and formats sizes and durations: `512MiB`, `7d`, `1h30m`.
 
-Rules: a bare number is bytes; a duration needs a unit, but for 0. Powers of 1024 are `KiB`, `MiB`, `GiB`, `TiB`; powers
+Rules: a bare number is bytes; a duration needs a unit, except 0. Powers of 1024 are `KiB`, `MiB`, `GiB`, `TiB`; powers
 of 1000 are `kB`, `MB`, `GB`, `TB`; case does not matter. Durations are `us`, `ms`, `s`, `m` or `min`, `h`, `d`, `w`;
 they may be joined, and case does not matter. `M` is refused: in the nats CLI it is a month. `mo` and `y` are refused,
-too: no month and no year has a fixed length.
+too, because months and years have no fixed length.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _BYTES = {
     "gib": 2**30,
     "tib": 2**40,
 }
-_BINARY = {"ki": "KiB", "mi": "MiB", "gi": "GiB", "ti": "TiB"}  # as Kubernetes writes them
+_BINARY = {"ki": "KiB", "mi": "MiB", "gi": "GiB", "ti": "TiB"}  # Kubernetes notation
 _MICROSECONDS = {
     "us": 1,
     "ms": 10**3,
@@ -55,7 +55,7 @@ _DURATION_PART = re.compile(rf"({_NUMBER})\s*([a-z]+)\s*", re.IGNORECASE)
 
 
 def parse_bytes(text: str) -> int:
-    """`512MiB` as a number of bytes; ValueError that says what is expected."""
+    """Parse `512MiB` to a number of bytes; ValueError says what is expected."""
     found = _SIZE.fullmatch(text.strip())
     scale = None if found is None else _BYTES.get(found[2].lower())
     if found is None or scale is None:
@@ -66,17 +66,17 @@ def parse_bytes(text: str) -> int:
 
 
 def parse_duration_us(text: str) -> int:
-    """`1h30m` as microseconds; ValueError that says what is expected."""
+    """Parse `1h30m` to microseconds; ValueError says what is expected."""
     bare = text.strip()
     if _BARE.fullmatch(bare) is not None:
         if not bare.strip("0."):
             return 0
-        # Whoever means days by it would lose nearly all that a stream holds if these were seconds.
-        raise ValueError(f"{bare} what? Such as {bare}s, {bare}m, {bare}h or {bare}d")
+        # Taking a bare number for seconds would delete nearly all of a stream if the user meant days.
+        raise ValueError(f"{bare} has no unit; write for example {bare}s, {bare}m, {bare}h or {bare}d")
     mistake = f"{text!r} is not a duration; write for example 500ms, 30s, 15m, 12h, 7d or 1h30m"
     total = position = 0
     while position < len(bare) or not bare:
-        # Part by part: one pattern for all of them would try every way to part digits.
+        # Part by part: one pattern for all parts would backtrack over every way to split digits.
         part = _DURATION_PART.match(bare, position)
         scale = None if part is None else _MICROSECONDS.get(part[2].lower())
         if part is not None and (calendar := _calendar_unit(part[2])) is not None:
@@ -91,7 +91,7 @@ def parse_duration_us(text: str) -> int:
 
 
 def parse_duration_ms(text: str) -> int:
-    """`1h30m` as milliseconds; ValueError as `parse_duration_us`, and for what is less than one."""
+    """Parse `1h30m` to milliseconds; ValueError as in `parse_duration_us`, and for less than 1 ms."""
     duration_us = parse_duration_us(text)
     if 0 < duration_us < 1_000:
         raise ValueError(f"{text.strip()} is below 1ms, the least")
@@ -99,7 +99,7 @@ def parse_duration_ms(text: str) -> int:
 
 
 def _calendar_unit(unit: str) -> str | None:
-    """Which unit of the calendar is meant: for an M that is asked back, since m is minutes."""
+    """Return the calendar unit that is meant. M counts as one, although m is minutes."""
     return "month" if unit == "M" else _CALENDAR.get(unit.lower().removesuffix("s"))
 
 
@@ -117,13 +117,13 @@ def _plain(thousandths: int) -> str:
 
 
 def _scaled(number: str, scale: int) -> int:
-    # Not through floats: 2**53 bytes and more stay exact.
+    # Not through floats: numbers above 2**53 stay exact.
     whole, _, fraction = number.partition(".")
     return int(whole) * scale + (int(fraction) * scale // 10 ** len(fraction) if fraction else 0)
 
 
 def format_bytes(size_bytes: int) -> str:
-    """Short, for people: `1.5 MiB`."""
+    """Format for people: `1.5 MiB`."""
     size = float(size_bytes)
     for unit in ("B", "KiB", "MiB", "GiB"):
         if abs(size) < 1024:
@@ -133,7 +133,7 @@ def format_bytes(size_bytes: int) -> str:
 
 
 def format_exact_bytes(size_bytes: int) -> str:
-    """In the largest unit that loses nothing, as `parse_bytes` reads it: `64MiB`, `1000`."""
+    """Format in the largest unit that is exact and that `parse_bytes` reads: `64MiB`, `1000`."""
     for unit, scale in (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
         if size_bytes and size_bytes % scale == 0:
             return f"{size_bytes // scale}{unit}"
@@ -141,7 +141,7 @@ def format_exact_bytes(size_bytes: int) -> str:
 
 
 def format_short_bytes(size_bytes: int) -> str:
-    """As `format_exact_bytes`, or in powers of 1000 where that is the larger unit: `10GB`, `64MiB`."""
+    """Format exactly in the shorter of both notations, binary or decimal: `10GB`, `64MiB`."""
     binary = format_exact_bytes(size_bytes)
     decimal = binary
     for unit, scale in (("TB", 10**12), ("GB", 10**9), ("MB", 10**6)):
@@ -152,7 +152,7 @@ def format_short_bytes(size_bytes: int) -> str:
 
 
 def format_duration_us(duration_us: int) -> str:
-    """Short, for people, at most two units: `2d 3h`, `1m 5s`, `12.3ms`."""
+    """Format for people, with at most two units: `2d 3h`, `1m 5s`, `12.3ms`."""
     if duration_us < 0:
         return f"-{format_duration_us(-duration_us)}"
     if duration_us == 0:
@@ -175,12 +175,11 @@ def format_duration_us(duration_us: int) -> str:
 
 
 def format_duration_ms(duration_ms: int) -> str:
-    """As `format_duration_us`."""
     return format_duration_us(duration_ms * 1_000)
 
 
 def format_offsets(begin: int, end: int | None) -> str:
-    """The offsets from `begin` up to, not including, `end` (None: not known), as people say it: with the last one."""
+    """Format the offsets from `begin` up to `end` (exclusive; None: unknown) for people, with the last one included."""
     if end is None:
         return f"{begin} and later ones"
     if end <= begin:
@@ -189,5 +188,5 @@ def format_offsets(begin: int, end: int | None) -> str:
 
 
 def utc_text(moment_us: int) -> str:
-    """A time (µs since 1970) to the minute, in UTC."""
+    """Format a time (µs since 1970) to the minute, in UTC."""
     return datetime.fromtimestamp(moment_us / 1e6, UTC).strftime("%Y-%m-%d %H:%M UTC")

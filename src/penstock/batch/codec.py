@@ -1,8 +1,8 @@
-"""Encode a batch in one go, and check one without parsing a flatbuffer.
+"""Encodes a record batch in one pass, and checks one without parsing a flatbuffer.
 
-Rules: what `encode` writes is final: it goes to disk, to followers and to consumers as it is. Nothing that came from a
-disk or a network is handed to an Arrow reader before `verify` (layout and CRC-32C) has passed; rows that a client
-built are also checked one by one (`check_rows`), because Arrow readers follow a bad value offset into other memory.
+Rules: the output of `encode` is final: it goes to disk, to followers and to consumers unchanged. Bytes from a disk or
+the network reach an Arrow reader only after `verify` (layout and CRC-32C); rows built by a client are also checked one
+by one (`check_rows`), because Arrow readers follow a bad value offset into other memory.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _VAR_COLUMNS = ("subject", "key", "value", "headers")
 
 
 class Producer(NamedTuple):
-    """Who appended a batch, for exactly-once appends, or what it was published for; zeros where nobody asked."""
+    """The idempotent producer of a batch, or the query run it is published or staged for; zeros if neither."""
 
     producer_id: int = 0
     producer_epoch: int = 0
@@ -63,7 +63,7 @@ class Producer(NamedTuple):
 
 
 def producer_of(header: BatchHeader) -> Producer:
-    """What a header says of it."""
+    """Return the producer fields of a header."""
     return Producer(header.producer_id, header.producer_epoch, header.producer_sequence, header.run_id, header.run_plan)
 
 
@@ -73,9 +73,9 @@ NOBODY = Producer()
 def encode(
     group: Group, start: int, end: int, *, base_offset: int, timestamp_us: int, leader_epoch: int, flags: int = 0
 ) -> tuple[bytearray, BatchHeader]:
-    """The rows [start, end) of `group` as one whole encapsulated Arrow message; every row gets the same timestamp.
+    """Encode the rows [start, end) of `group` as one encapsulated Arrow message; all rows get the same timestamp.
 
-    One row at least, BATCH_ROWS_MAX at most, and no more than BATCH_BYTES_MAX in all: the caller splits before that.
+    At least one row, at most BATCH_ROWS_MAX, and at most BATCH_BYTES_MAX in total: the caller splits beforehand.
     """
     assert 0 < end - start <= limits.BATCH_ROWS_MAX, (start, end)
     message, fields = _ENCODER.encode(group, start, end, base_offset, timestamp_us, leader_epoch, flags)
@@ -84,13 +84,13 @@ def encode(
 
 
 def own_copy(data: Buffer) -> bytearray:
-    """The rows of a verified message in a message of our own making, which still has its numbers; see `renumber`.
+    """Copy the rows of a verified message into a new one with the same numbers; see `renumber`.
 
-    Nothing of it but a moment is spent in the interpreter, so that it can be made in another thread.
+    Nearly all of it runs outside the interpreter, so that another thread can do it.
     """
     _refuse_compressed(data)
     message = copied(data)
-    # What `verify` has passed has no metadata but these numbers, and they are what the rows want them to be.
+    # In a verified message, these numbers are the only metadata that varies.
     numbers = message[: layout.BODY_POSITION]
     message[: layout.BODY_POSITION] = layout.TEMPLATE
     for begin, end in layout.PATCHED:
@@ -112,9 +112,9 @@ def renumber(
     flags: int = 0,
     producer: Producer | None = None,
 ) -> BatchHeader:
-    """Give the rows of a message of our own new offsets, a new timestamp and flags; its new header.
+    """Give the rows of a message made here new offsets, a timestamp and flags; return the new header.
 
-    Without a `producer` it keeps the one that it has.
+    Without `producer` the message keeps its own.
     """
     _refuse_compressed(message)
     header = read_header(message)
@@ -141,8 +141,8 @@ def renumber(
 
 
 def restamped(message: bytearray, *, leader_epoch: int, flags: int) -> BatchHeader:
-    """Give a message of our own, whose rows keep their offsets and timestamps, another epoch and flags, and nobody for
-    a producer; its new header.
+    """Give a message made here another leader epoch and flags, and clear its producer; rows keep their offsets and
+    timestamps. Return the new header.
     """
     _refuse_compressed(message)
     header = replace(read_header(message), **NOBODY._asdict())
@@ -150,16 +150,16 @@ def restamped(message: bytearray, *, leader_epoch: int, flags: int) -> BatchHead
 
 
 def reencode(data: Buffer, *, base_offset: int, timestamp_us: int, leader_epoch: int) -> bytearray:
-    """The rows of a verified message under new numbers, in a message of our own making."""
+    """Return the rows of a verified message with new offsets, timestamp and epoch, as a new message."""
     message = own_copy(data)
     renumber(message, base_offset=base_offset, timestamp_us=timestamp_us, leader_epoch=leader_epoch)
     return message
 
 
 def encode_arrow(batch: pa.RecordBatch, *, producer: Producer | None = None) -> bytearray:
-    """A message from the columns subject, key, value and headers of `batch`, for a leader to give offsets to.
+    """Encode the columns subject, key, value and headers of `batch`; the leader assigns offsets later.
 
-    The columns must have the types of `arrow_schema()`; at least one row. A broker takes no more than APPEND_BYTES_MAX.
+    The columns must have the types of `arrow_schema()`; at least one row. A broker accepts at most APPEND_BYTES_MAX.
     """
     schema = arrow_schema()
     assert all(batch.column(name).type == schema.field(name).type for name in _VAR_COLUMNS), batch.schema
@@ -168,9 +168,9 @@ def encode_arrow(batch: pa.RecordBatch, *, producer: Producer | None = None) -> 
 
 
 def encode_arrow_at(batch: pa.RecordBatch, base_offset: int, end_offset: int) -> bytearray:
-    """A message of rows of the log, which keep their offsets and timestamps; it covers these offsets.
+    """Encode rows that keep their offsets and timestamps as a message that covers these offsets.
 
-    The columns must have the types of `arrow_schema()`, without nulls in the two of numbers; at least one row.
+    The columns must have the types of `arrow_schema()`, offset and timestamp without nulls; at least one row.
     """
     schema = arrow_schema()
     assert batch.schema.equals(schema), batch.schema
@@ -190,13 +190,13 @@ def encode_arrow_at(batch: pa.RecordBatch, base_offset: int, end_offset: int) ->
 
 
 def _numbers(column: pa.Array) -> memoryview:
-    """The 8 bytes of each row."""
+    """Return a numeric column's values, 8 bytes per row."""
     assert not column.null_count
     return memoryview(column.buffers()[1]).cast("B")[8 * column.offset : 8 * (column.offset + len(column))]
 
 
 def _assemble(columns: Iterable[VarColumn], count: int, producer: Producer) -> bytearray:
-    """A message whose offsets begin at 0 and whose timestamps are 0."""
+    """Assemble a message with offsets from 0 and timestamps 0."""
     message = _unsealed(int64_range(0, count), bytes(8 * count), columns, count)
     _seal(message, BatchHeader(HEADER_VERSION, 0, len(message), 0, count, 0, 0, count, 0, 0, *producer))
     return message
@@ -214,9 +214,9 @@ def assemble(
     flags: int,
     producer: Producer = NOBODY,
 ) -> tuple[bytearray, BatchHeader]:
-    """A message of rows that keep their offsets and timestamps, which lie in these ranges; and its header.
+    """Assemble a message of rows that keep their offsets and timestamps; return it with its header.
 
-    `offset_range` is half-open, and what the message covers: rows may be missing in it.
+    `offset_range` is half-open, and what the message covers; rows may be missing in it.
     """
     message = _unsealed(offsets_of_rows, timestamps_of_rows, columns, count)
     header = BatchHeader(
@@ -226,14 +226,14 @@ def assemble(
 
 
 def covering(message: bytearray, base_offset: int, end_offset: int) -> BatchHeader:
-    """Have a message of our own cover these offsets, in which its rows lie; its new header."""
+    """Set the offsets that a message made here covers; its rows must lie in them. Return the new header."""
     return _seal(message, replace(read_header(message), base_offset=base_offset, end_offset=end_offset))
 
 
 def _unsealed(
     offsets_of_rows: Buffer, timestamps_of_rows: Buffer, columns: Iterable[VarColumn], count: int
 ) -> bytearray:
-    """A message without a header."""
+    """Assemble a message without a header."""
     assert 0 < count <= limits.BATCH_ROWS_MAX, count
     buffers: list[Buffer] = [b"", offsets_of_rows, b"", timestamps_of_rows]
     nodes = [count, 0, count, 0]
@@ -261,17 +261,17 @@ def _laid_out(template: bytes, buffers: Iterable[Buffer], nodes: Iterable[int], 
 
 
 def _seal(message: bytearray, header: BatchHeader) -> BatchHeader:
-    """Write the header, and the CRC-32C of all of the message into it."""
+    """Write the header, and the CRC-32C of the whole message into it."""
     message[HEADER_POSITION:PREFIX_BYTES] = PACKING.pack(*astuple(replace(header, crc=0))).hex().encode()
-    crc = crc32c(message)  # its digits are zeros yet
+    crc = crc32c(message)  # its digits are still zeros
     message[CRC_POSITION : CRC_POSITION + CRC_HEX_BYTES] = b"%08x" % crc
     return replace(header, crc=crc)
 
 
 def read_header(data: Buffer, *, file: str = "", position: int = 0) -> BatchHeader:
-    """The header of the message that `data` begins with; only its first PREFIX_BYTES are looked at.
+    """Return the header of the message that `data` begins with; only the first PREFIX_BYTES are read.
 
-    CorruptionError (with `file` and `position`, for the report) if this cannot be the start of a batch message.
+    CorruptionError (with `file` and `position`, for the report) if it cannot be the start of a batch message.
     """
     found = _CHECKER.header(data)
     if isinstance(found, int):
@@ -280,7 +280,7 @@ def read_header(data: Buffer, *, file: str = "", position: int = 0) -> BatchHead
 
 
 def verify(data: Buffer, *, file: str = "", position: int = 0) -> BatchHeader:
-    """The header of the whole message `data`, once its layout and its CRC-32C are right; else CorruptionError."""
+    """Return the header of the message `data` if its layout and CRC-32C are valid; otherwise raise CorruptionError."""
     found = _CHECKER.message(data)
     if isinstance(found, int):
         raise mistakes.corruption(Mistake(found), data, file, position)
@@ -288,17 +288,17 @@ def verify(data: Buffer, *, file: str = "", position: int = 0) -> BatchHeader:
 
 
 def _refuse_compressed(data: Buffer) -> None:
-    """ValueError where rows would be looked for in compressed bytes, which is a mistake of the program."""
+    """Raise ValueError if the message is compressed: reading its rows would be an internal error."""
     if compression.is_compressed(data):
         raise ValueError("a compressed message is to be unpacked before its rows are looked at")
 
 
 def uncompressed(data: Buffer, *, file: str = "", position: int = 0) -> Buffer:
-    """A verified message whose buffers are plain: `data` itself, or what it unpacks to, under the same header but for
-    size, checksum and the flag.
+    """Return a verified message uncompressed: `data` itself if it is plain, or a new message whose header differs only
+    in size, checksum and flag.
 
-    CorruptionError (with `file` and `position`, for the report) if it does not unpack to what its rows want, or to more
-    than BATCH_BYTES_MAX.
+    CorruptionError (with `file` and `position`, for the report) if the buffers do not match the rows, or exceed
+    BATCH_BYTES_MAX.
     """
     if not compression.is_compressed(data):
         return data
@@ -310,7 +310,7 @@ def uncompressed(data: Buffer, *, file: str = "", position: int = 0) -> Buffer:
 
 
 def compressed(data: Buffer, codec: Compression) -> tuple[Buffer, BatchHeader]:
-    """A verified, plain message compressed, and its header; or marked as one for which that gains next to nothing."""
+    """Compress a verified, plain message, or mark it as incompressible; return it with its header."""
     header = read_header(data)
     parts = compression.packed(buffers(data), codec)
     if parts is None:
@@ -323,7 +323,7 @@ def compressed(data: Buffer, codec: Compression) -> tuple[Buffer, BatchHeader]:
 
 
 def as_appended(data: Buffer) -> Buffer:
-    """A verified message without any trace of a compression. CorruptionError as of `uncompressed`."""
+    """Return a verified message without compression and without its flags. CorruptionError as in `uncompressed`."""
     if not read_header(data).flags & COMPRESSION_FLAGS:
         return data
     message = bytearray(uncompressed(data))
@@ -333,7 +333,7 @@ def as_appended(data: Buffer) -> Buffer:
 
 
 def buffers(data: Buffer) -> list[memoryview]:
-    """The buffers of a verified, plain message, in Arrow's order, without copying. See FORMAT.md."""
+    """Return views of the buffers of a verified, plain message, in Arrow's order. See FORMAT.md."""
     _refuse_compressed(data)
     body = memoryview(data)[layout.BODY_POSITION :]
     places = layout.BUFFERS.unpack_from(data, layout.BUFFERS_POSITION)
@@ -349,20 +349,21 @@ def _int64_buffer(data: Buffer, number: int) -> array[int]:
 
 
 def offsets(data: Buffer) -> array[int]:
-    """The offset of each row of a verified, plain message."""
+    """Return the offset of each row of a verified, plain message."""
     return _int64_buffer(data, 1)
 
 
 def timestamps(data: Buffer) -> array[int]:
-    """The timestamp of each row of a verified, plain message, in microseconds."""
+    """Return the timestamp of each row of a verified, plain message, in microseconds."""
     return _int64_buffer(data, 3)
 
 
 def check_values(data: Buffer, *, file: str = "", position: int = 0) -> Rows:
-    """The rows of a verified, plain message, each checked: value offsets in order and in bounds, subjects UTF-8.
+    """Return the rows of a verified, plain message after checking each: value offsets in order and in bounds, subjects
+    UTF-8.
 
-    CorruptionError (with `file` and `position`, for the report) names what is wrong. A batch that has passed is safe in
-    any Arrow reader.
+    CorruptionError (with `file` and `position`, for the report) names the error. A batch that passes is safe in any
+    Arrow reader.
     """
     rows = Rows(data, LAYOUT)
     if (found := rows.mistake()) is None:
@@ -388,9 +389,9 @@ def check_numbers(
     file: str = "",
     position: int = 0,
 ) -> None:
-    """CorruptionError if these columns are not in order, or not within what `header` says.
+    """Raise CorruptionError if these columns are not in order, or not within the header's ranges.
 
-    A CRC shows that bytes are as they were written, not that they were right.
+    A CRC proves that bytes are as they were written, not that they were right.
     """
     bounds = (header.base_offset, header.end_offset, header.min_timestamp_us, header.max_timestamp_us)
     match number_mistake(offsets_of_rows, timestamps_of_rows, *bounds):
@@ -404,7 +405,7 @@ def check_numbers(
 
 
 def check_rows(data: Buffer, *, file: str = "", position: int = 0) -> pa.RecordBatch:
-    """The same as Arrow reads it, copied only where it is unpacked first; its numbers are those of its header."""
+    """Check the rows of a verified message and return them as an Arrow batch; zero-copy unless compressed."""
     data = uncompressed(data, file=file, position=position)
     check_values(data, file=file, position=position)
     batch = read_rows(data, file=file, position=position)
@@ -415,7 +416,7 @@ def check_rows(data: Buffer, *, file: str = "", position: int = 0) -> pa.RecordB
 
 
 def read_rows(data: Buffer, *, file: str = "", position: int = 0) -> pa.RecordBatch:
-    """A message that `check_values` has passed as Arrow reads it; its offsets and timestamps may be any numbers."""
+    """Return a message checked by `check_values` as an Arrow batch; its offsets and timestamps are not checked."""
     import pyarrow as pa
 
     try:
@@ -425,15 +426,16 @@ def read_rows(data: Buffer, *, file: str = "", position: int = 0) -> pa.RecordBa
 
 
 def rest_of(data: Buffer, offset: int, *, file: str = "", position: int = 0) -> bytearray | None:
-    """The rows of a verified message from `offset` on, as `part_of` gives them."""
+    """Return the rows of a verified message from `offset` on; see `part_of`."""
     return part_of(data, offset, read_header(data).end_offset, file=file, position=position)
 
 
 def part_of(data: Buffer, begin: int, end: int, *, file: str = "", position: int = 0) -> bytearray | None:
-    """The rows of a verified message from offset `begin` up to `end`, which it covers, each checked, in a message that
-    covers just these; None: no row.
+    """Return the checked rows of a verified message from offset `begin` up to `end`, as a message that covers just
+    these offsets; None if there is no row.
 
-    It has no producer and no run, but all else of the header, and is plain. CorruptionError as of `check_rows`.
+    The producer and run are cleared, the rest of the header is kept, and it is plain. CorruptionError as in
+    `check_rows`.
     """
     data = uncompressed(data, file=file, position=position)
     rows = check_rows(data, file=file, position=position)
@@ -457,7 +459,7 @@ def part_of(data: Buffer, begin: int, end: int, *, file: str = "", position: int
 
 
 def without_empty_keys(data: Buffer) -> bytearray:
-    """A plain message that `check_values` has passed, with null in the place of each empty key, and else the same."""
+    """Return a plain message checked by `check_values` with null in place of each empty key."""
     rows, header = read_rows(data), read_header(data)
     _, offsets_of_rows, _, timestamps_of_rows, *_ = buffers(data)
     columns = {name: rows.column(name) for name in _VAR_COLUMNS}
@@ -477,13 +479,13 @@ def without_empty_keys(data: Buffer) -> bytearray:
 
 
 def var_column(column: pa.Array) -> VarColumn:
-    """A column of text or bytes as `assemble` takes it; copied only where it is a part of a larger one."""
+    """Convert a column of text or bytes for `assemble`; copied only if it is a slice of a larger array."""
     import pyarrow as pa
 
     _, offsets_buffer, _ = column.buffers()
     begin = 4 * column.offset
     if column.offset or memoryview(offsets_buffer)[begin : begin + 4].cast("i")[0]:
-        # A slice of a larger array: two chunks joined are written anew, from offset 0.
+        # A slice of a larger array: concatenating two chunks rewrites it from offset 0.
         column = pa.concat_arrays([column, column.slice(0, 0)])
         if column.offset:
             column = pa.array(column.to_pylist(), column.type)
@@ -513,7 +515,7 @@ LAYOUT = Layout(
     compression_shift=COMPRESSED_LZ4.bit_length() - 1,
     compression_field_position=layout.COMPRESSION_FIELD_POSITION,
 )
-"""Where the checks find what."""
+"""Positions and limits for the compiled checks."""
 
 _CHECKER = Checker(LAYOUT)
 _ENCODER = Encoder(LAYOUT)

@@ -1,13 +1,13 @@
-"""Arrow's own body compression: each buffer of a message by itself, in a message that is laid out as any other.
+"""Arrow's own body compression: each buffer of a message separately, in a message with the usual layout.
 
-Rules: a stranger's lengths are bounded before anything is unpacked: each is what the rows want, where they say it, and
-what comes out of all of them is a message that could have been written plain. What comes out is looked at row by row
-by whoever uses it, as what came plain.
+Rules: lengths from untrusted bytes are bounded before anything is decompressed: each must match the rows where these
+determine it, and the total must not exceed that of a plain message. The caller checks the decompressed rows, as it does
+for plain ones.
 
-    compressed buffer    | int64: bytes of the buffer, -1: as it is | its bytes, compressed or as they are | padding |
+    compressed buffer    | int64: uncompressed bytes, -1: stored as is | bytes, compressed or not | padding |
 
-Theory: Arrow's own reader unpacks, because it makes sure that each buffer came out whole. `pyarrow.Codec` leaves that
-to its caller, who is not told for LZ4: what a frame does not fill stays as the memory was.
+Theory: Arrow's own reader decompresses, because it makes sure that each buffer is complete. `pyarrow.Codec` leaves that
+to its caller, who gets no error for LZ4: memory that a frame does not fill stays uninitialised.
 """
 
 from __future__ import annotations
@@ -28,32 +28,32 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 FLAGS = {Compression.NONE: 0, Compression.LZ4: COMPRESSED_LZ4, Compression.ZSTD: COMPRESSED_ZSTD}
-"""What a batch header says of a compression."""
+"""Header flags of each compression."""
 
 _AS_IT_IS = -1
 _PREFIX_BYTES = layout.INT64.size
 
 
 def template(flags: int) -> bytes:
-    """The metadata of a message with such flags."""
+    """Return the metadata template of a message with these flags."""
     return layout.TEMPLATES[(flags & COMPRESSION_FLAGS) // COMPRESSED_LZ4]
 
 
 def is_compressed(data: bytes | bytearray | memoryview) -> bool:
-    """Whether a verified message is."""
+    """True if a verified message is compressed."""
     return data[layout.COMPRESSION_FIELD_POSITION] != 0
 
 
 def of(header: BatchHeader) -> Compression:
-    """How a batch is compressed."""
+    """Return the compression of a batch."""
     flags = header.flags & COMPRESSION_FLAGS
     return next((one for one, its_flags in FLAGS.items() if its_flags == flags), Compression.NONE)
 
 
 def packed(buffers: Sequence[memoryview], compression: Compression) -> list[bytes] | None:
-    """Each buffer as a compressed message has it; None if they do not become smaller by COMPRESSION_SAVING.
+    """Compress each buffer for a compressed message; return None if they do not shrink by COMPRESSION_SAVING in total.
 
-    One that does not become so much smaller by itself is left as it is, behind its prefix.
+    A buffer that does not shrink by that much is stored uncompressed behind its prefix.
     """
     codec = _codec(compression)
     parts = []
@@ -86,10 +86,10 @@ def _codec(compression: Compression) -> Any:
 def unpacked(
     data: bytes | bytearray | memoryview, header: BatchHeader, *, file: str, position: int
 ) -> tuple[memoryview, memoryview, list[VarColumn]]:
-    """Offsets, timestamps and the columns of bytes of a verified, compressed message.
+    """Decompress a verified message into offsets, timestamps and the columns of bytes.
 
-    CorruptionError, with `file` and `position` for the report, if a length is not what the rows want, if they come to
-    more than a message may have, or if something else comes out.
+    CorruptionError (with `file` and `position`, for the report) if a length does not match the rows, the total exceeds
+    the limit of a message, or decompression fails.
     """
     import pyarrow as pa
 
@@ -116,7 +116,7 @@ def _view(buffer: pa.Buffer | None, length: int) -> memoryview:
 
 
 def _lengths(data: bytes | bytearray | memoryview, header: BatchHeader) -> list[int] | str:
-    """How large each buffer of a verified message says that it is, once all are as they may be; or what is wrong."""
+    """Return the declared size of each buffer if all are plausible, otherwise the error as text."""
     body = memoryview(data)[layout.BODY_POSITION :].cast("B")
     places = layout.BUFFERS.unpack_from(data, layout.BUFFERS_POSITION)
     wanted = _wanted(data, header.count)
@@ -142,7 +142,7 @@ def _lengths(data: bytes | bytearray | memoryview, header: BatchHeader) -> list[
 
 
 def _wanted(data: bytes | bytearray | memoryview, count: int) -> list[int | None]:
-    """How large each buffer of `count` rows must be; None: as the rows are."""
+    """Return the required size of each buffer for `count` rows; None: not determined by the number of rows."""
     wanted: list[int | None] = [0, 8 * count, 0, 8 * count]
     for nulls in layout.NODES.unpack_from(data, layout.NODES_POSITION)[5::2]:
         wanted += ((count + 7) // 8 if nulls else 0, 4 * (count + 1), None)

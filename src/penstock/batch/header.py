@@ -1,7 +1,8 @@
 """The batch header: 96 bytes that route, verify and order a batch, as 192 hex digits inside the Arrow message.
 
-Rules: fixed width, at a fixed place (byte 88 of the encapsulated message), ASCII, because Arrow's metadata strings must
-be UTF-8. Numbers are big-endian, so that the hex reads as the number. Ranges are half-open. `FORMAT.md` has the table.
+Rules: fixed width, at a fixed position (byte 88 of the encapsulated message), ASCII, because Arrow's metadata strings
+must be UTF-8. Numbers are big-endian, so that the hex reads as the number. Ranges are half-open. `FORMAT.md` has the
+table.
 """
 
 from __future__ import annotations
@@ -18,48 +19,46 @@ HEADER_VERSION = 1
 HEADER_POSITION = 88
 HEADER_HEX_BYTES = 192
 CRC_POSITION = HEADER_POSITION + 16
-"""The 8 hex digits of the CRC within the message."""
+"""Position of the CRC's 8 hex digits in the message."""
 CRC_HEX_BYTES = 8
 
 PREFIX_BYTES = HEADER_POSITION + HEADER_HEX_BYTES
-"""How much of a message its header takes, with what comes before it."""
+"""Length of the part of a message that ends with its header."""
 
 MAY_HOLD_IDS = 1
-"""Flag: some of its rows may have a `Nats-Msg-Id`. In a batch without it none does, or nobody looked for them yet."""
+"""Flag: some rows may have a `Nats-Msg-Id`. Without it none has, or nothing has checked for them yet."""
 COMPRESSED_LZ4 = 2
 """Flag: Arrow's body compression, LZ4 in frames."""
 COMPRESSED_ZSTD = 4
 """Flag: Arrow's body compression, Zstandard."""
 COMPRESSION_FLAGS = COMPRESSED_LZ4 | COMPRESSED_ZSTD
-"""Both: it is not compressed, because a cleaner has found that it gains next to nothing."""
+"""Both flags: not compressed, because the cleaner found that compression gains next to nothing."""
 INCOMPRESSIBLE = COMPRESSION_FLAGS
 MAY_EXPIRE = 0x08
-"""Flag: some of its rows may have a `Nats-TTL`. In a batch without it none does."""
+"""Flag: some rows may have a `Nats-TTL`. Without it none has."""
 MAY_ROLL_UP_SUBJECTS = 0x10
-"""Flag: some of its rows may have a `Nats-Rollup` of `sub`. In a batch without it none does."""
+"""Flag: some rows may have a `Nats-Rollup` of `sub`. Without it none has."""
 MAY_ROLL_UP_ALL = 0x20
-"""Flag: the same of `all`."""
+"""Flag: some rows may have a `Nats-Rollup` of `all`. Without it none has."""
 OF_RUN = 0x40
-"""Flag: it is a piece of a run, and says of which."""
+"""Flag: the batch is a piece of a run, which it names."""
 ENDS_RUN = 0x80
 """Flag: the last piece of its run."""
 RUN_FLAGS = OF_RUN | ENDS_RUN
 OF_ROWS = MAY_HOLD_IDS | MAY_EXPIRE | MAY_ROLL_UP_SUBJECTS | MAY_ROLL_UP_ALL
-"""Flags that say what some rows may have: a batch that is made of several has those of all."""
+"""Flags about some of the rows: a merged batch has those of all its sources."""
 KNOWN_FLAGS = OF_ROWS | COMPRESSION_FLAGS | RUN_FLAGS
-"""A batch with any other flag was written by a newer Penstock and is refused, not guessed at."""
+"""A batch with any other flag was written by a newer Penstock and is refused."""
 
 
 def row_flags(*, ids: bool, ttls: bool, subject_rollups: bool, rollups: bool) -> int:
-    """The flags of a batch some of whose rows may have message ids, times to live, or others that go for them: those
-    of their subject, or all.
-    """
+    """Return the flags of a batch whose rows may have ids, times to live, or rollups of a subject or of all."""
     of_rollups = (MAY_ROLL_UP_SUBJECTS if subject_rollups else 0) | (MAY_ROLL_UP_ALL if rollups else 0)
     return (MAY_HOLD_IDS if ids else 0) | (MAY_EXPIRE if ttls else 0) | of_rollups
 
 
 def asked_flags(asked: Asked) -> int:
-    """The same, by what its rows ask for."""
+    """Return the same flags for what the rows ask for."""
     return row_flags(
         ids=bool(asked.ids), ttls=asked.has_ttls, subject_rollups=asked.has_rollups, rollups=asked.rollup_row >= 0
     )
@@ -72,7 +71,7 @@ assert PACKING.size * 2 == HEADER_HEX_BYTES
 
 
 class BatchHeader(msgspec.Struct, frozen=True, gc=False):
-    """What one batch covers. Offsets are half-open; timestamps are microseconds since 1970 UTC.
+    """Fields of a batch header. Offsets are half-open; timestamps are microseconds since 1970 UTC.
 
     `end_offset` is not `base_offset + count` once compaction has made gaps.
     """
@@ -81,7 +80,7 @@ class BatchHeader(msgspec.Struct, frozen=True, gc=False):
     flags: int
     size_bytes: int  # of the whole encapsulated message, length prefix and padding included
     crc: int  # CRC-32C of those bytes with the 8 CRC digits taken as ASCII zeros
-    count: int  # of rows
+    count: int  # number of rows
     leader_epoch: int
     base_offset: int
     end_offset: int
@@ -90,7 +89,7 @@ class BatchHeader(msgspec.Struct, frozen=True, gc=False):
     producer_id: int = 0
     producer_epoch: int = 0
     producer_sequence: int = 0
-    # With one, the sequence above is the number of a batch of that query, and the epoch that of a piece. Without the
-    # flag OF_RUN: rows that are staged for that batch.
+    # With a run id, the sequence above is the query's batch number, and the epoch is the piece's number.
+    # Without the flag OF_RUN the rows are staged for that batch.
     run_id: bytes = NO_RUN
-    run_plan: int = 0  # one more than the mark of the plan of its pieces; 0: it has none
+    run_plan: int = 0  # one more than the mark of the plan of its pieces; 0: no plan

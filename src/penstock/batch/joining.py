@@ -1,8 +1,8 @@
-"""Several small batch messages as one Arrow batch.
+"""Joins several small batch messages into one Arrow batch.
 
-Rules: what `gather` finds is verified, layout, CRC-32C, offsets and timestamps; `join` copies it and has Arrow check
-every value offset and every subject of the whole, once. A broker's log of lone messages has a message of 720 bytes of
-metadata for each: to hand them out one by one would cost their reader more than all else.
+Rules: `gather` verifies layout, CRC-32C, offsets and timestamps; `join` copies the messages and has Arrow check every
+value offset and subject of the result once. In a log of single messages each has 720 bytes of metadata: returning them
+one by one would dominate a reader's cost.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 SMALL_MESSAGE_BYTES = 128 * limits.KIB
-"""Up to here a message is copied; from here on it costs less to hand it over as it is."""
+"""Smaller messages are copied; larger ones are cheaper to return as they are."""
 
 _JOINER = Joiner(LAYOUT, Checker(LAYOUT))
 
 
 def gather(raw: memoryview, position: int, base_offset: int, wanted: tuple[int, int], rows_max: int) -> Gathered:
-    """The small sound messages from `position` on whose offsets follow `base_offset` and lie within `wanted`.
+    """Return the small, valid messages from `position` on whose offsets follow `base_offset` and lie within `wanted`.
 
-    Perhaps none: the message that ends them may be large, damaged, in the wrong place or only wanted in part.
+    There may be none: the message that ends them may be large, corrupt, out of order or only partly wanted.
     """
     return _JOINER.gather(
         raw, position, base_offset, wanted, rows_max, limits.COALESCED_BATCH_BYTES_MAX, SMALL_MESSAGE_BYTES
@@ -37,7 +37,7 @@ def gather(raw: memoryview, position: int, base_offset: int, wanted: tuple[int, 
 
 
 def join(raw: memoryview, gathered: Gathered, *, file: str = "") -> pa.RecordBatch:
-    """The rows of gathered messages, copied; CorruptionError if what a row holds is wrong."""
+    """Copy gathered messages into one Arrow batch; CorruptionError if a row is invalid."""
     joined = _JOINER.join(raw, gathered)
     if isinstance(joined, int):
         raise _wrong_offsets(file, joined)
@@ -46,14 +46,14 @@ def join(raw: memoryview, gathered: Gathered, *, file: str = "") -> pa.RecordBat
 
 
 def gather_all(raw: memoryview, position: int, base_offset: int, wanted: tuple[int, int]) -> Gathered:
-    """As `gather`, messages of any size, and as many as one batch may have rows."""
+    """Like `gather`, for messages of any size, up to the row limit of one batch."""
     return _JOINER.gather(raw, position, base_offset, wanted, limits.BATCH_ROWS_MAX, len(raw), limits.BATCH_BYTES_MAX)
 
 
 def join_some(
     raw: memoryview, gathered: Gathered, numbers: tuple[int, ...], schema: pa.Schema, *, file: str = ""
 ) -> pa.RecordBatch:
-    """As `join`, only the columns with these numbers, in this order; `schema` is theirs."""
+    """Like `join`, with only the columns of these numbers, in this order and with this `schema`."""
     columns = _JOINER.join_some(raw, gathered, numbers)
     if isinstance(columns, int):
         raise _wrong_offsets(file, columns)
@@ -90,5 +90,5 @@ def _wrong_offsets(file: str, position: int) -> CorruptionError:
 
 
 def last_begin(raw: memoryview) -> int:
-    """Where the last message in `raw` begins, if all their sizes are right; else where one begins that is not whole."""
+    """Return the position of the last message in `raw`, or of the first invalid or incomplete one."""
     return _JOINER.last(raw)

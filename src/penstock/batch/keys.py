@@ -1,9 +1,8 @@
-"""Which rows have a key: one that has a byte at least. An empty key is no key.
+"""Defines which rows have a key: at least one byte. An empty key counts as none.
 
-Rules: what is appended over the socket, by whomever, has null in the place of an empty key once it is stored; headers
-and envelopes have none to begin with (`hot.headers`, `hot.unwrap`). Logs from before may hold empty keys, and so do
-their backups and copies, which are compared row by row: readers see them as they lie there, and whatever decides by
-key asks here.
+Rules: an empty key appended over the socket is stored as null; headers and envelopes cannot have one (`hot.headers`,
+`hot.unwrap`). Older logs, and their backups and copies, may hold empty keys and are compared row by row: readers see
+them unchanged, and all code that decides by key uses this module.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ def have_key(keys: pa.BinaryArray) -> pa.BooleanArray:
 
 
 def without_empty(keys: pa.BinaryArray) -> pa.BinaryArray:
-    """The column with null in the place of each empty key; itself, where there is none."""
+    """Return the column with null in place of each empty key; the same column if there is none."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

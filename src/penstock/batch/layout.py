@@ -1,12 +1,11 @@
-"""The one layout of a batch message's metadata, and of the schema message: templates with numbers patched in.
+"""The fixed layout of a batch message's metadata: a template with numbers patched in.
 
-Rules: every batch message has the same 720 bytes of metadata, whatever it holds; only the places in `FORMAT.md`'s table
-differ from message to message. So nobody parses a flatbuffer to route, verify or truncate, and a message whose metadata
-is not exactly this layout is refused before any Arrow reader sees it. Where the body is compressed, two more bytes
-differ, which the flags of the batch header foretell.
+Rules: every batch message has the same 720 bytes of metadata; only the places in `FORMAT.md`'s table differ. So
+routing, verification and truncation parse no flatbuffer, and a message with any other metadata is refused before an
+Arrow reader sees it. If the body is compressed, two more bytes differ, as the flags of the batch header predict.
 
-Theory: a flatbuffer is a tree of tables that point forward to their children. Which child lies where is the writer's
-choice; this writer puts the batch header first, at byte 88, and everything of fixed size behind it.
+Theory: a flatbuffer is a tree of tables that point forward to their children. The writer chooses where each child lies;
+this writer puts the batch header first, at byte 88, and everything of fixed size behind it.
 """
 
 from __future__ import annotations
@@ -27,19 +26,19 @@ METADATA_LENGTH_POSITION = 4
 BODY_LENGTH_POSITION = 32
 ROWS_POSITION = 320
 COMPRESSION_FIELD_POSITION = 310
-"""In the vtable of the RecordBatch, where its compression lies in the table; 0: it has none."""
+"""In the vtable of the RecordBatch: position of the compression field in the table; 0: absent."""
 COMPRESSION_POSITION = 332
 CODEC_POSITION = 348
 NODES_POSITION = 360
 BUFFERS_POSITION = 464
 BODY_POSITION = BUFFERS_POSITION + 16 * BUFFER_COUNT
-"""Where the body of every batch message begins: 720."""
+"""Position of the body in every batch message: 720."""
 
 _METADATA_V5 = 4
 _HEADER_IS_RECORD_BATCH = 3
 _HEADER_KEY = b"penstock"
 _COMPRESSION_FIELD = COMPRESSION_POSITION - 312  # the table begins at 312
-_LZ4_FRAME, _ZSTD = 0, 1  # as Arrow counts them
+_LZ4_FRAME, _ZSTD = 0, 1  # Arrow's codes
 
 INT64 = struct.Struct("<q")
 NODES = struct.Struct(f"<{2 * len(COLUMNS)}q")
@@ -78,7 +77,7 @@ def _template() -> bytes:
     out[HEADER_POSITION : HEADER_POSITION + HEADER_HEX_BYTES] = b"0" * HEADER_HEX_BYTES
     put(key_position, "I", len(_HEADER_KEY))
     out[key_position + 4 : key_position + 4 + len(_HEADER_KEY)] = _HEADER_KEY
-    # RecordBatch. Its compression field is absent (0 in the vtable); the BodyCompression table lies ready at 344.
+    # RecordBatch. Its compression field is absent (0 in the vtable); the BodyCompression table is prepared at 344.
     put(300, "6H", 12, 24, 8, 4, 16, 0)  # length, nodes, buffers, compression
     put(312, "i", 312 - 300)
     point(316, NODES_POSITION - 4)
@@ -100,7 +99,7 @@ def _compressed(arrow_codec: int) -> bytes:
 
 TEMPLATE = _template()
 TEMPLATES = (TEMPLATE, _compressed(_LZ4_FRAME), _compressed(_ZSTD), TEMPLATE)
-"""By what the flags say of the compression; see `batch.header`."""
+"""Templates by the compression flags; see `batch.header`."""
 
 PATCHED = (
     (BODY_LENGTH_POSITION, BODY_LENGTH_POSITION + 8),
@@ -118,9 +117,9 @@ FIXED = tuple(
     )
     if start < end
 )
-"""The byte ranges that are the template's in every message."""
+"""The byte ranges that equal the template in every message."""
 
 
 def padded(size: int) -> int:
-    """`size` rounded up to the 8 bytes on which every buffer begins."""
+    """Round `size` up to the 8 bytes on which every buffer begins."""
     return (size + 7) & ~7

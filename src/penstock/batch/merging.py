@@ -1,9 +1,8 @@
-"""Several batch messages as one, for good: what the cleaner writes in their place.
+"""Merges several batch messages into one, for the cleaner.
 
-Rules: rows keep their offsets and timestamps, and the merged batch covers what the others covered. Merged are only
-messages that lie behind each other, of one leader epoch, none of them a producer's or of a run: those are asked for by
-what their headers say. What was merged is checked row by row before it is handed out: one bad value offset would take
-all the others with it.
+Rules: rows keep their offsets and timestamps, and the merged batch covers the same offsets. Only adjacent messages of
+one leader epoch are merged, and none of a producer or a run, since their headers identify them. Merged rows are checked
+one by one before they are returned: one bad value offset would corrupt all others.
 """
 
 from __future__ import annotations
@@ -23,14 +22,14 @@ from penstock.hot.columns import VarColumn
 from penstock.hot.join import Gathered, Joiner
 from penstock.hot.message import Checker
 
-_PIECE_BYTES = 1 * limits.MIB  # in one call: other threads of Python wait for its end
+_PIECE_BYTES = 1 * limits.MIB  # in one call: it holds the interpreter lock
 _JOINER = Joiner(LAYOUT, Checker(LAYOUT))
 
 
 class _Piece(NamedTuple):
-    """Some of the messages that are merged."""
+    """Some of the messages to merge."""
 
-    offset: int  # at which they begin
+    offset: int  # base offset of the first
     gathered: Gathered
 
     @property
@@ -43,7 +42,7 @@ class _Piece(NamedTuple):
 
 
 class Merged(NamedTuple):
-    """The next batch: `data` is one message, made of `sources` of them that had `size_bytes` bytes together."""
+    """The next batch: `data` is one message, made of `sources` messages of `size_bytes` bytes in total."""
 
     data: Buffer
     header: BatchHeader
@@ -52,10 +51,10 @@ class Merged(NamedTuple):
 
 
 def next_merged(raw: memoryview, offset: int, *, rows_max: int, bytes_max: int) -> Merged:
-    """The batches that `raw` begins with as one, as many as go into `rows_max` rows and `bytes_max` bytes of body.
+    """Merge the batches at the start of `raw`, as many as fit into `rows_max` rows and `bytes_max` bytes of body.
 
-    One that cannot be merged comes as it is: a view of `raw`. They begin at `offset`, and the first one is whole.
-    CorruptionError, without a file and with its position in `raw`, if that is not sound.
+    A batch that cannot be merged is returned as a view of `raw`. The first batch is complete and begins at `offset`.
+    CorruptionError, without a file and with its position in `raw`, if it is invalid.
     """
     first = codec.read_header(raw)
     pieces = _pieces(raw, offset, first.leader_epoch, rows_max, bytes_max)
@@ -72,7 +71,7 @@ def next_merged(raw: memoryview, offset: int, *, rows_max: int, bytes_max: int) 
 
 
 def _pieces(raw: memoryview, offset: int, leader_epoch: int, rows_max: int, bytes_max: int) -> list[_Piece]:
-    """Those that go together, found piece by piece."""
+    """Find the messages to merge, piece by piece."""
     pieces: list[_Piece] = []
     rows = position = count = 0
     while rows < rows_max:
@@ -99,7 +98,7 @@ def _pieces(raw: memoryview, offset: int, leader_epoch: int, rows_max: int, byte
 
 
 def _joined(raw: memoryview, pieces: list[_Piece], leader_epoch: int) -> tuple[Buffer, BatchHeader]:
-    """All of them as one message; of several pieces each is one first, so that no call takes long."""
+    """Join all pieces into one message; each piece is joined separately first, so that no call takes long."""
     if len(pieces) > 1:
         messages = [_joined(raw, [piece], leader_epoch) for piece in pieces]
         raw = memoryview(b"".join([data for data, _ in messages]))

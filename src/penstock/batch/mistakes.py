@@ -1,4 +1,4 @@
-"""What a check of a batch message has found, in words, and where it is."""
+"""Converts an error code of the compiled batch checks to a CorruptionError."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Buffer = bytes | bytearray | memoryview
 
 
 def corruption(mistake: Mistake, data: Buffer, file: str, position: int) -> CorruptionError:
-    """A mistake in words, and where it is."""
+    """Return the CorruptionError, with its exact position."""
     view = memoryview(data).cast("B")  # pyarrow exports signed bytes
     if mistake is Mistake.TOO_SHORT:
         return CorruptionError(file, position, f"a batch header of {PREFIX_BYTES} bytes", f"{len(view)} bytes")

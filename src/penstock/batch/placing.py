@@ -1,10 +1,10 @@
-"""Which partition each row of a batch belongs to, by its content: in one pass over Arrow's own buffers.
+"""Computes the partition of each row of a batch from its content, in one pass over Arrow's buffers.
 
-| of a stream by        | decides                                       |
+| `partition_by`        | decided by                                    |
 |-----------------------|-----------------------------------------------|
 | `token:N`, `range:N`  | the Nth token of the subject                  |
 | `key`, `range`        | the key; without one, the subject             |
-| anything else         | the key; without one, what the caller says    |
+| anything else         | the key; without one, the caller              |
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 def by_content(
     split: Split, key_map: KeyMap, rows: int, keys: Any, subjects: Callable[[], Any], keyless: Callable[[], Any]
 ) -> pa.Int32Array:
-    """The partition of each of so many rows.
+    """Return the partition of each row.
 
-    `keys`: a column of bytes with 32-bit value offsets, None where all are null; `subjects` gives one of text, without
-    nulls; `keyless` the partitions of rows without a key, where the subject does not decide.
+    `keys`: a column of bytes with 32-bit value offsets, None if all are null. `subjects` returns a column of text
+    without nulls. `keyless` returns the partitions of rows without a key if the subject does not decide.
     """
     import pyarrow.compute as pc
 
@@ -48,11 +48,11 @@ def by_content(
 
 
 def placed(column: Any, key_map: KeyMap, rows: int) -> pa.Int32Array:
-    """The partition of each value of a column, null as no bytes; None: a column of nulls."""
+    """Return the partition of each value of a column, with null as empty bytes. `column` None: all null."""
     import pyarrow as pa
 
     if column is None:
         return pa.repeat(pa.scalar(key_map.partition_of(b""), pa.int32()), rows)
-    packed = codec.var_column(column.fill_null(b"") if column.null_count else column)  # bytes may lie under a null
+    packed = codec.var_column(column.fill_null(b"") if column.null_count else column)  # a null may cover bytes
     found = key_map.partitions_of(packed.data, packed.offsets)
     return pa.Array.from_buffers(pa.int32(), rows, [None, pa.py_buffer(found)])

@@ -1,12 +1,12 @@
-"""Some columns of batches, and of their rows those on some subjects, as one Arrow stream.
+"""Projection: selected columns of batches, optionally only rows on some subjects, as one Arrow stream.
 
-Rules: nothing is taken of a message that is not verified, CRC-32C included; value offsets and text are looked at
-before Arrow follows them. The stream has batches of up to BATCH_ROWS_MAX rows, however small those were that they come
-from, nothing in it is compressed, and its schema has no metadata. Who receives one trusts nothing of it: the CRC-32C
-that came with it is compared first, then the schema, then each batch is looked through.
+Rules: only verified messages are read, CRC-32C included; value offsets and text are checked before Arrow follows them.
+The stream has batches of up to BATCH_ROWS_MAX rows, however small the source batches were, without compression and
+without schema metadata. The receiver trusts nothing of it: it checks the CRC-32C that came with it, then the schema,
+then each batch.
 
-Theory: the bulk of a log is its values. To leave them where they are makes an answer a small part of what was looked
-at, and what that costs is to read it and to check it.
+Theory: most bytes of a log are values. Without them an answer is a small part of what was read, and costs mainly the
+reading and checking.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ from penstock.hot.join import Gathered
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_OFFSET = 0  # which columns they are
+_OFFSET = 0  # column numbers
 _SUBJECT = 2
 
 
 class Taken(NamedTuple):
-    """What was taken of messages that lie behind each other."""
+    """Rows taken from adjacent messages."""
 
-    rows: pa.RecordBatch  # perhaps none
-    end: int  # where the next message lies
+    rows: pa.RecordBatch  # may have no rows
+    end: int  # position of the next message
     end_offset: int
-    last_begin: int  # where the last of them lies
+    last_begin: int  # position of the last message taken
 
 
 class Projection:
-    """What is wanted: `columns`, in this order, of the rows on `subjects`; None: all."""
+    """Selects `columns`, in this order, of rows on `subjects`; None: all."""
 
     def __init__(self, columns: Sequence[str] | None, subjects: Sequence[str] | None) -> None:
         names = arrow_schema().names
@@ -55,9 +55,10 @@ class Projection:
         self._read_schema = self.schema if len(numbers) == len(self.columns) else schema_of([*self.columns, "subject"])
 
     def of_messages(self, raw: memoryview, position: int, base_offset: int, wanted: tuple[int, int]) -> Taken | None:
-        """Of the messages from `position` on, as many as are sound, plain, in their place, and whole within `wanted`.
+        """Project the valid, plain, contiguous messages from `position` on that lie completely within `wanted`.
 
-        None: the first one is not, and is for the caller to look at; CorruptionError without a file: nor its values.
+        None: the first message is not among them, and the caller has to handle it. CorruptionError (without a file):
+        its values are invalid.
         """
         found: Gathered = joining.gather_all(raw, position, base_offset, wanted)
         if not found.begins:
@@ -66,7 +67,7 @@ class Projection:
         return Taken(self._of(rows), found.end, found.end_offset, found.begins[-1])
 
     def of_message(self, data: Buffer, wanted: tuple[int, int], *, file: str = "", position: int = 0) -> pa.RecordBatch:
-        """Of one verified, plain message, the rows with offsets in `wanted`. CorruptionError if they are not sound."""
+        """Project the rows of a verified, plain message with offsets in `wanted`. CorruptionError if invalid."""
         rows = codec.check_rows(data, file=file, position=position)
         offsets = codec.offsets(data)
         first, end = bisect_left(offsets, wanted[0]), bisect_left(offsets, wanted[1])
@@ -79,7 +80,7 @@ class Projection:
 
 
 def schema_of(columns: Sequence[str]) -> pa.Schema:
-    """Of a stream of these columns."""
+    """Return the schema of a stream of these columns."""
     import pyarrow as pa
 
     schema = arrow_schema()
@@ -87,7 +88,7 @@ def schema_of(columns: Sequence[str]) -> pa.Schema:
 
 
 def to_stream(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> tuple[bytes, int]:
-    """Batches of that schema as one Arrow stream, and its CRC-32C; of batches without a row: no byte, and 0."""
+    """Encode batches of that schema as one Arrow stream; return it with its CRC-32C. Without rows: no bytes, and 0."""
     import pyarrow as pa
 
     table = pa.Table.from_batches(batches, schema=schema)
@@ -104,9 +105,9 @@ def to_stream(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> tuple[byt
 def from_stream(
     raw: bytes | memoryview, crc: int | None, schema: pa.Schema, *, source: str
 ) -> Iterator[pa.RecordBatch]:
-    """The batches of such a stream, which lie on `raw`, each with a row at least and safe in any Arrow reader.
+    """Yield the batches of such a stream, as views of `raw`, each with at least one row and safe in any Arrow reader.
 
-    CorruptionError, with `source` as the file, where it is not what was sent, of another schema, or not sound.
+    CorruptionError, with `source` as the file, if the bytes were altered, have another schema, or are invalid.
     """
     import pyarrow as pa
 
@@ -128,7 +129,7 @@ def from_stream(
 
 
 def check_offsets(column: pa.Int64Array, offsets: tuple[int, int], *, source: str) -> None:
-    """CorruptionError unless the offsets of a batch rise from row to row, and lie in this half-open range."""
+    """Raise CorruptionError unless the offsets of a batch rise from row to row within this half-open range."""
     import pyarrow.compute as pc
 
     count = len(column)

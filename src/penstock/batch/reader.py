@@ -1,10 +1,10 @@
-"""Read a segment file straight from the disk: whole, verified batches only, also while a broker appends to it.
+"""Read a segment file directly from disk: complete, verified batches only, also while a broker appends to it.
 
-Any Arrow reader can open the file too. What it cannot know is where the last whole batch ends while a writer is at
-work, and whether a bit has flipped; this reader does, because it checks each batch's CRC-32C before Arrow sees it.
+Any Arrow reader can open the file, too, but it cannot know where the last complete batch ends while a writer is active,
+nor whether a bit has flipped. This reader checks each batch's CRC-32C before Arrow sees it.
 
-A file is not quite the stream. It may hold rows below the stream's first offset, which go with the whole file, and at
-its end rows that are not committed yet: only the broker knows these two places.
+A file differs from its stream at both ends: it may hold rows below the log start offset, which are removed with the
+whole file, and rows that are not committed yet. Only the broker knows these two offsets.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ _SEGMENT = re.compile(r"(\d{20})(?:\.([1-9]\d{0,8}))?\.arrows")
 def open_segment(path: str | os.PathLike[str]) -> SegmentReader:
     """Open one segment file (`.arrows`) for reading; see SegmentReader.
 
-    It holds what was written, which can be a little more than the stream: see the module.
-    OSError if it cannot be read, CorruptionError if it is no segment, RemoteError (unsupported_version) if it is newer.
+    The file may hold more rows than the stream: rows below the log start offset, and rows not committed yet. OSError if
+    it cannot be read, CorruptionError if it is no segment, RemoteError (unsupported_version) if it is newer.
     """
     return SegmentReader(Path(path))
 
 
 def segment_files(folder: str | os.PathLike[str]) -> list[Path]:
-    """The segment files (`.arrows`) in the folder of a partition that make up its log, in the order of their offsets.
+    """Return the segment files (`.arrows`) in a partition's folder that make up its log, in offset order.
 
-    A segment that the cleaner has written anew may be there twice for a while: then the newer one. OSError.
+    If the cleaner has just rewritten a segment, both versions may exist; only the newer one is returned. OSError.
     """
     newest: dict[int, tuple[int, Path]] = {}
     for path in Path(folder).iterdir():
@@ -52,15 +52,15 @@ def segment_files(folder: str | os.PathLike[str]) -> list[Path]:
 
 
 class SegmentReader:
-    """The batches of one segment file, in order. Iterating again goes on where the last iteration ended.
+    """The batches of one segment file, in order. Iterating again continues where the last iteration ended.
 
-    A batch that is only half there (a writer is at work, or the tail is torn) ends the iteration; it is yielded by a
-    later one, once it is whole. A damaged batch raises CorruptionError with the file and the position.
+    An incomplete batch (a writer is active, or the tail is torn) ends the iteration; a later iteration yields it once
+    it is complete. A corrupt batch raises CorruptionError with the file and the position.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        # Unbuffered: bytes read before the writer had written them must not come back out of a buffer.
+        # Unbuffered: a buffer could return bytes read before the writer had written them.
         self._file: FileIO = path.open("rb", buffering=0)
         try:
             self.stream_id, self.partition = check_schema_message(self._read(0, SCHEMA_BYTES), file=str(path))
@@ -71,22 +71,22 @@ class SegmentReader:
 
     @property
     def schema(self) -> pa.Schema:
-        """The six columns of the log."""
+        """Schema with the six columns of the log."""
         return arrow_schema()
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
-        """Each whole batch, as pyarrow."""
+        """Yield each complete batch as a pyarrow RecordBatch."""
         for header, data in self.messages():
             position = self._position - header.size_bytes
             try:
                 rows = check_rows(data, file=str(self._path), position=position)
             except CorruptionError:
-                self._position = position  # damage is not passed over: the next iteration finds it again
+                self._position = position  # corruption is not skipped: the next iteration raises again
                 raise
             yield rows
 
     def messages(self) -> Iterator[tuple[BatchHeader, bytes]]:
-        """Each whole batch as its header and its verified bytes."""
+        """Yield the header and the verified bytes of each complete batch."""
         while True:
             size = os.fstat(self._file.fileno()).st_size
             if size - self._position < PREFIX_BYTES:
@@ -114,17 +114,17 @@ class SegmentReader:
         return b"".join(parts)
 
     def _unwritten(self, prefix: bytes) -> bool:
-        # A file that grew before its bytes arrived (a crash, or another file system's idea of a write) reads as zeros.
+        # A file extended before its bytes arrived (a crash, or a file system's write order) reads as zeros.
         return not any(prefix)
 
     def read_all(self) -> pa.Table:
-        """All whole batches from here on, as one table."""
+        """Return all remaining complete batches as one table."""
         import pyarrow as pa
 
         return pa.Table.from_batches(list(self), schema=self.schema)
 
     def close(self) -> None:
-        """Close the file. Twice is fine."""
+        """Close the file. Idempotent."""
         self._file.close()
 
     def __enter__(self) -> SegmentReader:

@@ -1,8 +1,8 @@
-"""The schema message: the first 568 bytes of every segment file, the same but for the stream's id and partition.
+"""The schema message: the first 568 bytes of every segment file, equal except for the stream id and partition.
 
-Rules: what the template says is compared byte by byte, so a damaged schema message is found without a checksum of its
-own. The template is what Arrow C++ writes for `arrow_schema`; a test holds the two together. Every later format keeps
-the format number and its name where they are here, however the rest moves: an older reader can say which it met.
+Rules: the rest is compared byte by byte with a template, so a corrupt schema message is detected without a checksum.
+The template is what Arrow C++ writes for `arrow_schema`; a test compares them. Every later format keeps the format
+number and its name at this position, so that an older reader can report the version it met.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _HEX_DIGITS = b"0123456789abcdef"
 
 
 def schema_message(stream_id: int, partition: int) -> bytes:
-    """The encapsulated Arrow schema message of one partition: SCHEMA_BYTES long."""
+    """Return the encapsulated Arrow schema message of one partition, SCHEMA_BYTES long."""
     assert 0 <= stream_id < 2**63, stream_id
     assert 0 <= partition < 2**31, partition
     out = bytearray(_TEMPLATE)
@@ -55,9 +55,9 @@ def schema_message(stream_id: int, partition: int) -> bytes:
 
 
 def check_schema_message(data: bytes | bytearray | memoryview, *, file: str = "") -> tuple[int, int]:
-    """(stream id, partition) of the schema message at the start of `data`.
+    """Return (stream id, partition) of the schema message at the start of `data`.
 
-    CorruptionError if it is not one; RemoteError (unsupported_version) if a newer Penstock wrote it.
+    CorruptionError if it is invalid; RemoteError (unsupported_version) if a newer Penstock wrote it.
     """
     head = bytes(data[:SCHEMA_BYTES])
     if len(head) < SCHEMA_BYTES:
@@ -75,7 +75,7 @@ def check_schema_message(data: bytes | bytearray | memoryview, *, file: str = ""
 def _check_version(head: bytes, file: str) -> None:
     name_end = _VERSION_NAME_POSITION + len(_VERSION_NAME)
     if head[:4] != _TEMPLATE[:4] or head[_VERSION_NAME_POSITION:name_end] != _VERSION_NAME:
-        return  # not a segment of any format: what it lacks is reported by the comparison with the template
+        return  # not a segment of any format: the comparison with the template reports the difference
     version = head[_VERSION_POSITION] - ord("0")
     if FORMAT_VERSION < version <= 9:
         raise RemoteError(
@@ -94,7 +94,7 @@ def _hex_number(head: bytes, position: int, digits: int, file: str) -> int:
 
 @cache
 def arrow_schema() -> pa.Schema:
-    """The six columns as pyarrow names them, without the stream's metadata; all nullable, as Spark wants it."""
+    """Return the six columns as a pyarrow schema without the stream's metadata; all nullable, as Spark requires."""
     import pyarrow as pa
 
     return pa.schema(

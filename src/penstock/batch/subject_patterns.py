@@ -1,11 +1,11 @@
-"""Which rows of a column are on the subjects that somebody asks for.
+"""Finds the rows of a column whose subjects match given patterns.
 
-Rules: what `base.subjects.matches` says of one subject holds here for a column. Arrow looks at each different subject:
-patterns become regular expressions, so that no subject is looked at in the interpreter.
+Rules: equivalent to `base.subjects.matches` for each subject. Arrow tests each distinct subject against regular
+expressions, so that no subject is handled in the interpreter.
 
-Theory: RE2 goes through a subject once as long as the states of its automaton are few. Of one pattern they are, since
-`[^.]+` ends at the next dot, whatever follows. Of several in one expression there may be as many as there are sets of
-patterns, and RE2 gives up and is a hundred times slower: so each pattern has an expression of its own.
+Theory: RE2 reads a subject once as long as its automaton has few states. One pattern has few, since `[^.]+` ends at the
+next dot. Several patterns in one expression may need a state for each set of patterns; then RE2 falls back to an
+algorithm a hundred times slower. So each pattern has its own expression.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _TOKENS = {"*": r"[^.]+", ">": r"(?s:.+)"}
 
 
 class SubjectPatterns:
-    """Plain subjects, and patterns with `*` and `>`: legal ones, one at least."""
+    """Plain subjects, and patterns with `*` and `>`: all legal, at least one."""
 
     def __init__(self, patterns: Sequence[str]) -> None:
         self._plain = [one for one in patterns if not is_wildcard(one)]
@@ -33,7 +33,7 @@ class SubjectPatterns:
         self._open = [_expression(one) for one in wild if begins_with_wildcard(one)]
 
     def mask(self, subjects: pa.Array) -> pa.BooleanArray:
-        """For each row whether its subject matches one of them; false where it has none."""
+        """Return, per row, True if its subject matches one of the patterns; False for null."""
         import pyarrow.compute as pc
 
         encoded = subjects.dictionary_encode()
@@ -56,6 +56,6 @@ class SubjectPatterns:
 
 
 def _expression(pattern: str) -> str:
-    """For RE2: what all of a subject is to be."""
+    """Return an RE2 expression that matches a whole subject."""
     tokens = [_TOKENS.get(token) or re.escape(token) for token in pattern.split(".")]
     return rf"\A{'[.]'.join(tokens)}\z"

@@ -1,9 +1,9 @@
-"""Messages without some of their rows: what compaction leaves of a segment.
+"""Removes rows from the messages of a segment, for compaction.
 
-Rules: rows keep their offsets and timestamps, and what comes out covers, message by message, what went in. A message
-has one row at least. So what is left of offsets without rows is covered by the message before it of the same leader
-epoch, or by the one behind it; where an epoch has no row left in a segment, its last row stays, and so does the last of
-a producer's batch, which is never merged with others: `forced_keys` are the keys of those that were to go.
+Rules: rows keep their offsets and timestamps, and the output covers the same offsets as the input. A message has at
+least one row. So offsets left without rows are covered by the previous message of the same leader epoch, or by the next
+one. If an epoch has no row left in a segment, its last row stays, and so does the last row of a producer's batch, which
+is never merged: `forced_keys` has the keys of such rows.
 
     epoch 1   [0 1 2][3 4 5][6 7]   epoch 2   [8 9]        kept: 1, 7
               [1     0 to 6][7 ]              [9, forced]
@@ -23,35 +23,35 @@ if TYPE_CHECKING:
 
 
 class Message(NamedTuple):
-    """One whole, sealed message."""
+    """One complete, sealed message."""
 
     data: Buffer
     header: BatchHeader
 
 
 class Thinner:
-    """Takes the messages of one segment, in order. Each is verified, and merged as far as it can be.
+    """Takes the messages of one segment in order, each verified and merged as far as possible.
 
-    What comes out is merged again, up to `rows_max` rows and `bytes_max` bytes.
+    The output is merged again, up to `rows_max` rows and `bytes_max` bytes.
     """
 
     def __init__(self, rows_max: int, bytes_max: int) -> None:
-        self.forced_keys: list[bytes] = []  # of rows that were to go and could not
+        self.forced_keys: list[bytes] = []  # of rows that should be removed but must stay
         self._rows_max = rows_max
         self._bytes_max = bytes_max
-        self._epoch: int | None = None  # of the run of messages that may cover each other's offsets
-        self._last: Message | None = None  # of the run: what follows may be covered by it
-        self._empty_start: int | None = None  # the run begins there, and has no row yet
-        self._spare: tuple[pa.RecordBatch, BatchHeader] | None = None  # one row, for a run that gets none; its message
-        self._waiting = bytearray()  # messages that are to be merged
+        self._epoch: int | None = None  # of the current run of messages that may cover each other's offsets
+        self._last: Message | None = None  # the run's last message: it may cover the offsets that follow
+        self._empty_start: int | None = None  # the run begins there and has no row yet
+        self._spare: tuple[pa.RecordBatch, BatchHeader] | None = None  # the row to force if no other is kept
+        self._waiting = bytearray()  # messages to merge
         self._waiting_start = self._waiting_rows = 0
 
     def add(self, data: Buffer, header: BatchHeader, keep: pa.BooleanArray) -> list[Message]:
-        """Keep those rows of it for which `keep` is true; gives what is done by now."""
+        """Keep the rows for which `keep` is true; return the messages finished by now."""
         return self._merged(self._thinned(data, header, keep), rest=False)
 
     def end(self) -> list[Message]:
-        """That was all; gives the rest."""
+        """Return the remaining messages."""
         return self._merged(self._end_of_run(), rest=True)
 
     def _merged(self, messages: list[Message], *, rest: bool) -> list[Message]:
@@ -100,7 +100,7 @@ class Thinner:
         return done
 
     def _pass_over(self, data: Buffer, header: BatchHeader) -> None:
-        """None of its rows is kept."""
+        """Handle a message of which no row is kept."""
         if self._last is not None:
             message = bytearray(self._last.data)
             self._last = Message(message, codec.covering(message, self._last.header.base_offset, header.end_offset))
@@ -117,7 +117,7 @@ class Thinner:
         return _message(rows, header, (header.base_offset, header.end_offset))
 
     def _end_of_run(self) -> list[Message]:
-        """Nothing more comes that could be covered by its last message; gives that."""
+        """End a run of messages that may cover each other; return its last message."""
         done: list[Message] = []
         if self._last is not None:
             done = [self._last]
@@ -134,7 +134,7 @@ class Thinner:
 
 
 def _message(rows: pa.RecordBatch, header: BatchHeader, offset_range: tuple[int, int]) -> Message:
-    """A message of these rows that has all else of the header."""
+    """Assemble a message of these rows with the rest of the header unchanged."""
     offsets, timestamps = (_numbers(rows.column(number)) for number in (0, 1))
     times = timestamps.cast("q")
     data, new = codec.assemble(
@@ -152,7 +152,7 @@ def _message(rows: pa.RecordBatch, header: BatchHeader, offset_range: tuple[int,
 
 
 def _numbers(column: pa.Array) -> memoryview:
-    """Its values as bytes."""
+    """Return a numeric column's values as bytes."""
     _, data = column.buffers()
     begin = 8 * column.offset
     return memoryview(data).cast("B")[begin : begin + 8 * len(column)]

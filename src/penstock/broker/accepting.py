@@ -1,4 +1,4 @@
-"""Accepts connections: some in one turn of the event loop, so that a crowd does not keep it."""
+"""Accepts connections, a limited number per turn of the event loop, so that many of them do not delay other work."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _PAUSE_S = 1.0
 
 
 class Acceptor:
-    """Hands each connection that comes to `welcome`, with a socket that does not block, and where it comes from."""
+    """Passes each new connection to `welcome`, with a non-blocking socket and the address of the peer."""
 
     def __init__(
         self,
@@ -29,12 +29,11 @@ class Acceptor:
         self._per_turn = per_turn
 
     def start(self) -> None:
-        """Begin to accept."""
         for listener in self._listeners:
             self._loop.add_reader(listener.fileno(), self._accept, listener)
 
     def stop(self) -> None:
-        """Accept nobody any more. Twice is fine."""
+        """Stop accepting; idempotent."""
         for listener in self._listeners:
             self._loop.remove_reader(listener.fileno())
             listener.close()
@@ -47,7 +46,7 @@ class Acceptor:
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:
-                # Out of file descriptors, most likely: what is open goes on, and new clients wait in the backlog.
+                # Most likely out of file descriptors: open connections continue, and new clients wait in the backlog.
                 _log.warning("cannot accept a connection: %s", error)
                 self._loop.remove_reader(listener.fileno())
                 self._loop.call_later(_PAUSE_S, self._accept_again, listener)

@@ -1,7 +1,7 @@
-"""What a file of certificates says, without a library for it: each certificate, when it counts, and whose it is.
+"""Reads certificate files without a library: each certificate's validity, issuer and subject.
 
-Rules: OpenSSL has checked the files before; what cannot be read here is said in a ValueError. Of a certificate (X.509,
-DER) only names and validity are looked at:
+Rules: OpenSSL has checked the files before; whatever cannot be read raises a ValueError. Of a certificate (X.509, DER)
+only names and validity are parsed:
 
     Certificate → TBSCertificate → [version], serial number, signature, issuer, validity, subject
     validity → not before, not after
@@ -18,14 +18,16 @@ from typing import NamedTuple
 
 from penstock.base import limits
 
-# OpenSSL takes the old label, and that of `openssl x509 -trustout`, which has more behind the certificate.
+# OpenSSL accepts the old label, and that of `openssl x509 -trustout`, which appends data to the certificate.
 _PEM = re.compile(r"-----BEGIN ((?:TRUSTED |X509 )?CERTIFICATE)-----\s(.+?)-----END \1-----", re.DOTALL)
-_JOINED = re.compile(r"-----END [A-Z0-9 ]+-----[ \t]*-----BEGIN ")  # files that were put together, without line ends
+_JOINED = re.compile(r"-----END [A-Z0-9 ]+-----[ \t]*-----BEGIN ")  # concatenated files without a line end
 _VERSION, _UTC_TIME, _GENERALIZED_TIME = 0xA0, 0x17, 0x18  # tags
 
 
 def certificates_in(file: Path) -> tuple[bytes, ...]:
-    """The certificates of a PEM file, each as DER. OSError, ValueError: it cannot be read; blocking."""
+    """Return the certificates of a PEM file, each as DER (blocking). Raise OSError or ValueError if it cannot
+    be read.
+    """
     with file.open("rb") as opened:
         content = opened.read(limits.TLS_FILE_BYTES_MAX + 1)
     if len(content) > limits.TLS_FILE_BYTES_MAX:
@@ -37,7 +39,7 @@ def certificates_in(file: Path) -> tuple[bytes, ...]:
 
 
 def _alone(certificate: bytes) -> bytes:
-    """Without what a trusted one has behind it."""
+    """Return the certificate without the data appended to a trusted one."""
     try:
         return certificate[: _element(certificate, 0)[2]]
     except IndexError:
@@ -45,44 +47,44 @@ def _alone(certificate: bytes) -> bytes:
 
 
 class Validity(NamedTuple):
-    """When a certificate counts, both ends included; in µs since 1970."""
+    """Validity of a certificate, both ends included; in µs since 1970."""
 
     begin_us: int
     end_us: int
 
 
 class Held(NamedTuple):
-    """What a file of certificates comes to."""
+    """Certificates in one file."""
 
-    setting: str  # that names it
+    setting: str  # the setting that names the file
     file: Path
-    validities: tuple[Validity, ...]  # of each in it, of which there is one at least
-    is_chain: bool = False  # every one is needed; else authorities, each of which is trusted by itself
+    validities: tuple[Validity, ...]  # one for each certificate, at least one
+    is_chain: bool = False  # True: a chain, all are needed; False: independently trusted authorities
 
     @property
     def validity(self) -> Validity:
-        """When all of them count."""
+        """Intersection of all validities."""
         return common(self.validities)
 
     @property
     def last_end_us(self) -> int:
-        """When none is left that counts."""
+        """Time at which no valid certificate is left."""
         return self.validity.end_us if self.is_chain else max(one.end_us for one in self.validities)
 
     def has_good(self, now_us: int) -> bool:
-        """Whether some certificate can be checked with it now, though another one in it has ended, or begins later."""
+        """True if the file is usable now: a chain as a whole, or at least one authority."""
         good = [one.begin_us <= now_us < one.end_us for one in self.validities]
         return all(good) if self.is_chain else any(good)
 
 
 def common(validities: Iterable[Validity]) -> Validity:
-    """When all of these count, of which there is one at least."""
+    """Return the intersection of at least one validity."""
     begins_us, ends_us = zip(*validities, strict=True)
     return Validity(max(begins_us), min(ends_us))
 
 
 def validity_of(certificate: bytes) -> Validity:
-    """When a certificate (DER) counts. ValueError: it is none."""
+    """Return the validity of a certificate (DER); raise ValueError if it is invalid."""
     try:
         _, validity, _ = _element(certificate, _issuer_and_end(certificate)[1])
         begin_us, position = _time(certificate, validity, "begin")
@@ -93,7 +95,7 @@ def validity_of(certificate: bytes) -> Validity:
 
 
 def _time(certificate: bytes, position: int, which: str) -> tuple[int, int]:
-    """The time that is there, and where the next element is."""
+    """Return the time at `position`, and the position after it."""
     tag, start, end = _element(certificate, position)
     text = certificate[start:end].decode("ascii", "replace")
     if tag == _UTC_TIME:
@@ -108,7 +110,7 @@ def _time(certificate: bytes, position: int, which: str) -> tuple[int, int]:
 
 
 def issuer_and_subject(certificate: bytes) -> tuple[bytes, bytes]:
-    """Of which authority a certificate (DER) is, and whose it is: names as they are encoded. ValueError: it is none."""
+    """Return encoded issuer and subject of a certificate (DER); raise ValueError if it is invalid."""
     try:
         issuer, position = _issuer_and_end(certificate)
         _, _, position = _element(certificate, position)
@@ -119,7 +121,7 @@ def issuer_and_subject(certificate: bytes) -> tuple[bytes, bytes]:
 
 
 def _issuer_and_end(certificate: bytes) -> tuple[bytes, int]:
-    """The issuer, and where the validity begins. IndexError."""
+    """Return the issuer, and the position of the validity. Raise IndexError."""
     _, whole, _ = _element(certificate, 0)
     _, inner, _ = _element(certificate, whole)
     tag, _, after = _element(certificate, inner)
@@ -131,7 +133,7 @@ def _issuer_and_end(certificate: bytes) -> tuple[bytes, int]:
 
 
 def _element(data: bytes, position: int) -> tuple[int, int, int]:
-    """The tag of what begins there, where its content begins, and where that ends."""
+    """Return the tag of the element at `position`, and start and end of its content."""
     tag, length, start = data[position], data[position + 1], position + 2
     if length & 0x80:
         count = length & 0x7F

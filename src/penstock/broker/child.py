@@ -1,4 +1,4 @@
-"""A broker as a child process: started, waited for, stopped by its process id, whatever happens in between."""
+"""Runs a broker as a child process: start, wait until ready, stop by process id."""
 
 from __future__ import annotations
 
@@ -19,13 +19,14 @@ from penstock.base.errors import OperationalError
 from penstock.broker.tied import uninterrupted
 
 PLAIN = "PENSTOCK_PLAIN"
-_READY_TIMEOUT_S = 60.0  # recovery of a large data directory included
+_READY_TIMEOUT_S = 60.0  # includes recovery of a large data directory
 _STOP_TIMEOUT_S = 20.0
 _LOG_LINES_MAX = 200
 _LOG_LINES_SHOWN = 20
 
-# Without the working directory on its path (-P): a folder of somebody's there is not to be imported.
-# Linux tells the broker when we die without having stopped it (kill -9), so that it does not stay behind.
+# -P: do not import from the working directory.
+# # Linux signals the broker when this process dies without having stopped it (kill -9), so that it does not stay
+# behind.
 _PROGRAM = """
 import ctypes, os, signal, sys
 parent = int(sys.argv.pop(1))
@@ -40,20 +41,20 @@ main()
 
 
 OnEnd = Callable[[str, int, str], None]
-"""What a process is called, its return code (-N: signal N), the end of its log."""
+"""Called with the name of the process, its return code (-N: signal N), the end of its log."""
 
 
 class ReadyLine(NamedTuple):
-    """What `penstock serve` says when it serves."""
+    """The line that `penstock serve` prints when it is ready."""
 
     client: str
     nats: str
     data_dir: str
-    process_id: int = 0  # not in the line: known to who started it
+    process_id: int = 0  # not in the line: set by the process that started the broker
 
 
 def parse_ready(line: str) -> ReadyLine | None:
-    """The parts of `ready client=… nats=… data=…`; None for another line. The directory may hold spaces."""
+    """Parse `ready client=… nats=… data=…`; return None for another line. The directory may contain spaces."""
     words = line.rstrip("\n").split(" ", 3)
     if len(words) != 4 or words[0] != "ready":
         return None
@@ -65,24 +66,24 @@ def parse_ready(line: str) -> ReadyLine | None:
 
 
 def environment_of_child() -> dict[str, str]:
-    """Ours without what is meant for a broker, or a client, of somebody's; plain or compiled, it runs as we do."""
+    """Return our environment without settings for brokers or clients; PENSTOCK_PLAIN (compiled or not) stays."""
     return {key: text for key, text in os.environ.items() if key == PLAIN or not key.startswith("PENSTOCK_")}
 
 
 class Launched(NamedTuple):
-    """A broker that runs, and may not serve yet."""
+    """A broker process that may not be ready yet."""
 
     process: subprocess.Popen[bytes]
     drain: threading.Thread
     log: deque[bytes]
 
     def wait_until_ready(self) -> ReadyLine:
-        """What it says when it serves; OperationalError if it does not come up."""
+        """Return its ready line; raise OperationalError if it does not start."""
         return _wait_until_ready(*self)._replace(process_id=self.process.pid)
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of loopback that nobody uses now: for brokers that must know each other's before they start."""
+    """Return loopback ports that are free now, for brokers that must know each other's ports before they start."""
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
         return [one.getsockname()[1] for one in sockets]
@@ -90,9 +91,9 @@ def free_ports(count: int) -> list[int]:
 
 @contextmanager
 def serving(data_dir: Path, *options: str, on_end: OnEnd | None = None) -> Iterator[ReadyLine]:
-    """A broker on `data_dir` that serves, and runs for as long as the context; OperationalError if it does not come up.
+    """Run a broker on `data_dir` for the duration of the context; raise OperationalError if it does not start.
 
-    `on_end` is told, from a thread, if it ends before.
+    `on_end` is called, in a thread, if the broker ends earlier.
     """
     with launched(data_dir, *options) as broker:
         ready = broker.wait_until_ready()
@@ -105,7 +106,7 @@ def serving(data_dir: Path, *options: str, on_end: OnEnd | None = None) -> Itera
 
 @contextmanager
 def watched(broker: Launched, on_end: OnEnd) -> Iterator[None]:
-    """`on_end` is told, from a thread, if the broker ends inside the context."""
+    """Call `on_end`, in a thread, if the broker ends inside the context."""
     stopping = threading.Event()
     wait = (*broker, stopping, on_end)
     threading.Thread(target=_tell_end, args=wait, name="broker's end", daemon=True).start()
@@ -117,9 +118,9 @@ def watched(broker: Launched, on_end: OnEnd) -> Iterator[None]:
 
 @contextmanager
 def launched(data_dir: Path, *options: str) -> Iterator[Launched]:
-    """A broker that may have to wait for others before it serves: one of several that are started together.
+    """Start a broker without waiting until it is ready, such as one of several that need each other.
 
-    It gets none of our PENSTOCK_* variables, which are meant for another broker, but the one that says how to run.
+    It inherits none of our PENSTOCK_* variables except PENSTOCK_PLAIN.
     """
     environment = environment_of_child()
     program = [sys.executable, "-P", "-c", _PROGRAM, str(os.getpid())]
@@ -138,8 +139,8 @@ def launched(data_dir: Path, *options: str) -> Iterator[Launched]:
 def _start(
     command: list[str], environment: dict[str, str], log: deque[bytes]
 ) -> tuple[subprocess.Popen[bytes], threading.Thread]:
-    """The process, and the thread that reads what it logs."""
-    # A session of its own: Ctrl-C reaches us alone, and we stop the broker in good order.
+    """Start the process and a thread that reads its log."""
+    # A session of its own: Ctrl-C reaches this process only, which then stops the broker.
     process = subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
@@ -161,7 +162,7 @@ def _tell_end(
     stopping: threading.Event,
     on_end: OnEnd,
 ) -> None:
-    drain.join()  # its log ends with it
+    drain.join()  # the log ends with the process
     code = process.wait()
     if not stopping.is_set():
         on_end("the broker", code, _tail(log))

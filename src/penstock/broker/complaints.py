@@ -1,7 +1,7 @@
-"""What others make us log: at most one line of a kind in a while, with the number of those left out.
+"""Rate-limited log lines: at most one of a kind per interval, with the number of those suppressed.
 
-Rules: whoever can cause a line must not be able to flood the log with it. What goes on and on is told at intervals that
-double, up to the longest one, until it was well for a while.
+Rules: clients and peers that can cause a line must not be able to flood the log. For a continuing problem the interval
+doubles, up to the longest one, until `was_well`.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ class _Kind:
 
 
 class Complaints:
-    """Decides which complaints are told. Times are those of a clock that only goes forward."""
+    """Decides which complaints are logged. Times are monotonic."""
 
     def __init__(self, interval_ms: int = limits.COMPLAINT_INTERVAL_MS, longest_ms: int = 0) -> None:
-        """`longest_ms`: up to where the interval doubles; 0: it stays."""
+        """`longest_ms`: upper bound of the doubling interval; 0: constant interval."""
         self._interval_us = interval_ms * 1_000
         self._longest_us = max(interval_ms, longest_ms) * 1_000
         self._kinds: dict[str, _Kind] = {}
 
     def line(self, kind: str, text: str, now_us: int) -> str | None:
-        """What to log, or None. `kind` is one of a few words of ours, never something from outside."""
+        """Return the line to log, or None. `kind` is one of a few fixed words, never external input."""
         known = self._kinds.get(kind)
         if known is not None and now_us - known.told_us < known.interval_us:
             known.left_out += 1
@@ -38,6 +38,6 @@ class Complaints:
         return f"{text} ({known.left_out} more like it before)" if known is not None and known.left_out else text
 
     def was_well(self, kind: str) -> None:
-        """That went well for a while: what is wrong next is told soon, though not sooner than the interval allows."""
+        """Reset the interval: the next problem of this kind is logged soon, but not before the interval is over."""
         if (known := self._kinds.get(kind)) is not None:
             known.interval_us = self._interval_us

@@ -1,8 +1,8 @@
 """A broker's config: parsed once, from four places, into one frozen value.
 
-Rules: a later place overrides an earlier one; within a place nothing is said twice. Every mistake of every place is
-reported together, each naming where it came from. A setting that nobody knows is a mistake, with what was probably
-meant. Secrets are in no `repr`, no log line and no error.
+Rules: a later place overrides an earlier one; within a place a setting has one value. All mistakes of all places are
+reported together, each with its origin. An unknown setting is a mistake, with a suggestion. Secrets are in no `repr`,
+no log line and no error.
 
 | place              | written as                    | named in a mistake as      |
 |--------------------|-------------------------------|----------------------------|
@@ -41,7 +41,7 @@ from penstock.broker.tls_settings import BrokerTls
 CONFIG_VARIABLE = "PENSTOCK_CONFIG"
 _OF_CLIENTS_TOO = frozenset({"tls_ca", "tls_cert", "tls_key"})
 
-# Variables of ours that are not settings of a broker.
+# PENSTOCK_ variables that are not settings of a broker.
 _OTHER_VARIABLES = frozenset(
     {
         CONFIG_VARIABLE,
@@ -56,36 +56,37 @@ _OTHER_VARIABLES = frozenset(
 )
 # Kubernetes gives every container such variables for a service named "penstock" or "penstock-…".
 _KUBERNETES = re.compile(r"PENSTOCK_(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP)(_\w+)?)?)")
-# The value of such a variable that is the name of a setting, too: PENSTOCK_NATS_PORT for a service "penstock-nats".
+# Values of such variables whose name is also a setting's: PENSTOCK_NATS_PORT for a service "penstock-nats".
 _SERVICE_LINK = re.compile(r"(tcp|udp|sctp)://\S*")
 _CONFIG_FILE_BYTES_MAX = 1024 * 1024
 
 
 class Addresses(NamedTuple):
-    """Where a broker that is ready can be reached."""
+    """Addresses of a broker that is ready."""
 
     client: Address
     nats: str  # URL, without credentials
     data_dir: Path
-    cluster: str = ""  # which broker of which; empty: one that is alone
-    http: Address | None = None  # where it can be looked at
+    cluster: str = ""  # id and brokers; empty for a single broker
+    http: Address | None = None  # of metrics and health checks
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerConfig:
-    """How one broker runs. `nats` is None for the embedded nats-server; `origins` says where each setting came from."""
+    """Config of one broker. `nats` is None for the embedded nats-server; `origins` has the place of each setting."""
 
     data_dir: Path
     listen: Address
-    advertise: Address | None  # None: what `listen` came to, whatever `voters` say
+    advertise: Address | None  # None: the bound address of `listen`, regardless of `voters`
     insecure: bool
-    auth: bool  # everybody has to log in, from the first start on
+    auth: bool  # authentication is on from the first start
     broker_id: BrokerId
     voters: tuple[Voter, ...]  # empty: this broker is alone, or joins
     join: tuple[Address, ...]
     rack: str | None
-    brokers: int | None  # so many under one supervisor: `machine` makes their configs of this one; None: this one alone
-    ports: tuple[int, ...]  # theirs, where they do not follow that of `listen`
+    # number of brokers under one supervisor, whose configs `machine` derives from this one; None: a single broker
+    brokers: int | None
+    ports: tuple[int, ...]  # their ports, if not consecutive from that of `listen`
     pin: bool
     encryption_keys: str | None = field(repr=False)
     encryption_keys_file: Path | None
@@ -112,7 +113,7 @@ class BrokerConfig:
     admin_password: str | None = field(default=None, repr=False)
     cluster_secret: str | None = field(default=None, repr=False)
     allow_open_secrets: bool = False
-    exposed: tuple[str, ...] = ()  # what the start warns of: secrets that others on this machine may read
+    exposed: tuple[str, ...] = ()  # warnings at the start: secrets that other users of this machine may read
     origins: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}), repr=False, compare=False)
     shown: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}), repr=False, compare=False)
 
@@ -120,9 +121,9 @@ class BrokerConfig:
 def load(
     *, file: Path | None = None, environment: Mapping[str, str], flags: Mapping[str, object] | None = None
 ) -> BrokerConfig:
-    """The config of defaults < `file` (or PENSTOCK_CONFIG) < `environment` < `flags`; ConfigError with every mistake.
+    """Return the config: defaults < `file` (or PENSTOCK_CONFIG) < `environment` < `flags`.
 
-    A flag that is None was not given.
+    Raise ConfigError with every mistake. A flag that is None was not given.
     """
     mistakes = Mistakes()
     given = _given(file, environment, flags or {}, mistakes)
@@ -135,7 +136,7 @@ def load(
 
 
 class HttpPorts(NamedTuple):
-    """Where a broker can be looked at, or the several of a machine; none: nowhere."""
+    """HTTP addresses of a broker, or of all brokers of a machine; empty: off."""
 
     addresses: tuple[Address, ...]
     speaks_tls: bool
@@ -144,9 +145,10 @@ class HttpPorts(NamedTuple):
 def load_http(
     *, file: Path | None = None, environment: Mapping[str, str], flags: Mapping[str, object] | None = None
 ) -> HttpPorts:
-    """What `load` would say of that and nothing else: whoever asks may lack what else was given.
+    """Return only the HTTP settings of `load`: the caller (a health probe) may lack the other settings.
 
-    A file that cannot be read is no mistake where flags or variables say the address. ConfigError: of these settings.
+    An unreadable file is ignored if flags or variables give the address. Raise ConfigError for mistakes in these
+    settings.
     """
     mistakes, wanted = Mistakes(), ("http", "http_tls", "brokers")
     given = _given(file, environment, flags or {}, mistakes)
@@ -163,9 +165,9 @@ def load_http(
 
 
 def knows_broker(*, file: Path | None = None, environment: Mapping[str, str]) -> bool:
-    """Whether somebody has said anything of a broker of this machine: by a file, or by a variable of a setting.
+    """True if a config file, or a variable of a broker setting, exists on this machine.
 
-    The variables that clients take as well (PENSTOCK_TLS_CA and its like) say nothing of one.
+    Variables that clients use as well (PENSTOCK_TLS_CA etc.) do not count.
     """
     if file is not None or environment.get(CONFIG_VARIABLE):
         return True
@@ -206,9 +208,9 @@ def _from_file(file: Path, mistakes: Mistakes) -> dict[str, Given]:
         content = tomllib.loads(text_of(data))
     except OSError as error:
         mistakes.append(f"{file}: cannot be read: {error.strerror or error}")
-        mistakes.without_value.update(SETTINGS)  # whatever it says
+        mistakes.without_value.update(SETTINGS)  # the file may set any of them
         return given
-    except (ValueError, RecursionError) as error:  # TOMLDecodeError among them
+    except (ValueError, RecursionError) as error:  # includes TOMLDecodeError
         reason = "nested too deeply" if isinstance(error, RecursionError) else error
         mistakes.append(f"{file}: is not valid TOML: {reason}")
         mistakes.without_value.update(SETTINGS)
@@ -220,14 +222,14 @@ def _from_file(file: Path, mistakes: Mistakes) -> dict[str, Given]:
             continue
         _take(given, setting, value, f"{file}: {name}", mistakes)
         if setting.names_file and name in given:
-            # Not from the working directory: the file means the same wherever the broker is started.
+            # Relative to the file, not to the working directory, so that it works wherever the broker is started.
             given[name] = Given(file.parent / given[name].value, given[name].origin)
     return given
 
 
 def _unknown_in_file(file: Path, name: str, value: object) -> list[str]:
     if isinstance(value, dict):
-        # A table such as [nats]: settings are flat, so say which was meant for each of its keys.
+        # A table such as [nats]: settings are flat, so suggest one for each of its keys.
         return [f"{file}: {name}.{key}: no such setting{_meant(f'{name}_{key}', SETTINGS)}" for key in value] or [
             f"{file}: [{name}]: there are no tables; settings stand at the top"
         ]
@@ -254,7 +256,7 @@ def _from_environment(environment: Mapping[str, str], mistakes: Mistakes) -> dic
 
 
 def _is_service_link(variable: str, value: str) -> bool:
-    """Whether Kubernetes has set it for a service of the namespace."""
+    """True for a variable that Kubernetes sets for a service of the namespace."""
     return _KUBERNETES.fullmatch(variable) is not None and _SERVICE_LINK.fullmatch(value) is not None
 
 
@@ -265,7 +267,7 @@ def _meant(name: str, known: Iterable[str]) -> str:
 
 
 def _build(given: Mapping[str, Given], mistakes: Mistakes, exposed: tuple[str, ...]) -> BrokerConfig | None:
-    """The config, or None where a part of it cannot be made."""
+    """Return the config, or None if a part of it cannot be made."""
     value = {name: value_of(given, name) for name in SETTINGS}
     servers = None
     if value["nats"]:
@@ -320,7 +322,7 @@ def _own_tls(value: Mapping[str, Any]) -> BrokerTls:
 
 
 def _shown(value: Mapping[str, Any], servers: tuple[NatsServer, ...] | None) -> dict[str, Any]:
-    """The settings as they may be shown: of a secret only whether it is set."""
+    """Return the settings with secrets replaced by `***`."""
     without_secrets = {name: "***" if SETTINGS[name].secret and one is not None else one for name, one in value.items()}
     for name in ("cluster", "join"):
         if value[name] is not None:
@@ -331,7 +333,7 @@ def _shown(value: Mapping[str, Any], servers: tuple[NatsServer, ...] | None) -> 
 
 
 def _with_origins(given: Mapping[str, Given], texts: list[str], prefix: str, but_not: str = " ") -> list[str]:
-    """`texts`, each followed by the places that set what it may be about."""
+    """Append to each text the places of the settings it may be about."""
     places = {
         at.origin: None
         for name, at in given.items()
@@ -341,7 +343,7 @@ def _with_origins(given: Mapping[str, Given], texts: list[str], prefix: str, but
 
 
 def to_toml(config: BrokerConfig) -> str:
-    """The effective config as a TOML file, each setting with where it came from; secrets are only mentioned."""
+    """Return the effective config as a TOML file, with the origin of each setting; secrets are only mentioned."""
     lines = []
     for setting in SETTINGS.values():
         value = config.shown.get(setting.name)

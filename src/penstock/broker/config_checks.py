@@ -1,4 +1,4 @@
-"""Which settings of a broker do not go together. Every mistake is reported, each with the place that made it."""
+"""Checks of settings that do not go together. Every mistake is reported, with the place of the setting."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from penstock.vfs.keys import KeyMistakeError, parse_keys
 _SECRET_FILE_BYTES_MAX = 64 * 1024
 
 NATS_PLACES = ("nats_port", "nats_ignore_announced")
-"""Settings of NATS that say where it is, and not who we are."""
+"""NATS settings that are about the server, not about the login."""
 
 SECRET_FILES = {
     "nats_password_file": "nats_password",
@@ -26,11 +26,11 @@ SECRET_FILES = {
     "cluster_secret_file": "cluster_secret",
     "encryption_keys_file": "encryption_keys",
 }
-"""The setting of a file → the secret that is read from it."""
+"""Setting of a file → the secret that is read from it."""
 
 
 def check_combinations(given: dict[str, Given], mistakes: Mistakes) -> None:
-    """Mistakes of settings that do not go together; reads the files of secrets."""
+    """Add the mistakes of settings that do not go together; reads the files of secrets."""
     for file_name, name in SECRET_FILES.items():
         if file_name not in given:
             continue
@@ -43,7 +43,7 @@ def check_combinations(given: dict[str, Given], mistakes: Mistakes) -> None:
             mistakes.without_value.add(name)
         if name == "cluster_secret" and secret is not None and len(secret) < limits.CLUSTER_SECRET_CHARS_MIN:
             mistakes.append(f"{origin}: {cluster_secret_advice(secret)}")
-        # Kept when it cannot be read too: the user beside it does not lack its password then.
+        # Also set if the file cannot be read: otherwise the user would be reported to lack a password.
         given[name] = Given(secret or "?", origin)
     _check_cluster(given, mistakes)
     _check_keys(given, mistakes)
@@ -69,19 +69,19 @@ def check_combinations(given: dict[str, Given], mistakes: Mistakes) -> None:
     if "nats" in mistakes.without_value:
         return
     mistakes += [
-        f"{at.origin}: the embedded nats-server asks for none; set nats to the server that it is for"
+        f"{at.origin}: the embedded nats-server takes no such setting; set nats to the URL of another"
         for name, at in given.items()
         if name.startswith("nats_") and name not in NATS_PLACES and name not in SECRET_FILES.values()
     ]
     mistakes += [
-        f"{given[name].origin}: the embedded nats-server asks for none; set nats to the server that it is for"
+        f"{given[name].origin}: the embedded nats-server takes no such setting; set nats to the URL of another"
         for file_name, name in SECRET_FILES.items()
         if name.startswith("nats_") and name in given and file_name not in given
     ]
 
 
 def _check_keys(given: Mapping[str, Given], mistakes: Mistakes) -> None:
-    """Mistakes about keys for what is encrypted."""
+    """Add mistakes about encryption keys."""
     text = value_of(given, "encryption_keys")
     if text is None:
         if value_of(given, "encrypt_internal_streams"):
@@ -95,27 +95,27 @@ def _check_keys(given: Mapping[str, Given], mistakes: Mistakes) -> None:
 
 
 def _check_auth(given: Mapping[str, Given], mistakes: Mistakes) -> None:
-    """Mistakes about who has to prove what."""
+    """Add mistakes about authentication."""
     if "admin_password" in given and not value_of(given, "auth"):
-        mistakes.append(f"{given['admin_password'].origin}: nobody has to log in; set auth (--auth)")
+        mistakes.append(f"{given['admin_password'].origin}: authentication is off; set auth (--auth)")
     cluster, join = given.get("cluster"), given.get("join")
     of_several = join if join is not None else cluster if cluster is not None and len(cluster.value) > 1 else None
     if of_several is None or not value_of(given, "auth"):
         return
     if "cluster_secret" not in given and "cluster_secret" not in mistakes.without_value:
         mistakes.append(
-            f"{of_several.origin}: where everybody has to log in, brokers prove to each other who they are; set "
+            f"{of_several.origin}: with auth, brokers authenticate to each other; set "
             "cluster_secret_file (--cluster-secret-file), the same for all"
         )
     if join is None and "admin_password" not in given and "admin_password" not in mistakes.without_value:
         mistakes.append(
-            f"{of_several.origin}: the first start makes the user admin; set admin_password_file "
+            f"{of_several.origin}: the first start creates the user admin; set admin_password_file "
             "(--admin-password-file), the same for all"
         )
 
 
 def unprotected(listen: Address, *, insecure: bool) -> str | None:
-    """Why a broker does not listen there, or None."""
+    """Return why a broker does not listen at this address, or None."""
     if listen.is_loopback or insecure:
         return None
     return (
@@ -139,7 +139,7 @@ def _check_http(given: Mapping[str, Given], mistakes: Mistakes) -> None:
 
 
 def http_unprotected(http: Address, *, insecure: bool, has_token: bool) -> str | None:
-    """Why metrics are not shown there, or None. This alone decides who may reach the HTTP port."""
+    """Return why metrics are not served at this address, or None. This alone decides who may reach the HTTP port."""
     if http.is_loopback or insecure or has_token:
         return None
     return (
@@ -149,7 +149,7 @@ def http_unprotected(http: Address, *, insecure: bool, has_token: bool) -> str |
 
 
 def beyond_reach(told: Address, others: Iterable[Address]) -> str | None:
-    """Why brokers at the addresses `others` cannot use the one that they are told, or None."""
+    """Return why brokers at the addresses `others` cannot reach this broker at `told`, or None."""
     elsewhere = [other for other in others if not other.is_loopback]
     if not elsewhere or not (told.is_loopback or told.is_any):
         return None
@@ -160,7 +160,7 @@ def beyond_reach(told: Address, others: Iterable[Address]) -> str | None:
 
 
 def _check_cluster(given: dict[str, Given], mistakes: Mistakes) -> None:
-    """Mistakes about who is in the cluster; where this broker listens, if only the cluster says so."""
+    """Add mistakes about the cluster's brokers; take `listen` from `cluster` if it is not set."""
     cluster, join = given.get("cluster"), given.get("join")
     if cluster is not None and join is not None:
         mistakes.append(f"{join.origin}: the brokers of {cluster.origin} begin a cluster, others join one; set one")
@@ -205,11 +205,11 @@ def _check_cluster(given: dict[str, Given], mistakes: Mistakes) -> None:
 
 
 def _check_tls(given: dict[str, Given], mistakes: Mistakes) -> None:
-    """Mistakes about certificates that only the rest of the config shows."""
+    """Add mistakes about certificates that depend on other settings."""
     if "tls_cert" in mistakes.without_value:
         return
     if "tls_cert" not in given:
-        # Clients on this machine may have these in their environment: they alone do not make a broker speak TLS.
+        # Clients on this machine may have these in their environment: alone they do not turn on the broker's TLS.
         for name in ("tls_ca", "tls_key"):
             if name in given and given[name].origin == SETTINGS[name].variable:
                 del given[name]
@@ -224,10 +224,10 @@ def _check_tls(given: dict[str, Given], mistakes: Mistakes) -> None:
 
 
 def _is_elsewhere(listen: Address, listed: Address) -> bool:
-    """Whether who listens there is not at the address of the list, as far as that can be told without asking."""
+    """True if a broker listening there is not at the listed address, as far as known without name resolution."""
     if listen.is_any or as_reached(listen) == as_reached(listed):
         return False
-    return listen.port != listed.port or (listen.is_literal and listed.is_literal)  # a name may stand for anything
+    return listen.port != listed.port or (listen.is_literal and listed.is_literal)  # a name may resolve to anything
 
 
 def _check_reach(given: Mapping[str, Given], others: Iterable[Address], mistakes: Mistakes) -> None:

@@ -1,29 +1,29 @@
-"""One client's connection, or another broker's: frames in, answers out (`output.py`).
+"""Connection of one client or of another broker: reads frames and writes answers (`output.py`).
 
-Rules: nothing here blocks the event loop, and no error of a socket or a file leaves it: it ends this one connection.
-While too many requests are open or too much waits to be written, no further request is read: the client's own socket
-fills, and nobody's memory does. A frame that does not come whole with one small read takes its size out of the buffers
-that all connections share before more of it is read, and waits unread while there is no room. Frames are taken one by
-one, when the server says so: pipelined requests of one client hold up neither the others nor NATS. While nothing is
-read, no time of the client's runs. A client that closes its sending half is answered what it has asked, then closed; it
-gives way where its place is needed, for one that has gone away looks the same until something is sent.
+Rules: nothing here blocks the event loop. Socket and file errors never leave this module; they close this one
+connection. Backpressure: while too many requests are open or too many bytes wait to be written, no request is read, so
+the client's socket fills and not the broker's memory. A frame that does not arrive whole with one small read reserves
+its size in the buffers shared by all connections before more of it is read, and waits unread while there is no room.
+Frames are taken one by one when the server grants a turn: pipelined requests of one client delay neither others nor
+NATS. The client's time-outs do not run while nothing is read. A half-closed client gets its pending answers, then is
+closed; its connection may be closed earlier to make room, since a disconnected client looks the same until we send.
 
-Who is there, and may ask what, is `greeting`'s to say. With peer hello a connection becomes that of another broker:
-only then are requests between brokers taken. It has buffers and numbers of its own, so that no client is in its way,
-and must not be silent: a broker always has something to say. If its peer hello is refused, it is closed. The first
-frame of a connection says whether all that follow, and the answers, have checksums; between brokers they must.
+`greeting` decides who the peer is and what it may request. A peer hello makes this the connection of another broker;
+only then are requests between brokers accepted. Such a connection has buffers and limits of its own, so that clients
+do not delay it, and must not be silent: an idle broker sends peer hellos. If its peer hello is refused, it
+is closed. The first frame decides whether all following frames and answers have checksums; between brokers they must.
 
 | what                                   | what happens                                                     |
 |----------------------------------------|------------------------------------------------------------------|
 | malformed, damaged or oversized frame  | an error frame, then the connection is closed                    |
-| no hello within HELLO_TIMEOUT_MS       | closed, also if some of it came                                  |
+| no hello within HELLO_TIMEOUT_MS       | closed, also if a part of it arrived                             |
 | no login within LOGIN_TIMEOUT_MS       | closed; between its requests a client may be silent: it hashes   |
 | half a frame of a login, then silence  | closed after HELLO_TIMEOUT_MS                                    |
 | half a frame and then silence          | closed after WRITE_STALL_MS_MAX                                  |
 | half a frame, and the rest slowly      | closed after that and its size at TRANSFER_BYTES_PER_S_MIN       |
 | answers that the client does not take  | closed after WRITE_STALL_MS_MAX without progress (see `Output`)  |
-| a login that counts no more            | its requests are refused; closed after REVOKED_IDLE_MS without   |
-| a broker that says nothing             | closed after PEER_SILENCE_MS_MAX                                 |
+| a login that is not valid any more     | its requests are refused; closed after REVOKED_IDLE_MS idle      |
+| a broker that is silent                | closed after PEER_SILENCE_MS_MAX                                 |
 | no memory or file left for an answer   | `overloaded`                                                     |
 """
 
@@ -65,25 +65,24 @@ _READ_BYTES = 256 * limits.KIB
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Caller:
-    """One open request: where its answer goes."""
+    """One open request and the destination of its answer."""
 
     connection: Connection
-    frame: Frame  # its head; the rest is not kept
-    since_us: int = 0  # when it came, elapsed
+    frame: Frame  # only the head; body and raw are dropped
+    since_us: int = 0  # arrival, elapsed time
 
     @property
     def api(self) -> int:
-        """The number of the request."""
+        """Number of the requested API."""
         return self.frame.api
 
     @property
     def correlation_id(self) -> int:
-        """That of the request."""
         return self.frame.correlation_id
 
 
 class Connection:
-    """See the module's rules. Owns its socket."""
+    """One connection of a client or broker; owns its socket."""
 
     def __init__(
         self,
@@ -96,10 +95,12 @@ class Connection:
         *,
         is_here: bool = False,
     ) -> None:
-        """`overload`: why it is taken only if it is that of another broker; `is_here`: it comes from this machine."""
+        """Create a connection. `overload`: the error for a client that is above the connection limit; `is_here`: the
+        peer is on this machine.
+        """
         self.peer = peer
         self.open_requests: dict[int, Caller] = {}
-        self.data_dir_id = self.process = ""  # of a peer, once it has said who it is
+        self.data_dir_id = self.process = ""  # of a broker, from its peer hello
         self.transport = transport
         self._owner = owner
         self._elapsed_us = elapsed_us
@@ -110,34 +111,35 @@ class Connection:
         self._files = UsersBudget(owner.files)
         self._output = Output(transport, self._buffers, self._files, elapsed_us)
         self._cipher: FrameCipher | None = None  # from a broker's login on
-        self._closing = False  # no more requests; closed once the output is written
+        self._closing = False  # no more requests are taken; closed once the output is written
         self._shut = False
         self._closed = False
         self._watch = Watch(loop, transport, self._readable, self._writable)
-        self._in_line = False  # `take_frame` will be called
-        self._ended = False  # the client sends no more
+        self._in_line = False  # queued at the server: `take_frame` will be called
+        self._ended = False  # the client has closed its sending half
         self._refused_as_nobody = 0
-        self._waiting: Waiting | None = None  # for room in the broker's buffers
-        self._reserved_bytes = 0  # of them, for the frame that has begun
+        self._waiting: Waiting | None = None  # for room in the shared buffers
+        self._reserved_bytes = 0  # of the shared buffers, for the frame being read
         self._made_us = self._last_read_us = elapsed_us()
-        self._looked_us = 0  # when it was seen last that its login counts, while it asks for nothing
-        self._frame_start_us: int | None = self._last_read_us  # since when the rest of a frame is awaited, or the hello
-        self._paused_us = self._last_read_us  # since when nothing is read, if so
+        self._looked_us = 0  # last check that the login is still valid, while idle
+        # start of the incomplete frame, or of the wait for the hello
+        self._frame_start_us: int | None = self._last_read_us
+        self._paused_us = self._last_read_us  # since when nothing is read
         self._set_reading(True)
 
     @property
     def who(self) -> Principal | None:
-        """Who has logged in; None: nobody."""
+        """The user that has logged in, or None."""
         return self.greeting.who
 
     @property
     def broker_id(self) -> BrokerId | None:
-        """Of a peer, once it has said who it is."""
+        """Id of the other broker, from its peer hello; None for a client."""
         return self.greeting.broker_id
 
     @property
     def is_peer(self) -> bool:
-        """Whether its peer hello was answered."""
+        """True if the peer hello was answered."""
         return self.greeting.is_peer
 
     # Reading
@@ -146,7 +148,7 @@ class Connection:
         if wanted != self._watch.reading and not self._closed:
             now_us = self._elapsed_us()
             if wanted:
-                # The pause was ours. A frame keeps the time that it had used: pauses give a slow client none.
+                # This side paused. A frame keeps the time it had used, so that pauses give a slow client no extra time.
                 self._last_read_us = now_us
                 if self._frame_start_us is not None:
                     self._frame_start_us = min(now_us, self._frame_start_us + now_us - self._paused_us)
@@ -156,11 +158,11 @@ class Connection:
 
     def _readable(self) -> None:
         if self._in_line:
-            self._set_reading(False)  # until what has been read is taken
+            self._set_reading(False)  # until the bytes read so far are taken
             return
         missing = self._decoder.missing_bytes if self._reserved_bytes else None
         try:
-            # Never beyond the end of a frame that has its place: what lies behind it has none yet.
+            # Never read beyond a frame with a reservation: the bytes behind it have none yet.
             data = self.transport.recv(limits.UNRESERVED_READ_BYTES if missing is None else min(missing, _READ_BYTES))
         except (BlockingIOError, InterruptedError):
             return
@@ -177,10 +179,10 @@ class Connection:
             self._look_for_frames()
             return
         if self._closing:
-            return  # what a refused client goes on sending is thrown away until it hears why
+            return  # discard input of a refused client until it gets the error
         self._last_read_us = self._elapsed_us()
         self._decoder.receive(data)
-        self._look_for_frames(at_once=self.is_peer)  # acks may wait for what another broker asks
+        self._look_for_frames(at_once=self.is_peer)  # acks may wait for requests of another broker
 
     def _look_for_frames(self, *, at_once: bool = False) -> None:
         if not self._in_line and self._waiting is None and not self._closed:
@@ -188,7 +190,7 @@ class Connection:
             self._owner.frames_waiting(self, at_once=at_once)
 
     def take_frame(self) -> None:
-        """Take one request if a whole one is there, and get in line again; else read on."""
+        """Take one complete request and queue again; without a complete one, read on."""
         self._in_line = False
         if self._closed:
             return
@@ -221,7 +223,7 @@ class Connection:
             self._look_for_frames()
 
     def _await_rest(self) -> None:
-        """Read on; of a frame whose length is known only once all of it has its place in the buffers."""
+        """Read on; once the frame's length is known, only after it is reserved in the shared buffers."""
         if self._ended:
             if not self.open_requests and not self._output:
                 self.close()
@@ -259,7 +261,7 @@ class Connection:
         if self._output.waiting_bytes > limits.WRITE_QUEUE_BYTES_MAX:
             return True
         if self.is_peer:
-            # Its next request must not wait for the many small pieces of an answer; `bytes_max` bounds them.
+            # A broker's next request must not wait for the many small parts of an answer; `bytes_max` bounds them.
             return len(self.open_requests) >= limits.PEER_REQUESTS_MAX + 1
         return (
             len(self.open_requests) >= limits.IN_FLIGHT_REQUESTS_MAX or len(self._output) > limits.WRITE_QUEUE_PARTS_MAX
@@ -300,7 +302,7 @@ class Connection:
             self._decoder.body_bytes_max = limits.REQUEST_BODY_BYTES_MAX + added
         if answer is not None:
             self._send_response(caller, answer, None)
-            self._cipher = greeting.cipher  # that answer was the last in clear
+            self._cipher = greeting.cipher  # the answer above was the last one in clear text
             if self.who is not None:
                 self._count_for(sharer_of(self.who))
             self._owner.login_answered(self)
@@ -320,24 +322,24 @@ class Connection:
         self._owner.request_received(caller, request, frame.raw)
 
     def _count_for(self, user: str) -> None:
-        """What it holds is that user's from now on."""
+        """Account this connection's buffers and files to `user` from now on."""
         assert not self._reserved_bytes  # a whole frame has just been taken
         assert self._waiting is None
         self._buffers, self._files = self._buffers.of(user), self._files.of(user)
         self._output.use(self._buffers, self._files)
 
     def _introduced(self, broker_id: BrokerId) -> None:
-        """The other side is a broker, as it says."""
+        """Account this connection to the broker named in the peer hello."""
         if self.broker_id is None:
             assert not self._reserved_bytes  # a whole frame has just been taken
             self.greeting.introduced(broker_id)
             self._buffers = UsersBudget(self._owner.peer_buffers)
             self._output.use(self._buffers, self._files)
-            with contextlib.suppress(OSError):  # it has gone already; that shows
+            with contextlib.suppress(OSError):  # disconnected already; the next read finds it
                 watch_peer(self.transport.sock)
 
     def _refuse(self, frame: Frame, error: RemoteError) -> None:
-        """Say what was wrong and close: after a frame that cannot be trusted, nothing else can."""
+        """Send the error and close: after a frame that cannot be trusted, the rest of the stream cannot be either."""
         self._begin_end()
         self._give_reserved()
         self._send_error(Caller(self, frame), error)
@@ -346,7 +348,7 @@ class Connection:
     # Writing
 
     def reply(self, caller: Caller, response: Response | RemoteError, payload: Payload, looked_bytes: int = 0) -> None:
-        """Answer one open request, for which so much was looked through."""
+        """Answer one open request; `looked_bytes` is how many bytes the broker scanned for it."""
         if self._closed or self.open_requests.pop(caller.correlation_id, None) is not caller:
             return
         if isinstance(response, RemoteError):
@@ -357,7 +359,7 @@ class Connection:
                 self._is_nobody(response)
             elif response.code == ErrorCode.NOT_AUTHORIZED:
                 self._owner.denied(caller, response)
-            # Whoever logs in anew does it on another connection, and ends this one once what is in flight is answered.
+            # A client that logs in again does so on another connection and closes this one once it has its answers.
             if caller.api == Api.PEER_HELLO or self._refused_as_nobody > limits.IN_FLIGHT_REQUESTS_MAX:
                 self.finish()
         else:
@@ -370,7 +372,7 @@ class Connection:
             self._look_for_frames()
 
     def _is_nobody(self, refusal: RemoteError) -> None:
-        """What was logged in with counts no more: fetches that wait need not wait for that."""
+        """Answer waiting fetches at once if the login is not valid any more."""
         self._refused_as_nobody += 1
         waiting = [one for one in self.open_requests.values() if one.api == Api.FETCH]
         for one in waiting:
@@ -398,7 +400,7 @@ class Connection:
         if self._cipher is None:
             head = encode_answer(caller.frame, response, raw_bytes, memory if is_in_memory else None)
         if is_in_memory and 0 < raw_bytes <= limits.JOINED_ANSWER_BYTES_MAX:
-            head, pieces = b"", (b"".join((head, *memory)),)  # one call to the kernel
+            head, pieces = b"", (b"".join((head, *memory)),)  # one system call
         try:
             parts = self._output.prepare(*pieces)
         except OSError as error:
@@ -408,7 +410,7 @@ class Connection:
             text = "too many clients have not taken their answers yet; ask again in a moment"
             self._send_error(caller, RemoteError(ErrorCode.OVERLOADED, text))
             return
-        if self._cipher is not None:  # only now, when it is known that it is sent
+        if self._cipher is not None:  # encrypt only once it is certain to be sent: the cipher counts frames
             (head,) = self._encrypted(self._cipher, caller.frame, response, clear_bytes=raw_bytes)
         self._output.send(head, parts)
         self._flush()
@@ -437,7 +439,7 @@ class Connection:
             self._writable()
 
     def _writable(self) -> None:
-        """Write one turn's worth; called at once, and by the loop while there is more."""
+        """Write one turn's worth; called directly, and by the loop while there is more."""
         try:
             written = self._output.write()
         except OSError as error:
@@ -467,7 +469,7 @@ class Connection:
         self._owner.read_ahead(cold.read, done, sharer_of(self.who))
 
     def _fail(self, error: OSError) -> None:
-        """Nothing more can be sent: an answer is broken off in the middle."""
+        """Close after a write error; an answer may be cut off in the middle."""
         if isinstance(error, RangeError):
             _log.error("closing %s: %s", self.peer, error.strerror)
         elif not isinstance(error, ConnectionError):
@@ -477,7 +479,7 @@ class Connection:
     # The end
 
     def overdue(self, now_us: int) -> str | None:
-        """For the server's sweep: why the client need not be waited for any longer, None if it is in time."""
+        """Return why the server's sweep should close this connection; None if it meets its time-outs."""
         owes_bytes = self.greeting.is_new or self._decoder.in_frame or self._closing
         if owes_bytes and (self._watch.reading or self._closing):
             patience_ms = limits.WRITE_STALL_MS_MAX if self.greeting.is_open else limits.HELLO_TIMEOUT_MS
@@ -494,11 +496,13 @@ class Connection:
         if self._output.is_stalled(now_us):
             return f"it took no answer for {limits.WRITE_STALL_MS_MAX} ms, or too little of it"
         if self._is_revoked(now_us):
-            return "what it has logged in with counts no more, and it asks for nothing"
+            return "its login is not valid any more, and it is idle"
         return None
 
     def _is_revoked(self, now_us: int) -> bool:
-        """Whether it only holds a place, of a user that is gone, say; looked at seldom, for there may be very many."""
+        """True if an idle connection's login is not valid any more; checked rarely, since there may be many
+        connections.
+        """
         idle_since_us = max(self._last_read_us, self._looked_us)
         if self.who is None or self.open_requests or now_us - idle_since_us <= limits.REVOKED_IDLE_MS * 1_000:
             return False
@@ -506,14 +510,14 @@ class Connection:
         return not self._owner.guard.counts(self.who)
 
     def finish(self) -> None:
-        """Take no more requests; close once what is queued is written."""
+        """Take no more requests; close once the queued output is written."""
         self._begin_end()
         if not self._output:
             self.close()
 
     def _begin_end(self) -> None:
         self._closing = True
-        # From now on the client has time to take its answers: that it was not read before may have been our doing.
+        # The client gets a fresh time-out for its answers: this side may have paused reading before.
         self._last_read_us = self._elapsed_us()
         self._frame_start_us = None
 
@@ -521,8 +525,8 @@ class Connection:
         if self._ended:
             self.close()
             return
-        # Closing a socket with unread input resets it, and the error frame would be lost with it: so say that nothing
-        # more comes, and let the client (or the sweep) close.
+        # Closing a socket with unread input resets it and loses the error frame: shut down the sending half and let the
+        # client, or the sweep, close.
         if not self._shut:
             self._shut = True
             try:
@@ -531,14 +535,14 @@ class Connection:
                 self.close()
 
     def give_way(self) -> None:
-        """Say why, as far as that goes at once, and close."""
+        """Send the overload error if the socket takes it at once, then close."""
         if self._overload is not None and not self._closed:
-            with contextlib.suppress(OSError):  # it is closed in any case
+            with contextlib.suppress(OSError):  # closed in any case
                 self.transport.send(encode_error(Api.HELLO, 1, 0, self._overload))
         self.close()
 
     def close(self) -> None:
-        """Close now. Twice is fine."""
+        """Close now; idempotent."""
         if self._closed:
             return
         self._watch.close()
@@ -548,6 +552,6 @@ class Connection:
             self._buffers.leave(self._waiting)
             self._waiting = None
         self._give_reserved()
-        with contextlib.suppress(OSError):  # of the network; it is closed all the same
+        with contextlib.suppress(OSError):  # network errors do not matter here
             self.transport.close()
         self._owner.connection_closed(self)

@@ -1,4 +1,4 @@
-"""What a connection wants of the server that it belongs to."""
+"""Interface of the server that connections use."""
 
 from __future__ import annotations
 
@@ -21,53 +21,55 @@ class ConnectionOwner(Protocol):
     """The server that a connection belongs to."""
 
     buffers: SharedBudget
-    """Bytes of memory for half-received frames and answers."""
+    """Memory for incomplete frames and for answers."""
     peer_buffers: SharedBudget
-    """The same for brokers."""
+    """The same for connections of brokers."""
     files: SharedBudget
     """Files that answers hold open."""
     requests: RequestMeters
-    """What is counted of requests."""
+    """Latencies and errors of requests."""
 
     def frames_waiting(self, connection: Connection, *, at_once: bool = False) -> None:
-        """Call its `take_frame` once, in its turn; `at_once`: before this returns, unless others are in line."""
+        """Call the connection's `take_frame` once, in its turn; `at_once`: before returning, unless others
+        are queued.
+        """
 
     def request_received(self, caller: Caller, request: Request, raw: bytes | memoryview) -> None:
-        """A sound request; exactly one `reply` must follow."""
+        """Handle a valid request; exactly one `reply` must follow."""
 
     guard: Guard
-    """Who has to prove what."""
+    """Authentication of clients and brokers."""
 
     def login_failed(self, connection: Connection, error: RemoteError) -> None:
-        """Somebody did not prove who he is; the connection is closed."""
+        """A login has failed; the connection is closed."""
 
     def denied(self, caller: Caller, error: RemoteError) -> None:
-        """Somebody has asked for what he may not do."""
+        """A request was refused for lack of permission."""
 
     def login_answered(self, connection: Connection) -> None:
-        """It has come further in a login; to its end, if `who` is there."""
+        """A login has advanced; it is complete if `who` is set."""
 
     def peer_refused(self, connection: Connection, hello: PeerHelloRequest) -> RemoteError | None:
-        """Why it cannot be who it says; None if it may."""
+        """Return why this peer hello is refused, or None."""
 
     def peer_came(self, connection: Connection, broker_id: BrokerId) -> None:
-        """It is that broker's from now on."""
+        """The connection belongs to that broker from now on."""
 
     usage: Usage
-    """What users have used."""
+    """Recent use by users, for quotas."""
 
     def frame_damaged(self, connection: Connection, error: RemoteError) -> None:
-        """What came on a connection with checksums cannot be what was sent; it is closed."""
+        """A checksum of a frame does not match; the connection is closed."""
 
     def callers_gone(self, callers: list[Caller]) -> None:
-        """These need no answer any more."""
+        """These requests need no answer any more."""
         ...
 
     def half_closed(self, connection: Connection) -> None:
-        """Its client sends nothing more, and is owed answers; or it has gone away, which looks the same."""
+        """The client has closed its sending half and is owed answers; or it has disconnected, which looks the same."""
 
     def connection_closed(self, connection: Connection) -> None:
-        """The end of it; `connection.open_requests` will not be answered."""
+        """The connection is closed; `connection.open_requests` will not be answered."""
 
     def read_ahead(self, run: Callable[[], None], done: Callable[[Exception | None], None], user: str = "") -> None:
-        """Have a disk thread `run`, for a user, then call `done` on the loop."""
+        """Run `run` on a disk thread on behalf of `user`, then call `done` on the loop."""

@@ -1,16 +1,17 @@
-"""The data directory: whose it is, which format it has, and that one broker at a time uses it.
+"""The data directory: identity, format, and exclusive use by one broker.
 
     penstock.json   {"format": 1, "id": "<random, made once>", "broker_id": 1, "cluster_id": "<once it is known>",
                      "guards": ["raft/synced", …], "crc32c": "<of all else>"}
-    LOCK            holds the process id of the broker that runs, for people
+    LOCK            process id of the running broker, for people
 
-What broker it is, and of which cluster, is said once and for all: another one's data must not be taken for ours. A
-directory that says no broker_id is that of broker 1: it was made when a broker was always alone.
+Broker id and cluster id are set once: another broker's data must not be mistaken for this one's. A directory without a
+broker_id belongs to broker 1: it was made by a version without clusters.
 
-One that is made here is its owner's alone, whatever the umask lets others do: all that is in it is closed by that. One
-that is there is left as it is; where others can look into it, that is said.
+A directory created here is accessible to its owner only, whatever the umask, which protects everything in it. An
+existing one keeps its mode; if others can read it, a warning is logged.
 
-The directory itself is held with flock(2): a file in it could be removed or replaced, and two brokers hold one each.
+The lock is a flock(2) on the directory itself: a lock file in it could be removed or replaced, and two brokers hold one
+each.
 """
 
 from __future__ import annotations
@@ -45,9 +46,9 @@ DATA_FORMAT = 1
 _IDENTITY = "penstock.json"
 _LOCK = "LOCK"
 MACHINE_FILE = "brokers.json"
-"""What a directory has in which several brokers of one machine have theirs: `machine_dir`."""
+"""The file of a directory that contains the data directories of one machine's brokers: see `machine_dir`."""
 _OWN = frozenset({_LOCK, f"{_IDENTITY}.new", f"{MACHINE_FILE}.new"})
-# What file systems and desktops put into the root of a mount; nobody's data is there.
+# Created by file systems and desktops in the root of a mount; not user data.
 _FOREIGN = re.compile(
     r"lost\+found|\.snapshots?|\.zfs|\.Trash(es|-\d+)?|\.DS_Store|\.fseventsd|\.Spotlight-V100|" + NFS_LEFTOVER
 )
@@ -59,29 +60,29 @@ _FIRST_BROKER = BrokerId(1)
 
 
 class _Identity(msgspec.Struct, frozen=True):
-    """What penstock.json says, as far as this version knows."""
+    """The fields of penstock.json known to this version."""
 
     format: Annotated[int, msgspec.Meta(ge=1)]
     id: Annotated[str, msgspec.Meta(min_length=1)]
     broker_id: Annotated[int, msgspec.Meta(ge=1)] = 1
     cluster_id: str = ""
-    guards: tuple[str, ...] = ()  # files that were there once (`node/losses.py`); an earlier version noted none
-    crc32c: str = ""  # of all else, as `_checksum` takes it; an earlier version wrote none
+    guards: tuple[str, ...] = ()  # files that have existed (`node/losses.py`); earlier versions did not record them
+    crc32c: str = ""  # of all other fields, see `_checksum`; earlier versions wrote none
 
 
 @dataclass(slots=True)
 class DataDir:
-    """A data directory that this process holds."""
+    """A data directory locked by this process."""
 
     path: Path
     id: str
     broker_id: BrokerId
     cluster_id: str  # empty: not known yet
-    guards: frozenset[str]  # files of `node/losses.py` that were there once
+    guards: frozenset[str]  # files of `node/losses.py` that have existed
     _folder: int
 
     def remember_cluster(self, cluster_id: str) -> None:
-        """Say for good which cluster this is of. OperationalError if it is of another, or cannot be written; blocking.
+        """Persist the cluster id (blocking). Raise OperationalError if another one is set, or on a write error.
 
         May be called in a thread, by one at a time.
         """
@@ -98,12 +99,12 @@ class DataDir:
             known = json.loads(read_whole(self.path / _IDENTITY, limits.IDENTITY_BYTES_MAX))
             _write(self.path, {**known, "broker_id": self.broker_id, "cluster_id": cluster_id})
         except (OSError, ValueError) as error:
-            text = f"cannot note in {self.path / _IDENTITY} which cluster it is of: {error}"
+            text = f"cannot record the cluster id in {self.path / _IDENTITY}: {error}"
             raise OperationalError(text) from error
         self.cluster_id = cluster_id
 
     def remember_guards(self, names: Iterable[str]) -> None:
-        """Note which of these files are there, so that a start tells if they are not any more. OSError, ValueError."""
+        """Record which of these files exist, so that a start can detect a missing one. Raise OSError or ValueError."""
         found = self.guards | {name for name in names if (self.path / name).exists()}
         if found != self.guards:
             known = json.loads(read_whole(self.path / _IDENTITY, limits.IDENTITY_BYTES_MAX))
@@ -111,12 +112,12 @@ class DataDir:
             self.guards = found
 
     def release(self) -> None:
-        """Let another broker have it."""
+        """Unlock the directory."""
         os.close(self._folder)
 
 
 def take_data_dir(path: Path, broker_id: BrokerId = _FIRST_BROKER) -> DataDir:
-    """Make the directory where it is missing, and hold it for that broker. OperationalError: it cannot be used."""
+    """Create the directory if missing, and lock it for that broker. Raise OperationalError if it cannot be used."""
     folder = hold_folder(path)
     try:
         identity = _identity(path, broker_id)
@@ -127,7 +128,9 @@ def take_data_dir(path: Path, broker_id: BrokerId = _FIRST_BROKER) -> DataDir:
 
 
 def hold_folder(path: Path) -> int:
-    """Make the directory where it is missing, and hold it until its number is closed. OperationalError: in use."""
+    """Create the directory if missing, and lock it until the returned descriptor is closed. Raise OperationalError if
+    in use.
+    """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.mkdir(mode=_MODE, exist_ok=True)
@@ -145,12 +148,12 @@ def hold_folder(path: Path) -> int:
 
 
 def has_identity(path: Path) -> bool:
-    """Whether it is the data directory of a broker."""
+    """True if the directory is a broker's data directory."""
     return (path / _IDENTITY).exists()
 
 
 def check_is_free(path: Path) -> None:
-    """OperationalError if something of somebody's is there."""
+    """Raise OperationalError if the directory contains other files."""
     names = sorted(entry.name for entry in path.iterdir())
     if MACHINE_FILE in names:
         raise OperationalError(
@@ -175,8 +178,8 @@ def _hold(folder: int, path: Path) -> None:
         ) from None
     except OSError as error:
         raise _unusable(path, error) from error
-    with contextlib.suppress(OSError):  # a full disk must not prevent a start for the sake of a note
-        # Without waiting: somebody may have put a FIFO there.
+    with contextlib.suppress(OSError):  # a full disk must not prevent a start because of this file
+        # Non-blocking: the path may be a FIFO.
         note = os.open(lock, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NONBLOCK | os.O_CLOEXEC, _FILE_MODE)
         try:
             os.write(note, f"{os.getpid()}\n".encode())
@@ -252,7 +255,7 @@ def _write(path: Path, content: dict[str, object]) -> None:
 
 
 def write_json(path: Path, name: str, content: dict[str, object]) -> None:
-    """Replace a file of the directory; a crash leaves the old one or the new one. OSError; blocking."""
+    """Replace a file of the directory atomically and durably; raise OSError; blocking."""
     new = path / f"{name}.new"
     descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, _FILE_MODE)
     with os.fdopen(descriptor, "wb") as file:

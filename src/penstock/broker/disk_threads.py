@@ -1,10 +1,9 @@
-"""The threads that wait for the disk, so that the event loop does not.
+"""Disk threads: run blocking disk work off the event loop.
 
-Rules: every lane has threads of its own, so that slow work of one kind never holds up another. In the lane READ, which
-users fill, they take turns (`Turns`): the threads have a few pieces of work ahead, the others wait on the loop. `done`
-is called on the event loop, whatever became of the work. The threads are daemons: a process can end though a disk never
-answers.
-To wake the loop costs more than a small piece of work: what is finished before it looks wakes it once.
+Rules: every lane has threads of its own, so that slow work of one kind does not delay another. In the lane READ, which
+users fill, work is scheduled round-robin by user (`Turns`): the threads have a few tasks queued, the others wait on the
+loop. `done` is called on the event loop, whatever the result. The threads are daemons: a process can end although a
+disk never answers. Waking the loop costs more than a small task: all that is finished before it runs wakes it once.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _Work = tuple[Callable[[], None], _Back]
 
 
 class TimedWork:
-    """Work that is measured where it is done: what it waits for a thread does not count."""
+    """Work that measures its own run time, without the time in the queue."""
 
     __slots__ = ("_run", "took_us")
 
@@ -34,7 +33,6 @@ class TimedWork:
         self.took_us = 0
 
     def __call__(self) -> None:
-        """Do it."""
         begun_ns = time.perf_counter_ns()
         try:
             self._run()
@@ -43,18 +41,18 @@ class TimedWork:
 
 
 class DiskThreads:
-    """`threads` of them for each lane; they begin at once and end after `close`."""
+    """The thread pools: `threads` for each lane, which start at once and end after `close`."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, threads: int) -> None:
-        self.open_count = 0  # pieces of work that have not come back
+        self.open_count = 0  # tasks that have not completed
         self._loop = loop
         self._threads = threads
         self._finished: deque[tuple[_Back, BaseException | None]] = deque()
-        self._told = False  # the loop will look
+        self._told = False  # a wake-up of the loop is pending
         self._idle = asyncio.Event()
         self._idle.set()
-        self._ahead_max = threads * limits.DISK_WORK_AHEAD  # pieces of work that the threads of a lane have
-        self._reads = 0  # of them in READ
+        self._ahead_max = threads * limits.DISK_WORK_AHEAD  # tasks queued to the threads of a lane
+        self._reads = 0  # of those in READ
         self._waiting: Turns[_Work] = Turns()  # the rest of READ
         self._queues: dict[Lane, SimpleQueue[_Work | None]] = {lane: SimpleQueue() for lane in Lane}
         for lane, queue in self._queues.items():
@@ -65,7 +63,7 @@ class DiskThreads:
     def submit(
         self, lane: Lane, run: Callable[[], None], done: Callable[[Exception | None], None], user: str = ""
     ) -> None:
-        """Have a thread `run`, for a user; then `done` hears on the loop how it went."""
+        """Have a thread run `run` for a user; then call `done` on the loop with its error or None."""
         self.open_count += 1
         self._idle.clear()
 
@@ -92,11 +90,11 @@ class DiskThreads:
             self._queues[Lane.READ].put(self._waiting.take())
 
     async def idle(self) -> None:
-        """Return once nothing is open; what came back may have begun more."""
+        """Return once no task is open; completed tasks may have submitted more."""
         await self._idle.wait()
 
     def close(self) -> None:
-        """Let every thread end when it is done with what it has begun."""
+        """End every thread once it has finished its queue."""
         for queue in self._queues.values():
             for _ in range(self._threads):
                 queue.put(None)
@@ -107,10 +105,10 @@ class DiskThreads:
             error: BaseException | None = None
             try:
                 run()
-            except BaseException as failure:  # noqa: BLE001 (it goes to the loop)
+            except BaseException as failure:  # noqa: BLE001 (passed to the loop)
                 error = failure
             self._finished.append((back, error))
-            del work, run, back, error  # a thread that waits holds nothing
+            del work, run, back, error  # a waiting thread must hold no references
             if not self._told:
                 self._told = True
                 self._tell()
@@ -118,15 +116,15 @@ class DiskThreads:
     def _tell(self) -> None:
         try:
             self._loop.call_soon_threadsafe(self._look)
-        except RuntimeError:  # the loop has been closed: nobody waits any more
+        except RuntimeError:  # the loop is closed: nothing waits any more
             self._finished.clear()
 
     def _look(self) -> None:
-        self._told = False  # first: what is finished from now on is told again
+        self._told = False  # first: work finished from now on needs another wake-up
         try:
             while self._finished:
                 back, error = self._finished.popleft()
                 back(error)
         finally:
-            if self._finished:  # behind one that raised
+            if self._finished:  # after a callback that raised
                 self._tell()

@@ -1,14 +1,14 @@
-"""Secrets that a broker draws by chance: the first administrator's password, a cluster secret, the login to NATS.
+"""Secrets that a broker generates: the first administrator's password, a cluster secret, the login to NATS.
 
-Rules: each is in a file of the data directory that only its owner reads, and is there before anything else is done with
-it; a later start finds it there. A file that does not hold what it should is never replaced. One that others may use is
-warned of, and not refused: in Kubernetes `fsGroup` gives all of a volume to a group at each start.
+Rules: each is in a file of the data directory readable only by its owner, and is persisted before it is used; a later
+start finds it there. A file with unexpected content is never replaced. A file accessible to others causes a warning,
+not an error: in Kubernetes `fsGroup` gives a whole volume to a group at each start.
 
-| file                | holds              | who needs it                                                              |
+| file                | contains           | used by                                                                   |
 |---------------------|--------------------|---------------------------------------------------------------------------|
 | `admin.credentials` | admin:PASSWORD     | the first administrator: `--credentials`                                  |
-| `cluster.secret`    | the cluster secret | brokers of one machine, to prove to each other who they are               |
-| `nats.credentials`  | penstock:PASSWORD  | who publishes through the embedded nats-server: `--nats-creds`            |
+| `cluster.secret`    | the cluster secret | brokers of one machine, to authenticate to each other                     |
+| `nats.credentials`  | penstock:PASSWORD  | clients that publish through the embedded nats-server: `--nats-creds`     |
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ NAME = "admin"
 SECRET_FILE = "cluster.secret"
 NATS_USER = "penstock"
 NATS_FILE = "nats.credentials"
-_NATS_PASSWORD = re.compile(r"[A-Za-z0-9_-]{8,128}")  # what stands in nats-server.conf and in a URL as it is
+_NATS_PASSWORD = re.compile(r"[A-Za-z0-9_-]{8,128}")  # needs no quoting in nats-server.conf and in a URL
 
 
 def first_user(password: str, now_us: int, *, salt: bytes) -> User:
-    """The administrator with that password."""
+    """Return the administrator with that password."""
     keys = verifier_of(password, salt, limits.PASSWORD_ITERATIONS)
     credential = Credential(PASSWORD_ID, CredentialKind.PASSWORD, now_us, None, *keys)
     return User(NAME, now_us, (credential,), (Rule(Operation.ADMIN),))
 
 
 def drawn_password(data_dir: Path) -> tuple[str, bool]:
-    """The password in the file of a data directory, made if it is not there; whether it was. OperationalError."""
+    """Return the password in the file of a data directory, and True if it was generated now. Raise OperationalError."""
     file = data_dir / ADMIN_CREDENTIALS_FILE
     text, is_new = _drawn(file, f"{NAME}:{secrets.token_urlsafe(24)}")
     name, _, password = text.partition(":")
@@ -59,7 +59,7 @@ def drawn_password(data_dir: Path) -> tuple[str, bool]:
 
 
 def shared_secret(folder: Path) -> str:
-    """The secret that brokers of one machine share, made if it is not there. OperationalError."""
+    """Return the secret shared by the brokers of one machine, generated if missing. Raise OperationalError."""
     file = folder / SECRET_FILE
     secret = _drawn(file, secrets.token_urlsafe(32))[0]
     if len(secret) < limits.CLUSTER_SECRET_CHARS_MIN:
@@ -68,7 +68,7 @@ def shared_secret(folder: Path) -> str:
 
 
 def nats_password(folder: Path) -> str:
-    """The password of the embedded nats-server's only user, made if it is not there. OperationalError."""
+    """Return the password of the embedded nats-server's only user, generated if missing. Raise OperationalError."""
     file = folder / NATS_FILE
     text, is_new = _drawn(file, f"{NATS_USER}:{secrets.token_urlsafe(24)}")
     name, _, password = text.partition(":")
@@ -83,13 +83,13 @@ def nats_password(folder: Path) -> str:
 
 
 def embedded_password(folder: Path, broker_dirs: Iterable[Path], *, auth: bool) -> str | None:
-    """The password of the embedded nats-server; None without `auth`, unless one of the brokers knows users."""
+    """Return the password of the embedded nats-server; None without `auth`, unless one of the brokers has users."""
     is_guarded = auth or any((one / GUARDED_PATH).exists() for one in broker_dirs)
     return nats_password(folder) if is_guarded else None
 
 
 def _drawn(file: Path, text: str) -> tuple[str, bool]:
-    """The file's content and False; or, if there is no file, write `text` into one and return it and True."""
+    """Return the file's content and False; if there is no file, write `text` to it and return it and True."""
     try:
         found = text_of(read_whole(file, limits.CREDENTIALS_FILE_BYTES_MAX)).strip()
     except FileNotFoundError:
@@ -109,7 +109,7 @@ def _drawn(file: Path, text: str) -> tuple[str, bool]:
             opened.flush()
             os.fsync(opened.fileno())
         new.rename(file)
-        RealVfs(file.parent).sync_dir("")  # the metadata may hold what this file alone opens
+        RealVfs(file.parent).sync_dir("")  # the metadata may depend on this secret
     except OSError as error:
         raise OperationalError(f"cannot write {new}, to be renamed: {error.strerror or error}") from error
     return text, True

@@ -1,9 +1,10 @@
-"""The driver: does what the node decides. Holds the event loop's side of one broker together.
+"""Driver: carries out what the node decides and connects it to the event loop of one broker.
 
-Rules: everything happens on one event loop; only disk work runs elsewhere, and comes back to the loop when it is done.
-Events of one turn of the loop are decided one by one and carried out together, so that one sync and one write serve
-all of them. Messages from NATS are carried out at once: a lone message waits for nothing. An answer that cannot be
-given ends its own connection; the rest of the step is done, and disk work in any case: somebody waits for it.
+Rules: everything happens on one event loop; only disk work runs elsewhere, and its completion returns to the loop.
+Events of one loop turn are decided one by one and carried out together, so that one fsync and one write serve all of
+them. Messages from NATS are carried out at once, so a lone message is not delayed. A reply that cannot be sent closes
+its own connection; the rest of the step is still done. Disk work is always submitted, because other requests wait for
+it.
 """
 
 from __future__ import annotations
@@ -47,18 +48,17 @@ _log = logging.getLogger("penstock.broker")
 
 _SWEEP_US = 1_000_000
 _TIMER_US_MIN = 1_000
-_PLAN_US = 3_000  # so late may be noticed that something is due sooner than was planned
+_PLAN_US = 3_000  # Longest delay until a deadline earlier than the planned one is noticed.
 _NEVER_US = 2**63
-_LEAVE_SHARE = 0.2  # of the time that a stop may take
+_LEAVE_SHARE = 0.2  # Share of the stop time-out for each of the two hand-overs to other brokers.
 
 
 def wall_clock() -> Now:
-    """The time of this machine."""
     return Now(time.time_ns() // 1_000, time.monotonic_ns() // 1_000)
 
 
 def _monotonic_us() -> int:
-    """What `wall_clock` has as elapsed time, for less: it is asked with every read and every batch."""
+    """Elapsed time of `wall_clock` without the wall time: cheaper, because every read and batch calls it."""
     return time.monotonic_ns() // 1_000
 
 
@@ -67,7 +67,9 @@ def _raise(error: BaseException) -> None:
 
 
 class Driver:
-    """Node, disk threads, link, server and peers of one broker. The latter three are set before the node starts."""
+    """Joins the node, disk threads, NATS link, server and peers of one broker. The caller sets the last three before
+    the node starts.
+    """
 
     link: NatsLink
     server: Server
@@ -86,94 +88,93 @@ class Driver:
         remember_cluster: Callable[[str], None] = lambda cluster_id: None,
         failed: Callable[[BaseException], None] = _raise,
     ) -> None:
-        """`remember_cluster` keeps the cluster's id for good, in a disk thread; `failed` hears why we must stop."""
+        """Create the driver; `remember_cluster` persists the cluster id (on a disk thread), `failed` receives fatal
+        errors.
+        """
         self._node = node
         self._remember_cluster = remember_cluster
         self._failed = failed
         self.tracing: Tracing | None = None
         self._loop = loop
         self._clock = clock
-        self.elapsed_us = _monotonic_us if clock is wall_clock else lambda: clock().elapsed_us  # for waits
+        self.elapsed_us = _monotonic_us if clock is wall_clock else lambda: clock().elapsed_us  # for measuring waits
         self._threads = DiskThreads(loop, disk_threads)
         self._complaints = Complaints()
         self._in_flight_bytes_max = in_flight_bytes_max
         self.has_embedded_nats = embedded_nats
         self._scheduled = False
         self._timer: asyncio.TimerHandle | None = None
-        self._timer_us = _NEVER_US  # when it is due
-        self._plan: asyncio.TimerHandle | None = None  # the timer is about to be planned anew
-        self._seen_us = 0  # the time of the last event
+        self._timer_us = _NEVER_US  # when the timer is due
+        self._plan: asyncio.TimerHandle | None = None  # pending re-planning of the timer
+        self._seen_us = 0  # elapsed time of the last event
         self._next_sweep_us = 0
-        self._barriers: dict[int, int] = {}  # the link's token → the node's
-        self.reading_paused = False  # since too much is in flight
-        self.reconnects = 0  # of connections to NATS that were lost
+        self._barriers: dict[int, int] = {}  # token of the link → token of the node
+        self.reading_paused = False  # because of backpressure: too many bytes in flight
+        self.reconnects = 0  # connections to NATS that were lost
         self.complained = 0
         self.messages_skipped = 0
         self.unanswerable = 0
         self.last_complaint = ""
-        self.link_since_us: int | None = None  # NATS is connected, by the calendar
+        self.link_since_us: int | None = None  # wall clock, since when NATS is connected
         self._stopping = False  # requests are refused
         self._stopped = False
 
     def now(self) -> Now:
-        """The time, from the clock that was given."""
+        """Return the time from the injected clock and record it as the time of the last event."""
         now = self._clock()
         self._seen_us = now.elapsed_us
         return now
 
     @property
     def waits_for(self) -> str:
-        """What the broker waits for before it has its part in the cluster; empty once it has it."""
+        """The reason why the broker has not joined its cluster yet; empty once it has."""
         return self._node.waits_for
 
     @property
     def is_stopping(self) -> bool:
-        """Whether requests are refused because the broker is about to end."""
+        """True if requests are refused because the broker is stopping."""
         return self._stopping or self._stopped
 
     def trace(self, tracing: Tracing) -> None:
-        """Tell it of what is traced, from now on."""
         self.tracing = self._node.meters.tracer = tracing
 
     @property
     def disk_work(self) -> int:
-        """Pieces of work that disk threads have not given back."""
+        """Number of disk tasks that have not completed."""
         return self._threads.open_count
 
     @property
     def stalled_syncs(self) -> int:
-        """Logs of which the disk does not give back a sync."""
+        """Number of logs whose fsync hangs."""
         return self._node.stalled_syncs
 
     def families(self) -> Families:
-        """What is measured of the node."""
+        """Yield the node's metric families."""
         for family in self._node.families(self.now()):
             if family is None:
-                self.schedule()  # what it has begun to read
+                self.schedule()  # to carry out the read that this family has begun
             yield family
         self.schedule()
 
     def have_done(self, lane: Lane, run: Callable[[], None], done: Callable[[Exception | None], None]) -> None:
-        """Have a disk thread `run`; then `done` hears on the loop how it went."""
+        """Run `run` on a disk thread, then call `done` on the loop with its error or None."""
         self._threads.submit(lane, run, done)
 
     # Events
 
     def groups_received(self, groups: dict[int, Group]) -> None:
-        """Messages from NATS."""
         if self._stopping:
-            return  # the drain took too long: they are not stored, nor acked
+            return  # the drain timed out: these messages are neither stored nor acked
         self._node.messages(groups, self.now())
         self.carry_out()
         self._watch_budget()
 
     def link_event(self, event: LinkEvent) -> None:
-        """News of the connection to NATS."""
         now = self.now()
         if isinstance(event, LinkUp):
             self.link_since_us = event.at_us
             self._node.nats_up()
-            self.carry_out()  # at once: whoever asks for a barrier now is behind the node's
+            self.carry_out()  # at once: a barrier requested from now on comes after the node's own
         elif isinstance(event, LinkDown):
             self.link_since_us = None
             self.reconnects += 1
@@ -183,7 +184,7 @@ class Driver:
             if (token := self._barriers.pop(event.token, None)) is not None:
                 self._node.reached(token, now)
         elif isinstance(event, SubscriptionRefused):
-            if event.sid is not None or not event.subject:  # else one that has been ended meanwhile
+            if event.sid is not None or not event.subject:  # otherwise the subscription has been ended meanwhile
                 self._node.refused(event.sid, event.reason, now)
         elif isinstance(event, ServerComplaint):
             self._complain(event, now)
@@ -203,14 +204,14 @@ class Driver:
         self._warn(event.kind.name, f"nats-server complains: {event.text}", now)
 
     def _warn(self, kind: str, text: str, now: Now) -> None:
-        """Log what others can cause, at most one line of a kind in a while."""
+        """Log a warning that a client or peer can trigger, rate-limited per kind."""
         if (line := self._complaints.line(kind, text, now.elapsed_us)) is not None:
             _log.warning("%s", line)
 
     def request_received(self, caller: Caller, request: Request, raw: bytes | memoryview) -> None:
-        """A client asks for something."""
+        """Pass a client's request to the node, or refuse it while the broker stops."""
         if self._stopping:
-            # Else the disk might never become idle, and the node would be asked after its end.
+            # Otherwise the disk might never become idle, and the node would receive requests after its stop.
             caller.connection.reply(caller, RemoteError(ErrorCode.STOPPING, "the broker is stopping"), None)
             return
         try:
@@ -218,63 +219,62 @@ class Driver:
             who = THE_BROKER if is_broker else caller.connection.who
             self._node.request(caller, request, raw, self.now(), who)
         except Exception:  # noqa: BLE001 (reported, and answered)
-            # A mistake in the program that one request has found: it must not take the other clients with it.
-            _log.exception("a mistake in the program, found by a %s request of %s", caller.api, caller.connection.peer)
-            error = RemoteError(ErrorCode.INTERNAL, "the broker made a mistake; its log says which")
+            # A bug triggered by one request must not cost the other clients their connections.
+            _log.exception("internal error (bug) in a %s request of %s", caller.api, caller.connection.peer)
+            error = RemoteError(ErrorCode.INTERNAL, "internal error (bug) of the broker; its log has the details")
             caller.connection.reply(caller, error, None)
 
     def requests_taken(self) -> None:
-        """Carry out what they led to, at once: acks may wait for it."""
+        """Carry out the decisions of these requests at once: acks may wait for them."""
         self._carry_out_at_once()
 
     def callers_gone(self, callers: list[Caller]) -> None:
-        """Nobody waits for these answers any more."""
+        """Drop these requests: their clients have disconnected."""
         self._node.gone(callers)
 
     def peer_came(self, broker_id: BrokerId) -> None:
-        """Another broker has connected: this one need not wait to connect to it."""
+        """Another broker has connected to this one: retry our own connection to it without backoff."""
         self.peers.came(broker_id)
 
     def peer_up(self, broker_id: BrokerId, cluster_id: str) -> None:
-        """Another broker can be asked."""
-        self.carry_out()  # first: what was decided for an earlier connection to it is dropped with that one
+        """A connection to another broker is established."""
+        self.carry_out()  # first: what was decided for an earlier connection is dropped together with that connection
         self._node.peer_up(broker_id, self.now(), cluster_id, is_proven=self.peers.is_proven(broker_id))
         self.schedule()
 
     def peer_refused(self, broker_id: BrokerId, where: str, error: RemoteError) -> None:
-        """Another broker is none of our cluster's, or takes us for none."""
+        """Another broker belongs to another cluster, or refuses this broker for that reason."""
         self._node.peer_refused(broker_id, where, error, self.now())
         self.schedule()
 
     def peer_lost(self, broker_id: BrokerId) -> None:
-        """It cannot be asked any more."""
         self._node.peer_lost(broker_id, self.now())
         self.schedule()
 
     def peer_answered(
         self, broker_id: BrokerId, token: int, response: Response | RemoteError, raw: bytes | memoryview
     ) -> None:
-        """What came of a request to another broker."""
+        """Pass a peer's response to the node."""
         try:
             self._node.answered(broker_id, token, response, raw, self.now())
         except Exception:  # noqa: BLE001 (reported; that connection begins anew)
-            _log.exception("a mistake in the program, found by an answer of broker %d", broker_id)
-            self.peers.cut(broker_id, "its answer found a mistake in the program")
-        self._carry_out_at_once()  # acks may wait for the request that follows it
+            _log.exception("internal error (bug) in an answer of broker %d", broker_id)
+            self.peers.cut(broker_id, "its answer caused an internal error (bug)")
+        self._carry_out_at_once()  # acks may wait for the next request
 
     def peer_receiving(self, broker_id: BrokerId, size_bytes: int) -> None:
-        """A large answer of another broker is on its way."""
+        """A large answer of another broker is being received."""
         self._node.receiving(broker_id, size_bytes, self.now())
 
     def peer_joined(self, response: JoinResponse) -> None:
-        """Some broker has said what the cluster is."""
+        """A broker has answered the join request with the cluster's description."""
         self._node.joined(response, self.now())
         self.schedule()
 
     # Carrying out
 
     def schedule(self) -> None:
-        """Carry out what is decided, once this turn of the loop has decided all it can."""
+        """Carry out all decisions at the end of this loop turn."""
         if not self._scheduled and not self._stopped:
             self._scheduled = True
             self._loop.call_soon(self._scheduled_turn)
@@ -288,23 +288,23 @@ class Driver:
             self.carry_out()
 
     def carry_out(self) -> None:
-        """Do all that the node has decided."""
+        """Carry out all that the node has decided."""
         self._take_steps()
         self._set_timer()
 
     def _take_steps(self) -> None:
         while (step := self._node.take()) is not None:
             self.do(step)
-        if self.tracing is not None:  # what nobody waits for made no step
+        if self.tracing is not None:  # requests without a waiting client make no step
             self.tracing.look()
             self.tracing.answered()
 
     def do(self, step: Step) -> None:
-        """One step, top to bottom."""
+        """Carry out one step, top to bottom."""
         try:
             self._do_on_loop(step)
         finally:
-            # Whatever went wrong before it: a log whose sync is forgotten waits for it for ever.
+            # Even after an error: a log whose fsync is never submitted would wait for it for ever.
             for work in step.disk:
                 self._submit(work)
         for notice in step.notices:
@@ -352,12 +352,12 @@ class Driver:
             caller.connection.reply(caller, response, reply.payload, reply.looked_bytes)
             self.server.requests.answered(caller.api, self.elapsed_us() - caller.since_us)
         except Exception:  # noqa: BLE001 (reported; the other answers must get out)
-            _log.exception("a mistake in the program: %s gets no answer and is closed", caller.connection.peer)
+            _log.exception("internal error (bug): %s gets no answer and is closed", caller.connection.peer)
             caller.connection.close()
 
     def _learn_cluster(self, cluster_id: str) -> None:
         def done(error: Exception | None) -> None:
-            if error is not None:  # somebody else's cluster, most likely: nothing of ours belongs there
+            if error is not None:  # most likely the data directory belongs to another cluster
                 self._failed(error)
 
         self.peers.hello = msgspec.structs.replace(self.peers.hello, cluster_id=cluster_id)
@@ -368,7 +368,7 @@ class Driver:
     def _submit(self, work: DiskWork) -> None:
         def done(error: Exception | None) -> None:
             if self._stopped:
-                return  # it came back too late
+                return  # the node has stopped already
             self._node.complete(work, error, self.now())
             self.schedule()
             self._watch_budget()
@@ -385,11 +385,11 @@ class Driver:
         self._threads.submit(work.lane, timed, measured, work.user)
 
     def read_ahead(self, run: Callable[[], None], done: Callable[[Exception | None], None], user: str = "") -> None:
-        """Have a disk thread read for a client, who may be a user."""
+        """Run a read on a disk thread for a client; `user` is the client's user name, if any."""
         self._threads.submit(Lane.READ, run, done, user)
 
     def reload_certificates(self) -> None:
-        """Somebody has put new ones in their place."""
+        """Reload the TLS certificates (SIGHUP)."""
         if self.tls is not None and not self._stopped:
             self.tls.reload(self.now().wall_us, self.read_ahead)
 
@@ -400,7 +400,7 @@ class Driver:
             self.schedule()
 
     async def disk_idle(self, timeout_s: float) -> bool:
-        """True once no disk work is open and all that came of it is carried out; False if that takes too long."""
+        """Return True once no disk task is open and its results are carried out; False on time-out."""
         return await self._disk_idle(Patience(self._loop.time, timeout_s), 0.0)
 
     async def _disk_idle(self, patience: Patience, keep_s: float) -> bool:
@@ -416,7 +416,7 @@ class Driver:
     # Limits and time
 
     def _watch_budget(self) -> None:
-        """Stop reading NATS at the global limit; read on when half of it is free again."""
+        """Apply backpressure: pause reading from NATS above the global in-flight limit, resume below half of it."""
         in_flight_bytes = self._node.in_flight_bytes
         if not self.reading_paused and in_flight_bytes > self._in_flight_bytes_max:
             self.reading_paused = True
@@ -428,17 +428,19 @@ class Driver:
             self.link.resume_reading()
 
     def _set_timer(self) -> None:
-        """Have the timer planned anew, once for all that happens until then: a lone message does not wait for it."""
+        """Schedule the planning of the timer, once for all events until then, so that a lone message does not pay for
+        it.
+        """
         if self._stopped:
             return
         if self._timer_us <= self._seen_us:
-            self._tick()  # the loop was too busy for it
+            self._tick()  # the loop was too busy to run the timer in time
         elif self._plan is None and self._timer_us > self._seen_us + _PLAN_US:
             self._plan = self._loop.call_later(_PLAN_US / 1e6, self._plan_timer)
 
     def _plan_timer(self) -> None:
         self._cancel_plan()
-        # One that is set for earlier stays, and sets the next when it comes: a batch needs no timer of its own.
+        # An earlier timer stays and sets the next one when it fires: a batch needs no timer of its own.
         wake_us = min(self._node.next_wake_us, self._next_sweep_us)
         if wake_us >= self._timer_us:
             return
@@ -474,7 +476,7 @@ class Driver:
     # The end
 
     async def _others(self, take_over: Callable[[Now, Callable[[], None]], None], timeout_s: float) -> None:
-        """Have other brokers take over; what they have not is served meanwhile."""
+        """Have other brokers take over; this broker serves what they have not taken over yet."""
         done = asyncio.Event()
         take_over(self.now(), done.set)
         self.schedule()
@@ -482,21 +484,21 @@ class Driver:
             _log.warning("no metadata leader answers: others take over when the session of this broker is over")
 
     async def stop(self, timeout_s: float) -> bool:
-        """Let others lead, drain NATS, make all durable, answer who waits, close: `timeout_s` in all, whoever does not
-        play along.
+        """Hand over leaderships, drain NATS, flush, answer open requests and close, all within `timeout_s`.
 
-        False if the disk did not answer in time: then the logs are left as they are, as after a crash, and whoever
-        waits for an answer loses his connection instead of hearing something that may not be true.
+        Return False if the disk did not answer in time. Then the logs stay as after a crash, and waiting clients lose
+        their connections instead of getting an answer that may be false.
         """
         async with Patience(self._loop.time, timeout_s).running() as patience:
             return await self._stop(patience, timeout_s)
 
     async def _stop(self, patience: Patience, timeout_s: float) -> bool:
         self.server.stop_listening()
-        await self._others(self._node.hand_over, timeout_s * _LEAVE_SHARE)  # the metadata, while all is served
+        # the metadata first, while everything is still served
+        await self._others(self._node.hand_over, timeout_s * _LEAVE_SHARE)
         self._node.drain(self.now())
         self.carry_out()
-        # Before it leaves, so that what was published is acked: another leader would not ack what this one has.
+        # Before the leaderships end, so that what was published is acked: another leader would not ack these messages.
         proven_us = self.link.proven_us
         if not await self.link.drain(int(timeout_s * 250)):
             _log.warning("NATS did not confirm the end of the subscriptions; what was on the way was not stored")

@@ -1,8 +1,8 @@
-"""The keys of a broker: from its settings into the data directory as encrypted streams see it, and read again.
+"""Encryption keys of a broker: from the settings into the data directory of encrypted streams, and reloaded.
 
-Rules: keys come from a file or from the environment, are held in memory alone, and appear in no log line. A file that
-others can read is used all the same, and said. What cannot be read again leaves the keys as they were. A key that the
-file does not have any more stays in memory, and that is said: files may need it, and a start would not have it.
+Rules: keys come from a file or the environment, are kept in memory only, and appear in no log line. A key file readable
+by others causes a warning, not an error. If reloading fails, the keys stay. A key removed from the file stays in
+memory, with a warning: data may need it, and the next start would not have it.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ _GONE = (
 def encrypted(
     vfs: Vfs, config: BrokerConfig, loop: asyncio.AbstractEventLoop, were_read: Callable[[], None] = lambda: None
 ) -> Vfs | None:
-    """`vfs` for streams that are encrypted; None: no keys are set. OperationalError.
+    """Return `vfs` for encrypted streams; None if no keys are set. Raise OperationalError.
 
-    From then on SIGHUP has the keys read again, if they are in a file; `were_read` hears of it.
+    From then on SIGHUP reloads the keys if they are in a file, and then calls `were_read`.
     """
     if config.encryption_keys is None:
         return None
     try:
-        from penstock.vfs.encrypted import EncryptedVfs  # it brings `cryptography`, an extra
+        from penstock.vfs.encrypted import EncryptedVfs  # imports `cryptography`, an extra
     except ImportError:
         raise OperationalError(
             f"keys are set, and Penstock was installed without what encrypts: {how_to_install('encryption')}"
@@ -51,7 +51,7 @@ def encrypted(
     keys = parse_keys(config.encryption_keys)
     file = config.encryption_keys_file
     if file is not None:
-        if not _holds(file, config.encryption_keys):  # a supervisor hands on those with which it began
+        if not _holds(file, config.encryption_keys):  # a supervisor passes on the keys of its own start
             read_again(file, keys)
 
         def told() -> None:
@@ -63,7 +63,7 @@ def encrypted(
 
 
 def read_again(file: Path, keys: EncryptionKeys) -> bool:
-    """Have `keys` be those that the file holds now, and those of before behind them; False: it holds none."""
+    """Replace `keys` by those in the file, keeping old ones for reading; return False if the file has no valid keys."""
     try:
         staying = keys.replace(parse_keys(_text(file)))
     except (OSError, ValueError) as error:
@@ -83,7 +83,7 @@ def _text(file: Path) -> str:
 
 def _holds(file: Path, text: str) -> bool:
     try:
-        return _text(file).rstrip("\r\n") == text.rstrip("\r\n")  # as settings are read from files
+        return _text(file).rstrip("\r\n") == text.rstrip("\r\n")  # like settings that are read from files
     except (OSError, ValueError):
         return False
 

@@ -1,7 +1,7 @@
-"""Secrets of a broker that others on its machine may read: in files, and in the list of processes.
+"""Secrets of a broker that other users of the machine may read: in files, and in the process list.
 
-Rules: a file that holds a secret and is open to others stops the start, unless `allow_open_secrets` is set; then it is
-warned of. A secret on the command line is warned of: it is in the list of processes, for everybody to read.
+Rules: a secret's file that others can read stops the start, unless `allow_open_secrets` is set; then a warning is
+logged. A secret on the command line causes a warning: every user can read the process list.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ OF_SECRETS = (*SECRET_FILES, "tls_key", "nats_tls_key", "nats_nkey_seed", "nats_
 
 
 def exposed_secrets(given: Mapping[str, Given], mistakes: Mistakes) -> tuple[str, ...]:
-    """What the start warns of. What stops it comes to the mistakes."""
+    """Return the warnings of the start; add to `mistakes` what prevents the start."""
     warnings = []
     for name in OF_SECRETS:
         if name not in given:
             continue
-        with suppress(OSError):  # one that is not there, or cannot be looked at, is a mistake of its own
+        with suppress(OSError):  # a missing or inaccessible file is reported elsewhere
             if (advice := open_to_others(given[name].value, given[name].value.stat())) is None:
                 continue
             if value_of(given, "allow_open_secrets"):

@@ -17,7 +17,7 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 def text_of(family: Family) -> str:
-    """All lines of one metric."""
+    """Return all lines of one metric."""
     metric = family.metric
     lines = [f"# HELP {metric.name} {_help(metric.meaning)}", f"# TYPE {metric.name} {metric.kind.value}"]
     for sample in family.samples:
@@ -44,7 +44,7 @@ def _braced(labels: list[str]) -> str:
 
 
 def _number(value: float) -> str:
-    # 15 digits hold every offset, and round away what scaling adds; larger whole numbers keep all of theirs.
+    # 15 digits are exact for every offset, and round away the error of scaling; larger integers keep all digits.
     return str(value) if isinstance(value, int) else f"{value:.15g}"
 
 

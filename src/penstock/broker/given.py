@@ -1,4 +1,4 @@
-"""What the places of a config gave, setting by setting, before it is one config; and what is wrong with it."""
+"""Values of settings as given by the places of a config, and mistakes in them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Given(NamedTuple):
 
 
 class Mistakes(list[str]):
-    """What is wrong so far, and which settings have no value for it (so that nothing more is concluded from them)."""
+    """The mistakes so far, and the settings without a valid value, which must not cause further mistakes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -24,12 +24,12 @@ class Mistakes(list[str]):
 
 
 def value_of(given: Mapping[str, Given], name: str) -> Any:
-    """What the setting is, its default where nobody set it."""
+    """Return the value of a setting, or its default."""
     at = given.get(name)
     return SETTINGS[name].default if at is None else at.value
 
 
 def origin_of(given: Mapping[str, Given], name: str) -> str:
-    """Which place set it."""
+    """Return the place that set it."""
     at = given.get(name)
     return f"{name} (default)" if at is None else at.origin

@@ -1,24 +1,23 @@
-"""Who is on the other side of a connection, and so what it may ask: hello, then a login, or another broker's hello.
+"""Handshake of a connection: hello, then a login or a peer hello; decides what the peer may request.
 
-Rules: nothing but hello is taken first; where everybody has to log in, nothing but that next, in frames that are small.
-A login is one attempt: whoever fails is told so and closed, and the log says from where. A broker shows that it knows
-the secret of the cluster before it is taken for one, wherever anybody has to log in; what both say from then on is
-encrypted.
+Rules: the first request is hello. If authentication is on, the next one must be a login, in small frames. A login is
+one attempt: a failed one gets an error and the connection is closed; the log has its address. If authentication is on,
+a broker must prove that it knows the cluster secret before it is accepted as one; from then on both sides encrypt.
 
 | stage      | hello | a message of a login     | peer hello                        | another request               |
 |------------|-------|--------------------------|-----------------------------------|-------------------------------|
 | NEW        | MET   |                          |                                   |                               |
-| MET        | MET   | CHALLENGED               | INTRODUCED, where no broker has   | where nobody has to log in    |
-|            |       |                          | to prove anything                 |                               |
+| MET        | MET   | CHALLENGED               | INTRODUCED, if brokers need no    | if no login is required       |
+|            |       |                          | proof                             |                               |
 | CHALLENGED |       | USER, or PROVEN (broker) |                                   |                               |
-| USER       | USER  |                          |                                   | what clients ask              |
+| USER       | USER  |                          |                                   | requests of clients           |
 | PROVEN     |       |                          | INTRODUCED                        |                               |
-| INTRODUCED |       |                          | INTRODUCED, as the same broker    | what clients ask, if not      |
+| INTRODUCED |       |                          | INTRODUCED, as the same broker    | requests of clients, if not   |
 |            |       |                          |                                   | proven                        |
-| PEER       | PEER  |                          | PEER, as the same broker          | what brokers ask              |
+| PEER       | PEER  |                          | PEER, as the same broker          | requests of brokers           |
 | FAILED     |       |                          |                                   |                               |
 
-What stands nowhere is refused, and the connection is closed. A login that fails is FAILED. An answered peer hello makes
+An empty cell is refused, and the connection is closed. A failed login becomes FAILED. The answer to a peer hello makes
 INTRODUCED a PEER.
 """
 
@@ -46,44 +45,42 @@ from penstock.wire.session import PEER_NAME
 
 
 class Guard(Protocol):
-    """The authentication of a broker: whether clients and brokers have to log in, and who they are."""
+    """Authentication of a broker: whether clients and brokers must log in, and who they are."""
 
     @property
     def is_guarded(self) -> bool:
-        """Whether everybody has to log in now."""
+        """True if clients must log in."""
 
     @property
     def brokers_prove(self) -> bool:
-        """Whether who says that it is a broker has to prove it."""
+        """True if a broker must prove that it knows the cluster secret."""
 
     @property
     def is_current(self) -> bool:
-        """Whether this broker knows who there is: else it says of nobody that he is not."""
+        """True if this broker's users are up to date; otherwise it cannot report a user as unknown."""
 
     def begin_login(self) -> ServerHandshake:
-        """A login of somebody."""
+        """Begin a login."""
 
     def logged_in(self, who: Principal, data: bytes, *, is_here: bool) -> AuthenticateResponse:
-        """The answer to the last message of a login; `data` is the mechanism's part of it. `is_here`: the client is on
-        this machine.
+        """Return the answer to the last message of a login.
 
-        RemoteError overloaded: the user has as many connections as it may have.
+        `data` is the mechanism's part of it; `is_here`: the client is on this machine. Raise RemoteError overloaded if
+        the user has reached its limit of connections.
         """
 
     def counts(self, who: Principal) -> bool:
-        """Whether what somebody has logged in with still counts."""
+        """True if this login is still valid."""
 
 
 class Unguarded:
-    """The `Guard` of a broker without authentication."""
-
     is_guarded = False
     brokers_prove = False
     is_current = True
 
     def begin_login(self) -> ServerHandshake:
-        """RemoteError bad_request: there is no authentication."""
-        raise RemoteError(ErrorCode.BAD_REQUEST, "nobody has to log in here")
+        """Raise RemoteError bad_request: authentication is off."""
+        raise RemoteError(ErrorCode.BAD_REQUEST, "this broker has no authentication; connect without a login")
 
     def logged_in(self, who: Principal, data: bytes, *, is_here: bool) -> AuthenticateResponse:
         """Never called: no login begins."""
@@ -95,7 +92,7 @@ class Unguarded:
 
 
 class Stage(Enum):
-    """Where a connection stands; see the module's table."""
+    """Stage of a connection; see the module's table."""
 
     NEW = auto()
     MET = auto()
@@ -128,63 +125,65 @@ _KNOWN = frozenset({Stage.USER, Stage.PROVEN, Stage.INTRODUCED, Stage.PEER})
 
 
 class Greeting:
-    """See the module. RemoteError from `take`: it is told, and the connection is closed."""
+    """The handshake of one connection. A RemoteError from `take` is sent, then the connection is closed."""
 
     def __init__(self, guard: Guard, overload: RemoteError | None, *, is_here: bool = False) -> None:
-        """`overload`: why it is taken only if it is that of another broker; `is_here`: it comes from this machine."""
+        """`overload`: the error for a client that is above the connection limit; `is_here`: the peer is on this
+        machine.
+        """
         self.stage = Stage.NEW
-        self.is_checked = False  # its frames, and the answers, have checksums
-        self.who: Principal | None = None  # who has logged in
+        self.is_checked = False  # frames and answers have checksums
+        self.who: Principal | None = None  # the user that has logged in
         self.client_name = ""
-        self.broker_id: BrokerId | None = None  # of a peer, once it has said who it is
-        self.claimed = ""  # as whom somebody tried to log in
+        self.broker_id: BrokerId | None = None  # of a broker, from its peer hello
+        self.claimed = ""  # user name of the last login attempt, not proven
         self._guard = guard
         self._overload = overload
         self._is_here = is_here
-        self.cipher: FrameCipher | None = None  # of a broker that has proved it: for all behind the answer to that
-        self._login: ServerHandshake | None = None  # while it is CHALLENGED
+        self.cipher: FrameCipher | None = None  # of a proven broker: for all frames after its login
+        self._login: ServerHandshake | None = None  # while CHALLENGED
 
     @property
     def is_new(self) -> bool:
-        """Whether its hello has not come."""
+        """True before the hello."""
         return self.stage is Stage.NEW
 
     @property
     def is_logging_in(self) -> bool:
-        """Whether a login has begun that has neither failed nor come to its end."""
+        """True if a login has begun that has neither failed nor succeeded."""
         return self.stage is Stage.CHALLENGED
 
     @property
     def is_peer(self) -> bool:
-        """Whether it is a broker whose peer hello was answered."""
+        """True for a broker whose peer hello was answered."""
         return self.stage is Stage.PEER
 
     def introduced(self, broker_id: BrokerId) -> None:
-        """Its peer hello was taken."""
+        """The peer hello was accepted for processing."""
         self.broker_id, self.stage = broker_id, Stage.INTRODUCED
 
     def accepted(self) -> None:
-        """And answered."""
+        """The peer hello was answered."""
         assert self.stage is Stage.INTRODUCED, self.stage
         self.stage = Stage.PEER
 
     @property
     def is_open(self) -> bool:
-        """Whether it is known as well as it has to be: it may ask, and send what is large."""
+        """True if the peer has authenticated as far as required: it may send requests, and large frames."""
         return self.stage in _KNOWN or (self.stage is Stage.MET and not self._guard.is_guarded)
 
     @property
     def is_broker(self) -> bool:
-        """Whether it has shown that it knows the secret of the cluster."""
+        """True if the peer has proved that it knows the cluster secret."""
         return self.who is not None and self.who.name == BROKER
 
     @property
     def is_stranger(self) -> bool:
-        """Whether it was taken for a broker without a proof, and would have to show one by now."""
+        """True if this broker was accepted without a proof that is required by now."""
         return self.broker_id is not None and not self.is_broker and self._guard.brokers_prove
 
     def check_frame(self, frame: Frame) -> None:
-        """RemoteError bad_frame: its checksums are not as those of the first one."""
+        """Raise RemoteError bad_frame if this frame has checksums and the first one has none, or vice versa."""
         if self.stage is Stage.NEW:
             self.is_checked = frame.is_checked
         elif frame.is_checked != self.is_checked:
@@ -192,7 +191,7 @@ class Greeting:
             raise RemoteError(ErrorCode.BAD_FRAME, text)
 
     def take(self, request: Request) -> AuthenticateResponse | None:
-        """What a request is answered that is part of a login; None: others answer it, if `is_allowed`."""
+        """Return the answer to a message of a login; None for any other request, which is answered elsewhere."""
         if self._overload is not None and not self._may_be_peer(request):
             raise self._overload
         kind = _kind(request)
@@ -206,20 +205,22 @@ class Greeting:
             return self._log_in(request)
         elif isinstance(request, PeerHelloRequest):
             self._check_peer(request)
-        elif self.is_broker and not self.is_peer:  # as a broker it might do everything
+        elif self.is_broker and not self.is_peer:  # as a broker it would have all permissions
             raise RemoteError(ErrorCode.BAD_REQUEST, _PEER_HELLO_NEXT)
         elif not self.is_open:
             raise RemoteError(ErrorCode.UNAUTHENTICATED, _LOG_IN_FIRST)
         return None
 
     def _out_of_turn(self, kind: _Kind) -> RemoteError:
-        """Why that is not taken in this stage."""
+        """Return why a request of this kind is not accepted in this stage."""
         if self.stage is Stage.NEW:
             return RemoteError(ErrorCode.BAD_REQUEST, "the first request on a connection is hello")
         if self.stage in (Stage.CHALLENGED, Stage.FAILED):
             return RemoteError(ErrorCode.UNAUTHENTICATED, _LOG_IN_FIRST)
         if kind is _Kind.LOGIN:
-            return RemoteError(ErrorCode.BAD_REQUEST, "who is there is known already: connect anew to be somebody else")
+            return RemoteError(
+                ErrorCode.BAD_REQUEST, "this connection is logged in already; open another one for another user"
+            )
         if kind is _Kind.PEER_HELLO:
             return RemoteError(
                 ErrorCode.BAD_REQUEST, f"user {'' if self.who is None else self.who.name!r} is no broker"
@@ -227,19 +228,19 @@ class Greeting:
         return RemoteError(ErrorCode.BAD_REQUEST, _PEER_HELLO_NEXT)
 
     def check_allowed(self, api: int) -> None:
-        """RemoteError bad_request: only brokers ask that, or no broker does; unauthenticated."""
+        """Raise RemoteError bad_request if this side must not send that request, or unauthenticated."""
         if self.is_stranger and api != Api.PEER_HELLO:
-            text = "it was not proved that this is a broker of this cluster, and by now that has to be: connect anew"
+            text = "this broker has not proved that it knows the cluster secret, which is required by now: reconnect"
             raise RemoteError(ErrorCode.UNAUTHENTICATED, text)
         if self.is_peer and not is_asked_by_brokers(api):
-            raise RemoteError(ErrorCode.BAD_REQUEST, "that is asked by clients, and this is the connection of a broker")
+            raise RemoteError(ErrorCode.BAD_REQUEST, "this is a request of clients, and this connection is a broker's")
         if not self.is_peer and not is_asked_by_clients(api):
-            text = "that is asked between brokers; the first request of one is peer_hello"
+            text = "this is a request between brokers; a broker sends peer_hello first"
             raise RemoteError(ErrorCode.BAD_REQUEST, text)
 
     def _log_in(self, request: AuthenticateRequest) -> AuthenticateResponse:
         login = self._login or self._guard.begin_login()
-        self._login, self.stage = None, Stage.FAILED  # unless it goes on
+        self._login, self.stage = None, Stage.FAILED  # unless the login continues
         try:
             data = login.take(request.mechanism, request.data)
         except RemoteError:
@@ -283,7 +284,7 @@ class Greeting:
 
 
 _LOG_IN_FIRST = f"this cluster asks for a login: {GIVE_CREDENTIALS}"
-_PEER_HELLO_NEXT = "a broker says peer_hello next"
+_PEER_HELLO_NEXT = "the next request of a broker must be peer_hello"
 
 
 def _kind(request: Request) -> _Kind:

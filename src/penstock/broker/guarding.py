@@ -1,7 +1,7 @@
-"""Who has to prove what to this broker: users to the metadata's, brokers to the secret that all of them share.
+"""Authentication at this broker: users against the metadata, brokers with the cluster secret.
 
-Rules: brokers prove to each other that they know the secret of the cluster, which never crosses the network; without
-one no other broker is let in where anybody has to log in. It is long, and kept in a file that only brokers read.
+Rules: brokers prove to each other that they know the cluster secret, which never crosses the network. Without one, no
+other broker is accepted if authentication is on. The secret is long, and kept in a file that only brokers read.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ _BROKERS = re.compile(re.escape(BROKER) + r"/([1-9][0-9]{0,9})/(0|[1-9][0-9]{0,9
 
 
 class ClusterSecret:
-    """What brokers of a cluster know, and nobody else.
+    """The secret shared by the brokers of a cluster.
 
-    A proof names who proves it and to whom, `$broker/2/3`: what broker 2 says to one that it takes for broker 3 is
-    worth nothing to any other one, nor to itself. A broker that joins does not know whom it asks: 0.
+    A proof names its sender and receiver, `$broker/2/3`: a proof of broker 2 for broker 3 is worthless to any other
+    broker and cannot be reflected. A joining broker does not know the receiver's id and uses 0.
     """
 
     def __init__(self, text: str, salt: bytes) -> None:
-        """`salt`: drawn by chance for each start."""
+        """`salt`: random, new for each start."""
         self.verifier = verifier_of(text, salt, limits.CLUSTER_SECRET_ITERATIONS)
         self._text = text
         self._salted: dict[tuple[bytes, int], bytes] = {}
 
     def credentials(self, own: BrokerId, to: BrokerId) -> Credentials:
-        """For one broker to log in to another; no other number of iterations is taken than all brokers have."""
+        """Return one broker's login to another; only the cluster's fixed number of iterations is accepted."""
         only = limits.CLUSTER_SECRET_ITERATIONS
         name = f"{BROKER}/{own}/{to}"
         return Credentials(name, self._text, is_token=True, iterations=only, _salted=self._salted)
 
 
 class Guarding:
-    """See the module; a `greeting.Guard`, and the `Directory` of its logins."""
+    """A `greeting.Guard`, and the `Directory` of its logins."""
 
     def __init__(
         self,
@@ -74,32 +74,28 @@ class Guarding:
         make_room: Callable[[str], bool],
         has_share: Callable[[str], bool],
     ) -> None:
-        """How many connections a user has; how one of them is closed that he has left, if there is one; and whether one
-        more is within his share of all.
+        """Set the callbacks: number of connections of a user; close one that the user has half-closed, if any; is one
+        more within the user's share.
         """
         self._connections_of, self._make_room, self._has_share = connections_of, make_room, has_share
 
     @property
     def is_guarded(self) -> bool:
-        """Whether everybody has to log in now."""
         return self._access.is_guarded
 
     @property
     def brokers_prove(self) -> bool:
-        """As `Access`."""
         return self._access.brokers_prove
 
     @property
     def is_current(self) -> bool:
-        """Whether it is known who there is."""
         return self._access.is_current
 
     def begin_login(self) -> ServerHandshake:
-        """A login of a user, or of a broker."""
         return ServerHandshake(self, self.nonce())
 
     def logged_in(self, who: Principal, data: bytes, *, is_here: bool) -> AuthenticateResponse:
-        """The answer that ends a login: the cluster's id and the URLs of NATS. RemoteError overloaded."""
+        """Return the answer that ends a login: the cluster id and the URLs of NATS. Raise RemoteError overloaded."""
         quotas, is_ruler = self._access.quotas_of(who.name), self._access.is_ruler(who.name)
         if quotas is not None and not is_ruler:
             most = quotas.connections_max
@@ -110,18 +106,18 @@ class Guarding:
                     if most is None or count < most:
                         text += " than it leaves to others"
                     raise RemoteError(ErrorCode.OVERLOADED, text)
-        # The embedded server is reached from this machine only, and no network shall carry its password.
+        # The embedded server is on this machine, and its password must not cross a network.
         urls = self._nats_urls_of_rulers if is_ruler and is_here else self._nats_urls
         return AuthenticateResponse(data=data, is_done=True, cluster_id=self._cluster_id(), nats_urls=urls)
 
     def counts(self, who: Principal) -> bool:
-        """Whether that user, with that credential, is still there; other brokers are."""
+        """True if that user with that credential still exists; always for brokers."""
         return who.name == BROKER or self._access.refusal(who) is None
 
     # Directory
 
     def verifier(self, name: str) -> tuple[Verifier, Principal] | None:
-        """Of the name of a user, of a token, or of brokers."""
+        """Return the verifier for the name of a user, a token, or a broker."""
         if (found := _BROKERS.fullmatch(name)) is not None:
             is_meant = int(found[2]) in (self._broker_id, 0)
             if self.secret is None or not is_meant:
@@ -130,14 +126,13 @@ class Guarding:
         return self._access.verifier(name)
 
     def holder(self, public_key: str) -> Principal | None:
-        """Whose nkey that is."""
+        """Return the owner of an nkey."""
         return self._access.holder(public_key)
 
     def expired(self, who: Principal) -> str | None:
-        """As `Access`; the secret of brokers does not expire."""
+        """Return why a credential has expired, or None; the cluster secret does not expire."""
         return None if who.name == BROKER else self._access.expired(who)
 
     @property
     def decoy_key(self) -> bytes:
-        """As `Access`."""
         return self._access.decoy_key

@@ -1,7 +1,7 @@
-"""A broker's config as one line of JSON, handed by a supervisor to its broker through a pipe.
+"""A broker's config as one line of JSON, passed by a supervisor to its broker through a pipe.
 
-Rules: it is parsed already, and says the same at the other end: nothing is read twice, and secrets are in no command
-line and in no environment.
+Rules: the config is parsed already and arrives unchanged: nothing is read twice, and secrets are in no command line and
+in no environment.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from penstock.broker.config import BrokerConfig
 
 
 class Handed(msgspec.Struct, frozen=True):
-    """What a broker under a supervisor begins with."""
+    """Start-up data of a broker under a supervisor."""
 
     config: BrokerConfig
-    cpu: int | None = None  # the core to stay on
-    colour: bool = False  # whether its log ends up on a terminal
+    cpu: int | None = None  # the core to pin to
+    colour: bool = False  # True if its log ends up on a terminal
 
 
 def encode(handed: Handed) -> bytes:
-    """One line, with its end."""
+    """Return the line, with its line end."""
     return msgspec.json.encode(handed, enc_hook=_plain) + b"\n"
 
 
 def decode(line: bytes) -> Handed:
-    """The other way. msgspec.DecodeError: it is no such line."""
+    """Parse the line; raise msgspec.DecodeError if it is invalid."""
     return msgspec.json.decode(line, type=Handed, dec_hook=_typed)
 
 

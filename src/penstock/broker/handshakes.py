@@ -1,9 +1,9 @@
-"""The TLS handshakes of a server that are not finished: how many there may be, and how much of the loop they get.
+"""Unfinished TLS handshakes of a server: their number, and their share of the event loop.
 
-Rules: a handshake costs some hundred microseconds of the loop, whoever asks for it; a turn of the loop does so many as
-fit into TLS_HANDSHAKE_TURN_US_MAX, and the sockets of the others stay readable until the next. Of more than
-TLS_HANDSHAKES_MAX that have begun one gives way, of the address that has begun most: whoever begins handshakes and
-leaves them holds up nobody who answers. What goes wrong is logged seldom: strangers can cause it.
+Rules: a handshake costs some hundred microseconds of the loop; a loop turn does as many as fit into
+TLS_HANDSHAKE_TURN_US_MAX, and the other sockets stay readable until the next turn. Above TLS_HANDSHAKES_MAX the address
+with most unfinished handshakes loses one: a client that abandons handshakes delays no other client. Failures are logged
+rate-limited, because any host can cause them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _log = logging.getLogger("penstock.server")
 
 
 class Handshakes:
-    """See the module. Whoever begins one is a callable that gives way."""
+    """Limits unfinished handshakes, each identified by the callable that closes its connection."""
 
     def __init__(
         self,
@@ -33,7 +33,7 @@ class Handshakes:
         self._elapsed_us = elapsed_us
         self._unfinished_max = unfinished_max
         self._unfinished: Places[Callable[[], None]] = Places()
-        self._used_us = 0  # of this turn of the loop
+        self._used_us = 0  # in this loop turn
         self._is_turn_noted = False
         self._complaints = Complaints()
 
@@ -41,7 +41,7 @@ class Handshakes:
         return len(self._unfinished)
 
     def begin(self, give_way: Callable[[], None], peer: str) -> None:
-        """One more, of HOST:PORT; one is closed if that is too many."""
+        """Add a handshake from HOST:PORT; close one if there are too many."""
         self._unfinished.take(give_way, peer)
         if len(self._unfinished) > self._unfinished_max:
             first = self._unfinished.first_to_go()
@@ -49,11 +49,11 @@ class Handshakes:
             first()
 
     def end(self, give_way: Callable[[], None]) -> None:
-        """It is finished, or its connection is closed. Twice is fine."""
+        """The handshake is finished, or its connection closed; idempotent."""
         self._unfinished.leave(give_way)
 
     def step(self, run: Callable[[], None]) -> bool:
-        """Do a part of one now; False: this turn of the loop has done enough."""
+        """Run a part of a handshake now; return False if this loop turn has done enough."""
         if self._used_us >= limits.TLS_HANDSHAKE_TURN_US_MAX:
             return False
         if not self._is_turn_noted:
@@ -71,7 +71,7 @@ class Handshakes:
         self._used_us = 0
 
     def failed(self, peer: str, error: OSError) -> None:
-        """Count it, and tell."""
+        """Count and log a failure."""
         self.failed_count += 1
         reason = getattr(error, "reason", None) or error.strerror or str(error)
         line = self._complaints.line("handshake", f"no TLS with {peer}: {reason}", self._elapsed_us())

@@ -1,8 +1,8 @@
-"""How a broker fares, asked from beside it: what probes of containers and supervisors run.
+"""Client of a broker's health checks, for probes of containers and supervisors on the same machine.
 
-Rules: only where its HTTP port is counts of its settings, and each way is tried: what was given to the broker as a flag
-is not known here. Nothing secret is sent, and all that comes back is whether it is well. So no certificate is checked:
-it is for the name by which others reach the broker, and what is asked is a port of this machine.
+Rules: only the HTTP address is taken from the settings, and both TLS and plain are tried: flags given to the broker are
+not known here. Nothing secret is sent, and only the health comes back, so no certificate is verified: it is for the
+broker's public name, and this is a port of this machine.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from penstock.base.addresses import Address
 from penstock.base.errors import OperationalError
 
 HEALTHY, READY = "/healthz", "/readyz"
-_HERE = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}  # noqa: S104 (where it listens; it is reached here)
+_HERE = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}  # noqa: S104 (listening address, reached via loopback)
 
 
 def ask(address: Address, path: str, *, speaks_tls: bool, timeout_s: float) -> tuple[bool, str]:
-    """Whether it says that all is well there, and what it says. OperationalError: nobody answers.
+    """Return True if the broker reports success, and its text. Raise OperationalError if no broker answers.
 
-    `speaks_tls`: as far as is known; what does not answer so is asked in the other way.
+    `speaks_tls`: the protocol to try first.
     """
     failures: list[Exception] = []
     for with_tls in (speaks_tls, not speaks_tls):
@@ -30,7 +30,7 @@ def ask(address: Address, path: str, *, speaks_tls: bool, timeout_s: float) -> t
             return _asked(Address(_HERE.get(address.host, address.host), address.port), path, with_tls, timeout_s)
         except (ConnectionRefusedError, TimeoutError) as error:
             failures.append(error)
-            break  # nobody is there, or hears, whatever is spoken
+            break  # the other protocol would fail as well
         except (OSError, http.client.HTTPException) as error:
             failures.append(error)
     reason = str(failures[0]) or type(failures[0]).__name__

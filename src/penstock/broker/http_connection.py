@@ -1,19 +1,20 @@
-"""One HTTP connection: h11 says what the bytes mean, this says how long and how much.
+"""One HTTP connection: h11 parses, this module limits sizes and times.
 
-Rules: whoever connects holds little, and not for long. A read takes HTTP_PIECE_BYTES at most, a head may have
-HTTP_HEAD_BYTES_MAX, and a body none. One request is answered at a time: while it is, nothing is read, so what is sent
-ahead waits in the client's own socket. From the first byte of the wait for a request until its head is there, and from
-the answer until it is taken, no more than HTTP_PATIENCE_MS may pass.
+Rules: a client can hold little memory, and not for long. A read takes HTTP_PIECE_BYTES at most, a head may have
+HTTP_HEAD_BYTES_MAX, and a body none. One request is served at a time: meanwhile nothing is read, so pipelined requests
+wait in the client's own socket. From the first byte of the wait for a request until its head is complete, and from the
+answer until it is taken, no more than HTTP_PATIENCE_MS may pass.
 
     waits ──head──▶ answers ──answer──▶ writes ──all taken──▶ waits
-      └── too large, nonsense, a body, another version ──▶ an error ──▶ ends ──▶ closed
+      └── too large, invalid, a body, another version ──▶ an error ──▶ ends ──▶ closed
 
-Through TLS it is the same, but for two things of asyncio's transport: it closes both ways at once, so whoever ends what
-it sends before it has the answer gets none; and it does not tell of the 64 KiB that wait below it. So an answer goes
-out in pieces of HTTP_PIECE_BYTES, one when the one before is taken, and those 64 KiB are all that is not seen.
+TLS is the same, except for two properties of asyncio's transport: it closes both directions at once, so a client that
+shuts down its sending half before the answer gets none; and it does not report the 64 KiB buffered below it. So an
+answer is sent in pieces of HTTP_PIECE_BYTES, each once the previous one is taken, and only those 64 KiB are
+unaccounted.
 
-What still comes at the end is thrown away, until the client closes or the patience is over: closing a socket with
-unread input resets it, and the answer would be lost with it.
+At the end further input is discarded until the client closes or the time-out expires: closing a socket with unread
+input resets it, and the answer would be lost.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from penstock.base import limits
 
 _log = logging.getLogger("penstock.http")
 
-_OTHER_VERSION = "requests here are of HTTP/1.1, or HTTP/1.0"
+_OTHER_VERSION = "this port speaks HTTP/1.1 and HTTP/1.0 only"
 _VERSION = re.compile(rb" HTTP/[0-9.]+\r?$")
 _VERSION_OF_1 = re.compile(rb" HTTP/1\.[0-9]\r?$")
 _TEXT = "text/plain; charset=utf-8"
@@ -46,11 +47,11 @@ class Asked(NamedTuple):
 
     method: str
     target: str
-    authorization: str  # as it came; empty: none
+    authorization: str  # the header's value; empty: none
 
 
 class Answer(NamedTuple):
-    """What is said to it."""
+    """The response to a request."""
 
     status: int
     body: bytes
@@ -59,22 +60,22 @@ class Answer(NamedTuple):
 
 
 class HttpOwner(Protocol):
-    """Whose connection it is."""
+    """The server of an HTTP connection."""
 
     def opened(self, connection: HttpConnection) -> None:
-        """It is there."""
+        """The connection is established."""
 
     def closed(self, connection: HttpConnection) -> None:
-        """It is gone."""
+        """The connection is closed."""
 
 
 class HttpConnection(asyncio.BufferedProtocol):
-    """See the module's rules."""
+    """Serves the requests of one HTTP connection."""
 
     def __init__(
         self, owner: HttpOwner, answer: Callable[[Asked], Awaitable[Answer]], *, is_encrypted: bool = False
     ) -> None:
-        self.is_waiting = True  # for a request, or for the client to close: it owes nothing
+        self.is_waiting = True  # for a request, or for the client to close: no answer is owed
         self._owner = owner
         self._answer = answer
         self._loop = asyncio.get_running_loop()
@@ -92,34 +93,30 @@ class HttpConnection(asyncio.BufferedProtocol):
     # What the transport calls
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """A client is there."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
-        # So that it is known when all is taken; that of TLS pauses where there is as much as `high`, others above it.
+        # Report when everything is taken; the TLS transport pauses at `high` bytes, others above it.
         transport.set_write_buffer_limits(high=1 if self._is_encrypted else 0, low=0)
         self._be_patient()
         self._owner.opened(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Where the next bytes go."""
         return self._buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        """They came."""
         if not self._is_ending:
             self._protocol.receive_data(bytes(self._buffer[:nbytes]))
             self._go_on()
 
     def eof_received(self) -> bool:
-        """The client sends no more; it may wait for an answer."""
+        """The client sends no more; it may still wait for an answer."""
         if self._is_ending:
             return False
         self._protocol.receive_data(b"")
         self._go_on()
-        return not self._is_encrypted  # TLS ends both ways at once
+        return not self._is_encrypted  # TLS closes both directions at once
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """It is gone."""
         self._stop_waiting()
         if self._task is not None:
             self._task.cancel()
@@ -127,17 +124,15 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._owner.closed(self)
 
     def pause_writing(self) -> None:
-        """Something waits to be taken."""
         self._has_written.clear()
 
     def resume_writing(self) -> None:
-        """All is taken."""
         self._has_written.set()
 
     # Requests
 
     def _go_on(self) -> None:
-        """Take what came, up to the end of a request."""
+        """Parse the received bytes up to the end of a request."""
         if self._task is not None or self._transport.is_closing():
             return
         try:
@@ -145,7 +140,8 @@ class HttpConnection(asyncio.BufferedProtocol):
                 event = self._protocol.next_event()
                 if isinstance(event, h11.Request):
                     self._asked = _asked(event)
-                    if (refusal := _refusal(event)) is not None:  # at once: the client may wait for that with its body
+                    # at once: the client may wait for it before it sends the body
+                    if (refusal := _refusal(event)) is not None:
                         self._refuse(*refusal)
                         return
                 elif isinstance(event, h11.EndOfMessage):
@@ -154,15 +150,15 @@ class HttpConnection(asyncio.BufferedProtocol):
                 elif isinstance(event, h11.ConnectionClosed):
                     self._end()
                     return
-                else:  # more is needed
+                else:  # more input is needed
                     if self._protocol.their_state is h11.IDLE:
                         self._check_line(self._protocol.trailing_data[0])
                     return
         except h11.RemoteProtocolError as error:
-            self._refuse(error.error_status_hint, "this is no HTTP request that is understood here")
+            self._refuse(error.error_status_hint, "this is not a valid HTTP request")
 
     def _check_line(self, begin: bytes) -> None:
-        """A request line without a version is all that a client of HTTP/0.9 sends: it would wait for the answer."""
+        """Refuse a request line without a version (HTTP/0.9), whose client would otherwise wait for ever."""
         line, has_end, _ = begin.lstrip(b"\r\n").partition(b"\n")
         if has_end and not _VERSION_OF_1.search(line):
             is_later = _VERSION.search(line) is not None
@@ -179,8 +175,8 @@ class HttpConnection(asyncio.BufferedProtocol):
         assert self._asked is not None
         try:
             answer = await self._answer(self._asked)
-        except Exception:  # noqa: BLE001 (reported; whoever asks hears that)
-            _log.exception("a mistake in the program, found by a request for %s", self._asked.target[:100])
+        except Exception:  # noqa: BLE001 (reported; the client gets status 500)
+            _log.exception("internal error (bug) in a request for %s", self._asked.target[:100])
             answer = Answer(500, b"the broker made a mistake; its log says which\n")
         self._be_patient()
         is_last = self._requests >= limits.HTTP_REQUESTS_MAX
@@ -197,35 +193,35 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._be_patient()
         if not self._transport.is_closing():
             self._transport.resume_reading()
-        self._go_on()  # with what was sent ahead
+        self._go_on()  # with pipelined input
 
     def _refuse(self, status: int, text: str) -> None:
-        """Say what is wrong, and close."""
+        """Send an error and close."""
         self.is_waiting = False
         if self._protocol.our_state in (h11.IDLE, h11.SEND_RESPONSE):
             self._transport.write(self._said(Answer(status, f"{text}\n".encode()), is_last=True, has_body=True))
         self._end()
 
     def _end(self) -> None:
-        """Say that nothing more comes; the client, or the patience, closes."""
+        """Shut down the sending half; the client, or the time-out, closes the connection."""
         self._is_ending = self.is_waiting = True
         if self._transport.is_closing():
             return
-        if self._protocol.their_state is h11.CLOSED:  # it has closed its side already
+        if self._protocol.their_state is h11.CLOSED:  # the client has closed its side already
             self._transport.close()
         elif self._is_encrypted:
             self._transport.resume_reading()
-            self._transport.close()  # says so, and throws away what comes until the client does
+            self._transport.close()  # sends close_notify and discards input until the client closes
         else:
             try:
                 self._transport.write_eof()
-            except OSError:  # the client has gone meanwhile
+            except OSError:  # the client has disconnected
                 self._transport.abort()
             else:
                 self._transport.resume_reading()
 
     def _said(self, answer: Answer, *, is_last: bool, has_body: bool) -> memoryview:
-        """It as bytes."""
+        """Return the response as bytes."""
         headers = [
             ("content-type", answer.content_type),
             ("content-length", str(len(answer.body))),
@@ -251,20 +247,19 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._deadline = None
 
     def cut(self) -> None:
-        """Close now."""
         self._transport.abort()
 
 
 def _refusal(request: h11.Request) -> tuple[int, str] | None:
-    """Why it is not answered, as its head says."""
+    """Return status and text if the request's head makes it unacceptable, or None."""
     if not request.http_version.startswith(b"1."):
         return 505, _OTHER_VERSION
     for name, value in request.headers:
         if (name == b"content-length" and value != b"0") or name == b"transfer-encoding":
-            return 413, "no request here has a body"
+            return 413, "requests with a body are not supported"
     for name, value in request.headers:
         if name == b"expect" and value.lower() != b"100-continue":
-            return 417, "nothing is expected here but 100-continue"
+            return 417, "the only supported Expect is 100-continue"
     return None
 
 

@@ -1,11 +1,11 @@
-"""The HTTP port of a broker: for those who look at it, never for data.
+"""HTTP server of a broker: metrics and health checks, never data.
 
-Rules: it is on the event loop of the broker, and may cost it little. At most HTTP_CONNECTIONS_MAX are connected; with
-one more one goes that only waits, or any, if none does. Handshakes of TLS have places of their
-own, a share of TLS_HANDSHAKES_MAX: with one more an unfinished one goes, so whoever begins handshakes and leaves them
-keeps nobody out, and nobody who is connected is cut for them. Of both, one goes of the address that has most of them,
-its oldest. One is accepted in a turn of the loop: a
-handshake costs about a millisecond of it. A handshake has HTTP_PATIENCE_MS. What the port came to is logged.
+Rules: it runs on the broker's event loop and must cost it little. At most HTTP_CONNECTIONS_MAX are connected; with one
+more an idle one is closed, or any if none is idle. TLS handshakes have a limit of their own, a share of
+TLS_HANDSHAKES_MAX: above it an unfinished one is closed, so that abandoned handshakes lock out no client, and cut no
+connected one. In both cases the oldest of the address with most of them is closed. One connection is accepted per loop
+turn, because a handshake takes about a millisecond of the loop. A handshake must finish within HTTP_PATIENCE_MS. The
+bound port is logged.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ _HANDSHAKES_MAX = limits.TLS_HANDSHAKES_MAX // 4  # unfinished at once; asyncio'
 
 
 def bind_http(address: Address, *, is_chosen: bool) -> tuple[list[socket.socket], Address]:
-    """Its sockets, and where it is. OperationalError: the address cannot be had, if somebody has chosen it; else a free
-    port is taken.
+    """Return listening sockets and their address. Raise OperationalError if a configured address is not available; a
+    default address falls back to a free port.
     """
     try:
         return bind(address, "--http")
@@ -46,7 +46,7 @@ def bind_http(address: Address, *, is_chosen: bool) -> tuple[list[socket.socket]
 
 
 class HttpServer:
-    """Serves what `answer` says on sockets that listen; through TLS with the context that `tls` has for one more."""
+    """Serves `answer` on listening sockets; with TLS if `tls`, which returns the context for one more connection."""
 
     def __init__(
         self,
@@ -58,16 +58,15 @@ class HttpServer:
         self._acceptor = Acceptor(self._loop, listeners, self._welcome, per_turn=_ACCEPTS_PER_TURN)
         self._answer = answer
         self._tls = tls
-        self._connections: dict[HttpConnection, str] = {}  # and from which address; the oldest first
+        self._connections: dict[HttpConnection, str] = {}  # → the client's address; the oldest first
         self._beginning: dict[
             HttpConnection, tuple[socket.socket, str]
-        ] = {}  # who has no transport yet, and from where
-        self._handshakes: Places[HttpConnection] = Places()  # of those
-        self._tasks: set[asyncio.Task[None]] = set()  # one of each of them
+        ] = {}  # connections without a transport yet → socket, address
+        self._handshakes: Places[HttpConnection] = Places()  # of the same connections
+        self._tasks: set[asyncio.Task[None]] = set()  # one for each of them
         self._complaints = Complaints()
 
     def start(self) -> None:
-        """Begin to accept."""
         self._acceptor.start()
 
     def _welcome(self, sock: socket.socket, peer: str) -> None:
@@ -81,7 +80,7 @@ class HttpServer:
             self._cut(self._handshakes.first_to_go())
 
     async def _begin(self, connection: HttpConnection, sock: socket.socket, peer: str) -> None:
-        """Give it its transport: with TLS, after the handshake."""
+        """Give the connection its transport, after the TLS handshake if there is one."""
         patience_s = None if self._tls is None else limits.HTTP_PATIENCE_MS / 1_000
         try:
             await self._loop.connect_accepted_socket(
@@ -92,7 +91,7 @@ class HttpServer:
                 ssl_shutdown_timeout=patience_s,
             )
         except OSError as error:
-            if connection in self._beginning:  # else it was we who ended it
+            if connection in self._beginning:  # otherwise this side has closed it
                 self._failed(peer, error)
         finally:
             self._begun(connection)
@@ -104,36 +103,35 @@ class HttpServer:
             _log.info("%s", line)
 
     def opened(self, connection: HttpConnection) -> None:
-        """Its handshake is over; it may have been cut meanwhile."""
+        """The handshake is finished; the connection may have been closed meanwhile."""
         if (begun := self._begun(connection)) is None:
             connection.cut()
             return
         if len(self._connections) >= limits.HTTP_CONNECTIONS_MAX:
             counts = Counter(self._connections.values())
             waiting = [one for one in self._connections if one.is_waiting] or list(self._connections)
-            self._cut(max(waiting, key=lambda one: counts[self._connections[one]]))  # the first of these
+            self._cut(max(waiting, key=lambda one: counts[self._connections[one]]))  # the oldest one
         self._connections[connection] = begun[1]
 
     def _begun(self, connection: HttpConnection) -> tuple[socket.socket, str] | None:
-        """It has its transport, or gets none; None: it was cut before."""
+        """Remove a connection whose handshake has ended; None if it was closed before."""
         self._handshakes.leave(connection)
         return self._beginning.pop(connection, None)
 
     def closed(self, connection: HttpConnection) -> None:
-        """Forget it."""
         self._connections.pop(connection, None)
 
     def _cut(self, connection: HttpConnection) -> None:
-        """Its place is free at once; the socket is closed in the next turns."""
+        """Free the connection's place at once; its socket is closed in the next turns."""
         if (begun := self._begun(connection)) is None:
             del self._connections[connection]
             connection.cut()
         else:
-            with contextlib.suppress(OSError):  # it has gone already
-                begun[0].shutdown(socket.SHUT_RDWR)  # the handshake finds the end, and closes
+            with contextlib.suppress(OSError):  # disconnected already
+                begun[0].shutdown(socket.SHUT_RDWR)  # the handshake then fails, and closes the socket
 
     def stop(self) -> None:
-        """Accept nobody any more, and close what is open. Twice is fine."""
+        """Stop accepting, and close all connections; idempotent."""
         self._acceptor.stop()
         for connection in [*self._beginning, *self._connections]:
             self._cut(connection)

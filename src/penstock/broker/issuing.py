@@ -1,11 +1,11 @@
-"""Authorities of one's own, and certificates that they issue: for trying TLS out, and for small installations.
+"""Issues certificates from private authorities: for trying out TLS, and for small installations.
 
-Rules: nothing is ever overwritten: with one file of the names in the way, none is written. Keys can be read by their
-owner alone. Brokers and clients have an authority each, so that no client can say that it is a broker.
+Rules: nothing is ever overwritten: if one of the files exists, none is written. Keys are readable by their owner only.
+Brokers and clients have separate authorities, so that no client can impersonate a broker.
 
     ca.pem          authority of brokers             tls_ca of brokers, --tls-ca of clients
     ca.key          its key: for further certificates; keep it elsewhere
-    broker.pem      for the hosts that were named    tls_cert
+    broker.pem      for the named hosts              tls_cert
     broker.key                                       tls_key
     client-ca.pem   authority of clients             tls_client_ca
     client-ca.key   its key
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from cryptography import x509
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 
-_SKEW = timedelta(minutes=5)  # of the clocks of those who check
+_SKEW = timedelta(minutes=5)  # tolerated clock skew of the verifying side
 
 
 def written(files: Mapping[str, bytes], folder: Path) -> None:
-    """Put the files there. ValueError: one is there already, and nothing is written."""
+    """Write the files. Raise ValueError if one of them exists; then nothing is written."""
     if taken := [name for name in files if (folder / name).exists()]:
         raise ValueError(f"{folder} has {', '.join(taken)} already, and nothing is overwritten; give another folder")
     folder.mkdir(parents=True, exist_ok=True)
@@ -43,14 +43,14 @@ def written(files: Mapping[str, bytes], folder: Path) -> None:
 
 
 def issued(hosts: Sequence[str], client: str, days: int) -> dict[str, bytes]:
-    """The files by name. ImportError: what makes them is not installed."""
+    """Return the files' contents by name. Raise ImportError if cryptography is not installed."""
     try:
         from cryptography.x509.oid import ExtendedKeyUsageOID
     except ImportError:
         raise ImportError(f"certificates are made with the package cryptography: {how_to_install('tls')}") from None
     brokers, clients = _Authority("Penstock brokers", days), _Authority("Penstock clients", days)
     server, other = ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH
-    broker = brokers.issue(hosts[0], hosts, (server, other), days)  # a broker asks others as a client does
+    broker = brokers.issue(hosts[0], hosts, (server, other), days)  # a broker is also a client of other brokers
     of_client = clients.issue(client, (), (other,), days)
     pairs = {"ca": brokers.pair, "broker": broker, "client-ca": clients.pair, "client": of_client}
     return {
@@ -59,7 +59,7 @@ def issued(hosts: Sequence[str], client: str, days: int) -> dict[str, bytes]:
 
 
 class _Authority:
-    """Issues certificates; `pair` is its own, and its key."""
+    """Issues certificates; `pair` is its own certificate and key."""
 
     def __init__(self, name: str, days: int) -> None:
         from cryptography import x509
@@ -73,7 +73,7 @@ class _Authority:
     def issue(
         self, name: str, hosts: Sequence[str], usages: Sequence[x509.ObjectIdentifier], days: int
     ) -> tuple[bytes, bytes]:
-        """A certificate and its key, as PEM."""
+        """Return a certificate and its key, as PEM."""
         from cryptography import x509
         from cryptography.hazmat.primitives.asymmetric import ec
 

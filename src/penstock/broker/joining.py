@@ -1,7 +1,7 @@
-"""Asking to be let into a cluster, of a broker of which only the address is known.
+"""Sends a join request to a broker of which only the address is known.
 
-Rules: a connection for one question, which must say who it is like any other between brokers; it is closed with the
-answer. Whoever asks bounds the time.
+Rules: one connection for one request, with the same identification as any other between brokers; it is closed after the
+answer. The caller bounds the time.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _TOKEN = 1
 
 
 class NotLetInError(OperationalError):
-    """The broker there is of another cluster, or says that somebody is us already."""
+    """The broker there belongs to another cluster, or reports that another broker uses our id."""
 
     def __init__(self, reason: str, refusal: RemoteError) -> None:
         super().__init__(reason)
@@ -31,24 +31,24 @@ class NotLetInError(OperationalError):
 
 
 class Asking(Protocol):
-    """Who asks."""
+    """The caller of `ask_to_join`."""
 
     hello: PeerHelloRequest
     guarding: Guarding | None
 
     dialling: Callable[[str], dict[str, Any]]
-    """What `create_connection` takes besides, to reach a broker at a host."""
+    """Returns the extra arguments of `create_connection` for a host, such as TLS."""
 
     def elapsed_us(self) -> int:
-        """The time."""
+        """Return the elapsed time."""
 
     @property
     def answer_timeout_s(self) -> float:
-        """How long all of it may take."""
+        """Time-out of the whole exchange."""
 
 
 class _Attempt:
-    """One connection, one question."""
+    """One connection with one request."""
 
     def __init__(self, request: JoinRequest, asking: Asking) -> None:
         self._loop = asyncio.get_running_loop()
@@ -59,11 +59,10 @@ class _Attempt:
     # PeerCalls
 
     def up(self, cluster_id: str) -> None:
-        """Ask it, in a moment."""
+        """Send the request once this call has returned."""
         self._loop.call_soon(self.connection.send, PeerRequest(NOBODY_YET, _TOKEN, self._request, b""))
 
     def answered(self, token: int, response: Response | RemoteError, raw: bytes | memoryview) -> None:
-        """The answer."""
         if self.said.done():
             return
         if isinstance(response, RemoteError):
@@ -73,17 +72,16 @@ class _Attempt:
             self.said.set_result(response)
 
     def receiving(self, size_bytes: int) -> None:
-        """It has as long as it has."""
+        pass
 
     def ended(self) -> None:
-        """There will be none."""
         if not self.said.done():
             reason, refusal = self.connection.end_reason, self.connection.refusal
             self.said.set_exception(OperationalError(reason) if refusal is None else NotLetInError(reason, refusal))
 
 
 async def ask_to_join(address: Address, request: JoinRequest, asking: Asking) -> JoinResponse:
-    """What a broker there says of its cluster. OperationalError: why it says nothing."""
+    """Return a broker's answer to the join request; raise OperationalError if there is none."""
     attempt = _Attempt(request, asking)
     try:
         async with asyncio.timeout(asking.answer_timeout_s):

@@ -1,9 +1,9 @@
-"""One broker of a machine, as a process that is started again when it ends.
+"""Monitors one broker process of a machine, and restarts it when it ends.
 
-Rules: it gets a session of its own, so that Ctrl-C reaches the supervisor alone, and none of the environment that is
-meant for the supervisor. Its log is passed on line by line, each with the broker's name; that of a start that fails for
-the reason that was told before is not. What is longer than SUPERVISOR_LINE_BYTES_MAX is cut. When to start it again is
-for `restarts` to say.
+Rules: the process gets a session of its own, so that Ctrl-C reaches the supervisor only, and none of the environment
+meant for the supervisor. Its log is passed on line by line, each with the broker's name, except for a start that fails
+for the same reason as the previous one. Lines longer than SUPERVISOR_LINE_BYTES_MAX are split. `restarts` decides when
+to start it again.
 
     started ──listening──▶ listens ──ready──▶ serves
        ▲                                        │ (from any of them)
@@ -36,11 +36,11 @@ _log = logging.getLogger("penstock.supervisor")
 _PROGRAM = "from penstock.broker.supervised import main; main()"
 
 Written = Callable[[str, bytes], None]
-"""Takes a line of the log of the broker of that name."""
+"""Takes the broker's name and a line of its log."""
 
 
 class State(Enum):
-    """Where a broker is."""
+    """State of a broker process."""
 
     STARTED = "started"
     LISTENS = "listens"
@@ -49,26 +49,26 @@ class State(Enum):
 
 
 class Keeper:
-    """Keeps one broker running. `changed` is called when its `state` is another one."""
+    """Keeps one broker running. `changed` is called when `state` changes."""
 
     def __init__(self, name: str, handed: Handed, written: Written, changed: Callable[[], None]) -> None:
         self.name = name
         self.state = State.ENDED
-        self.is_in_trouble = False  # its last start came to nothing
-        self.last_code = 0  # of the last run that has ended
+        self.is_in_trouble = False  # the last start failed before listening
+        self.last_code = 0  # exit code of the last run that has ended
         self._handed = handed
         self._written = written
         self._changed = changed
         self._restarts = Restarts()
         self._process: Process | None = None
         self._reason = ""
-        self._held: deque[bytes] | None = None  # the log of a start that may fail as the one before
+        self._held: deque[bytes] | None = None  # the log of a start that may fail like the previous one
         self._stopping = asyncio.Event()
-        self._is_told = False  # to end
+        self._is_told = False  # True once it has been told to end
         self._finished = asyncio.Event()
 
     async def run(self) -> None:
-        """Start it, again and again, until it is told to stop or cannot work."""
+        """Start it repeatedly until `stop`, or until its settings make a restart pointless."""
         try:
             while not self._stopping.is_set():
                 delay_ms = await self._run_once()
@@ -81,7 +81,7 @@ class Keeper:
             self._finished.set()
 
     async def _run_once(self) -> int | None:
-        """One run; in how many milliseconds the next one begins, None if there is to be none."""
+        """Run it once; return the delay of the next run in milliseconds, None for no further run."""
         loop = asyncio.get_running_loop()
         began_s = loop.time()
         self.last_code, has_listened = await self._process_ended()
@@ -98,16 +98,16 @@ class Keeper:
         return verdict.delay_ms
 
     def will_stop(self) -> None:
-        """From now on it is not started again; it runs on until `stop`."""
+        """Do not restart it from now on; it keeps running until `stop`."""
         self._stopping.set()
 
     def reload(self) -> None:
-        """Have it read its certificates again, if it has come so far that it would not end of that."""
+        """Have it reload its certificates, unless it is too early in its start to handle the signal."""
         if self.state in (State.LISTENS, State.SERVES):
             self._send(signal.SIGHUP)
 
     async def stop(self, timeout_ms: int) -> bool:
-        """SIGTERM, and SIGKILL after `timeout_ms`; whether it ended by itself, and well. Twice is fine."""
+        """Send SIGTERM, and SIGKILL after `timeout_ms`; return True if it ended with exit code 0. Idempotent."""
         self._stopping.set()
         self._is_told = True
         self._send(signal.SIGTERM)
@@ -121,10 +121,10 @@ class Keeper:
     # Inside
 
     async def _process_ended(self) -> tuple[int, bool]:
-        """A process from its start to its end: its exit code, and whether it has listened."""
+        """Run a process to its end; return its exit code, and True if it has listened."""
         self._reason = ""
         environment = environment_of_child()
-        environment.pop(NOTIFY_VARIABLE, None)  # it is the supervisor that tells systemd
+        environment.pop(NOTIFY_VARIABLE, None)  # the supervisor notifies systemd
         process = self._process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-P", "-c", _PROGRAM),
             stdin=asyncio.subprocess.PIPE,
@@ -137,14 +137,14 @@ class Keeper:
         assert process.stdin is not None
         assert process.stdout is not None
         assert process.stderr is not None
-        if self._is_told:  # while it was being started
+        if self._is_told:  # `stop` was called during the start
             self._send(signal.SIGTERM)
         self._set(State.STARTED)
         try:
-            with contextlib.suppress(OSError):  # it has ended already: its exit code says why
+            with contextlib.suppress(OSError):  # it has ended already; see its exit code
                 process.stdin.write(encode(self._handed))
                 await process.stdin.drain()
-            # Both end with it.
+            # Both pipes end with the process.
             has_listened, _ = await asyncio.gather(self._read_news(process.stdout), self._pass_on(process.stderr))
             return await process.wait(), has_listened
         finally:
@@ -187,8 +187,8 @@ class Keeper:
             then = "its settings cannot work, so it is not started again"
         else:
             then = f"it is started again in {delay_ms / 1_000:g} s"
-            then += "" if has_listened else ", and as often as it takes; this is not told again"
-        _log.error("%s %s; %s", self.name, how, then)  # why: its own log, just before, says so
+            then += "" if has_listened else ", repeatedly until it succeeds; further failures are not logged"
+        _log.error("%s %s; %s", self.name, how, then)  # the broker's own log, just before, has the reason
 
     def _send(self, number: signal.Signals) -> None:
         if self._process is not None:
@@ -201,7 +201,7 @@ class Keeper:
 
 
 async def _lines(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
-    """Each line without its end; what is too long is cut."""
+    """Yield each line without its end; a line that is too long is split."""
     while True:
         try:
             line = await reader.readuntil(b"\n")

@@ -1,9 +1,9 @@
 """Logging to stderr, for people or as JSON lines. Standard library only.
 
-Rules: a record is a short text, and fields as `extra`. Bytes that came from outside cannot forge a line (control
-characters are escaped), and no URL shows its user part. Logging never raises into the code that logs. As JSON every
-line is one object, whoever has something to say: libraries, warnings, threads that end with an error. `broker` is the
-id of the broker whose line it is, null where it is nobody's alone.
+Rules: a record is a short text, with fields as `extra`. External input cannot forge a line (control characters are
+escaped), and no URL shows its user part. Logging never raises into the caller. In JSON format every line is an object,
+also from libraries, warnings, and threads that end with an error. `broker` is the id of the broker that logs, null for
+lines of no single broker.
 
     logger = logging.getLogger(__name__)
     logger.info("connected to NATS", extra={"url": url, "server": name})
@@ -30,11 +30,12 @@ import msgspec
 _log = logging.getLogger("penstock.broker")
 
 _ROOT = "penstock"
-# What every record has; all else came in through `extra`.
+# Attributes of every record; all others came through `extra`.
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 _USER_PART = re.compile(r"(\b[a-z][a-z0-9+.-]*://)[^/@\s]+@", re.IGNORECASE)
 _UNSAFE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
-_UNSAFE_IN_JSON = re.compile(r"[\x7f-\x9f\u2028\u2029]")  # valid JSON, but line ends or commands to some
+# valid JSON, but line ends or control commands to some readers
+_UNSAFE_IN_JSON = re.compile(r"[\x7f-\x9f\u2028\u2029]")
 _NEEDS_QUOTES = re.compile(r"[\s\"=]|^$")
 _COLOURS = {"INFO": "\x1b[32m", "WARNING": "\x1b[33m", "ERROR": "\x1b[31m", "CRITICAL": "\x1b[1;31m"}
 _DIM = "\x1b[2m"
@@ -42,7 +43,7 @@ _RESET = "\x1b[0m"
 
 
 class _Handler(logging.StreamHandler[TextIO]):
-    """Ours, so that an earlier one can be told from those of others."""
+    """A class of our own, to recognise a handler of an earlier call."""
 
 
 def configure(
@@ -53,11 +54,10 @@ def configure(
     stream: TextIO | None = None,
     colour: bool | None = None,
 ) -> None:
-    """Log to `stream` (stderr) what Penstock has to say, and warnings of all others; replaces what an earlier call set
-    up.
+    """Log Penstock's records and warnings of other libraries to `stream` (stderr); replaces an earlier configuration.
 
-    `broker` is the id of the one that this process is. `colour` None: where the stream is a terminal and NO_COLOR is
-    not set. As JSON, what ends a thread or the process goes through the log as well.
+    `broker`: id of this process's broker. `colour` None: if the stream is a terminal and NO_COLOR is not set. In JSON
+    format, errors that end a thread or the process are logged as well.
     """
     target = sys.stderr if stream is None else stream
     if colour is None:
@@ -76,7 +76,7 @@ def configure(
     warnings = logging.getLogger("py.warnings")
     warnings.handlers[:] = [handler]
     warnings.propagate = False
-    root = logging.getLogger()  # of libraries
+    root = logging.getLogger()  # for libraries
     root.handlers[:] = [*(one for one in root.handlers if not isinstance(one, _Handler)), handler]
     if log_format == "json":
         sys.excepthook, threading.excepthook, sys.unraisablehook = _ends_process, _ends_thread, _cannot_be_raised
@@ -85,7 +85,7 @@ def configure(
 def _ends_process(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     if isinstance(error, KeyboardInterrupt):
         return
-    _log.critical("a mistake in the program ends the process", exc_info=(kind, error, trace))
+    _log.critical("internal error (bug) ends the process", exc_info=(kind, error, trace))
 
 
 def _ends_thread(args: threading.ExceptHookArgs) -> None:
@@ -93,23 +93,27 @@ def _ends_thread(args: threading.ExceptHookArgs) -> None:
     if error is not None:
         name = "" if args.thread is None else args.thread.name
         told = (args.exc_type, error, args.exc_traceback)
-        _log.critical("a mistake in the program ends a thread", exc_info=told, extra={"thread_name": name})
+        _log.critical("internal error (bug) ends a thread", exc_info=told, extra={"thread_name": name})
 
 
 def _cannot_be_raised(args: sys.UnraisableHookArgs) -> None:
     error = args.exc_value
     if error is not None:
         told = (args.exc_type, error, args.exc_traceback)
-        _log.error("an error where nobody can be told", exc_info=told, extra={"where": repr(args.object)})
+        _log.error(
+            "an error that cannot be raised (in a destructor or callback)",
+            exc_info=told,
+            extra={"where": repr(args.object)},
+        )
 
 
 def fields_of(record: logging.LogRecord) -> dict[str, Any]:
-    """What a record was given as `extra`."""
+    """Return the fields that a record was given as `extra`."""
     return {name: value for name, value in vars(record).items() if name not in _STANDARD}
 
 
 def without_secrets(text: str) -> str:
-    """`text` with the user part of every URL hidden."""
+    """Return `text` with the user part of every URL hidden."""
     return _USER_PART.sub(r"\1***@", text)
 
 
@@ -118,7 +122,7 @@ def _escape(text: str) -> str:
 
 
 def _plain(value: object) -> object:
-    """A field's value as JSON knows it."""
+    """Return a field's value as a JSON type."""
     if isinstance(value, bool | int | float) or value is None:
         return value
     if isinstance(value, list | tuple | set | frozenset):
@@ -137,7 +141,6 @@ class HumanFormatter(logging.Formatter):
         self._colour = colour
 
     def format(self, record: logging.LogRecord) -> str:
-        """See the module."""
         moment = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(record.created))
         moment = f"{moment}.{int(record.msecs):03d}"
         level = f"{record.levelname:<7}"
@@ -177,7 +180,6 @@ class JsonFormatter(logging.Formatter):
         self._broker = broker
 
     def format(self, record: logging.LogRecord) -> str:
-        """See the module."""
         moment = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
         line: dict[str, object] = {
             "time": f"{moment}.{int(record.msecs):03d}Z",
@@ -188,7 +190,7 @@ class JsonFormatter(logging.Formatter):
         fields = fields_of(record)
         line["broker"] = _plain(fields.pop("broker", self._broker))
         for name, value in fields.items():
-            # A field never hides what every line has.
+            # A field never replaces a standard one.
             line[f"{name}_" if name in line else name] = _plain(value)
         if record.exc_info:
             line["exception"] = _plain(self.formatException(record.exc_info))

@@ -1,21 +1,21 @@
-"""The brokers of one machine: which they are, where they listen, and what their folder remembers of them.
+"""The brokers of one machine under a supervisor: ids, addresses, and what their common folder records.
 
-Rules: the settings of a supervisor are those of its first broker; every other one has the next id, the next port, a
-data directory of its own, and all else alike, the rack too. Who the cluster began with is settled by the first start,
-and remembered: brokers that come later join. What was given up by a number that became smaller cannot be known, so that
-is refused. All mistakes are told together, before anything is started.
+Rules: the supervisor's settings are those of its first broker; every other broker has the next id, the next port, a
+data directory of its own, and all else the same, including the rack. The initial voters are decided by the first start,
+and recorded: later brokers join. A smaller number of brokers is refused, because the data of the missing ones would be
+lost. All mistakes are reported together, before anything is started.
 
-| settings                     | the cluster begins with                 | who joins                    |
+| settings                     | initial voters of the cluster           | joining brokers              |
 |------------------------------|-----------------------------------------|------------------------------|
-| neither `cluster` nor `join` | 1, 3 or 5 of these brokers, the first   | the others, at those         |
-| `cluster`                    | those of the list; `id` is one of them  | the others, at those         |
-| `join`                       | whoever it began with                   | all of them                  |
+| neither `cluster` nor `join` | the first 1, 3 or 5 of these brokers    | the others, through those    |
+| `cluster`                    | those of the list; `id` is one of them  | the others, through those    |
+| `join`                       | those of the existing cluster           | all of them                  |
 
     DIR/brokers.json   {"format": 1, "first_id": 1, "ports": [7422, 7423, 7424], "voters": [1, 2, 3]}
     DIR/broker-1       the data directory of broker 1, and so on
 
-An odd number of voters survives as much as the next even one does. With `cluster`, every machine has one voter to begin
-with: the loss of a machine is the loss of one.
+An odd number of voters tolerates as many failures as the next even one. With `cluster`, every machine starts with one
+voter, so that the loss of a machine is the loss of one voter.
 """
 
 from __future__ import annotations
@@ -46,24 +46,24 @@ _Port = Annotated[int, msgspec.Meta(ge=1, le=_PORT_MAX)]
 
 
 class Remembered(msgspec.Struct, frozen=True):
-    """What brokers.json says."""
+    """Content of brokers.json."""
 
     format: Annotated[int, msgspec.Meta(ge=1)]
     first_id: Annotated[int, msgspec.Meta(ge=1, le=BROKER_ID_MAX)]
     ports: Annotated[tuple[_Port, ...], msgspec.Meta(min_length=1)]
-    voters: tuple[int, ...] = ()  # of these brokers
+    voters: tuple[int, ...] = ()  # those of these brokers
 
 
 @dataclass(frozen=True, slots=True)
 class MachineDir:
-    """The folder of a machine's brokers, which this process holds."""
+    """The folder of a machine's brokers, locked by this process."""
 
     path: Path
-    remembered: Remembered | None  # None: it is new
+    remembered: Remembered | None  # None: the folder is new
     _folder: int
 
     def remember(self, remembered: Remembered) -> None:
-        """Write it, if it is news. OperationalError: it cannot be; blocking."""
+        """Write brokers.json if it changes (blocking); raise OperationalError."""
         if remembered == self.remembered:
             return
         try:
@@ -72,12 +72,12 @@ class MachineDir:
             raise OperationalError(f"cannot write {self.path / MACHINE_FILE}: {error.strerror or error}") from error
 
     def release(self) -> None:
-        """Let another supervisor have it."""
+        """Unlock the folder."""
         os.close(self._folder)
 
 
 def take_machine_dir(path: Path) -> MachineDir:
-    """Make the folder where it is missing, and hold it. OperationalError: it cannot be used."""
+    """Create the folder if missing, and lock it. Raise OperationalError if it cannot be used."""
     folder = hold_folder(path)
     try:
         return MachineDir(path, _remembered(path), folder)
@@ -115,7 +115,7 @@ def _remembered(path: Path) -> Remembered | None:
 
 
 def planned(config: BrokerConfig, known: Remembered | None) -> tuple[list[BrokerConfig], Remembered]:
-    """The config of each broker, and what is to be remembered of them. ConfigError with every mistake.
+    """Return the config of each broker, and what to record about them. Raise ConfigError with every mistake.
 
     `nats` of the configs is that of `config`.
     """
@@ -154,7 +154,7 @@ def _odd(count: int) -> int:
 
 
 def _changed(config: BrokerConfig, count: int, known: Remembered | None) -> list[str]:
-    """What contradicts an earlier start."""
+    """Return the mistakes that contradict an earlier start."""
     if known is None:
         return []
     mistakes = []
@@ -188,7 +188,7 @@ def _ports(config: BrokerConfig, count: int, known: Remembered | None, mistakes:
 
 
 def _free_ports(host: str, count: int, mistakes: list[str]) -> list[int]:
-    """Ports that nobody uses now: these brokers must know each other's before they start."""
+    """Return free ports: these brokers must know each other's ports before they start."""
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         with ExitStack() as stack:
@@ -200,15 +200,15 @@ def _free_ports(host: str, count: int, mistakes: list[str]) -> list[int]:
 
 
 def _told(config: BrokerConfig, ports: Sequence[int], place: int) -> Address:
-    """Where the others reach the broker at that place."""
+    """Return the address at which the others reach the broker with that index."""
     if config.advertise is None:
         return Address(config.listen.host, ports[place])
-    # As far from the first one's as where it listens.
+    # The same distance from the first broker's port as for `listen`.
     return Address(config.advertise.host, config.advertise.port + ports[place] - ports[0])
 
 
 def _taken(config: BrokerConfig, ids: Sequence[BrokerId], told: Sequence[Address]) -> list[str]:
-    """What these brokers and the others of the list would both be."""
+    """Return conflicts of these brokers with the others in the list."""
     mistakes = [
         f"--advertise: the broker at {one.host} would be told to be at port {one.port}"
         for one in told
@@ -239,7 +239,7 @@ def _of_one(
         data_dir=config.data_dir / folder_of(broker_id),
         listen=listen,
         http=_http(config, broker_id),
-        advertise=told,  # so that its data directory, which may know another address, does not count
+        advertise=told,  # overrides another address recorded in the data directory
         broker_id=broker_id,
         voters=voters if is_voter else (),
         join=() if is_voter else config.join or tuple(voter.address for voter in voters),
@@ -253,7 +253,7 @@ def _of_one(
 
 
 def _http_mistakes(config: BrokerConfig, count: int, ports: Sequence[int]) -> list[str]:
-    """Where metrics cannot be shown. A port that nobody chose gives way by itself."""
+    """Return conflicts of a configured HTTP port. A default port falls back by itself."""
     if config.http is None or not config.http.port or "http" not in config.origins:
         return []
     last = config.http.port + count - 1
@@ -264,12 +264,12 @@ def _http_mistakes(config: BrokerConfig, count: int, ports: Sequence[int]) -> li
 
 
 def _http(config: BrokerConfig, broker_id: int) -> Address | None:
-    """Where metrics of a broker are shown: as far from the first one's as its id."""
+    """Return a broker's HTTP address: its port differs from the first broker's as its id does."""
     if config.http is None or not config.http.port:
         return config.http
     return Address(config.http.host, config.http.port + broker_id - config.broker_id)
 
 
 def folder_of(broker_id: int) -> str:
-    """The name of a broker's data directory, and of the broker in the log."""
+    """Return the name of a broker's data directory, also used in the log."""
     return f"broker-{broker_id}"

@@ -1,4 +1,4 @@
-"""What is measured of a broker beside its node, as families of a page of metrics; and what is looked at for it."""
+"""Metrics of a broker outside its node, as families of the metrics page, and the measurements behind them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _NO_FILES = TlsFiles()
 
 
 class Look(NamedTuple):
-    """What a disk thread has seen. None: this system does not tell."""
+    """Measurements of a disk thread. None: not available on this system."""
 
     free_bytes: int
     size_bytes: int
@@ -40,7 +40,7 @@ class Look(NamedTuple):
 
 
 class Looks:
-    """Looks at the disk with a thread that writes: where those hang, this does as well. One look at a time."""
+    """Measures on a WRITE disk thread: if those hang, so does this. One measurement at a time."""
 
     def __init__(self, driver: Driver, folder: Path, nats_tls: TlsFiles = _NO_FILES) -> None:
         self._driver = driver
@@ -49,7 +49,7 @@ class Looks:
         self._open: asyncio.Future[Look] | None = None
 
     async def look(self) -> Look | None:
-        """None: the disk did not answer in time, or with an error."""
+        """Return a measurement; None if the disk did not answer in time, or with an error."""
         if self._open is None:
             self._open = self._begin()
         look = self._open
@@ -67,7 +67,7 @@ class Looks:
                 future.set_result(seen[0])
             else:
                 future.set_exception(error)
-                future.exception()  # whoever waited may be gone
+                future.exception()  # the waiter may have been cancelled
 
         self._driver.have_done(Lane.WRITE, lambda: seen.append(_look(self._folder, self._nats_tls)), done)
         return future
@@ -84,7 +84,7 @@ def _look(folder: Path, nats_tls: TlsFiles) -> Look:
 
 
 class LoopLag:
-    """How late the event loop is: a timer of its own, a few times a second."""
+    """Delay of the event loop, measured with a timer a few times a second."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.us = Histogram.of_times()
@@ -93,7 +93,7 @@ class LoopLag:
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        """From now on."""
+        """Start the timer."""
         self._due_s = self._loop.time() + limits.LOOP_LAG_INTERVAL_MS / 1_000
         self._timer = self._loop.call_at(self._due_s, self._measure)
 
@@ -102,14 +102,14 @@ class LoopLag:
         self.start()
 
     def stop(self) -> None:
-        """No more. Twice is fine."""
+        """Stop the timer; idempotent."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
 
 class BrokerMeasures:
-    """`why_not_ready` is empty where it is."""
+    """The metric families. `why` returns the reason why the broker is not ready, or an empty string."""
 
     def __init__(
         self,
@@ -130,7 +130,7 @@ class BrokerMeasures:
         self._build = (version, platform.python_version(), "compiled" if is_compiled() else "plain", str(broker_id))
 
     def families(self, look: Look | None) -> Families:
-        """All of them; `look`: what a disk thread has seen for that."""
+        """Yield all families; `look`: the measurement of a disk thread, if any."""
         yield Family(metrics.BUILD_INFO, [Sample(self._build, 1)])
         yield single(metrics.READY, int(not self._why_not_ready()))
         yield from self._process(look)

@@ -1,4 +1,4 @@
-"""The table of what is measured of a broker beside its node: the process, NATS, clients, the disk, the event loop."""
+"""Table of the metrics outside the node: the process, NATS, clients, the disk, the event loop."""
 
 from __future__ import annotations
 
@@ -8,41 +8,48 @@ _US = 1e-6
 _COUNTER, _GAUGE, _HISTOGRAM = Kind.COUNTER, Kind.GAUGE, Kind.HISTOGRAM
 
 BUILD_INFO = Metric(
-    "penstock_build_info", _GAUGE, "1; the labels say what runs.", ("version", "python", "hot_path", "broker")
+    "penstock_build_info",
+    _GAUGE,
+    "1; the labels describe the running program.",
+    ("version", "python", "hot_path", "broker"),
 )
-READY = Metric("penstock_ready", _GAUGE, "1 where /readyz says yes.")
+READY = Metric("penstock_ready", _GAUGE, "1 if /readyz reports ready.")
 CPU_SECONDS = Metric("process_cpu_seconds_total", _COUNTER, "CPU time of the process, in user and in system mode.")
 RESIDENT_BYTES = Metric("process_resident_memory_bytes", _GAUGE, "Resident memory.")
 OPEN_FILES = Metric("process_open_fds", _GAUGE, "Open file descriptors.")
-OPEN_FILES_MAX = Metric("process_max_fds", _GAUGE, "How many there may be.")
+OPEN_FILES_MAX = Metric("process_max_fds", _GAUGE, "Maximum number of open file descriptors.")
 START_SECONDS = Metric("process_start_time_seconds", _GAUGE, "When the broker was started (Unix time).", scale=_US)
 LOOP_LAG_SECONDS = Metric(
     "penstock_loop_lag_seconds", _HISTOGRAM, "How late a timer of the event loop is, five times a second.", scale=_US
 )
-DISK_ANSWERS = Metric("penstock_disk_answers", _GAUGE, "1 where the disk threads answered while this page was made.")
-DISK_FREE_BYTES = Metric("penstock_disk_free_bytes", _GAUGE, "Bytes free for the broker where its data directory is.")
-DISK_SIZE_BYTES = Metric("penstock_disk_size_bytes", _GAUGE, "Bytes of the file system there.")
-DISK_WORK = Metric("penstock_disk_work", _GAUGE, "Pieces of work that disk threads have not given back.")
-NATS_CONNECTED = Metric("penstock_nats_connected", _GAUGE, "1 where every subscription is confirmed.")
+DISK_ANSWERS = Metric("penstock_disk_answers", _GAUGE, "1 if the disk threads answered while this page was made.")
+DISK_FREE_BYTES = Metric("penstock_disk_free_bytes", _GAUGE, "Free bytes on the file system of the data directory.")
+DISK_SIZE_BYTES = Metric("penstock_disk_size_bytes", _GAUGE, "Size of that file system in bytes.")
+DISK_WORK = Metric("penstock_disk_work", _GAUGE, "Disk tasks that have not completed.")
+NATS_CONNECTED = Metric("penstock_nats_connected", _GAUGE, "1 if every subscription is confirmed.")
 NATS_DISCONNECTS = Metric("penstock_nats_disconnects_total", _COUNTER, "Connections to NATS that were lost.")
 NATS_ANSWERS_DROPPED = Metric(
     "penstock_nats_answers_dropped_total", _COUNTER, "Acks and refusals that nats-server did not take in time."
 )
 NATS_MESSAGES_SKIPPED = Metric(
-    "penstock_nats_messages_skipped_total", _COUNTER, "Messages from nats-server that were not understood nor stored."
+    "penstock_nats_messages_skipped_total",
+    _COUNTER,
+    "Messages from nats-server that could not be parsed and are not stored.",
 )
 NATS_UNANSWERABLE = Metric(
     "penstock_nats_unanswerable_total", _COUNTER, "Messages without an ack: nats-server refuses their reply subjects."
 )
-NATS_PAUSED = Metric("penstock_nats_reading_paused", _GAUGE, "1 where nothing is read: too much is in flight.")
+NATS_PAUSED = Metric(
+    "penstock_nats_reading_paused", _GAUGE, "1 if reading is paused (backpressure): too many bytes are in flight."
+)
 NATS_WRITE_BYTES = Metric("penstock_nats_write_buffer_bytes", _GAUGE, "Bytes that nats-server has not taken yet.")
 CONNECTIONS = Metric("penstock_connections", _GAUGE, "Connections over the socket API.", ("of",))
-CONNECTIONS_MAX = Metric("penstock_connections_max", _GAUGE, "How many of clients there may be.")
+CONNECTIONS_MAX = Metric("penstock_connections_max", _GAUGE, "Maximum number of client connections.")
 BUFFER_BYTES = Metric("penstock_buffer_bytes", _GAUGE, "Memory of half-received requests and of answers.", ("of",))
-BUFFER_BYTES_MAX = Metric("penstock_buffer_bytes_max", _GAUGE, "How much of it there may be.", ("of",))
-ANSWER_FILES = Metric("penstock_answer_files", _GAUGE, "Files that answers which are not taken yet hold open.")
+BUFFER_BYTES_MAX = Metric("penstock_buffer_bytes_max", _GAUGE, "Limit of that memory.", ("of",))
+ANSWER_FILES = Metric("penstock_answer_files", _GAUGE, "Files held open by answers that clients have not taken yet.")
 DAMAGED_FRAMES = Metric(
-    "penstock_damaged_frames_total", _COUNTER, "Frames that came damaged; each has cost its connection."
+    "penstock_damaged_frames_total", _COUNTER, "Corrupt frames received; each has cost its connection."
 )
 REQUESTS_OPEN = Metric("penstock_requests_open", _GAUGE, "Requests that are not answered yet.")
 REQUEST_SECONDS = Metric(
@@ -56,25 +63,27 @@ REQUEST_ERRORS = Metric(
 
 CERTIFICATE_EXPIRES = Metric(
     "penstock_certificate_expires_seconds", _GAUGE,
-    "When the first certificate ends of those in use that this setting names (Unix time).", ("setting",), _US,
+    "Expiry of the first of the certificates in use that this setting names (Unix time).", ("setting",), _US,
 )  # fmt: skip
-FAILED_LOGINS = Metric("penstock_failed_logins_total", _COUNTER, "Connections that did not prove who they are.")
+FAILED_LOGINS = Metric("penstock_failed_logins_total", _COUNTER, "Connections whose login failed.")
 UNFINISHED_LOGINS = Metric(
     "penstock_unfinished_logins_total",
     _COUNTER,
-    "Logins that were begun and not finished: the client went away, took too long, or gave way to others.",
+    "Logins that were begun and not finished: the client disconnected, timed out, or was closed to make room.",
 )
 THROTTLED = Metric(
     "penstock_throttled_requests_total", _COUNTER,
-    "Requests of users who are over a rate of theirs: `delayed`, done and told to wait before the next; or `refused`.",
+    "Requests of users above a rate limit: `delayed` (done; the next one must wait), or `refused`.",
     ("how",),
 )  # fmt: skip
 SPANS_EXPORTED = Metric("penstock_spans_exported_total", _COUNTER, "Spans of traced messages that were delivered.")
 SPANS_DROPPED = Metric(
-    "penstock_spans_dropped_total", _COUNTER, "Spans that were not: the queue was full, or nobody took them."
+    "penstock_spans_dropped_total",
+    _COUNTER,
+    "Spans that were dropped: the queue was full, or the endpoint did not take them.",
 )
 TRACES_DROPPED = Metric(
-    "penstock_traces_dropped_total", _COUNTER, "Traced messages that got no spans, for too many were on their way."
+    "penstock_traces_dropped_total", _COUNTER, "Traced messages without spans, because too many were open."
 )
 
 METRICS = (
@@ -86,4 +95,4 @@ METRICS = (
     UNFINISHED_LOGINS, THROTTLED,
     SPANS_EXPORTED, SPANS_DROPPED, TRACES_DROPPED,
 )  # fmt: skip
-"""All of them, in the order of the page."""
+"""All metrics, in the order of the page."""

@@ -1,20 +1,20 @@
-"""What publishers are told, on its way to nats-server: never the reason that this broker stops reading for long.
+"""Answers to publishers, queued for nats-server so that a slow reader does not stop our reading.
 
-nats-server holds up whoever publishes to a client that reads too slowly: 10 ms for each 64 KiB that it takes from us,
-for as long as it puts up with that client. One publisher that never reads its acks so slows all that we write. If we
-stopped reading until it is taken, nats-server would throw away what waits for us, and cut us off: a gap in all streams
-(ADR 10).
+nats-server throttles clients that publish to a slow reader: 10 ms for each 64 KiB it takes from us, as long as it
+tolerates that reader. So one publisher that never reads its acks slows all our writes. If we stopped reading until
+nats-server takes our output, it would discard what is queued for us, and disconnect us: a gap in all streams (ADR 10).
 
-Rules: an answer may be lost, a message may not: who hears nothing publishes again. A command is sent whole or not at
-all. What nats-server does not take at once waits by stream, and goes out in turn, a slice of each: one stream's flood
-costs the others a moment, not their acks. What is over a limit is dropped and counted. While nothing is read, what
-waits can only grow by what was in flight: then the acks of one large sync wait beyond the limits, and are not dropped.
+Rules: an answer may be lost, a message may not: a publisher without an ack publishes again. A command is sent whole or
+not at all. Answers that nats-server does not take at once are queued by stream, and sent round-robin in slices, so that
+one stream's flood delays the others only briefly. Answers above a limit are dropped and counted. While reading is
+paused, the queue can only grow by what was in flight: then the acks of one large fsync may exceed the limits without a
+drop.
 
 | state   | what is written                   | reading | limits  | until                                           |
 |---------|-----------------------------------|---------|---------|-------------------------------------------------|
 | TAKING  | everything, at once               | yes     | -       | the connection has no room for it: BUSY         |
 | BUSY    | a slice of each stream's, in turn | no      | BURST   | nothing waits: TAKING; little is taken: STALLED |
-| STALLED | the same                          | yes     | LASTING | nothing waits: TAKING                           |
+| STALLED | a slice of each stream's, in turn | yes     | LASTING | nothing waits: TAKING                           |
 | AWAY    | nothing                           | -       | LASTING | there is a connection: TAKING, or BUSY          |
 
 Little is taken: less than NATS_WRITE_PAUSE_BYTES_MIN in NATS_WRITE_PAUSE_MS, or not all in NATS_WRITE_PAUSES_MAX times.
@@ -36,11 +36,11 @@ from penstock.node.step import Answers
 
 _log = logging.getLogger("penstock.nats")
 
-_NEXT_COMMAND = b"\r\nPUB "  # no body has a line end: it is JSON
+_NEXT_COMMAND = b"\r\nPUB "  # bodies have no line ends: they are JSON
 
 
 class Room(NamedTuple):
-    """How much may wait."""
+    """Limits of queued answers."""
 
     stream_bytes: int
     all_bytes: int
@@ -51,14 +51,14 @@ BURST = Room(limits.NATS_BURST_ANSWERS_BYTES_MAX, limits.NATS_BURST_ANSWERS_BYTE
 
 
 class WaitingAnswers:
-    """Answers that wait, by stream, in order."""
+    """Queued answers, by stream, in order."""
 
     def __init__(self) -> None:
         self.size_bytes = 0
-        self._streams: dict[int, _StreamAnswers] = {}  # those that have some; the first one is next
+        self._streams: dict[int, _StreamAnswers] = {}  # non-empty queues; the first one is next
 
     def add(self, answers: Answers, room: Room) -> int:
-        """Keep them, or as many of them as there is room for; returns how many were dropped."""
+        """Queue as many answers as fit; return how many were dropped."""
         stream = self._streams.get(answers.sid)
         if stream is None:
             stream = _StreamAnswers()
@@ -73,7 +73,7 @@ class WaitingAnswers:
         return _count(commands, end)
 
     def take(self) -> bytes:
-        """A slice of the stream whose turn it is."""
+        """Remove and return a slice of the next stream's answers."""
         sid = next(iter(self._streams))
         stream = self._streams.pop(sid)
         taken = stream.take(limits.NATS_ANSWERS_SLICE_BYTES)
@@ -83,12 +83,12 @@ class WaitingAnswers:
         return taken
 
     def cut(self, room: Room) -> dict[int, int]:
-        """Drop the latest of what is over `room`, of the largest streams first; returns how many, by stream."""
+        """Drop the latest answers above `room`, of the largest streams first; return how many, by stream."""
         dropped = {}
         free_bytes = room.all_bytes
         by_size = sorted(self._streams.items(), key=lambda one: one[1].size_bytes)
         for place, (sid, stream) in enumerate(by_size):
-            fair_bytes = free_bytes // (len(by_size) - place)  # what smaller ones leave is for the larger
+            fair_bytes = free_bytes // (len(by_size) - place)  # what smaller ones leave is for the larger ones
             if count := stream.cut(min(room.stream_bytes, fair_bytes)):
                 dropped[sid] = count
                 if not stream.pieces:
@@ -99,17 +99,17 @@ class WaitingAnswers:
 
 
 class _StreamAnswers:
-    """Those of one stream."""
+    """Queued answers of one stream."""
 
     __slots__ = ("pieces", "position", "size_bytes")
 
     def __init__(self) -> None:
         self.pieces: deque[bytes] = deque()
-        self.position = 0  # in the first piece: what is before it has been taken
+        self.position = 0  # in the first piece: bytes before it have been taken
         self.size_bytes = 0
 
     def take(self, size_max: int) -> bytes:
-        """The oldest, as many as fit; at least one."""
+        """Return the oldest answers that fit; at least one."""
         taken: list[bytes] = []
         left = size_max
         while self.pieces:
@@ -128,7 +128,7 @@ class _StreamAnswers:
         return b"".join(taken)
 
     def cut(self, size_max: int) -> int:
-        """Drop the latest that are over this size; returns how many."""
+        """Drop the latest answers above this size; return how many."""
         dropped = 0
         while self.size_bytes > size_max:
             piece = self.pieces.pop()
@@ -144,10 +144,10 @@ class _StreamAnswers:
 
 
 def _end_within(commands: bytes, start: int, size_max: int) -> int:
-    """Where those end that fit, whole, from `start` on; `start` if none does."""
+    """Return the end of the whole commands that fit, from `start` on; `start` if none does."""
     if len(commands) - start <= size_max:
         return len(commands)
-    # A command that ends within the size is followed by one that begins there at the latest.
+    # After a command that ends within the size the next one begins there at the latest.
     end = commands.rfind(_NEXT_COMMAND, start, start + max(0, size_max) + len(_NEXT_COMMAND) - 2)
     return start if end < 0 else end + 2
 
@@ -158,7 +158,7 @@ def _end_of_first(commands: bytes, start: int) -> int:
 
 
 def _count(commands: bytes, start: int) -> int:
-    """How many there are from `start` on."""
+    """Return the number of commands from `start` on."""
     return commands.count(b"\r\n", start) // 2
 
 
@@ -170,36 +170,36 @@ class _State(Enum):
 
 
 class AnswerOutput:
-    """See the module's table."""
+    """Sends answers to nats-server; see the module's table."""
 
     def __init__(self, pause_reading: Callable[[bool], None], subject_of: Callable[[int], str]) -> None:
-        """`subject_of` a stream, for the operator."""
+        """`subject_of` returns the subject of a subscription, for the log."""
         self.dropped = 0
         self._pause_reading = pause_reading
         self._subject_of = subject_of
         self._state = _State.AWAY
         self._connection: NatsConnection | None = None
-        self._direct: NatsConnection | None = None  # the same, while it takes everything
+        self._direct: NatsConnection | None = None  # the connection while TAKING, else None
         self._waiting = WaitingAnswers()
         self._timer: asyncio.TimerHandle | None = None
-        self._untaken_bytes = 0  # at the last look, and what was written since
+        self._untaken_bytes = 0  # at the last check, and what was written since
         self._pauses_left = 0
         self._complaints = Complaints()
 
     @property
     def waiting_bytes(self) -> int:
-        """Bytes that no connection has yet."""
+        """Bytes that no connection has taken yet."""
         return self._waiting.size_bytes
 
     def send(self, answers: Sequence[Answers]) -> None:
-        """Send them now, or when nats-server takes them, or never."""
+        """Send the answers now, or queue them, or drop them above the limits."""
         if self._direct is not None:
             commands = answers[0].commands if len(answers) == 1 else b"".join([one.commands for one in answers])
-            # A few more than there is room for do no harm, and most are few.
+            # Slightly exceeding the free room does no harm, and most writes are small.
             if len(commands) <= limits.NATS_ANSWERS_SLICE_BYTES or len(commands) <= self._direct.free_bytes:
                 self._direct.write(commands)
                 return
-            del commands  # they may be many
+            del commands  # they may be large
             self._become(_State.BUSY)
         room = BURST if self._state is _State.BUSY else LASTING
         for one in answers:
@@ -208,19 +208,19 @@ class AnswerOutput:
         self._write_on()
 
     def opened(self, connection: NatsConnection) -> None:
-        """nats-server takes commands on `connection`; those that it was sent before may fill the buffer."""
+        """nats-server takes commands on `connection`; re-subscribing may already fill its buffer."""
         self._connection = connection
         is_free = connection.is_writable and not self._waiting.size_bytes
         self._become(_State.TAKING if is_free else _State.BUSY)
         self._write_on()
 
     def closed(self) -> None:
-        """There is no connection any more; what waits is for the next one."""
+        """The connection is lost; queued answers wait for the next one."""
         self._become(_State.AWAY)
         self._connection = None
 
     def writable_changed(self, writable: bool) -> None:
-        """Whether the connection's own buffer has room."""
+        """True if the connection's own buffer has room."""
         if not writable and self._state is _State.TAKING:
             self._become(_State.BUSY)
         elif writable:
@@ -251,7 +251,7 @@ class AnswerOutput:
             for sid, dropped in self._waiting.cut(LASTING).items():
                 self._drop(sid, dropped)
         if self._connection is not None and state is not _State.AWAY:
-            few = state is not _State.TAKING  # what is in there cannot be overtaken
+            few = state is not _State.TAKING  # bytes in that buffer cannot be overtaken
             self._connection.set_write_buffer(
                 limits.NATS_ANSWERS_SLICE_BYTES if few else limits.NATS_WRITE_BUFFER_BYTES_MAX
             )
@@ -264,7 +264,7 @@ class AnswerOutput:
         self._timer = asyncio.get_running_loop().call_later(limits.NATS_WRITE_PAUSE_MS / 1000, self._look)
 
     def _look(self) -> None:
-        """Whether nats-server takes so much that it is worth while not to read."""
+        """Check if nats-server takes enough to justify the pause in reading."""
         assert self._connection is not None
         self._pauses_left -= 1
         taken_bytes = self._untaken_bytes - self._connection.write_buffer_bytes
@@ -277,8 +277,8 @@ class AnswerOutput:
     def _drop(self, sid: int, count: int) -> None:
         self.dropped += count
         text = (
-            f"nats-server is slow to take the answers to publishers, as it is when one of them does not read them: "
-            f"some of those to {self._subject_of(sid)} are dropped; what was published is stored"
+            f"nats-server takes the acks too slowly, as it does if a publisher does not read its acks: "
+            f"some acks for {self._subject_of(sid)} are dropped; the messages are stored"
         )
         now_us = int(asyncio.get_running_loop().time() * 1e6)
         if (line := self._complaints.line("dropped", text, now_us)) is not None:

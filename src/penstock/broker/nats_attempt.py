@@ -1,12 +1,12 @@
-"""One attempt at a connection to one nats-server: TCP, TLS where it is due, CONNECT, and then its life to the end.
+"""One attempt at a connection to one nats-server: TCP, TLS if needed, CONNECT, and its life until the end.
 
-| URL       | what the server does             | what happens                                                      |
+| URL       | the server                       | what happens                                                      |
 |-----------|----------------------------------|-------------------------------------------------------------------|
-| `nats://` | INFO, TLS not required           | plain, unless certificates are set: then TLS or nothing           |
+| `nats://` | INFO, TLS not required           | plain, unless certificates are set: then TLS or an error          |
 | `nats://` | INFO, TLS required               | TLS after INFO                                                    |
 | `nats://` | silent, or closes                | an error that names `handshake_first` and `tls://`                |
-| `tls://`  | INFO                             | TLS after INFO, or nothing                                        |
-| `tls://`  | silent (`handshake_first: true`) | TLS after a second of silence; for this server at once from then on |
+| `tls://`  | INFO                             | TLS after INFO, or an error                                       |
+| `tls://`  | silent (`handshake_first: true`) | TLS after a second of silence; later attempts at once             |
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _TLS_FIRST = "if it speaks TLS first (handshake_first: true), write tls:// in pl
 
 @dataclass(frozen=True, slots=True)
 class LinkTiming:
-    """How patient the link is."""
+    """Time-outs and backoff of the link."""
 
     connect_timeout_ms: int = limits.NATS_CONNECT_TIMEOUT_MS
     tls_first_ms: int = limits.NATS_TLS_FIRST_MS
@@ -42,7 +42,7 @@ class LinkTiming:
 
 @dataclass(frozen=True, slots=True)
 class AttemptCalls:
-    """Who hears of what the connection brings; called on the event loop."""
+    """Callbacks of a connection; called on the event loop."""
 
     on_groups: Callable[[dict[int, Group]], None]
     on_session: Callable[[SessionEvent], None]
@@ -50,7 +50,7 @@ class AttemptCalls:
 
 
 class NatsAttempt:
-    """See the module's table. `end` says why it is over, `failure` what one of the calls raised."""
+    """One connection attempt. `end`: why it is over; `failure`: what a callback raised."""
 
     def __init__(
         self, server: NatsServer, session: NatsSession, calls: AttemptCalls, now_ms: Callable[[], int]
@@ -59,53 +59,52 @@ class NatsAttempt:
         self.connection = NatsConnection(session, self, now_ms)
         self.end: tuple[ErrorKind, str] | None = None
         self.failure: BaseException | None = None
-        self.was_ready = False  # stays true when the connection has ended since
+        self.was_ready = False  # stays true after the connection has ended
         self.tls_came_first = False
-        self.groups_received = calls.on_groups  # what the connection calls
+        self.groups_received = calls.on_groups  # called by the connection
         self._calls = calls
         self._tls_due = False
         self._changed = asyncio.Event()
 
     @property
     def session(self) -> NatsSession:
-        """The session of this connection."""
         return self.connection.session
 
     @property
     def is_ready(self) -> bool:
-        """Whether the session takes commands now."""
+        """True if the session takes commands now."""
         return self.session.state is SessionState.READY
 
     @property
     def silence(self) -> str:
-        """What is known of a server that has not answered so far."""
+        """Description of a server that has not answered so far."""
         if self.connection.transport is None or self.session.state is not SessionState.CONNECTING_INFO:
             return "it does not answer"
         said = "it takes the connection and says nothing: is it a NATS server?"
         return said if self.server.tls else f"{said} {_TLS_FIRST[0].upper()}{_TLS_FIRST[1:]}"
 
     async def connect(self, tls: TlsFiles, timing: LinkTiming, *, tls_first: bool) -> None:
-        """Return once the session is, or was, ready; OperationalError if it ended before."""
+        """Return once the session is, or was, ready; raise OperationalError if it ended before."""
         try:
             async with asyncio.timeout(timing.connect_timeout_ms / 1000):
                 await self._connect(tls, timing, tls_first=tls_first)
         except TimeoutError:
             raise OperationalError(self.silence) from None
         except OSError as error:
-            # A failed TLS handshake has ended the connection already, but this knows better why.
+            # A failed TLS handshake has ended the connection already, but this error has the better reason.
             self.end = (ErrorKind.OTHER, _explain(error))
         if self.end is not None and not self.was_ready:
             raise OperationalError(self.end[1])
 
     async def ended(self) -> None:
-        """Return once `end` is known."""
+        """Return once `end` is set."""
         while self.end is None:
             await self._next_change()
 
     # What the connection calls
 
     def session_event(self, event: SessionEvent) -> None:
-        """Pass events on, and remember what `connect` waits for."""
+        """Pass events on, and record those that `connect` waits for."""
         if isinstance(event, TlsWanted):
             self._tls_due = True
             self._changed.set()
@@ -116,18 +115,17 @@ class NatsAttempt:
         self._calls.on_session(event)
 
     def writable_changed(self, writable: bool) -> None:
-        """Pass it on."""
         self._calls.on_writable(writable)
 
     def lost(self, kind: ErrorKind, reason: str) -> None:
-        """The connection is over."""
+        """The connection has ended."""
         if self.end is None:
             is_unclear = self.connection.ended_unheard and not self.server.tls
             self.end = (kind, f"{reason}; {_TLS_FIRST}" if is_unclear else reason)
         self._changed.set()
 
     def failed(self, error: BaseException) -> None:
-        """A call raised: end the connection; the link raises it on."""
+        """A callback raised: end the connection; the link raises the error again."""
         self.failure = error
         self.connection.abort(ErrorKind.OTHER, f"internal error: {error!r}")
 
@@ -171,10 +169,10 @@ class NatsAttempt:
 
 
 def _explain(error: OSError) -> str:
-    """What is wrong; which server it is about is known to whoever tells it."""
+    """Return what is wrong, without the server, which the caller knows."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is not trusted ({error.verify_message}); give its CA file"
     if isinstance(error, ssl.SSLError):
         return f"TLS failed ({error.reason or error}); does it ask for a client certificate?"
-    # asyncio puts its own sentence into strerror, without the reason.
+    # asyncio replaces strerror by its own text, without the reason.
     return os.strerror(error.errno) if error.errno is not None and error.errno > 0 else str(error)

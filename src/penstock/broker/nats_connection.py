@@ -1,10 +1,11 @@
 """One TCP (or TLS) connection to nats-server: moves bytes between a socket and a NatsSession.
 
-Rules: everything that one read of the socket delivered is handed over in one call. The buffer grows only as bytes
-really come, never on the word of the server, and shrinks back. A connection ends once: `lost` is called exactly once.
+Rules: everything that one socket read delivered is handed over in one call. The buffer grows only with bytes actually
+received, never because the server announces a size, and shrinks back. A connection ends once: `lost` is called exactly
+once.
 
-SO_RCVBUF is left alone: setting it would switch off the kernel's own tuning, which goes further than what a process
-may ask for. asyncio sets TCP_NODELAY itself.
+SO_RCVBUF is left alone: setting it would turn off the kernel's autotuning, which goes beyond what a process may
+request. asyncio sets TCP_NODELAY itself.
 """
 
 from __future__ import annotations
@@ -18,27 +19,27 @@ from penstock.hot.group import Group
 from penstock.ingest.connect import ErrorKind
 from penstock.ingest.nats import NatsSession, SessionClosed, SessionEvent, SessionState
 
-# It does not tell a client that it cuts off for reading too slowly why it does so.
+# nats-server does not tell a slow consumer why it is disconnected.
 _WHY = "it stopped, or this broker read too slowly (its log then says Slow Consumer)"
 
 
 class ConnectionOwner(Protocol):
-    """Who is told what a connection brings. All calls are on the event loop; none may block."""
+    """Receives what a connection delivers. All calls are on the event loop; none may block."""
 
     def groups_received(self, groups: dict[int, Group]) -> None:
         """Messages, in order per subscription."""
 
     def session_event(self, event: SessionEvent) -> None:
-        """What the session says, after the messages that came with it."""
+        """An event of the session, after the messages received with it."""
 
     def writable_changed(self, writable: bool) -> None:
-        """Whether nats-server takes what we write."""
+        """True if nats-server takes our output."""
 
     def lost(self, kind: ErrorKind, reason: str) -> None:
-        """The end of this connection."""
+        """The connection has ended."""
 
     def failed(self, error: BaseException) -> None:
-        """One of these calls raised: a mistake in the program."""
+        """One of these calls raised: an internal error (bug)."""
 
 
 class NatsConnection(asyncio.BufferedProtocol):
@@ -46,15 +47,15 @@ class NatsConnection(asyncio.BufferedProtocol):
 
     def __init__(self, session: NatsSession, owner: ConnectionOwner, now_ms: Callable[[], int]) -> None:
         self.session = session
-        self.is_writable = True  # the buffer has room
-        self.ended_unheard = False  # it was closed before any INFO
+        self.is_writable = True
+        self.ended_unheard = False  # the connection was closed before any INFO
         self._owner = owner
         self._now_ms = now_ms
         self._transport: asyncio.Transport | None = None
         self._buffer = bytearray(limits.READ_BUFFER_BYTES)
         self._view = memoryview(self._buffer)
-        self._used = 0  # bytes of the buffer that hold something
-        self._needed = 0  # do not look before so many are there
+        self._used = 0  # bytes of the buffer in use
+        self._needed = 0  # do not parse before this many bytes are there
         self._reading = True
         self._write_buffer_bytes_max = limits.NATS_WRITE_BUFFER_BYTES_MAX
         self._closed: SessionClosed | None = None
@@ -64,7 +65,6 @@ class NatsConnection(asyncio.BufferedProtocol):
     # What asyncio calls
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The socket is connected."""
         if self._lost:
             cast(asyncio.Transport, transport).abort()
             return
@@ -72,7 +72,7 @@ class NatsConnection(asyncio.BufferedProtocol):
         self._set_timer()
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Room for the next read."""
+        """Return room for the next read."""
         if not self._used:
             return self._view
         if self._used == len(self._buffer):
@@ -81,7 +81,7 @@ class NatsConnection(asyncio.BufferedProtocol):
         return self._view[self._used :]
 
     def buffer_updated(self, nbytes: int) -> None:
-        """`nbytes` more have come."""
+        """Parse and hand over what has been received."""
         self._used += nbytes
         now_ms = self._now_ms()
         if self._used < self._needed:
@@ -95,13 +95,13 @@ class NatsConnection(asyncio.BufferedProtocol):
                 self._event(event)
         except Exception as error:  # noqa: BLE001 (handed to the owner, who ends with it)
             self._owner.failed(error)
-        finally:  # what ends the process, too, leaves nothing behind that would be taken in again
+        finally:  # also when the process is ending: consumed bytes must not be parsed again
             self._keep_from(received.position)
             self._needed = received.needed_bytes
         self.send_output()
 
     def eof_received(self) -> bool:
-        """The server has closed its side; nothing more comes."""
+        """Let asyncio close the transport: nats-server has closed its side."""
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -126,12 +126,12 @@ class NatsConnection(asyncio.BufferedProtocol):
             self._owner.lost(ErrorKind.OTHER, f"nats-server closed the connection: {_WHY}")
 
     def pause_writing(self) -> None:
-        """More waits to be written than the limit."""
+        """The write buffer is above its limit."""
         self.is_writable = False
         self._owner.writable_changed(False)
 
     def resume_writing(self) -> None:
-        """Enough has been written."""
+        """The write buffer is below its limit again."""
         self.is_writable = True
         self._owner.writable_changed(True)
 
@@ -139,7 +139,7 @@ class NatsConnection(asyncio.BufferedProtocol):
 
     @property
     def transport(self) -> asyncio.Transport | None:
-        """The transport while the connection lives."""
+        """The transport while the connection is open."""
         return self._transport
 
     @property
@@ -149,7 +149,7 @@ class NatsConnection(asyncio.BufferedProtocol):
 
     @property
     def free_bytes(self) -> int:
-        """How much more may be written before `writable_changed` says that it is too much."""
+        """Bytes that may still be written before `writable_changed(False)`."""
         return self._write_buffer_bytes_max - self.write_buffer_bytes
 
     def upgraded(self, transport: asyncio.Transport) -> None:
@@ -162,24 +162,24 @@ class NatsConnection(asyncio.BufferedProtocol):
         self.send_output()
 
     def send_output(self) -> None:
-        """Write what the session wants to say."""
+        """Write the session's pending output."""
         output = self.session.take_output()
         if output and self._transport is not None:
             self._transport.write(output)
 
     def write(self, data: bytes) -> None:
-        """Write ready-made protocol."""
+        """Write complete protocol commands."""
         if self._transport is not None:
             self._transport.write(data)
 
     def set_write_buffer(self, bytes_max: int) -> None:
-        """How much may wait to be written before `writable_changed` says so."""
+        """Set how many bytes may wait before `writable_changed(False)`."""
         self._write_buffer_bytes_max = bytes_max
         if self._transport is not None:
             self._transport.set_write_buffer_limits(high=bytes_max)
 
     def set_reading(self, reading: bool) -> None:
-        """Read on, or leave what comes in the socket."""
+        """Resume reading, or leave incoming bytes in the socket."""
         if reading == self._reading or self._transport is None:
             return
         self._reading = reading
@@ -190,7 +190,7 @@ class NatsConnection(asyncio.BufferedProtocol):
             self._transport.pause_reading()
 
     def close(self) -> None:
-        """Write what waits, then close."""
+        """Write the queued output, then close."""
         if self._transport is not None:
             self._transport.close()
 
@@ -202,7 +202,7 @@ class NatsConnection(asyncio.BufferedProtocol):
             self._transport.abort()
 
     def discard(self) -> None:
-        """Close at once and say nothing more to the owner."""
+        """Close at once without any further call to the owner."""
         self._lost = True
         self.session.state = SessionState.CLOSED
         if self._timer is not None:

@@ -1,18 +1,18 @@
-"""Where nats-server is and how we prove ourselves to it: URLs, credentials, certificates.
+"""Addresses of nats-server and our authentication there: URLs, credentials, certificates.
 
 Rules: secrets are in no `repr` and in no error text. All mistakes of a setting are reported together (ConfigError).
-Files are read anew for every connection, so that a renewed one is taken without a restart.
+Files are read again for every connection, so that a renewed one takes effect without a restart.
 
 | setting            | form                                                                          |
 |--------------------|-------------------------------------------------------------------------------|
-| URLs               | `nats://host:port`, `tls://host:port`, `host:port`; several parted by commas    |
+| URLs               | `nats://host:port`, `tls://host:port`, `host:port`; several with commas between |
 | user and password  | options, or `nats://user:password@host` (percent-encoded where needed)          |
 | token              | option, or `nats://token@host`                                                 |
 | nkey               | a file that holds the seed (`SU…`)                                             |
 | JWT                | a `.creds` file: JWT and seed                                                  |
 | TLS                | CA file, certificate file, key file (PEM)                                      |
 
-What a URL holds is used for that server; the options for those whose URL holds nothing.
+The login in a URL is used for that server; the options for servers whose URL has none.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ class NatsServer:
     user: str | None = None
     password: str | None = field(default=None, repr=False)
     token: str | None = field(default=None, repr=False)
-    tls_name: str | None = None  # what its certificate must name in place of `host`
-    is_embedded: bool = False  # Penstock's own: its login is for whoever administers Penstock
+    tls_name: str | None = None  # expected name in its certificate instead of `host`
+    is_embedded: bool = False  # Penstock's own: its login is for Penstock's administrators
 
     @property
     def verified_host(self) -> str:
@@ -79,7 +79,7 @@ class NatsServer:
 
 
 def parse_nats_urls(text: str) -> tuple[NatsServer, ...]:
-    """The servers of a comma-separated list of URLs, or ConfigError with every mistake."""
+    """Return the servers of a comma-separated list of URLs; raise ConfigError with every mistake."""
     servers: list[NatsServer] = []
     mistakes: list[str] = []
     parts: list[str] = []
@@ -104,11 +104,11 @@ def _parse_url(text: str) -> NatsServer:
         text = f"nats://{text}"
     scheme, _, rest = text.partition("://")
     if scheme.lower() not in _SCHEMES:
-        # What stands before an `@` may be a secret.
+        # Text before an `@` may be a secret.
         quoted = "" if "@" in text else f" {scheme!r}"
         raise ValueError(f"the scheme{quoted} is not supported; use nats:// or tls://")
     host_part, login = login_of_url(rest)
-    # Only the part without secrets is parsed by a library whose errors quote what they were given.
+    # Only the part without secrets goes to a library whose errors quote their input.
     split = urlsplit(f"{scheme}://{host_part}")
     try:
         port = split.port
@@ -116,7 +116,7 @@ def _parse_url(text: str) -> NatsServer:
         raise ValueError("the port is not a number between 1 and 65535") from None
     if not split.hostname:
         raise ValueError("the host is missing")
-    # `urlsplit` leaves out what breaks a line, and takes all other characters for a name.
+    # `urlsplit` drops line breaks, and accepts all other characters in a name.
     if not host_part.isprintable() or not (":" in split.hostname or may_be_host(split.hostname)):
         raise ValueError("the host is neither a name nor an address")
     if port == 0:
@@ -135,7 +135,7 @@ def _parse_url(text: str) -> NatsServer:
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """How to prove ourselves where the URL does not say it. At most one way may be set."""
+    """Login for servers whose URL has none. At most one way may be set."""
 
     user: str | None = None
     password: str | None = field(default=None, repr=False)
@@ -144,7 +144,7 @@ class Credentials:
     creds_file: Path | None = None
 
     def mistakes(self) -> list[str]:
-        """Everything that cannot work, files included; each names its setting."""
+        """Return everything that cannot work, files included; each text names its setting."""
         ways = {
             "user": self.user,
             "token": self.token,
@@ -168,7 +168,7 @@ class Credentials:
         return mistakes
 
     def authentication(self, server: NatsServer) -> Authentication:
-        """What to say to `server`. Reads the files; OperationalError if one cannot be used."""
+        """Return the login for `server`. Reads the files; raise OperationalError if one cannot be used."""
         if server.user is not None or server.token is not None:
             return Authentication(user=server.user, password=server.password, token=server.token)
         if self.nkey_file is not None:
@@ -181,9 +181,9 @@ class Credentials:
 
 
 def read_credentials(file: Path) -> Credentials:
-    """Those of a file that says itself what it is: `.creds`, an nkey seed, or a line with user:password or a token.
+    """Read a file that is a `.creds` file, an nkey seed, or a line with user:password or a token.
 
-    ValueError: it is none of these, or cannot be read.
+    Raise ValueError if it is none of these, or cannot be read.
     """
     try:
         with file.open("rb") as opened:
@@ -232,12 +232,12 @@ def _read(file: Path) -> str:
 
 
 def _with_seed(file: Path, seed: str, *, jwt: str | None) -> Authentication:
-    import nkeys  # only where it is used: it loads a crypto library
+    import nkeys  # on demand only: it loads a crypto library
 
     try:
         prefix, raw = nkeys.decode_seed(seed.encode())
         if nkeys.encode_seed(raw, prefix) != seed.encode():
-            raise ValueError("checksum")  # the library does not look at it
+            raise ValueError("checksum")  # the library does not check it
         pair = nkeys.from_seed(seed.encode())
         public_key = bytes(pair.public_key).decode()
     except (nkeys.NkeysError, ValueError):
@@ -261,7 +261,7 @@ class TlsFiles:
         return self.ca_file is not None or self.cert_file is not None
 
     def mistakes(self) -> list[str]:
-        """Everything that cannot work, files included; each names its setting."""
+        """Return everything that cannot work, files included; each text names its setting."""
         if self.key_file is not None and self.cert_file is None:
             return ["nats: a TLS key file needs a certificate file"]
         if not self:
@@ -273,7 +273,7 @@ class TlsFiles:
         return []
 
     def held(self) -> tuple[Held, ...]:
-        """What the files hold now, as far as they can be read; blocking."""
+        """Return the certificates in the files now, as far as they can be read; blocking."""
         found = []
         for setting, file in (("nats_tls_cert", self.cert_file), ("nats_tls_ca", self.ca_file)):
             with contextlib.suppress(OSError, ValueError):
@@ -283,7 +283,7 @@ class TlsFiles:
         return tuple(found)
 
     def context(self) -> ssl.SSLContext:
-        """A client context that verifies the server. OperationalError if a file cannot be used."""
+        """Return a client context that verifies the server; raise OperationalError if a file cannot be used."""
         try:
             context = ssl.create_default_context(cafile=None if self.ca_file is None else str(self.ca_file))
         except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
@@ -291,7 +291,7 @@ class TlsFiles:
             raise OperationalError(f"cannot use {self.ca_file} for TLS: {reason}") from None
         if self.cert_file is not None:
             try:
-                # A key that asks for a passphrase would wait for somebody at the terminal.
+                # Without this a key with a passphrase would prompt at the terminal.
                 context.load_cert_chain(self.cert_file, self.key_file, password=lambda: "")
             except (OSError, ValueError) as error:
                 text = pair_mistake(error, self.cert_file, self.key_file, "nats_tls_key, --nats-tls-key")

@@ -1,6 +1,6 @@
-"""Which failures to reach NATS are logged: what is new at once, the rest once a minute.
+"""Log lines for failures to reach NATS: new ones at once, repeated ones once a minute.
 
-Rules: an outage is tried again several times a second, and its log must stay readable. `over` ends it.
+Rules: an outage is retried several times a second, and its log must stay readable. `over` ends it.
 """
 
 from __future__ import annotations
@@ -8,11 +8,11 @@ from __future__ import annotations
 from penstock.base import limits
 from penstock.broker.nats_credentials import NatsServer
 
-_KNOWN_MAX = 16  # a server may give another reason each time
+_KNOWN_MAX = 16  # bounds servers that give a different reason each time
 
 
 class Failures:
-    """The failures of one outage. Times are those of a clock that only goes forward."""
+    """The failures of one outage. Times are monotonic."""
 
     def __init__(self) -> None:
         self._known: set[tuple[NatsServer, str]] = set()
@@ -20,7 +20,7 @@ class Failures:
         self._told_ms = 0
 
     def line(self, server: NatsServer, reason: str, now_ms: int) -> str | None:
-        """What to log of one more failure, or None."""
+        """Return the log line for one more failure, or None."""
         self._count += 1
         is_new = (server, reason) not in self._known and len(self._known) < _KNOWN_MAX
         if not is_new and now_ms - self._told_ms < limits.NATS_OUTAGE_LOG_MS:
@@ -31,6 +31,6 @@ class Failures:
         return f"no connection to {server}: {reason}{so_far}"
 
     def over(self) -> None:
-        """The link is up: the next failure is news."""
+        """The link is up: log the next failure at once."""
         self._known.clear()
         self._count = 0

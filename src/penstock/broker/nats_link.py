@@ -1,25 +1,24 @@
-"""The link to NATS: one connection at a time, kept up for ever, with every subscription on it.
+"""Link to NATS: keeps one connection up with every subscription on it.
 
-Rules: what is subscribed here is subscribed again after every reconnect, and the link is *up* only once nats-server has
-confirmed that (the PONG behind the SUBs). From the moment a connection is lost until the link is up again, what is
-published is not seen. Both ends of that gap are reported, its start at the last moment of which it is proven that
-nothing is missing: nats-server throws away what waits for a connection that it cuts. Messages may arrive before LinkUp,
-and for a little while after `unsubscribe`; whoever gets them must be ready for that. One call of `on_groups` brings all
-that one socket read delivered.
+Rules: every subscription is made again after a reconnect, and the link is *up* only once nats-server has confirmed all
+of them (the PONG behind the SUBs). From the loss of a connection until the link is up again, published messages are not
+received. Both ends of that gap are reported. Its start is the last moment up to which delivery is proven, because
+nats-server discards what is queued for a connection that it closes. Messages may arrive before LinkUp and for a short
+time after `unsubscribe`; the receiver must cope with that. One call of `on_groups` has all that one socket read
+delivered.
 
 | event                | when                                                                          |
 |----------------------|-------------------------------------------------------------------------------|
-| LinkUp               | connected and every subscription confirmed; tells since when nothing was seen   |
-| LinkDown             | a connection that was up, or on the way, is lost                              |
-| ConnectFailed        | a server could not be reached or refused us; the next one is tried             |
-| BarrierReached       | a token of `barrier` is due; it survives a reconnect                          |
-| SubscriptionRefused, ServerComplaint, LameDuck, InfoChanged,  | as the session says them               |
+| LinkUp               | connected and every subscription confirmed; has the start of the gap          |
+| LinkDown             | a connection that was up, or being established, is lost                       |
+| ConnectFailed        | a server was unreachable or refused the connection; the next one is tried     |
+| BarrierReached       | a token of `barrier` is confirmed; it survives a reconnect                    |
+| SubscriptionRefused, ServerComplaint, LameDuck, InfoChanged,  | passed on from the session             |
 | MessagesSkipped, RepliesUnanswerable                          |                                        |
 
-Several servers are tried in turn (see nats_pool); when none of them answers, the next round waits from 250 ms up to
-5 s, twice as long each time, less a random part so that not all brokers come back in the same moment. A connection
-whose bytes have become nonsense is of no use and is made anew at once; again within a few seconds after 250 ms, and
-never later.
+Servers are tried in turn (see nats_pool). When none answers, the backoff before the next round grows from 250 ms to 5
+s, doubling each time, less a random jitter so that brokers do not reconnect simultaneously. A connection with broken
+framing is replaced at once; if that happens again within a few seconds, after 250 ms, and never later.
 """
 
 from __future__ import annotations
@@ -58,14 +57,16 @@ from penstock.node.step import Answers
 
 _log = logging.getLogger("penstock.nats")
 
-# Who wants nothing to be read.
+# Reasons for pausing the reading.
 _CALLER = "caller"
-_WRITING = "writing"  # for a moment, until nats-server takes what we write
+_WRITING = "writing"  # backpressure: until nats-server takes our output
 
 
 @dataclass(frozen=True, slots=True)
 class LinkUp:
-    """Every subscription is confirmed since `at_us`; nothing was seen since `gap_start_us` (None: the first time)."""
+    """Every subscription is confirmed since `at_us`; nothing was received since `gap_start_us` (None: first
+    connection).
+    """
 
     at_us: int
     server: NatsServer
@@ -76,7 +77,7 @@ class LinkUp:
 class LinkDown:
     """The connection is lost, noticed at `at_us`.
 
-    What was published before `gap_start_us` has been received (None: the link has never been up).
+    All that was published before `gap_start_us` has been received (None: the link has never been up).
     """
 
     at_us: int
@@ -88,7 +89,7 @@ class LinkDown:
 
 @dataclass(frozen=True, slots=True)
 class ConnectFailed:
-    """A server could not be connected to; `reason` says what to do."""
+    """A connection attempt failed; `reason` has the remedy."""
 
     at_us: int
     server: NatsServer
@@ -115,7 +116,7 @@ def _now_ms() -> int:
 
 
 class NatsLink:
-    """See the module's rules. `run` is its one task; all else is called on the same event loop."""
+    """Keeps the connection to NATS. `run` is its one task; all other methods are called on the same event loop."""
 
     def __init__(
         self,
@@ -132,7 +133,9 @@ class NatsLink:
         timing: LinkTiming | None = None,
         uses_announced: bool = True,
     ) -> None:
-        """`random` gives numbers in [0, 1). ConfigError if credentials or certificates cannot work."""
+        """Create a link; `random` returns numbers in [0, 1). Raise ConfigError if credentials or certificates cannot
+        work.
+        """
         self._credentials = credentials or Credentials()
         self._tls = tls or TlsFiles()
         if mistakes := [*self._credentials.mistakes(), *self._tls.mistakes()]:
@@ -145,19 +148,20 @@ class NatsLink:
         self._name = name
         self._version = version
         self._timing = timing or LinkTiming()
-        self._attempt: NatsAttempt | None = None  # the connection that is up or on the way
-        self._attempt_up_ms: int | None = None  # since when it is up
-        self._tokens: dict[int, int | None] = {}  # of its barriers: session's to ours; None = behind the re-subscribing
+        self._attempt: NatsAttempt | None = None  # the current connection, up or being established
+        self._attempt_up_ms: int | None = None  # when it came up
+        # of the connection's barriers: session token → link token; None for the one behind the re-subscribing
+        self._tokens: dict[int, int | None] = {}
         self._subscriptions: dict[int, tuple[str, str | None]] = {}
         self._last_token = 0
-        self._waiting: dict[int, asyncio.Future[None] | None] = {}  # link tokens that are not due yet
+        self._waiting: dict[int, asyncio.Future[None] | None] = {}  # link tokens that are not confirmed yet
         self._answers = AnswerOutput(
             self._writing_pauses,
             lambda sid: self._subscriptions.get(sid, ("a stream that shares a subject, or has ended", None))[0],
         )
         self._pauses: set[str] = set()
         self._gap_start_us: int | None = None
-        self._framing_lost_ms: int | None = None  # when that happened last
+        self._framing_lost_ms: int | None = None  # time of the last framing error
         self._tls_first: set[NatsServer] = set()
         self._stopping = asyncio.Event()
         self._up = asyncio.Event()
@@ -168,37 +172,37 @@ class NatsLink:
 
     @property
     def is_up(self) -> bool:
-        """Whether everything subscribed is confirmed on a live connection."""
+        """True if every subscription is confirmed on a live connection."""
         return self._up.is_set()
 
     @property
     def server(self) -> NatsServer | None:
-        """The server of the present connection."""
+        """The server of the current connection."""
         return None if self._attempt is None else self._attempt.server
 
     @property
     def info(self) -> ServerInfo | None:
-        """What the server of the present connection says of itself."""
+        """The INFO of the current connection's server."""
         return None if self._attempt is None else self._attempt.session.info
 
     @property
     def announced(self) -> tuple[NatsServer, ...]:
-        """The servers that NATS announces beside those that are named."""
+        """The servers that NATS announces besides the configured ones."""
         return self._pool.announced
 
     @property
     def last_failure(self) -> str:
-        """Why the link is, or last was, not up; empty as long as nothing has failed."""
+        """The reason why the link is, or last was, down; empty if nothing has failed."""
         return self._last_failure
 
     @property
     def proven_us(self) -> int | None:
-        """When the connection last worked, wall clock: all that was published before has come. None: it is down."""
+        """Wall-clock time up to which all published messages have been received, from the last PONG. None if down."""
         return self._proven_us(self._attempt) if self._attempt is not None and self.is_up else None
 
     @property
     def gap_start_us(self) -> int | None:
-        """Since when nothing has been seen, while the link is down after having been up."""
+        """Start of the current gap while the link is down after having been up; else None."""
         return self._gap_start_us
 
     @property
@@ -209,11 +213,11 @@ class NatsLink:
 
     @property
     def answers_dropped(self) -> int:
-        """How many answers nats-server did not take in time."""
+        """Number of answers that nats-server did not take in time."""
         return self._answers.dropped
 
     async def wait_up(self, timeout_ms: int) -> None:
-        """Return once the link is up, or OperationalError with the last reason why it is not."""
+        """Return once the link is up; raise OperationalError with the last failure on time-out."""
         try:
             async with asyncio.timeout(timeout_ms / 1000):
                 await self._up.wait()
@@ -226,7 +230,7 @@ class NatsLink:
     # Commands
 
     def subscribe(self, sid: int, subject: str, queue: str | None = None) -> None:
-        """Subscribe now and after every reconnect. `sid` must be new. A barrier tells when it holds."""
+        """Subscribe now and after every reconnect. `sid` must be new. A later barrier confirms it."""
         assert sid not in self._subscriptions
         self._subscriptions[sid] = (subject, queue)
         if (connection := self._ready_connection()) is not None:
@@ -234,18 +238,18 @@ class NatsLink:
             connection.send_output()
 
     def unsubscribe(self, sid: int) -> None:
-        """End a subscription; what nats-server has sent already still comes, until a barrier. Unknown ids are fine."""
+        """End a subscription; messages in flight still arrive until a barrier. Unknown ids are ignored."""
         self._subscriptions.pop(sid, None)
         if (connection := self._ready_connection()) is not None:
             connection.session.unsubscribe(sid)
             connection.send_output()
 
     def barrier(self) -> int:
-        """A token whose BarrierReached proves that nats-server has done all that was asked before."""
+        """Return a token whose BarrierReached proves that nats-server has processed all earlier commands."""
         return self._barrier(None)
 
     async def wait_barrier(self, timeout_ms: int) -> None:
-        """The same for a coroutine: return when it is due, or OperationalError."""
+        """Wait for a new barrier; raise OperationalError on time-out."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         token = self._barrier(future)
         try:
@@ -258,27 +262,30 @@ class NatsLink:
             self._waiting.pop(token, None)
 
     def answer(self, answers: Sequence[Answers]) -> None:
-        """Tell publishers. While nats-server does not take it, it waits, up to limits; see nats_answers."""
+        """Send acks to publishers. While nats-server does not take them, they are queued up to limits; see
+        nats_answers.
+        """
         self._answers.send(answers)
 
     def pause_reading(self) -> None:
-        """Leave messages in the socket until `resume_reading`. nats-server cuts off a client that does so for long."""
+        """Leave messages in the socket until `resume_reading`. nats-server disconnects a client that pauses
+        for long.
+        """
         self._pause(_CALLER, True)
 
     def resume_reading(self) -> None:
-        """Read on."""
         self._pause(_CALLER, False)
 
     async def drain(self, timeout_ms: int) -> bool:
-        """End all subscriptions; True once every message that was on the way has been handed over."""
+        """End all subscriptions; return True once every message in flight has been handed over."""
         for sid in list(self._subscriptions):
             self.unsubscribe(sid)
         return await self._flush(timeout_ms)
 
     async def stop(self, timeout_ms: int) -> bool:
-        """Drain, send what was written, close; then `run` returns. True if nats-server has confirmed all of it.
+        """Drain, send the queued output, close; then `run` returns. True if nats-server has confirmed all of it.
 
-        Twice is fine; the second time nothing is confirmed any more.
+        Idempotent; a second call returns False.
         """
         if self._stopping.is_set():
             return False
@@ -304,7 +311,7 @@ class NatsLink:
     # Inside: connecting
 
     async def _round(self, number: int) -> int:
-        """Try servers until one has been of use; the `number` of this round, or that to wait for: 0 is not at all."""
+        """Try servers until one has served for a while. Return the backoff step before the next round; 0 is no wait."""
         started_ms = _now_ms()
         wait = number
         for server in self._pool.round(lambda: _now_ms() - started_ms < limits.NATS_ROUND_MS):
@@ -323,7 +330,7 @@ class NatsLink:
         await self._unless_stopped(asyncio.sleep(longest_ms * (0.5 + 0.5 * self._random()) / 1000))
 
     async def _unless_stopped(self, work: Coroutine[None, None, None]) -> None:
-        """Do `work`; give it up when the link is stopped."""
+        """Run `work`; cancel it when the link is stopped."""
         task = asyncio.ensure_future(work)
         stop = asyncio.ensure_future(self._stopping.wait())
         try:
@@ -336,7 +343,9 @@ class NatsLink:
             task.result()
 
     async def _connect_and_serve(self, server: NatsServer) -> tuple[int, ErrorKind]:
-        """Connect to `server` and stay until the connection ends: how many ms the link was up, and why it ended."""
+        """Connect to `server` and serve until the connection ends. Return how many ms the link was up, and why it
+        ended.
+        """
         kind, reason = ErrorKind.OTHER, "stopped"
         attempt: NatsAttempt | None = None
         try:
@@ -373,7 +382,7 @@ class NatsLink:
         return NatsAttempt(server, session, calls, _now_ms)
 
     async def _close(self, attempt: NatsAttempt) -> None:
-        attempt.connection.close()  # after what waits to be written
+        attempt.connection.close()  # after the queued output
         try:
             async with asyncio.timeout(self._timing.connect_timeout_ms / 1000):
                 if attempt.connection.transport is not None:
@@ -382,7 +391,7 @@ class NatsLink:
             _log.warning("%s takes nothing more; its connection is cut", attempt.server)
 
     def _leave(self) -> int:
-        """Forget the present connection; returns how many ms the link was up."""
+        """Drop the current connection; return how many ms the link was up."""
         up_ms = self._attempt_up_ms
         if self._attempt is not None:
             if up_ms is not None and self._gap_start_us is None:
@@ -424,13 +433,13 @@ class NatsLink:
                 self._confirmed()
             else:
                 self._reached(token)
-        elif not isinstance(event, (TlsWanted, SessionClosed)):  # the attempt's business
+        elif not isinstance(event, (TlsWanted, SessionClosed)):  # handled by the attempt
             self._on_event(event)
 
     def _subscribe_again(self) -> None:
         assert self._attempt is not None
         if not self._attempt.is_ready:
-            return  # what came with the PONG has ended the session already
+            return  # bytes behind the PONG have ended the session already
         session = self._attempt.session
         for sid, (subject, queue) in self._subscriptions.items():
             session.subscribe(sid, subject, queue)
@@ -447,14 +456,14 @@ class NatsLink:
         self._attempt.connection.set_reading(not self._pauses)
         _log.info("connected to %s", self._attempt.server)
         self._on_event(LinkUp(self._clock_us(), self._attempt.server, gap_start_us))
-        # What waited for an earlier connection is proven by this one: all that was asked has been asked again.
+        # This connection proves the barriers of earlier ones: all that was requested has been requested again.
         on_the_way = set(self._tokens.values())
         for waiting in [token for token in self._waiting if token not in on_the_way]:
             self._reached(waiting)
 
     def _reached(self, token: int) -> None:
         if token not in self._waiting:
-            return  # nobody waits for it any more
+            return  # the waiter has given up
         future = self._waiting.pop(token)
         if future is None:
             self._on_event(BarrierReached(token))

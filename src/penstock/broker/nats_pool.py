@@ -1,19 +1,19 @@
-"""Which nats-servers the link tries, and in which order: those that are named, and those that NATS announces.
+"""nats-servers that the link tries, in order: configured ones, and those that NATS announces.
 
-Rules: named servers stay. Announced ones (`connect_urls` in INFO) replace those announced before; an empty list
-replaces nothing, for nats-server also sends one where it announces nothing. An announcement counts only from a server
-that has accepted our credentials, and where the connection has TLS, only through TLS. It is bounded, and what is no
-host:port in it is left out.
+Rules: configured servers stay. Announced ones (`connect_urls` in INFO) replace those announced before; an empty list
+replaces nothing, because nats-server also sends one when it announces nothing. An announcement counts only from a
+server that has accepted our credentials, and if the connection has TLS, only through TLS. Its length is bounded, and
+invalid entries are skipped.
 
-A round tries every named server, in their order, and then announced ones, each in its turn. They may be many, and out
-of reach from here (addresses of another network): a round ends when it has lasted long, so that the named ones are
-tried again soon, and the next round goes on with the announced server that is next.
+A round tries every configured server in order, and then announced ones, in turn. There may be many, unreachable from
+here (addresses of another network): a round ends after a time limit, so that the configured ones are tried again soon,
+and the next round continues with the next announced server.
 
 | of an announced server      | comes from                                                                          |
 |-----------------------------|-------------------------------------------------------------------------------------|
 | user and password, or token | the URL of the server that announced it                                             |
 | TLS                         | that connection: if it has TLS, this one must, too                                  |
-| the name to verify          | its own host; if that is an IP address, the host name of the one that announced it  |
+| the name to verify          | its own host; if that is an IP address, the host name of the server that announced it |
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ from penstock.broker.nats_credentials import NatsServer
 
 
 class NatsPool:
-    """See the module's rules. `random` gives numbers in [0, 1), so that not all brokers go to the same server."""
+    """The servers to try. `random` returns numbers in [0, 1), so that brokers spread over the servers."""
 
     def __init__(self, named: Sequence[NatsServer], *, uses_announced: bool, random: Callable[[], float]) -> None:
         assert named
         self._named = tuple(named)
         self._uses_announced = uses_announced
         self._random = random
-        self._announced: deque[NatsServer] = deque()  # the next to be tried is the first
+        self._announced: deque[NatsServer] = deque()  # the first one is tried next
 
     @property
     def announced(self) -> tuple[NatsServer, ...]:
-        """The servers that NATS announces and nobody has named."""
+        """The servers that NATS announces and that are not configured."""
         return tuple(sorted(self._announced, key=str))
 
     def announce(self, addresses: Sequence[str], by: NatsServer, *, has_tls: bool) -> None:
-        """What the server `by` announces, on a connection that has TLS or not."""
+        """Take the addresses that the server `by` announces, on a connection with or without TLS."""
         if not self._uses_announced:
             return
         named = {(server.host, server.port) for server in self._named}
@@ -53,7 +53,7 @@ class NatsPool:
             self._announced = deque(sorted(sorted(servers, key=str), key=lambda server: self._random()))
 
     def round(self, may_go_on: Callable[[], bool]) -> Iterator[NatsServer]:
-        """The servers of one round: one announced server in any case, and more while `may_go_on`."""
+        """Yield the servers of one round: at least one announced server, and more while `may_go_on`."""
         yield from self._named
         for number in range(len(self._announced)):
             if number >= len(self._announced) or (number and not may_go_on()):
@@ -64,7 +64,7 @@ class NatsPool:
 
 
 def announced_server(text: str, by: NatsServer, *, has_tls: bool) -> NatsServer | None:
-    """The server at an announced `host:port`, or None if it is no such thing."""
+    """Return the server at an announced `host:port`, or None if that is invalid."""
     try:
         address = parse_address(text)
     except ValueError:

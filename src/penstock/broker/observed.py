@@ -1,4 +1,4 @@
-"""A broker as it is seen from outside: its HTTP port, what stands behind it, and the traces that it exports."""
+"""Observability of a broker: its HTTP port with metrics and health, and the export of traces."""
 
 from __future__ import annotations
 
@@ -22,14 +22,16 @@ _log = logging.getLogger("penstock.http")
 
 
 def exporter_of(config: BrokerConfig) -> Exporter | None:
-    """Whoever takes spans; None: nothing is traced. ConfigError: that cannot be had."""
+    """Return the exporter of spans; None if tracing is off. Raise ConfigError if it is not available."""
     if config.otlp_endpoint is None:
         return None
     return Exporter(config.otlp_endpoint, version=__version__, broker_id=config.broker_id)
 
 
 class Observed:
-    """`start` once the event loop turns; `stop` at the end. `http`: its sockets, and where they listen; None: off."""
+    """Owns HTTP server and exporter. `start` it on a running loop, `stop` at the end. `http`: sockets and address;
+    None: off.
+    """
 
     def __init__(
         self,
@@ -60,7 +62,7 @@ class Observed:
             self._server = HttpServer(listeners, pages.answer, tls)
 
     async def start(self) -> None:
-        """Be there for whoever asks, and say where."""
+        """Start serving, and log the address."""
         if self._exporter is not None:
             self._exporter.start()
             self._driver.trace(Tracing(self._exporter.put, wall_clock, random.SystemRandom().getrandbits))
@@ -77,7 +79,7 @@ class Observed:
             _log.warning("the HTTP port speaks no TLS, so its pages and its token can be read on the way: set http_tls")
 
     async def stop(self) -> None:
-        """Be there no more. Twice is fine."""
+        """Stop serving; idempotent."""
         self._lag.stop()
         if self._server is not None:
             self._server.stop()

@@ -1,8 +1,8 @@
 """Exports spans by OTLP over HTTP, in a thread of its own, with OpenTelemetry's exporter (the extra `otel`).
 
-Rules: whoever hands over spans never waits: what finds no room in the queue is dropped, and counted. The exporter tries
-again by itself, for a while; what it could not deliver is counted as dropped, too. OpenTelemetry is imported when the
-first Exporter is made, and not before: it takes a while, and who does not trace need not have it.
+Rules: `put` never waits: if the queue is full, spans are dropped and counted. The exporter retries for a while; spans
+it could not deliver count as dropped, too. OpenTelemetry is imported when the first Exporter is made: the import is
+slow, and needless without tracing.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _PATH = "/v1/traces"
 
 
 def endpoint_of(url: str) -> str:
-    """Where spans go: an address alone stands for its own path, as OTLP has it."""
+    """Return the URL for spans: an address without a path gets OTLP's default path."""
     return url.rstrip("/") + _PATH if urlsplit(url).path in ("", "/") else url
 
 
 class Exporter:
-    """`start` first. ConfigError from here: the extra is not installed."""
+    """Exports spans on a thread; call `start` first. Raise ConfigError if the extra is not installed."""
 
     def __init__(self, url: str, *, version: str, broker_id: int) -> None:
         self.exported = self.dropped = 0
@@ -55,11 +55,10 @@ class Exporter:
         )
 
     def start(self) -> None:
-        """From now on."""
         self._thread.start()
 
     def put(self, spans: list[Span]) -> None:
-        """To be exported, all of them or none."""
+        """Queue spans for export, all of them or none."""
         if len(self._queue) + len(spans) > limits.SPANS_WAITING_MAX:
             self.dropped += len(spans)
             return
@@ -68,7 +67,7 @@ class Exporter:
             self._wake.set()
 
     def stop(self, timeout_s: float) -> None:
-        """Export what is there, in so much time. Twice is fine."""
+        """Export what is queued within `timeout_s`, then stop; idempotent."""
         self._stopping = True
         self._wake.set()
         if self._thread.is_alive():
@@ -87,7 +86,7 @@ class Exporter:
 
         try:
             result = self._exporter.export([self._readable(span) for span in spans])
-        except Exception:  # noqa: BLE001 (whatever it is: messages flow on)
+        except Exception:  # noqa: BLE001 (no error of the exporter may stop the thread)
             _log.exception("cannot export spans")
             result = SpanExportResult.FAILURE
         if result is SpanExportResult.SUCCESS:

@@ -1,10 +1,10 @@
-"""What one connection still has to send: bytes in memory, and ranges of files.
+"""Output queue of one connection: bytes in memory, and ranges of files.
 
-Rules: a turn writes at most one slice, so that a large answer to one client does not hold up another. A range of a file
-goes out with sendfile(2) where the transport can, and is read by a disk thread first where the page cache does not have
-it. Else, and where the file has no descriptor, it is read a slice at a time: as it is sent (a memory stream's), or by a
-disk thread before that where it takes work (an encrypted stream's). What is in memory, and open files, come out of
-budgets that all connections share, and go back when they are sent or dropped.
+Rules: a turn writes at most one slice, so that a large answer to one client does not delay another. A range of a file
+is sent with sendfile(2) where the transport can; if it is not in the page cache, a disk thread reads it first.
+Otherwise, and if the file has no descriptor, it is read a slice at a time: while sending (a memory file), or beforehand
+by a disk thread if reading takes work (an encrypted stream). Memory and open files are taken from budgets shared by all
+connections, and returned when sent or dropped.
 
 | `write` says | meaning                                             |
 |--------------|-----------------------------------------------------|
@@ -12,7 +12,7 @@ budgets that all connections share, and go back when they are sent or dropped.
 | MORE         | the socket is full, or this turn is over            |
 | COLD         | `cold` must be read by a disk thread, then `warmed` |
 
-OSError from `write` means that the connection cannot go on: an answer is broken off in the middle.
+OSError from `write` means that the connection cannot continue: an answer is cut off in the middle.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from penstock.broker.transport import Transport
 from penstock.node.step import Extent
 from penstock.vfs import File
 
-_READ_BYTES = 64 * limits.KIB  # by a disk thread at once
-_PAGE_BYTES = 4 * limits.KIB  # the least that the page cache has or has not
+_READ_BYTES = 64 * limits.KIB  # per read of a disk thread
+_PAGE_BYTES = 4 * limits.KIB  # granularity of the page cache
 
 
 class Written(Enum):
-    """How a turn ended. See the module's table."""
+    """Result of a turn; see the module's table."""
 
     DONE = "done"
     MORE = "more"
@@ -44,15 +44,15 @@ class Written(Enum):
 
 
 class RangeError(OSError):
-    """It was the file, not the socket."""
+    """The file failed, not the socket."""
 
 
 @dataclass(slots=True, eq=False)
 class _Opened:
-    """A file that is open for answers: ranges that follow each other share it."""
+    """A file opened for answers, shared by consecutive ranges."""
 
     file: File
-    users: int = 1  # it is closed by the last one
+    users: int = 1  # the last one closes it
 
 
 _NOTHING = memoryview(b"")
@@ -66,8 +66,8 @@ class _Range:
     opened: _Opened
     position: int
     length: int
-    warm_end: int = 0  # up to here the page cache has it
-    read: memoryview = _NOTHING  # of a file that takes work: what comes next of it, in the budget until it is sent
+    warm_end: int = 0  # the page cache has the file up to here
+    read: memoryview = _NOTHING  # decrypted bytes that come next, in the budget until sent
 
 
 @dataclass(slots=True)
@@ -78,15 +78,15 @@ class _Memory:
 
 @dataclass(slots=True)
 class Cold:
-    """A piece of a file that a disk thread has to read: for the sake of the page cache, or because it takes work."""
+    """A part of a file that a disk thread must read: to fill the page cache, or because reading takes work."""
 
-    opened: _Opened  # one user of it is this
+    opened: _Opened  # this object counts as one user
     position: int
     size: int
-    data: bytes = b""  # of a file that takes work
+    data: bytes = b""  # of a file whose reading takes work
 
     def read(self) -> None:
-        """In a disk thread; OSError if the file cannot be read."""
+        """Read the part, on a disk thread; raise OSError if the file cannot be read."""
         if self.opened.file.takes_work:
             self.data = self.opened.file.read_at(self.position, self.size)
             return
@@ -99,7 +99,7 @@ class Cold:
 
 
 class Output:
-    """One connection's queue. See the module's rules."""
+    """Output queue of one connection."""
 
     def __init__(
         self,
@@ -117,14 +117,14 @@ class Output:
         self._queue: deque[_Memory | _Range] = deque()
         self._held_bytes = 0  # in memory
         self._held_files = 0
-        self._window_start_us = 0  # the client must have taken enough from here on
+        self._window_start_us = 0  # start of the interval in which the client must take enough
         self._window_bytes = 0
 
     def __len__(self) -> int:
         return len(self._queue)
 
     def add(self, *parts: bytes | bytearray) -> None:
-        """Send these, whatever the budget says: heads, and answers that are small."""
+        """Queue these without a check of the budget: heads, and small answers."""
         for part in parts:
             if part:
                 self._buffers.take_anyway(len(part))
@@ -132,9 +132,9 @@ class Output:
                 self._enqueue(_Memory(memoryview(part), len(part)))
 
     def prepare(self, *pieces: bytes | bytearray | Extent) -> list[_Memory | _Range] | None:
-        """What `send` takes next; None where the broker's buffers, or the files open for answers, are full.
+        """Return the parts that `send` takes next; None if the broker's buffers or open files are used up.
 
-        OSError if a file cannot be opened.
+        Raise OSError if a file cannot be opened.
         """
         parts: list[_Memory | _Range] = []
         is_whole = False
@@ -147,13 +147,13 @@ class Output:
         return parts if is_whole else None
 
     def send(self, head: bytes, parts: list[_Memory | _Range]) -> None:
-        """Send what was prepared right before, behind a head."""
+        """Queue a head and the parts that were just prepared."""
         self.add(head)
         for part in parts:
             self._enqueue(part)
 
     def _take(self, piece: bytes | bytearray | Extent, parts: list[_Memory | _Range]) -> bool:
-        """Append what `piece` becomes to `parts`; False if it has no place in its budget."""
+        """Append the part made of `piece` to `parts`; return False if its budget has no room."""
         if isinstance(piece, Extent):
             before = parts[-1] if parts else self._queue[-1] if self._queue else None
             part: _Memory | _Range | None = self._range(piece, before)
@@ -164,14 +164,14 @@ class Output:
         return part is not None
 
     def _memory(self, piece: bytes | bytearray) -> _Memory | None:
-        """With its place in the broker's buffers; None if there is none."""
+        """Return a part with its place in the budget; None if there is none."""
         if piece and not self._buffers.take(len(piece)):
             return None
         self._held_bytes += len(piece)
         return _Memory(memoryview(piece), len(piece))
 
     def _range(self, extent: Extent, before: _Memory | _Range | None) -> _Range | None:
-        """With its file open; None if too many are. `before` goes out right before it."""
+        """Return a part with its file open; None if too many are. `before` is sent right before it."""
         if isinstance(before, _Range) and before.extent.vfs is extent.vfs and before.extent.path == extent.path:
             before.opened.users += 1
             return _Range(extent, before.opened, extent.position, extent.length)
@@ -192,7 +192,7 @@ class Output:
         self.waiting_bytes += part.size_bytes if isinstance(part, _Memory) else part.length
 
     def use(self, buffers: SharedBudget | UsersBudget, files: SharedBudget | UsersBudget) -> None:
-        """From now on what is held comes out of these; they have room for what is held now."""
+        """Account what is held to these budgets from now on, beyond their limits if need be."""
         buffers.take_anyway(self._held_bytes)
         self._buffers.give(self._held_bytes)
         files.take_anyway(self._held_files)
@@ -202,7 +202,7 @@ class Output:
     # Writing
 
     def write(self) -> Written:
-        """One turn. OSError (RangeError where a file is at fault) if the connection cannot go on."""
+        """Write one turn. Raise OSError (RangeError if a file is at fault) if the connection cannot continue."""
         budget = self._transport.slice_bytes
         try:
             while self._queue and budget > 0:
@@ -225,7 +225,7 @@ class Output:
         return sent
 
     def _send_range(self, part: _Range) -> int | None:
-        """How much was sent; None if it must be read ahead first."""
+        """Return the bytes sent; None if the part must be read ahead first."""
         size = min(part.length, self._transport.slice_bytes)
         file = part.opened.file
         fileno = file.fileno()
@@ -242,7 +242,8 @@ class Output:
         else:
             sent = self._send_file(part, fileno, size)
         if sent == 0 and part.length:
-            # Damage, and here to stay: the next fetch is told so instead of cut off. (A read error may pass.)
+            # Permanent corruption: the next fetch gets an error instead of a cut-off answer. (A read error may be
+            # transient.)
             reason = "the file is shorter than its index says"
             part.extent.damage_found(file.path, part.position, reason)
             raise RangeError(errno.EIO, f"cannot read {file.path} at byte {part.position}: {reason}")
@@ -260,7 +261,7 @@ class Output:
 
     def _send_read(self, part: _Range) -> int:
         if not part.read:
-            return 0  # there was nothing
+            return 0  # end of file
         sent = self._transport.send(part.read, more=part.length > len(part.read) or len(self._queue) > 1)
         part.read = part.read[sent:]
         self._give_held(sent)
@@ -280,7 +281,7 @@ class Output:
                 return self._send_copy(part, size)
             return self._transport.send_file(fileno, part.position, size)
         except OSError as error:
-            if error.errno == errno.EIO:  # no socket says that
+            if error.errno == errno.EIO:  # sockets do not report EIO
                 raise RangeError(error.errno, f"cannot read {part.opened.file.path}: {error.strerror}") from error
             raise
 
@@ -291,7 +292,7 @@ class Output:
             self._begin_window()
 
     def warmed(self, error: Exception | None) -> None:
-        """The disk thread is done. RangeError if it could not read."""
+        """The disk thread has finished. Raise RangeError if it could not read."""
         cold, self.cold = self.cold, None
         assert cold is not None
         part = self._queue[0] if self._queue else None
@@ -316,17 +317,17 @@ class Output:
 
     @property
     def _window_bytes_min(self) -> int:
-        # What lies in files costs little: there any progress will do.
+        # Queued file ranges cost little memory, so that any progress suffices for them.
         wanted = limits.TRANSFER_BYTES_PER_S_MIN * limits.WRITE_STALL_MS_MAX // 1_000
         return max(1, min(wanted, self._held_bytes))
 
     def is_stalled(self, now_us: int) -> bool:
-        """Whether the client takes too little of what waits for it."""
+        """True if the client takes its answers too slowly."""
         waits_for_client = bool(self._queue) and self.cold is None
         return waits_for_client and now_us - self._window_start_us > limits.WRITE_STALL_MS_MAX * 1_000
 
     def drop(self) -> None:
-        """Send no more, and give everything back."""
+        """Drop all output, and return it to the budgets."""
         parts, self._queue = self._queue, deque()
         for part in parts:
             self._give_back(part)
@@ -350,16 +351,16 @@ class Output:
 
 
 def _is_cached(fileno: int, position: int, size: int) -> bool:
-    """Whether the ends and the middle of a range are in the page cache; True where the system cannot tell."""
+    """True if both ends and the middle of a range are in the page cache, or if the system cannot tell."""
     if not hasattr(os, "RWF_NOWAIT"):
         return True
     probe = bytearray(1)
     first, last = position // _PAGE_BYTES, (position + size - 1) // _PAGE_BYTES
-    for page in dict.fromkeys((first, (first + last) // 2, last)):  # a lone message lies in one or two
+    for page in dict.fromkeys((first, (first + last) // 2, last)):  # a lone message spans one or two
         try:
             os.preadv(fileno, [probe], page * _PAGE_BYTES, os.RWF_NOWAIT)
         except BlockingIOError:
             return False
         except OSError:
-            return True  # this file system does not know the flag
+            return True  # this file system does not support the flag
     return True

@@ -1,14 +1,14 @@
-"""What the HTTP port of a broker says.
+"""Pages of a broker's HTTP port.
 
-Rules: no page has a secret, or anything that somebody wrote into a message. A page of metrics is made in turns, so that
-messages flow meanwhile, and once for all who ask for it in that time. Life and readiness are told without a token; but
-addresses and folders that a broker waits for only where nobody needs a token or a login, or to who has the token.
+Rules: no page has a secret, or message content. A metrics page is made in several loop turns, so that messages are not
+delayed, and once for all concurrent requests. Liveness and readiness need no token; but if a token or a login is
+required, details of what a broker waits for (addresses, directories) are shown only with the token.
 
 | path       | 200                                                      | 503                                         |
 |------------|----------------------------------------------------------|---------------------------------------------|
 | `/metrics` | always                                                   |                                             |
-| `/healthz` | the event loop turns, and the disk answers               | the disk does not; the body says so         |
-| `/readyz`  | it has its part in the cluster, and is connected to NATS | it has not; the body says what it waits for |
+| `/healthz` | the event loop runs, and the disk answers                | the disk does not; the body says so         |
+| `/readyz`  | registered in the cluster, and connected to NATS         | not yet; the body says what it waits for    |
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _BEARER = "bearer "
 
 
 def why_not_ready(driver: Driver) -> str:
-    """What the broker waits for; empty: nothing."""
+    """Return why the broker is not ready; empty if it is."""
     if driver.is_stopping:
         return "the broker is stopping"
     if waits_for := driver.waits_for:
@@ -40,14 +40,14 @@ def why_not_ready(driver: Driver) -> str:
 
 
 def _kind_of_waiting(driver: Driver) -> str:
-    """Why it is not ready, for whoever may know no more."""
+    """Return why it is not ready, without details."""
     if driver.is_stopping:
         return "the broker is stopping"
-    return "waiting for its part in the cluster" if driver.waits_for else "not connected to NATS"
+    return "waiting for its registration in the cluster" if driver.waits_for else "not connected to NATS"
 
 
 class Pages:
-    """`token`: who asks for more than life and readiness must have it; None: nobody needs one."""
+    """Answers HTTP requests. `token`: required for all pages except liveness and readiness; None: none required."""
 
     def __init__(
         self,
@@ -70,7 +70,6 @@ class Pages:
         self._open_to_all = ("/healthz", "/readyz")
 
     async def answer(self, asked: Asked) -> Answer:
-        """The page that is asked for."""
         path = asked.target.partition("?")[0]
         page = self._pages.get(path)
         if page is None:
@@ -82,7 +81,7 @@ class Pages:
         return await page(asked)
 
     def _may_see(self, authorization: str) -> bool:
-        """Whether whoever sends this may see everything that is shown here."""
+        """True if this request may see all details."""
         if self._token is None:
             return True
         is_bearer = authorization[: len(_BEARER)].lower() == _BEARER
@@ -117,7 +116,7 @@ class Pages:
         return "".join(lines).encode()
 
     async def _take(self, families: Families, lines: list[str]) -> None:
-        """Render them, and let the event loop turn every now and then."""
+        """Render the families, yielding to the event loop regularly."""
         loop = asyncio.get_running_loop()
         pause_s = limits.METRIC_TURN_US / 1e6
         due_s = loop.time() + pause_s

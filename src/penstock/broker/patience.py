@@ -1,9 +1,9 @@
-"""How long the broker waits for its disk, its brokers or its end: in time that this process has run.
+"""Time-outs in running time of this process, for the disk, other brokers, and a stop.
 
-Rules: a wait is looked at a few times a second. A step of the clock that is longer than that by far is not the fault of
-what is waited for: the process was suspended (SIGSTOP, a frozen cgroup, a paused virtual machine), or did not get the
-processor. It counts as `STEP_S_MAX` at most: what stood still together with this process is waited for as long as if
-neither had. So somebody has to look all the time: `waits_for` does, and `running` for what else is waited for.
+Rules: a wait is checked a few times a second. A clock step far longer than that is not caused by the awaited party: the
+process was suspended (SIGSTOP, a frozen cgroup, a paused virtual machine), or got no CPU time. It counts as
+`STEP_S_MAX` at most, so that a party suspended together with this process gets its full time. So the clock must be
+checked all the time: `waits_for` does, and `running` does for other waits.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ STEP_S_MAX = 0.5
 
 
 class Patience:
-    """So many seconds of running time; `clock` is one that only goes forward."""
+    """A time-out of `seconds` of running time; `clock` is monotonic."""
 
     def __init__(self, clock: Callable[[], float], seconds: float) -> None:
         self._clock = clock
@@ -26,7 +26,7 @@ class Patience:
         self.left_s = seconds
 
     def look(self) -> float:
-        """The seconds that are left; call it often, for a long step of the clock counts as `STEP_S_MAX`."""
+        """Return the seconds left; call it often, because a long clock step counts as `STEP_S_MAX`."""
         now_s = self._clock()
         self.left_s = max(0.0, self.left_s - min(now_s - self._seen_s, STEP_S_MAX))
         self._seen_s = now_s
@@ -34,7 +34,7 @@ class Patience:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Patience]:
-        """Looked at while the block runs, whatever that waits for."""
+        """Check the clock for as long as the block runs."""
 
         async def looks() -> None:
             while True:
@@ -48,9 +48,9 @@ class Patience:
             task.cancel()
 
     async def waits_for(self, what: Coroutine[Any, Any, object], keep_s: float = 0.0) -> bool:
-        """Whether `what` ends before only `keep_s` is left; else it is cancelled. Raises what it raises.
+        """Return True if `what` ends before only `keep_s` is left; else cancel it. Raises what it raises.
 
-        It has one turn at least: what has nothing to wait for ends also if no time is left.
+        `what` gets at least one loop turn, so that it can end without waiting even if no time is left.
         """
         task = asyncio.ensure_future(what)
         try:

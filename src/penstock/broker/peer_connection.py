@@ -1,22 +1,22 @@
-"""One connection to another broker: who it is, what is asked of it, and whether it still lives.
+"""One connection to another broker: identification, requests, and liveness.
 
-Rules: nothing that comes is trusted, and no error leaves: it ends this one connection, with a reason. Requests are
-pipelined; whoever does not take or answer them costs no more than PEER_WRITE_QUEUE_BYTES_MAX and PEER_REQUESTS_MAX. A
-peer that has said nothing for a while is asked again who it is: so one that has vanished is noticed though nobody wants
-anything of it. It is asked as well where this side has nothing to say for long because a large answer comes: the other
-one would take that for the end. The time that answers have stands still while a large one comes quickly enough, so what
-is asked behind it has its time, too: each costs the others no more than its size at TRANSFER_BYTES_PER_S_MIN. Time
-passes only in `sweep`, which the owner calls once a second.
+Rules: nothing received is trusted. Errors do not leave this module; they end the connection, with a reason. Requests
+are pipelined; a peer that does not take or answer them costs at most PEER_WRITE_QUEUE_BYTES_MAX and PEER_REQUESTS_MAX.
+A peer that has been silent for a while gets another peer hello, so that its loss is noticed without other requests. It
+gets one as well while this side sends nothing because a large answer is arriving: the peer would take the silence for
+our end. While a large answer arrives fast enough, the time-outs of answers are suspended, so that requests behind it
+keep theirs: each answer delays the others by at most its size at TRANSFER_BYTES_PER_S_MIN. Time passes only in `sweep`,
+which the owner calls once a second.
 
 | state       | on                                  | becomes                                                    |
 |-------------|-------------------------------------|------------------------------------------------------------|
 | CONNECTING  | the socket is connected             | GREETING: hello is sent                                    |
 | GREETING    | the answer to hello                 | INTRODUCING: peer hello is sent; or                        |
-|             |                                     | PROVING: a login, where both know a secret of the cluster  |
-| PROVING     | a challenge, the first one          | PROVING: the proof is sent                                 |
-| PROVING     | done, and it has proved as much     | INTRODUCING: peer hello is sent; all is encrypted          |
-| INTRODUCING | the right broker of our cluster     | UP                                                         |
-| UP          | an answer                           | UP: the answer to a token, or to the question who it is    |
+|             |                                     | PROVING: a login, if both have a cluster secret            |
+| PROVING     | the first challenge                 | PROVING: the proof is sent                                 |
+| PROVING     | done, and the peer has proved itself | INTRODUCING: peer hello is sent; all is encrypted         |
+| INTRODUCING | the expected broker of our cluster  | UP                                                         |
+| UP          | an answer                           | UP: the answer to a token, or to a peer hello              |
 | any         | time-out, silence, garbage, refusal | ENDED                                                      |
 | any         | another broker, another cluster     | ENDED                                                      |
 """
@@ -56,7 +56,7 @@ _TCP_USER_TIMEOUT = getattr(socket, "TCP_USER_TIMEOUT", None)  # Linux
 
 
 class PeerState(Enum):
-    """Where a connection stands; see the module's table."""
+    """State of a connection; see the module's table."""
 
     CONNECTING = auto()
     GREETING = auto()
@@ -67,19 +67,21 @@ class PeerState(Enum):
 
 
 class PeerCalls(Protocol):
-    """Who has the connection."""
+    """Receives what a connection delivers."""
 
     def up(self, cluster_id: str) -> None:
-        """It is who it should be, of that cluster, if it knows of one. `send` works once this has returned."""
+        """The peer is the expected broker; `cluster_id` is its cluster, or empty. `send` works once this has
+        returned.
+        """
 
     def answered(self, token: int, response: Response | RemoteError, raw: bytes | memoryview) -> None:
-        """The answer to what was sent with that token."""
+        """The answer to the request with that token."""
 
     def receiving(self, size_bytes: int) -> None:
-        """So much more has come of a large answer, 0 as it begins; told every PEER_RECEIVED_MS."""
+        """`size_bytes` more of a large answer have arrived, 0 when it begins; called every PEER_RECEIVED_MS."""
 
     def ended(self) -> None:
-        """Nothing more comes; `end_reason` says why."""
+        """The connection has ended; `end_reason` has the reason."""
 
 
 _WORDS = Words(
@@ -88,12 +90,12 @@ _WORDS = Words(
 
 
 def dialling_mistake(error: Exception) -> str:
-    """Why a broker could not be reached, or was lost."""
+    """Return why a broker could not be reached, or its connection was lost."""
     return tls_mistake(error, _WORDS) or getattr(error, "strerror", None) or str(error)
 
 
 def watch_peer(sock: socket.socket) -> None:
-    """Have the kernel give a connection to a broker up when that one has vanished. OSError if it has gone already."""
+    """Have the kernel close a connection to a broker that has vanished. Raise OSError if it is closed already."""
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     if _TCP_USER_TIMEOUT is not None:
@@ -101,7 +103,7 @@ def watch_peer(sock: socket.socket) -> None:
 
 
 class PeerConnection(asyncio.BufferedProtocol):
-    """See the module. `hello` is what this broker says of itself; the answer must be of `peer_id`, if that is known."""
+    """One connection to another broker. `hello`: this broker's peer hello; `peer_id`: the expected broker, if known."""
 
     def __init__(
         self,
@@ -111,14 +113,14 @@ class PeerConnection(asyncio.BufferedProtocol):
         elapsed_us: Callable[[], int],
         guarding: Guarding | None = None,
     ) -> None:
-        self.is_proven = False  # the other side knows the secret of the cluster
+        self.is_proven = False  # the peer knows the cluster secret
         self._guarding = guarding
-        self._login: ClientHandshake | None = None  # that is under way
+        self._login: ClientHandshake | None = None  # the login in progress
         self.state = PeerState.CONNECTING
         self.end_reason = ""
-        self.is_impostor = False  # it ended because the other side does not know the secret of the cluster
-        self.is_damaged = False  # it ended because a frame was damaged on its way, there or back
-        self.refusal: RemoteError | None = None  # why the other side and this one are no peers, where that is known
+        self.is_impostor = False  # it ended because the peer does not know the cluster secret
+        self.is_damaged = False  # it ended because of a corrupt frame, in either direction
+        self.refusal: RemoteError | None = None  # the reason why the two brokers are not peers, if known
         self._peer_id = peer_id
         self._hello = hello
         self._calls = calls
@@ -126,20 +128,20 @@ class PeerConnection(asyncio.BufferedProtocol):
         self._session = Session(f"{PEER_NAME} {hello.broker_id}", hello.broker_version)
         self._transport: asyncio.Transport | None = None
         self._socket: socket.socket | None = None
-        self._tokens: dict[int, int] = {}  # by correlation id
-        self._asked_who: set[int] = set()  # the correlation ids of peer hellos that are not answered
+        self._tokens: dict[int, int] = {}  # correlation id → token
+        self._asked_who: set[int] = set()  # correlation ids of peer hellos without an answer
         self._heard_us = self._said_us = elapsed_us()
-        self._large_bytes = 0  # that have come of a large answer, and are not told yet
-        self._large_us = 0  # when they were told last
-        self._held_us = 0  # how long the time of answers has stood still
+        self._large_bytes = 0  # received of a large answer since the last `receiving`
+        self._large_us = 0  # time of the last `receiving`
+        self._held_us = 0  # total time for which the answers' time-outs were suspended
         self._gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def wait_gone(self) -> None:
-        """Return once the socket is given back; only where it was connected."""
+        """Return once the socket is closed; only for a connection that was connected."""
         await asyncio.shield(self._gone)
 
     def send(self, request: PeerRequest) -> None:
-        """Ask it; dropped unless it is up."""
+        """Send a request; dropped unless the connection is up."""
         if self.state is not PeerState.UP or self._ends_as_stranger():
             return
         if self._session.is_full:
@@ -148,14 +150,14 @@ class PeerConnection(asyncio.BufferedProtocol):
             return
         try:
             correlation_id = self._write(request.request, request.payload)
-        except RemoteError as error:  # an older broker does not know it
+        except RemoteError as error:  # an older broker does not know the request
             self._calls.answered(request.token, error, b"")
             return
         if correlation_id is not None:
             self._tokens[correlation_id] = request.token
 
     def sweep(self) -> None:
-        """Time has passed."""
+        """Check all time-outs."""
         if self.state in (PeerState.CONNECTING, PeerState.ENDED):
             return
         if self.state is PeerState.UP and self._ends_as_stranger():
@@ -163,7 +165,7 @@ class PeerConnection(asyncio.BufferedProtocol):
         now_us = self._elapsed_us()
         silent_ms = (now_us - self._heard_us) // 1_000
         if silent_ms > limits.PEER_PING_MS and self._has_unread():
-            self._heard_us = now_us  # we were the ones who stood still: it is read first
+            self._heard_us = now_us  # this broker was stalled: read what has arrived first
             return
         if silent_ms > limits.PEER_SILENCE_MS_MAX:
             self.end(f"it said nothing for {silent_ms} ms")
@@ -173,23 +175,26 @@ class PeerConnection(asyncio.BufferedProtocol):
             self.end(expired.error.message)
 
     def _ends_as_stranger(self) -> bool:
-        """Whether it was taken for a broker without a proof, and would have to give one by now: then it has ended."""
+        """End the connection if its peer has not proved to be a broker although that is required by now; True if it has
+        ended.
+        """
         if self._is_stranger:
-            self.end("it has not proved to be a broker of this cluster, and by now everybody has to")
+            self.end("it has not proved to be a broker of this cluster, which is required by now")
         return self.state is PeerState.ENDED
 
     def _should_ask(self, now_us: int, silent_ms: int) -> bool:
         if self._session.is_full:
             return False
         if self._session.missing_raw_bytes:
-            return now_us - self._said_us >= limits.PEER_SPEAK_MS * 1_000  # the answer comes behind this one
+            # the answer comes behind the one being received
+            return now_us - self._said_us >= limits.PEER_SPEAK_MS * 1_000
         return silent_ms > limits.PEER_PING_MS and not self._asked_who
 
     def _answer_s(self, now_us: int) -> float:
         return (now_us - self._held_us) / 1e6
 
     def end(self, reason: str) -> None:
-        """End it now. Twice is fine; the first reason counts."""
+        """End the connection now; idempotent, and the first reason counts."""
         if self.state is PeerState.ENDED:
             return
         self.state = PeerState.ENDED
@@ -202,15 +207,14 @@ class PeerConnection(asyncio.BufferedProtocol):
     # asyncio.BufferedProtocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """asyncio: the connection is there."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         self._socket = transport.get_extra_info("socket")
-        if self.state is PeerState.ENDED:  # given up in the same moment
+        if self.state is PeerState.ENDED:  # ended while connecting
             transport.abort()
             return
         assert self._socket is not None
-        with contextlib.suppress(OSError):  # its end comes as well
+        with contextlib.suppress(OSError):  # `connection_lost` follows
             watch_peer(self._socket)
         self.state = PeerState.GREETING
         now_us = self._heard_us = self._elapsed_us()
@@ -218,11 +222,9 @@ class PeerConnection(asyncio.BufferedProtocol):
         transport.write(self._session.hello(now_s, now_s + limits.PEER_ANSWER_MS_MAX / 1e3))
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """asyncio: where to put bytes."""
         return self._session.buffer()
 
     def buffer_updated(self, nbytes: int) -> None:
-        """asyncio: bytes have come."""
         self._heard_us = self._elapsed_us()
         was_large = self._session.missing_raw_bytes > 0
         if was_large:
@@ -242,7 +244,6 @@ class PeerConnection(asyncio.BufferedProtocol):
         self._calls.receiving(size_bytes)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """asyncio: the connection is gone."""
         self.end(f"the connection broke: {dialling_mistake(exc)}" if exc is not None else "it closed the connection")
         if not self._gone.done():
             self._gone.set_result(None)
@@ -255,7 +256,7 @@ class PeerConnection(asyncio.BufferedProtocol):
                 return
             match event:
                 case Ready(hello):
-                    # What broke it may have come behind it: that is told then.
+                    # A Broken event of the same read has the better reason.
                     if self.state is PeerState.GREETING and not any(isinstance(one, Broken) for one in events):
                         self._greeted(hello)
                 case Answered(correlation_id, response, raw):
@@ -307,7 +308,7 @@ class PeerConnection(asyncio.BufferedProtocol):
 
     def _introduce(self) -> None:
         self.state = PeerState.INTRODUCING
-        self._session.in_flight_max = limits.PEER_REQUESTS_MAX + 1  # one to ask who it is
+        self._session.in_flight_max = limits.PEER_REQUESTS_MAX + 1  # one more for the peer hello
         self._ask_who()
 
     def _ask_who(self) -> None:
@@ -331,11 +332,11 @@ class PeerConnection(asyncio.BufferedProtocol):
 
     def _refused(self, correlation_id: int, error: RemoteError) -> None:
         if self.state is PeerState.PROVING:
-            self.end(f"it does not take us for a broker of its cluster; is the cluster_secret_file the same? {error}")
+            self.end(f"it does not accept this broker's proof; is the cluster_secret_file the same? {error}")
         elif correlation_id in self._asked_who:
             if error.code == ErrorCode.CLUSTER_MISMATCH:
                 self.refusal = error
-            self.end(f"it refuses us: {error}")
+            self.end(f"it refuses this broker: {error}")
         elif (token := self._tokens.pop(correlation_id, None)) is not None:
             self._calls.answered(token, error, b"")
 
@@ -347,11 +348,13 @@ class PeerConnection(asyncio.BufferedProtocol):
             self.end(mistake)
         elif self.state is PeerState.INTRODUCING:
             self._calls.up(who.cluster_id)
-            if self.state is PeerState.INTRODUCING:  # else it was ended meanwhile
+            if self.state is PeerState.INTRODUCING:  # otherwise it was ended meanwhile
                 self.state = PeerState.UP
 
     def _write(self, request: Request, payload: bytes) -> int | None:
-        """The correlation id, or None if that ended the connection. RemoteError if the peer does not speak it."""
+        """Return the correlation id, or None if that ended the connection. Raise RemoteError if the peer does not
+        support it.
+        """
         assert self._transport is not None
         assert len(payload) <= limits.APPEND_BYTES_MAX, len(payload)
         self._said_us = self._elapsed_us()
@@ -366,7 +369,7 @@ class PeerConnection(asyncio.BufferedProtocol):
         return correlation_id
 
     def _has_unread(self) -> bool:
-        """Whether bytes have come that nobody has read yet."""
+        """True if the socket has unread bytes."""
         if self._socket is None:
             return False
         try:
@@ -377,7 +380,7 @@ class PeerConnection(asyncio.BufferedProtocol):
 
 
 def introduction_mistake(peer_id: BrokerId | None, hello: PeerHelloRequest, who: PeerHelloResponse) -> str | None:
-    """Why the side that said `who` is not the peer that was to be reached, or None."""
+    """Return why the broker that answered `who` is not the expected peer, or None."""
     if is_of_another_cluster(hello, who):
         return f"it belongs to cluster {who.cluster_id}, this broker to {hello.cluster_id}: the address is wrong"
     if who.data_dir_id == hello.data_dir_id:
@@ -390,5 +393,5 @@ def introduction_mistake(peer_id: BrokerId | None, hello: PeerHelloRequest, who:
 
 
 def is_of_another_cluster(hello: PeerHelloRequest, who: PeerHelloResponse) -> bool:
-    """Whether both sides know their cluster, and it is not the same."""
+    """True if both sides know their cluster ids and these differ."""
     return are_different_clusters(hello.cluster_id, who.cluster_id)

@@ -1,13 +1,13 @@
-"""The connections to the other brokers of the cluster: one to each, made again for as long as it is a peer.
+"""Connections to the other brokers of the cluster: one each, with reconnects.
 
-Rules: the node says who is a peer and where (`set_address`), and hears who can be asked (`peer_up`) and who cannot any
-more (`peer_lost`), in turns. What is to go to one that cannot be asked is dropped. A connection that has lived for a
-while is replaced at once when it is lost; after a failure comes a pause, which grows and is spread at random, so that
-the brokers of a cluster do not all return at the same moment. It ends at once when that peer calls here: one that was
-restarted asks by itself, and what this broker has to tell it (who leads the metadata now) is not to wait. What is wrong
-with a peer is logged at intervals that double, from a minute to an hour.
+Rules: the node says which brokers are peers and their addresses (`set_address`), and gets `peer_up` and `peer_lost`
+alternately. A request to a peer that is down is dropped. A connection that was up for a while is replaced at once when
+it is lost; after a failure there is a growing backoff with jitter, so that the brokers of a cluster do not all
+reconnect at the same moment. The backoff ends when that peer connects to this broker: a restarted peer must learn at
+once what this broker has to send (such as who the metadata leader is). Problems with a peer are logged at intervals
+that double, from a minute to an hour.
 
-Connections that other brokers make to this one are ordinary ones of the server; answers go back on those.
+Connections that other brokers make to this one belong to the server; answers go back on those.
 """
 
 from __future__ import annotations
@@ -34,32 +34,32 @@ _log = logging.getLogger("penstock.peers")
 
 
 class PeerOwner(Protocol):
-    """Who has the connections."""
+    """Receives what the connections to other brokers deliver."""
 
     def peer_up(self, broker_id: BrokerId, cluster_id: str) -> None:
-        """It can be asked as soon as this has returned; what is asked until then is dropped. It is of that cluster."""
+        """The peer is up; `cluster_id` is its cluster, or empty. Requests sent before this returns are dropped."""
 
     def peer_lost(self, broker_id: BrokerId) -> None:
-        """It cannot be asked any more; what is not answered will not be."""
+        """The peer is down; open requests will not be answered."""
 
     def peer_refused(self, broker_id: BrokerId, where: str, error: RemoteError) -> None:
-        """The broker there (0: not known which) is of another cluster, or says that somebody is us already."""
+        """The broker there (0: unknown) belongs to another cluster, or reports that another broker uses our id."""
 
     def peer_answered(
         self, broker_id: BrokerId, token: int, response: Response | RemoteError, raw: bytes | memoryview
     ) -> None:
-        """What came of a request."""
+        """The result of a request."""
 
     def peer_receiving(self, broker_id: BrokerId, size_bytes: int) -> None:
-        """So much more has come of a large answer, 0 as it begins."""
+        """`size_bytes` more of a large answer have arrived; 0 when the answer begins."""
 
     def peer_joined(self, response: JoinResponse) -> None:
-        """Some broker has said what the cluster is."""
+        """A broker has answered the join request with the cluster's description."""
 
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """How patient the making of connections is."""
+    """Time-outs and backoff of connections to peers."""
 
     connect_timeout_ms: int = limits.PEER_CONNECT_TIMEOUT_MS
     answer_timeout_ms: int = limits.PEER_SILENCE_MS_MAX
@@ -68,7 +68,7 @@ class Timing:
 
 
 class Peers:
-    """All of them. `hello` is what this broker says of itself to each, and may change. Use on one event loop."""
+    """The connections to all peers. `hello`: this broker's peer hello, which may change. Use on one event loop."""
 
     def __init__(
         self,
@@ -82,13 +82,13 @@ class Peers:
         dialling: Callable[[str], dict[str, Any]] = lambda host: {},
         guarding: Guarding | None = None,
     ) -> None:
-        """`failed` hears of a mistake in the program that has ended the care for a peer.
+        """`failed` receives an internal error (bug) that has ended a peer's task.
 
-        `dialling`: what `create_connection` takes besides, to reach a broker at a host; for TLS.
+        `dialling` returns the extra arguments of `create_connection` for a host, such as TLS.
         """
         self.hello = hello
         self.guarding = guarding
-        self.damaged_frames = 0  # on the way to a peer or back; each has cost its connection
+        self.damaged_frames = 0  # in either direction; each has cost its connection
         self._owner = owner
         self._elapsed_us = elapsed_us
         self._random = random
@@ -101,13 +101,13 @@ class Peers:
         self._complaints = Complaints(limits.PEER_COMPLAINT_INTERVAL_MS, limits.PEER_COMPLAINT_INTERVAL_MS_MAX)
 
     def set_address(self, broker_id: BrokerId, address: str) -> None:
-        """Keep a connection to that broker, at HOST:PORT or one of several, with commas between; empty: no more."""
+        """Keep a connection to that broker, at HOST:PORT or one of several separated by commas; empty: drop it."""
         assert broker_id != self.hello.broker_id
         places: tuple[Address, ...] = ()
         for one in filter(None, address.split(",")):
             try:
                 places += (parse_address(one),)
-            except ValueError as error:  # it may be right elsewhere
+            except ValueError as error:  # the address may be valid on other brokers
                 self.complain(f"broker {broker_id}", str(error))
         link = self._links.get(broker_id)
         if link is not None and link.may_stay(places):
@@ -121,12 +121,12 @@ class Peers:
         link.task = self._begin(link.run(), f"link to broker {broker_id}")
 
     def came(self, broker_id: BrokerId) -> None:
-        """That broker has connected to this one: it can be reached, most likely."""
+        """That broker has connected to this one, so it is most likely reachable: end the backoff."""
         if (link := self._links.get(broker_id)) is not None:
             link.came.set()
 
     def join(self, join: Join) -> None:
-        """Ask the brokers at these addresses, again and again, until one of them has answered."""
+        """Send the join request to these addresses in turn until one broker has answered."""
         if self._joining is not None:
             self._joining.cancel()
         self._joining = self._begin(self._join(join), "joining")
@@ -138,28 +138,28 @@ class Peers:
         return task
 
     def send(self, request: PeerRequest) -> None:
-        """Ask a peer; dropped unless it is up."""
+        """Send a request to a peer; dropped unless the peer is up."""
         if (link := self._links.get(request.to)) is not None and link.connection is not None:
             link.connection.send(request)
 
     def sweep(self) -> None:
-        """About once a second: find who is silent."""
+        """Find silent peers; call about once a second."""
         for link in list(self._links.values()):
             if link.connection is not None:
                 link.connection.sweep()
 
     def is_proven(self, broker_id: BrokerId) -> bool:
-        """Whether the broker at the other end of the connection to it has proved to be one of this cluster's."""
+        """True if the broker at the other end of our connection has proved that it knows the cluster secret."""
         link = self._links.get(broker_id)
         return link is not None and link.connection is not None and link.connection.is_proven
 
     def cut(self, broker_id: BrokerId, reason: str) -> None:
-        """End the connection to that peer; it is made again."""
+        """Close the connection to that peer; it reconnects."""
         if (link := self._links.get(broker_id)) is not None and link.connection is not None:
             link.connection.end(reason)
 
     async def stop(self) -> None:
-        """Close all; each peer that was up is lost."""
+        """Close all connections; `peer_lost` is called for each peer that was up."""
         for broker_id in list(self._links):
             self.set_address(broker_id, "")
         if self._joining is not None:
@@ -183,7 +183,7 @@ class Peers:
             await asyncio.sleep(self.pause_s(failures))
 
     def complain(self, who: str, text: str) -> None:
-        """Log what is wrong with a peer."""
+        """Log a problem with a peer."""
         self._tell(who, logging.WARNING, f"{who}: {text}")
 
     def _tell(self, kind: str, level: int, text: str) -> None:
@@ -199,18 +199,18 @@ class Peers:
     # What links call
 
     def up(self, link: _Link, cluster_id: str) -> None:
-        """It is who it should be, of that cluster, if it knows of one."""
+        """The connection is up and the peer is the expected one."""
         text = f"connected to broker {link.broker_id} at {link.address}"
         self._tell(f"up {link.broker_id}", logging.INFO, text)
         self._owner.peer_up(link.broker_id, cluster_id)
 
     def ended(self, link: _Link, reason: str, *, was_up: bool) -> None:
-        """Its connection is gone, or could not be made."""
+        """The connection has ended, or could not be made."""
         if link.was_steady:
             self._complaints.was_well(f"broker {link.broker_id}")
         if not link.is_dropped:
             text = f"broker {link.broker_id}: {link.address}: {reason}"
-            # That a broker is away must not hide that somebody else is in its place.
+            # Log the absence of a broker and an impostor at its address separately: neither may suppress the other.
             is_impostor = link.connection is not None and link.connection.is_impostor
             self._tell(
                 f"impostor {link.broker_id}" if is_impostor else f"broker {link.broker_id}", logging.WARNING, text
@@ -223,23 +223,20 @@ class Peers:
             self._owner.peer_refused(link.broker_id, str(link.address), link.connection.refusal)
 
     def answered(self, link: _Link, token: int, response: Response | RemoteError, raw: bytes | memoryview) -> None:
-        """Pass it on."""
         self._owner.peer_answered(link.broker_id, token, response, raw)
 
     def receiving(self, link: _Link, size_bytes: int) -> None:
-        """Pass it on."""
         self._owner.peer_receiving(link.broker_id, size_bytes)
 
     def new_connection(self, link: _Link) -> PeerConnection:
-        """One whose socket is still to be made."""
+        """Return a connection whose socket is still to be connected."""
         return PeerConnection(link.broker_id, self.hello, link, self._elapsed_us, self.guarding)
 
     def elapsed_us(self) -> int:
-        """The time."""
         return self._elapsed_us()
 
     def pause_s(self, failures: int) -> float:
-        """How long to wait after so many failures in a row."""
+        """Return the backoff in seconds after `failures` consecutive failures."""
         if not failures:
             return 0.0
         longest_ms = min(self._timing.reconnect_ms_min * (1 << min(failures - 1, 16)), self._timing.reconnect_ms_max)
@@ -247,17 +244,17 @@ class Peers:
 
     @property
     def answer_timeout_s(self) -> float:
-        """How long who is asked to let us join may take."""
+        """Time-out of the join request's answer."""
         return self._timing.answer_timeout_ms / 1_000
 
     @property
     def connect_timeout_s(self) -> float:
-        """How long the making of a socket may take."""
+        """Time-out of connecting a socket."""
         return self._timing.connect_timeout_ms / 1_000
 
 
 class _Link:
-    """One peer, at one of the addresses where it may be."""
+    """The reconnecting connection to one peer, at one of its possible addresses."""
 
     def __init__(self, owner: Peers, broker_id: BrokerId, places: tuple[Address, ...]) -> None:
         self.broker_id = broker_id
@@ -265,14 +262,14 @@ class _Link:
         self._places = places
         self.connection: PeerConnection | None = None
         self.task: asyncio.Task[None] | None = None
-        self.came = asyncio.Event()  # the peer, to this broker, since the last attempt to reach it
+        self.came = asyncio.Event()  # set when the peer has connected to this broker since our last attempt
         self._owner = owner
         self._up_us: int | None = None  # since when it is up
         self._was_up = self.was_steady = False
         self.is_dropped = False
 
     async def run(self) -> None:
-        """Have a connection until dropped."""
+        """Keep a connection until dropped."""
         failures = 0
         while not self.is_dropped:
             self._was_up = self.was_steady = False
@@ -304,46 +301,43 @@ class _Link:
             connection.end(str(error))
         except OSError as error:
             connection.end(f"no connection: {dialling_mistake(error)}")
-        except ValueError as error:  # the system's look-up of names makes nothing of it
+        except ValueError as error:  # the resolver rejects the host name
             connection.end(f"no connection: {error}")
         finally:
             connection.end("given up")
             self.connection = None
 
     def may_stay(self, places: tuple[Address, ...]) -> bool:
-        """It may be at these places from now on; False if it is being reached at none of them."""
+        """Take the peer's new addresses; return False if the current address is not among them."""
         if self.address not in places:
             return False
         self._places = places
         return True
 
     def drop(self) -> None:
-        """It is a peer no more, or is elsewhere."""
+        """End the task: the broker is not a peer any more, or has moved."""
         self.is_dropped = True
         assert self.task is not None
         is_waiting = self.connection is None or self.connection.state is PeerState.CONNECTING
         if self.connection is not None:
-            self.connection.end("it is no peer any more, or is elsewhere")
+            self.connection.end("it is not a peer any more, or has moved")
         if is_waiting:
             self.task.cancel()
 
     # PeerCalls
 
     def up(self, cluster_id: str) -> None:
-        """It is who it should be."""
         self._up_us = self._owner.elapsed_us()
         self._owner.up(self, cluster_id)
 
     def answered(self, token: int, response: Response | RemoteError, raw: bytes | memoryview) -> None:
-        """Pass it on."""
         self._owner.answered(self, token, response, raw)
 
     def receiving(self, size_bytes: int) -> None:
-        """Pass it on."""
         self._owner.receiving(self, size_bytes)
 
     def ended(self) -> None:
-        """The connection is gone."""
+        """The connection has ended."""
         assert self.connection is not None
         up_us, self._up_us = self._up_us, None
         self._was_up = up_us is not None

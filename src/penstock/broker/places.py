@@ -1,8 +1,8 @@
-"""Places that those hold who have proved nothing yet, and which of them gives way where there are too many.
+"""Limited places for peers that are not authenticated yet, and which of them is closed if there are too many.
 
-Rules: the places are shared out by address. One of the address that holds most gives way, its oldest: so whoever begins
-logins or handshakes from one address and leaves them pushes out his own, and nobody elsewhere. Of IPv6 an address is
-the network of 64 bits, which is what one customer has. All of it takes the same time however many there are.
+Rules: places are accounted by address. The oldest of the address with most places is closed: abandoned logins or
+handshakes from one address displace only each other. For IPv6 the address is the /64 network, which is what one
+customer has. All operations take constant time.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ T = TypeVar("T")
 
 
 class Places(Generic[T]):
-    """See the module."""
+    """Peers by address, in the order of their age."""
 
     def __init__(self) -> None:
         self._address_of: dict[T, str] = {}
         self._held: dict[str, dict[T, None]] = {}  # by address, the oldest first
-        self._holding: dict[int, dict[str, None]] = {}  # addresses by how many they hold
+        self._holding: dict[int, dict[str, None]] = {}  # number of places → addresses that have that many
         self._most = 0
 
     def __len__(self) -> int:
@@ -31,14 +31,14 @@ class Places(Generic[T]):
         return one in self._address_of
 
     def take(self, one: T, peer: str) -> None:
-        """It has one from now on. `peer`: HOST:PORT."""
+        """Add a place. `peer`: HOST:PORT."""
         address = self._address_of[one] = address_of(peer)
         held = self._held.setdefault(address, {})
         held[one] = None
         self._count(address, len(held) - 1, len(held))
 
     def leave(self, one: T) -> None:
-        """It needs none any more. Twice is fine."""
+        """Remove a place; idempotent."""
         address = self._address_of.pop(one, None)
         if address is not None:
             held = self._held[address]
@@ -48,14 +48,14 @@ class Places(Generic[T]):
                 del self._held[address]
 
     def renew(self, one: T) -> None:
-        """Of its address it is the youngest again, if it has a place."""
+        """Make it the youngest of its address, if it has a place."""
         if (address := self._address_of.get(one)) is not None:
             held = self._held[address]
             del held[one]
             held[one] = None
 
     def first_to_go(self) -> T:
-        """Who gives way; there is somebody."""
+        """Return the one to close; there must be one."""
         address = next(iter(self._holding[self._most]))
         return next(iter(self._held[address]))
 
@@ -67,22 +67,22 @@ class Places(Generic[T]):
                 del self._holding[before]
         if after:
             self._holding.setdefault(after, {})[address] = None
-        # One more or one less is all that it ever was.
+        # Counts change by one at a time.
         self._most = after if after > self._most else self._most if self._most in self._holding else after
 
 
 def is_of_this_machine(peer: str, own: str) -> bool:
-    """Whether a connection from `peer` (HOST:PORT) to the address `own` comes from a program on this machine.
+    """True if a connection from `peer` (HOST:PORT) to the address `own` comes from a program on this machine.
 
-    It does if `peer` is a loopback address, or `own` itself: a program that connects to an address of its own machine
-    has that address, and no other machine can complete a TCP handshake from it.
+    That holds if `peer` is a loopback address, or `own` itself: a program that connects to an address of its own
+    machine has that address, and no other machine can complete a TCP handshake from it.
     """
     host = peer.rpartition(":")[0].strip("[]")
     return host == own or Address(host, 0).is_loopback
 
 
 def address_of(peer: str) -> str:
-    """Whose places those of that HOST:PORT are."""
+    """Return the address by which the places of HOST:PORT are accounted."""
     host = peer.rpartition(":")[0]
     try:
         found = ipaddress.ip_address(host.strip("[]").partition("%")[0])

@@ -1,14 +1,14 @@
-"""What users may use of this broker: bytes a second that they append and fetch, and connections.
+"""Quotas of users on this broker: bytes per second that they append and fetch.
 
-Rules: each user has a bucket for each kind, which fills with its rate and holds what a second gives. What is taken is
-taken out of it, below nothing if need be: so one request may be as large as any, and those that come until the bucket
-has filled again are refused with `throttled`, which says how long that takes. The answer to the one before has said so
-already (`throttle_ms`): who waits so long is not refused. Nothing of one that is refused was done, and nothing is held
-for it. A fetch that has waited is looked at once more when its answer is there: many that wait bring no more than one.
-What was looked through to find something counts, whether it was found or not, and is never done for nothing: it is
-told also where the rate is used up by then.
-Brokers and administrators' rates count like anybody's; who has no quota costs a look. A bucket that is full is
-forgotten, so of those who were deleted nothing stays; and one who is made anew under that name has another.
+Rules: a token bucket for each user and kind, which fills with its rate and holds one second's worth. A request takes
+its bytes out, below zero if need be: so one request may be of any size, and requests that come before the bucket has
+filled again are refused with `throttled`, which has the time to wait. The previous answer had it already
+(`throttle_ms`): a client that waits that long is not refused. A refused request has no effect, and keeps no state. A
+fetch that has waited (long poll) is checked once more when its answer is ready, so that many waiting fetches get no
+more than one. Bytes scanned in a search count even if nothing is found, and are never scanned for nothing: the result
+is returned even if the rate is used up by then. Administrators' requests count like all others; brokers have no quota.
+A user without a quota costs one look-up. A full bucket is dropped, so that deleted users leave no state; a new user of
+the same name has a new bucket.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ R = TypeVar("R", bound=Response)
 
 
 class Kind(Enum):
-    """What is counted."""
+    """Kind of traffic that is limited."""
 
     APPEND = "append"
     FETCH = "fetch"
@@ -62,27 +62,27 @@ class _Bucket:
 
     def __init__(self, rate: int, now_us: int) -> None:
         self.rate = rate
-        self.level = float(rate)  # bytes; below 0: as many too many
+        self.level = float(rate)  # bytes; below 0: overdrawn
         self.seen_us = now_us
 
     def fill(self, rate: int, now_us: int) -> None:
-        """Time has passed; the rate may be another one."""
+        """Fill the bucket for the time passed, with a rate that may have changed."""
         self.rate = rate
         self.level = min(float(rate), self.level + rate * (now_us - self.seen_us) / 1e6)
         self.seen_us = now_us
 
     @property
     def wait_ms(self) -> int:
-        """How long until it is empty, and not emptier."""
+        """Milliseconds until the level is 0 again."""
         return 0 if self.level >= 0 else min(limits.THROTTLE_MS_MAX, int(-self.level * 1_000 / self.rate) + 1)
 
 
 class Usage:
-    """What each user has used lately. `limits_of` gives what a user may; None: all."""
+    """Recent use by each user. `limits_of` returns a user's quota; None: unlimited."""
 
     def __init__(self, limits_of: Callable[[Principal], Limits | None], elapsed_us: Callable[[], int]) -> None:
         self.throttled = 0  # requests that were refused
-        self.delayed = 0  # answers that had their user wait
+        self.delayed = 0  # answers that told the client to wait
         self._limits_of = limits_of
         self._elapsed_us = elapsed_us
         self._buckets: dict[tuple[str, int, Kind], _Bucket] = {}
@@ -104,11 +104,11 @@ class Usage:
 
     @property
     def kept(self) -> int:
-        """How many buckets there are."""
+        """Number of buckets."""
         return len(self._buckets)
 
     def sweep(self) -> None:
-        """Forget those that are full: a new one is."""
+        """Drop full buckets, which are the same as new ones."""
         now_us = self._elapsed_us()
         for key, bucket in list(self._buckets.items()):
             bucket.fill(bucket.rate, now_us)
@@ -116,7 +116,7 @@ class Usage:
                 del self._buckets[key]
 
     def asked(self, who: Principal, request: Request, raw_bytes: int) -> RemoteError | None:
-        """A user asks, with so many bytes; why nothing is taken of it now, None if it is."""
+        """Account a user's request of `raw_bytes`; return why it is refused, or None."""
         kind = _KINDS.get(type(request))
         bucket = None if kind is None else self._bucket(who, kind)
         if kind is None or bucket is None:
@@ -134,14 +134,15 @@ class Usage:
         return RemoteError(ErrorCode.THROTTLED, text, throttle_ms=wait_ms, rate=bucket.rate)
 
     def looked(self, who: Principal, nbytes: int) -> None:
-        """So much was looked through for a user, and nothing found."""
+        """Account bytes scanned for a user without a result."""
         if nbytes and (bucket := self._bucket(who, Kind.FETCH)) is not None:
             bucket.level -= nbytes
 
     def answered(self, who: Principal, response: R, nbytes: int, looked_bytes: int = 0) -> R | RemoteError:
-        """The answer, which says how long the user is to wait where it is over a rate; `nbytes`: what it brings,
-        `looked_bytes`: what was looked through for it. Or why what has waited brings nothing: others have used up the
-        rate meanwhile.
+        """Account an answer of `nbytes` for which `looked_bytes` were scanned; return it, with the time to wait if over
+        the rate.
+
+        Return an error instead if a fetch that waited may bring nothing, since others have used up the rate meanwhile.
         """
         if isinstance(response, AppendResponse):
             bucket = self._bucket(who, Kind.APPEND)

@@ -1,4 +1,4 @@
-"""How long requests over the socket API take, and how many end with an error."""
+"""Latencies and errors of requests over the socket API."""
 
 from __future__ import annotations
 
@@ -14,23 +14,21 @@ _CODES = frozenset(str(code) for code in ErrorCode)
 
 
 def name_of(api: int) -> str:
-    """Of a request, by its number; whatever a client sends has one of few names."""
+    """Return the name of an API; unknown numbers share one name, so that clients cannot add labels."""
     return _NAMES.get(api, _UNKNOWN)
 
 
 class RequestMeters:
-    """One call for a request."""
+    """Latency histograms and error counters."""
 
     def __init__(self) -> None:
-        self.seconds: dict[int, Histogram] = {}  # in µs, by the number of the request
-        self.errors: Counter[tuple[str, str]] = Counter()  # name of the request, code
+        self.seconds: dict[int, Histogram] = {}  # in µs, by API number
+        self.errors: Counter[tuple[str, str]] = Counter()  # (API name, error code) → count
 
     def answered(self, api: int, took_us: int) -> None:
-        """A request was answered."""
         if (histogram := self.seconds.get(api)) is None:
             histogram = self.seconds[api] = Histogram.of_times()
         histogram.add(max(0, took_us))
 
     def failed(self, api: int, code: str) -> None:
-        """It was answered with an error."""
         self.errors[name_of(api), str(code) if code in _CODES else _UNKNOWN] += 1

@@ -1,15 +1,15 @@
-"""When a broker that has ended is started again, and what is told of it.
+"""Restart policy for a broker process that has ended, and whether it is logged.
 
-Rules: one that cannot work with its settings is not started again: only an operator changes them. Any other is, ever
-later: a disk that is mounted late, or a port that becomes free, is no reason to have somebody come. One that ran for
-SUPERVISOR_STEADY_MS begins from the start. The same trouble is told once.
+Rules: a broker with invalid settings is not restarted: only an operator can change them. Any other is, with backoff: a
+disk that is mounted late, or a port that becomes free, should need no operator. After a run of SUPERVISOR_STEADY_MS the
+backoff starts again. The same failure is logged once.
 
 | it ended                              | then                                                       |
 |---------------------------------------|------------------------------------------------------------|
-| with USED_WRONGLY                     | told; never again                                          |
-| before it listened, another reason    | told; again, from SUPERVISOR_RETRY_MS_MAX / 8 on           |
-| the same as the time before           | not told again                                             |
-| after it had listened                 | told; again, from SUPERVISOR_RETRY_MS_MIN on               |
+| with USED_WRONGLY                     | logged; no restart                                         |
+| before it listened, another reason    | logged; restart, from SUPERVISOR_RETRY_MS_MAX / 8 on       |
+| the same as the time before           | not logged again                                           |
+| after it had listened                 | logged; restart, from SUPERVISOR_RETRY_MS_MIN on           |
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from typing import NamedTuple
 from penstock.base import limits
 
 USED_WRONGLY = 2
-"""The exit code of a broker whose settings cannot work."""
+"""Exit code of a broker whose settings are invalid."""
 _REFUSED_MS_MIN = limits.SUPERVISOR_RETRY_MS_MAX // 8
 
 
 class Ended(NamedTuple):
-    """One run of a broker, at its end."""
+    """One ended run of a broker."""
 
     code: int  # -N: signal N
     ran_ms: int
@@ -33,21 +33,21 @@ class Ended(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """What is to be done."""
+    """Decision after a run."""
 
-    delay_ms: int | None  # None: it is not started again
-    is_news: bool  # whether to tell of it
+    delay_ms: int | None  # None: no restart
+    is_news: bool  # True if it should be logged
 
 
 class Restarts:
-    """Of one broker."""
+    """Restart state of one broker."""
 
     def __init__(self) -> None:
         self._delay_ms = 0
-        self._trouble: tuple[int, str] | None = None  # exit code and reason of the run before, if it did not last
+        self._trouble: tuple[int, str] | None = None  # exit code and reason of the previous run
 
     def ended(self, run: Ended) -> Verdict:
-        """What follows from that."""
+        """Return the decision after a run."""
         trouble = run.code, run.reason
         is_news = trouble != self._trouble
         if run.ran_ms >= limits.SUPERVISOR_STEADY_MS:

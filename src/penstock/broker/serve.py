@@ -1,9 +1,9 @@
-"""One broker from start to stop: data directory, NATS, recovery, sockets, signals.
+"""Runs one broker from start to stop: data directory, NATS, recovery, sockets, signals.
 
-Order of a start: hold the data directory; recover every log; start or reach NATS; listen; have a part in the cluster;
-say `ready`. Whatever fails undoes what was done before it. What is on the disk can be read before `ready`. Order of a
-stop: no new connections; drain NATS; sync; last answers; close. It has one deadline for all of that, and a thread that
-ends the process if even this one cannot be kept.
+Start order: lock the data directory; recover every log; start or reach NATS; listen; join the cluster; report `ready`.
+A failure undoes all earlier steps. Reads are served before `ready`. Stop order: refuse connections; drain NATS; flush;
+send the last answers; close. The stop has one deadline, and a watchdog thread ends the process if the event loop misses
+it.
 """
 
 from __future__ import annotations
@@ -66,27 +66,27 @@ from penstock.vfs.real import RealVfs
 _log = logging.getLogger("penstock.broker")
 
 FIRST_LINK_TIMEOUT_MS = 5_000
-"""How long a start waits for NATS before it serves reads without it."""
-STOP_TIMEOUT_S = 8.0  # for a NATS or a disk that hangs and clients that take nothing; `docker stop` kills after 10 s
-END_TIMEOUT_S = 9.0  # from the signal on: then the process ends, whatever it waits for
+"""Milliseconds that a start waits for NATS before it serves reads without it."""
+STOP_TIMEOUT_S = 8.0  # bounds a hanging NATS or disk, and clients that take nothing; `docker stop` kills after 10 s
+END_TIMEOUT_S = 9.0  # from the signal on: then the watchdog ends the process
 LAST_WORDS_S = 0.5
 _OPEN_EMBEDDED = (
     "everybody logs in to Penstock from now on, but not to the nats-server that was started with this broker: any "
     "program on this machine may publish into every stream there, and read what is published, until a restart gives it "
     "a login (docs/how-to/access.md)"
 )
-OPEN_FILES = 65_536  # asked for, where the system allows it
-_M_TRIM_THRESHOLD = -1  # of malloc.h
+OPEN_FILES = 65_536  # requested, as far as the hard limit allows
+_M_TRIM_THRESHOLD = -1  # from malloc.h
 _M_MMAP_THRESHOLD = -3
 THREAD_SWITCH_S = 0.0005  # a disk thread that decodes must not keep the loop waiting for the default 5 ms
 
 
 @dataclass(slots=True)
 class _Running:
-    """What a stop has to undo, in reverse."""
+    """The parts that a stop has to close, in reverse order."""
 
     data_dir: DataDir
-    known: Known | None = None  # whom the data directory knows
+    known: Known | None = None  # the brokers recorded in the data directory
     driver: Driver | None = None
     embedded: EmbeddedNats | None = None
     link_task: asyncio.Task[None] | None = None
@@ -94,7 +94,6 @@ class _Running:
     failed: asyncio.Event = field(default_factory=asyncio.Event)
 
     def keys_read(self) -> None:
-        """The keys of encrypted streams were read again."""
         if self.driver is not None:
             self.driver.keys_read()
 
@@ -102,15 +101,14 @@ class _Running:
 def run(
     config: BrokerConfig, *, ready: Callable[[Addresses], None], listening: Callable[[Addresses], None] = lambda _: None
 ) -> int:
-    """Serve until SIGTERM or SIGINT; the process's exit code. Blocks; one call per process.
+    """Serve until SIGTERM or SIGINT and return the process's exit code. Blocks; one call per process.
 
-    ConfigError if the settings are not for the data directory.
-
-    `listening` hears where it can be asked, `ready` when it has its part in the cluster, which takes others.
+    Raise ConfigError if the settings do not fit the data directory.
+    `listening` is called once requests are accepted, `ready` once the broker has joined its cluster (needs others).
     """
     try:
         with undisturbed():
-            import pyarrow  # noqa: F401 (takes a while: no client's first append shall wait for it)
+            import pyarrow  # noqa: F401 (slow: the first append must not wait for it)
 
         sys.setswitchinterval(THREAD_SWITCH_S)
         keep_freed_memory()
@@ -125,16 +123,16 @@ def run(
 
 
 def _lacking(error: BaseException) -> str | None:
-    """What the system did not give; None: that is not why. What a `PenstockError` says stands in its own text."""
+    """Return which resource the system refused; None for another error. A `PenstockError` has that in its own text."""
     return None if isinstance(error, PenstockError) else shortage(error)
 
 
 def _raised_file_limit() -> int:
-    """How many files may be open. A shell's usual 1,024 are less than the connections that a broker takes."""
+    """Raise the limit of open files and return it. The usual 1,024 of a shell are fewer than a broker's connections."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, OPEN_FILES)
     if soft != resource.RLIM_INFINITY and soft < wanted:
-        with contextlib.suppress(OSError, ValueError):  # then it is as it was
+        with contextlib.suppress(OSError, ValueError):  # then the limit stays
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
             _log.info("%d files may be open, not %d: the limit was raised", wanted, soft)
             soft = wanted
@@ -145,10 +143,10 @@ def _raised_file_limit() -> int:
 
 
 def keep_freed_memory() -> None:
-    """Have the C library keep what is freed, up to FREED_BYTES_MAX, and hand it out again.
+    """Make the C library keep up to FREED_BYTES_MAX of freed memory for reuse.
 
-    It gives large pieces back to the kernel at once, and gets them anew for the next batch, page by page: that cost
-    more than all that is done with the batch. Where the library is another one than glibc, nothing is changed.
+    By default glibc returns large blocks to the kernel at once and faults them in again for the next batch, page by
+    page, which costs more than all other work on that batch. Without glibc nothing changes.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
@@ -158,11 +156,11 @@ def keep_freed_memory() -> None:
 
 @contextlib.contextmanager
 def made_to_stay() -> Iterator[None]:
-    """What is made inside lives as long as the process: the garbage collector does not look at it again.
+    """Exempt the objects made inside from garbage collection; they live as long as the process.
 
-    A full collection stops everything while it looks at every object there is: modules, and all that each stream has.
+    A full collection stops everything while it visits all objects: modules, and the state of every stream.
     """
-    gc.disable()  # it would look at the streams again and again while they are made
+    gc.disable()  # otherwise it visits the streams repeatedly while they are created
     try:
         yield
         gc.collect()
@@ -172,7 +170,7 @@ def made_to_stay() -> Iterator[None]:
 
 
 def _end_process_after(timeout_s: float) -> None:
-    """End the process, however it hangs, unless it has ended by itself by then. What was acked is on the disk."""
+    """End the process after `timeout_s` unless it has ended by then. Acked messages are on disk."""
 
     def end() -> None:
         patience = Patience(time.monotonic, timeout_s)
@@ -239,7 +237,7 @@ async def _first_of(*events: asyncio.Event, timeout_s: float | None = None) -> N
 
 
 async def _has_its_part(running: _Running, stopping: asyncio.Event, notifier: Notifier) -> bool:
-    """Whether the broker has come to have its part in the cluster, or was told to stop, or had to, before."""
+    """Return True once the broker has joined its cluster; False if it is stopped or has failed before."""
     assert running.driver is not None
     loop = asyncio.get_running_loop()
     told, next_s = "", 0.0
@@ -252,12 +250,12 @@ async def _has_its_part(running: _Running, stopping: asyncio.Event, notifier: No
         if stopping.is_set() or running.failed.is_set():
             return False
     if told:
-        _log.info("ready: this broker has its part in the cluster")
+        _log.info("ready: this broker is registered in the cluster")
     return True
 
 
 def _advise(config: BrokerConfig, listens: Address) -> None:
-    """Say loudly what an operator should know."""
+    """Log warnings about risky settings."""
     here = (voters_advice(config.voters), plain_beyond_reach(listens, has_tls=bool(config.tls)))
     for advice in (*config.exposed, *here):
         if advice is not None:
@@ -325,18 +323,18 @@ async def _start(config: BrokerConfig, open_files_max: int, running: _Running) -
 
 
 async def _embedded(config: BrokerConfig, running: _Running) -> tuple[NatsServer]:
-    """Start the embedded nats-server; where it is and how to log in."""
+    """Start the embedded nats-server and return its address and login."""
     password = embedded_password(config.data_dir, (config.data_dir,), auth=config.auth)
     running.embedded = await EmbeddedNats.start(data_dir=config.data_dir, port=config.nats_port, password=password)
     return (running.embedded.server,)
 
 
 async def _first_connected(driver: Driver, *, is_guarded: bool) -> None:
-    """Wait for NATS, but not for ever."""
+    """Wait for NATS, at most FIRST_LINK_TIMEOUT_MS for each of two steps."""
     link = driver.link
     try:
         await link.wait_up(FIRST_LINK_TIMEOUT_MS)
-        await link.wait_barrier(FIRST_LINK_TIMEOUT_MS)  # behind the driver's own: every stream is confirmed
+        await link.wait_barrier(FIRST_LINK_TIMEOUT_MS)  # behind the driver's barrier: every subscription is confirmed
     except OperationalError as error:
         _log.warning("%s; serving reads meanwhile, and trying on", error)
     if is_guarded and (open_nats := _open_nats(link)):
@@ -344,11 +342,11 @@ async def _first_connected(driver: Driver, *, is_guarded: bool) -> None:
 
 
 def _open_nats(link: NatsLink) -> str:
-    """A warning if nats-server takes clients without a login although Penstock does not; else empty."""
+    """Return a warning if nats-server accepts clients without a login although Penstock does not; else empty."""
     if link.info is None or link.info.auth_required or link.info.tls_verify:
         return ""
     if link.server is not None and link.server.is_embedded:
-        return ""  # that is told as soon as there are users
+        return ""  # reported once there are users
     return (
         f"everybody logs in to Penstock, but not to NATS at {link.server}: whoever reaches it may publish into every "
         "stream there, and read what is published; give it users (docs/how-to/nats-permissions.md)"
@@ -391,7 +389,7 @@ def _nats_link(driver: Driver, config: BrokerConfig, servers: tuple[NatsServer, 
 
 
 def _introduction(settings: Settings, node: Node) -> PeerHelloRequest:
-    """How this broker introduces itself to others."""
+    """Return the peer hello by which this broker identifies itself to others."""
     return PeerHelloRequest(
         cluster_id=settings.cluster_id,
         broker_id=settings.broker_id,
@@ -414,7 +412,7 @@ def _settings(
     alone = is_alone(config, running.known)
     voters = {voter.broker_id: str(voter.address) for voter in config.voters}
     if running.known is not None:
-        # What is in the log is not known to be committed at a start: until then this is where the others are found.
+        # Log entries are not known to be committed at a start; until then these are the other brokers' addresses.
         voters = {**running.known.addresses, **voters}
     return Settings(
         broker_id=config.broker_id,
@@ -458,7 +456,7 @@ def _first_user(config: BrokerConfig) -> Callable[[], User] | None:
 
 
 def cluster_text(config: BrokerConfig) -> str:
-    """Which broker of which cluster this is; empty for one that is alone."""
+    """Return this broker's id and its cluster's brokers; empty for a broker that is alone."""
     if config.voters:
         return f"id={config.broker_id} voters={','.join(map(str, config.voters))}"
     return f"id={config.broker_id} join={','.join(map(str, config.join))}" if config.join else ""
@@ -479,12 +477,12 @@ def _cannot_go_on(error: BaseException, running: _Running) -> None:
 
 
 def _part_failed(error: BaseException, running: _Running) -> None:
-    _log.critical("a mistake in the program: the broker stops so that nothing worse follows", exc_info=error)
+    _log.critical("internal error (bug): the broker stops to avoid worse", exc_info=error)
     running.failed.set()
 
 
 async def _stop(running: _Running) -> bool:
-    """Whether everything was closed as it should be."""
+    """Stop everything; return True if all was closed cleanly."""
     async with Patience(asyncio.get_running_loop().time, STOP_TIMEOUT_S).running() as patience:
         return await _stop_within(running, patience)
 
@@ -508,14 +506,14 @@ async def _stop_within(running: _Running, patience: Patience) -> bool:
 
 
 def _started(node: Node, driver: Driver, data_dir: DataDir) -> Step:
-    """The node's first step, of which nothing is carried out yet."""
+    """Return the node's first step, not carried out yet."""
     step = node.start(driver.now())
     _note_guards(data_dir)
     return step
 
 
 def _note_guards(data_dir: DataDir) -> None:
-    """While no disk thread writes `penstock.json`."""
+    """Record the guards in `penstock.json`; call only while no disk thread writes that file."""
     try:
         data_dir.remember_guards(GUARDS)
     except (OSError, ValueError) as error:

@@ -1,12 +1,12 @@
-"""The listening side of the socket API: accepts connections, sweeps the dead ones, lets the last answers out.
+"""Server of the socket API: accepts connections, closes dead ones, and lets the last answers out at a stop.
 
-Rules: it listens on every address that the host name stands for, or does not start. Over `connections_max` a client is
-told so and closed: what the process may open is shared out, so that idle clients never keep a log from its files. A
-broker is taken all the same, and a few strangers until they have said whether they are one. Where everybody has to log
-in, a share of the connections may be of those who have not. Of both, one of the address that has most of them gives
-way where they are too many, its oldest. Whoever has closed his sending half, and may be gone, gives way to who comes.
-One sweep a second finds who is silent or takes nothing; no connection has a timer of its own. Connections with requests
-to be taken stand in line; a turn of the event loop takes a few of them, one of each connection after the other.
+Rules: it listens on every address that the host name resolves to, or does not start. Above `connections_max` a client
+gets an error and is closed: open files are partitioned, so that idle clients never keep a log from its files. Brokers
+are accepted above the limit, as are a few new connections until their hello shows whether they are brokers. If every
+client must log in, connections without a login have a limited share. When one of these two classes is full, the oldest
+connection of the address that has most of them is closed. A half-closed connection, whose client may have disconnected,
+is closed to make room for a new one. One sweep a second finds stalled connections; no connection has a timer of its
+own. Connections with complete requests queue; each loop turn takes a few, round-robin by connection.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ _log = logging.getLogger("penstock.server")
 
 _BACKLOG = 1024
 _ACCEPTS_PER_TURN = 64
-_DENIAL_CHARS_MAX = 300  # of a line in the log: it has names that clients have sent
+_DENIAL_CHARS_MAX = 300  # of a log line: it contains names sent by clients
 
 
 def bind(address: Address, flag: str = "--listen") -> tuple[list[socket.socket], Address]:
-    """Listening sockets on every address that `address` stands for, and the port that it came to.
+    """Return listening sockets on every address that `address` resolves to, and the address with the actual port.
 
-    OperationalError if one of them cannot be had; `flag` names another one. Clients wait in the backlog until a Server
-    starts.
+    Raise OperationalError if one of them cannot be bound; `flag` is the option that the error names. Clients wait in
+    the backlog until a Server starts.
     """
     listeners: list[socket.socket] = []
     port = address.port
@@ -74,26 +74,26 @@ def bind(address: Address, flag: str = "--listen") -> tuple[list[socket.socket],
 
 
 class ServerOwner(Protocol):
-    """Who answers the requests."""
+    """Handles the requests of all connections."""
 
     def request_received(self, caller: Caller, request: Request, raw: bytes | memoryview) -> None:
-        """A sound request; exactly one reply must follow. What it leads to may wait for `requests_taken`."""
+        """Handle a valid request; exactly one reply must follow. Its effects may wait for `requests_taken`."""
 
     def requests_taken(self) -> None:
-        """No further request comes in this turn."""
+        """No further request comes in this loop turn."""
 
     def callers_gone(self, callers: list[Caller]) -> None:
         """These requests need no answer any more."""
 
     def peer_came(self, broker_id: BrokerId) -> None:
-        """That broker has connected, and was taken for it."""
+        """That broker has connected and its peer hello was accepted."""
 
     def read_ahead(self, run: Callable[[], None], done: Callable[[Exception | None], None], user: str = "") -> None:
-        """Have a disk thread `run`, for a user, then call `done` on the loop."""
+        """Run `run` on a disk thread on behalf of `user`, then call `done` on the loop."""
 
 
 class Server:
-    """See the module's rules."""
+    """Accepts and owns the connections of clients and of other brokers."""
 
     def __init__(
         self,
@@ -110,14 +110,15 @@ class Server:
         guard: Guard | None = None,
         usage: Usage | None = None,
     ) -> None:
-        """`open_files_max` is what the whole process may have open; clients get their shares of it. `tls`: not plain.
+        """Create the server; `open_files_max` is the limit of the whole process, of which clients get shares.
 
-        `process_of`, `disk_of`: which process, with which data directory, is registered for a broker; empty: not known.
+        `tls`: None for plain TCP. `process_of`, `disk_of`: process and data directory registered for a broker; empty if
+        unknown.
         """
         self.connections: set[Connection] = set()
-        self.damaged_frames = 0  # that came; each has cost its connection
+        self.damaged_frames = 0  # received; each has cost its connection
         self.connections_max = min(limits.CONNECTIONS_MAX, open_files_max // limits.CONNECTION_FILES_SHARE)
-        self._needs = "a higher limit of open files"  # to take more
+        self._needs = "a higher limit of open files"  # what would raise `connections_max`
         if tls is not None and (fit := limits.TLS_CONNECTIONS_BYTES_MAX // limits.TLS_CONNECTION_BYTES) < (
             self.connections_max
         ):
@@ -127,18 +128,18 @@ class Server:
         self._strangers_max = min(limits.STRANGERS_MAX, self.connections_max // limits.STRANGERS_SHARE)
         self._unknown_peers_max = max(limits.UNKNOWN_PEERS_MIN, self._strangers_max)
         self.buffers = SharedBudget(buffer_bytes_max, limits.SMALL_BUFFER_BYTES_MAX)
-        self.peers: dict[BrokerId, Connection] = {}  # those of other brokers
-        self._strangers: Places[Connection] = Places()  # over the limit, and perhaps brokers
+        self.peers: dict[BrokerId, Connection] = {}  # connections of other brokers
+        self._strangers: Places[Connection] = Places()  # above the limit; their hello may show that they are brokers
         self.peer_buffers = SharedBudget(limits.PEER_BUFFER_BYTES_MAX, limits.SMALL_BUFFER_BYTES_MAX)
         self.requests = RequestMeters()
         self.files = SharedBudget(open_files_max // limits.ANSWER_FILES_SHARE)
         self.guard = guard or Unguarded()
         self.usage = usage or Usage(lambda who: None, elapsed_us)
-        self.connections_of: Counter[str] = Counter()  # by user
+        self.connections_of: Counter[str] = Counter()  # by user name
         self.failed_logins = 0
         self.unfinished_logins = 0
-        self._unknown: Places[Connection] = Places()  # who have not logged in, and have to
-        self._leaving: dict[Connection, None] = {}  # whose clients send nothing more; the oldest first
+        self._unknown: Places[Connection] = Places()  # have to log in and have not
+        self._leaving: dict[Connection, None] = {}  # half-closed by their clients; the oldest first
         self._unknown_max = max(1, self.connections_max // limits.UNKNOWN_SHARE)
         self._owner = owner
         self._process_of = process_of
@@ -146,7 +147,7 @@ class Server:
         self._loop = loop
         self._elapsed_us = elapsed_us
         self._acceptor = Acceptor(loop, listeners, self._welcome, per_turn=_ACCEPTS_PER_TURN)
-        self._line: Turns[Connection] = Turns()  # each is there once
+        self._line: Turns[Connection] = Turns()  # each connection is queued at most once
         self._turn_scheduled = False
         self._all_closed = asyncio.Event()
         self._complaints = Complaints(limits.PEER_COMPLAINT_INTERVAL_MS)
@@ -154,7 +155,6 @@ class Server:
         self._denial_complaints = Complaints()
 
     def start(self) -> None:
-        """Begin to accept."""
         self._acceptor.start()
 
     def _welcome(self, sock: socket.socket, peer: str) -> None:
@@ -169,7 +169,7 @@ class Server:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             is_here = is_of_this_machine(peer, str(sock.getsockname()[0]))
             transport = self._transport(sock, peer)
-        except OSError:  # it has gone already
+        except OSError:  # disconnected already
             sock.close()
             return
         connection = Connection(transport, peer, self, self._loop, self._elapsed_us, overload, is_here=is_here)
@@ -194,13 +194,13 @@ class Server:
         return len(self.connections) - len(self.peers) - len(self._strangers)
 
     def has_share(self, user: str) -> bool:
-        """Whether the connection on which a user logs in is within its share of all (`FairShares`)."""
+        """True if the connection on which `user` logs in is within that user's share of all (`FairShares`)."""
         has = self.connections_of[user]
         shares = FairShares([(user, has), ("", self._client_count - 1 - has)])
         return shares.fits(user, 1, self.connections_max)
 
     def make_room(self, user: str | None = None) -> bool:
-        """Close the first client, or that user's, that sends nothing more, and may be gone; False: there is none."""
+        """Close the oldest half-closed client connection, or that of `user`; return False if there is none."""
         for one in self._leaving:
             if one not in self._strangers and (user is None or (one.who is not None and one.who.name == user)):
                 one.close()
@@ -213,7 +213,7 @@ class Server:
     # What connections call
 
     def frames_waiting(self, connection: Connection, *, at_once: bool = False) -> None:
-        """Put it in line; `at_once`: have the turn now, unless others are in line already."""
+        """Queue the connection; `at_once`: run the turn now unless one is scheduled."""
         self._line.put("" if connection.who is None else connection.who.name, connection)
         if at_once and not self._turn_scheduled:
             self._turn()
@@ -234,7 +234,7 @@ class Server:
             connection, begun_us = self._line.take(), self._elapsed_us()
             self._take_frame(connection)
             now_us = self._elapsed_us()
-            if user := sharer_of(connection.who):  # a request may cost the loop a thousand times what another does
+            if user := sharer_of(connection.who):  # one request may take the loop a thousand times as long as another
                 self._line.charge(user, (now_us - begun_us) * limits.TURN_BYTES_PER_US)
             if now_us >= end_us:
                 break
@@ -245,18 +245,18 @@ class Server:
     def _take_frame(self, connection: Connection) -> None:
         try:
             connection.take_frame()
-        except Exception:  # noqa: BLE001 (reported; whoever is in line behind it keeps its turn)
-            _log.exception("a mistake in the program, found by %s, which is closed", connection.peer)
+        except Exception:  # noqa: BLE001 (reported; the connections queued behind it keep their turns)
+            _log.exception("internal error (bug) in a request of %s, which is closed", connection.peer)
             connection.close()
 
     def request_received(self, caller: Caller, request: Request, raw: bytes | memoryview) -> None:
-        """Pass it on."""
         self._owner.request_received(caller, request, raw)
 
     def peer_refused(self, connection: Connection, hello: PeerHelloRequest) -> RemoteError | None:
-        """Whoever says that it is a broker which is there with another disk, or process, does not take its place.
+        """Return the error for a peer hello whose broker id another data directory or process already uses, else None.
 
-        One that was restarted waits until the connection of the run before is gone, or its registration has come here.
+        A restarted broker waits until the connection of its previous run is closed, or until its registration has
+        arrived here.
         """
         there = self.peers.get(hello.broker_id)
         if there is None:
@@ -264,12 +264,12 @@ class Server:
         if there is connection:
             return None
         if hello.process and hello.process == self._process_of(hello.broker_id):
-            return None  # whoever else bears its number
+            return None  # the registered process takes the place of any other connection with its id
         is_same_disk = there.data_dir_id == hello.data_dir_id
         if is_same_disk and hello.process == there.process:
             return None
         if not is_same_disk and hello.data_dir_id == self._disk_of(hello.broker_id):
-            return None  # a stranger has come before the broker itself is back
+            return None  # another data directory has connected under this id before the broker itself came back
         other = "in another process" if is_same_disk else "with another data directory"
         text = f"broker {hello.broker_id} is there already, from {there.peer}, {other}"
         line = self._complaints.line("taken", f"refusing {connection.peer}: {text}", self._elapsed_us())
@@ -278,7 +278,7 @@ class Server:
         return RemoteError(ErrorCode.CLUSTER_MISMATCH, text, broker_id=int(hello.broker_id), taken=True)
 
     def _one_too_many(self, hello: PeerHelloRequest) -> RemoteError | None:
-        """Connections of brokers come on top of those of clients, so not everybody can be one that nobody knows."""
+        """Limit unregistered brokers: broker connections come on top of the client limit."""
         if self._process_of(hello.broker_id):
             return None
         unknown = sum(not self._process_of(broker_id) for broker_id in self.peers)
@@ -288,7 +288,7 @@ class Server:
         return RemoteError(ErrorCode.OVERLOADED, text)
 
     def login_failed(self, connection: Connection, error: RemoteError) -> None:
-        """Count it, and tell from where."""
+        """Count and log a failed login, with its address."""
         self.failed_logins += 1
         who = f"as {connection.greeting.claimed!r} " if connection.greeting.claimed else ""
         text = f"a login {who}from {connection.peer} failed: {error.message}"
@@ -296,7 +296,7 @@ class Server:
             _log.warning("%s", line)
 
     def denied(self, caller: Caller, error: RemoteError) -> None:
-        """Tell who has asked for what, and from where; many of one kind do not hide those of another."""
+        """Log a denied request, rate-limited per API so that frequent ones do not hide others."""
         api = name_of(caller.api)
         said = " ".join(error.message.split())[:_DENIAL_CHARS_MAX]
         text = f"denied: {api} from {caller.connection.peer}: {said}"
@@ -311,15 +311,16 @@ class Server:
             _log.info("%s", line)
 
     def login_answered(self, connection: Connection) -> None:
-        """Whoever has logged in is known."""
+        """Update the quota of connections without a login."""
         if connection.who is None:
-            self._unknown.renew(connection)  # it goes on: who only says hello gives way before it
+            # the login continues: a connection that has only said hello gives way before this one
+            self._unknown.renew(connection)
         else:
             self._unknown.leave(connection)
             self.connections_of[connection.who.name] += 1
 
     def peer_came(self, connection: Connection, broker_id: BrokerId) -> None:
-        """Close the one that it had before: nothing that is still on the way there must come between."""
+        """Register a broker's connection and close its previous one, whose late frames must not interleave."""
         self._strangers.leave(connection)
         self._unknown.leave(connection)
         before = self.peers.get(broker_id)
@@ -330,7 +331,7 @@ class Server:
         self._owner.peer_came(broker_id)
 
     def frame_damaged(self, connection: Connection, error: RemoteError) -> None:
-        """Count it, and tell."""
+        """Count and log a damaged frame."""
         self.damaged_frames += 1
         who = connection.peer if connection.broker_id is None else f"broker {connection.broker_id} ({connection.peer})"
         line = self._complaints.line("damaged", f"closing {who}: {error}", self._elapsed_us())
@@ -338,19 +339,17 @@ class Server:
             _log.warning("%s", line)
 
     def half_closed(self, connection: Connection) -> None:
-        """It gives way, unless it is a broker's."""
+        """Let this connection give way to new ones, unless it is a broker's."""
         if connection.broker_id is None:
             self._leaving[connection] = None
 
     def callers_gone(self, callers: list[Caller]) -> None:
-        """As the owner of connections: these need no answer any more."""
         self._owner.callers_gone(callers)
 
     def connection_closed(self, connection: Connection) -> None:
-        """Forget it, and what it asked for."""
         if connection in self.connections and connection.who is not None:
             self.connections_of[connection.who.name] -= 1
-            self.connections_of += Counter()  # who has none is forgotten
+            self.connections_of += Counter()  # drop users with no connection
         if connection in self.connections and connection.greeting.is_logging_in:
             self._login_unfinished(connection)
         self.connections.discard(connection)
@@ -366,39 +365,38 @@ class Server:
             self._all_closed.set()
 
     def read_ahead(self, run: Callable[[], None], done: Callable[[Exception | None], None], user: str = "") -> None:
-        """Pass it on."""
         self._owner.read_ahead(run, done, user)
 
     # Time and the end
 
     def sweep(self) -> None:
-        """Close connections that are silent in the middle of something, or do not take their answers."""
+        """Close connections that stall in the middle of a frame or do not take their answers."""
         self.usage.sweep()
         now_us = self._elapsed_us()
         for connection in list(self.connections):
             reason = connection.overdue(now_us)
             if connection.greeting.is_stranger:
-                reason = "it has not proved to be a broker of this cluster, and by now everybody has to"
+                reason = "it has not proved to be a broker of this cluster, which is required by now"
             if reason is not None:
                 _log.info("closing %s: %s", connection.peer, reason)
                 connection.close()
 
     @property
     def open_request_count(self) -> int:
-        """Requests that are not answered yet."""
+        """Number of requests that are not answered yet."""
         return sum(len(connection.open_requests) for connection in self.connections)
 
     def stop_listening(self) -> None:
-        """Accept nobody any more."""
+        """Stop accepting connections."""
         self._acceptor.stop()
 
     async def finish(self, timeout_s: float) -> None:
-        """Let the queued answers out, then close everything; at most `timeout_s`."""
+        """Send the queued answers, then close all connections; takes at most `timeout_s`."""
         self._all_closed.clear()
         for connection in list(self.connections):
             connection.finish()
         if self.connections:
-            with contextlib.suppress(TimeoutError):  # those that do not take their answers are cut off below
+            with contextlib.suppress(TimeoutError):  # connections that do not take their answers are closed below
                 async with asyncio.timeout(timeout_s):
                     await self._all_closed.wait()
         for connection in list(self.connections):

@@ -1,7 +1,7 @@
-"""How the value of a setting is read, whichever place gave it: a TOML file, the environment or a flag.
+"""Parsers for values of settings, from a TOML file, the environment or a flag.
 
-Rules: a reader takes what any of the three gave, and raises ValueError with what it expects. What may be a secret is
-not repeated in it.
+Rules: a parser accepts the types of all three, and raises ValueError with what it expects. The error does not repeat a
+value that may be a secret.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from penstock.base.units import parse_bytes, parse_duration_ms
 
 EMBEDDED = "embedded"
 OFF = "off"
-CLIENT_AUTH = (OFF, "optional", "required")  # whether clients show certificates
+CLIENT_AUTH = (OFF, "optional", "required")  # for client certificates
 DISK_THREADS_MAX = 64
 BROKER_ID_MAX = 2**31 - 1
 BROKERS_MAX = 256
@@ -26,7 +26,7 @@ RACK_CHARS_MAX = 128
 
 
 class Voter(NamedTuple):
-    """One of the brokers that a cluster begins with; `str()` gives ID@HOST:PORT."""
+    """An initial voter of a cluster; `str()` returns ID@HOST:PORT."""
 
     broker_id: BrokerId
     address: Address
@@ -36,7 +36,7 @@ class Voter(NamedTuple):
 
 
 def plain_beyond_reach(listen: Address, *, has_tls: bool) -> str | None:
-    """What an operator should know about an address for clients and brokers without TLS, or None."""
+    """Return a warning for an address of clients and brokers without TLS, or None."""
     if has_tls or listen.is_loopback:
         return None
     return (
@@ -47,7 +47,7 @@ def plain_beyond_reach(listen: Address, *, has_tls: bool) -> str | None:
 
 
 def voters_advice(voters: tuple[Voter, ...]) -> str | None:
-    """What an operator should know about so many voters, or None."""
+    """Return a warning for this number of voters, or None."""
     if len(voters) == 2:
         return (
             "a cluster of 2 voters does NOT survive the loss of one: both are needed for every decision, so it fails "
@@ -60,14 +60,14 @@ def voters_advice(voters: tuple[Voter, ...]) -> str | None:
 
 
 def read_text(value: object) -> str:
-    """Any, but not none."""
+    """Parse non-empty text."""
     if not isinstance(value, str) or not value:
-        raise ValueError("expected text (in quotes, and not empty)")  # it may be a secret: not repeated
+        raise ValueError("expected text (in quotes, and not empty)")  # not repeated: it may be a secret
     return value
 
 
 def read_cluster_secret(value: object) -> str:
-    """A secret of some length."""
+    """Parse a secret of sufficient length."""
     secret = read_text(value)
     if len(secret) < limits.CLUSTER_SECRET_CHARS_MIN:
         raise ValueError(cluster_secret_advice(secret))
@@ -75,15 +75,15 @@ def read_cluster_secret(value: object) -> str:
 
 
 def cluster_secret_advice(secret: str) -> str:
-    """What is wrong with one that is too short."""
+    """Return the error for a secret that is too short."""
     return (
-        f"a secret of {len(secret)} characters can be guessed; have {limits.CLUSTER_SECRET_CHARS_MIN} or more drawn by "
-        "chance: python3 -c 'import secrets; print(secrets.token_urlsafe(32))'"
+        f"a secret of {len(secret)} characters can be guessed; use {limits.CLUSTER_SECRET_CHARS_MIN} or more random "
+        "ones: python3 -c 'import secrets; print(secrets.token_urlsafe(32))'"
     )
 
 
 def read_path(value: object) -> Path:
-    """A file or folder; `~` is a home."""
+    """Parse a path; `~` is the home directory."""
     text = read_text(value)
     if "\0" in text:
         raise ValueError(f"{text!r} is no path: it holds a NUL")
@@ -94,22 +94,22 @@ def read_path(value: object) -> Path:
 
 
 def read_listen_address(value: object) -> Address:
-    """HOST:PORT of this machine."""
+    """Parse HOST:PORT of this machine."""
     return parse_address(read_text(value), any_port=True)
 
 
 def read_http_address(value: object) -> Address | str:
-    """HOST:PORT of this machine, or OFF."""
+    """Parse HOST:PORT of this machine, or OFF."""
     return OFF if value is False or value == OFF else read_listen_address(value)
 
 
 def read_http_url(value: object) -> str:
-    """http://HOST:PORT, perhaps with a path; no secret is in it."""
+    """Parse http://HOST:PORT, optionally with a path; credentials are refused."""
     text = read_text(value)
     try:
         parts = urlsplit(text)
         is_sound = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # of the port, or of brackets
+    except ValueError:  # invalid port or brackets
         is_sound = False
     if not is_sound or "@" in parts.netloc or parts.query or parts.fragment:
         raise ValueError("expected a URL such as http://127.0.0.1:4318, without user, password and query")
@@ -117,7 +117,7 @@ def read_http_url(value: object) -> str:
 
 
 def read_token(value: object) -> str:
-    """What can be sent in a header."""
+    """Parse a token that can be sent in a header."""
     text = read_text(value)
     if not (text.isascii() and text.isprintable() and " " not in text):
         raise ValueError("expected a token of printable ASCII characters without spaces")
@@ -125,7 +125,7 @@ def read_token(value: object) -> str:
 
 
 def read_advertised_address(value: object) -> Address:
-    """HOST:PORT at which others reach it."""
+    """Parse HOST:PORT at which others reach this broker."""
     address = parse_address(read_text(value))
     if address.is_any:
         raise ValueError(f"{address} stands for every address of a machine: name one at which the others reach it")
@@ -141,17 +141,17 @@ def _integer(value: object, low: int, high: int) -> int:
 
 
 def read_port(value: object) -> int:
-    """A port, or 0."""
+    """Parse a port, or 0."""
     return _integer(value, 0, 65_535)
 
 
 def read_disk_thread_count(value: object) -> int:
-    """How many threads."""
+    """Parse a number of threads."""
     return _integer(value, 1, DISK_THREADS_MAX)
 
 
 def read_in_flight_bytes(value: object) -> int:
-    """A size of memory."""
+    """Parse a memory size in bytes."""
     size = parse_bytes(value) if isinstance(value, str) else value
     if not isinstance(size, int) or isinstance(size, bool) or not limits.MIB <= size <= 64 * limits.GIB:
         raise ValueError(f"{value!r} is not a size between 1MiB and 64GiB")
@@ -159,7 +159,7 @@ def read_in_flight_bytes(value: object) -> int:
 
 
 def read_rate(value: object) -> int:
-    """Bytes a second; 0: none."""
+    """Parse bytes per second; 0: off."""
     size = parse_bytes(value) if isinstance(value, str) else value
     if not isinstance(size, int) or isinstance(size, bool) or not 0 <= size <= 64 * limits.GIB:
         raise ValueError(f"{value!r} is not a size between 0 and 64GiB")
@@ -167,14 +167,14 @@ def read_rate(value: object) -> int:
 
 
 def read_catch_up_rate(value: object) -> int:
-    """Bytes a second, and enough of them."""
+    """Parse bytes per second, with a minimum."""
     if (rate := read_rate(value)) < limits.MIB:
         raise ValueError(f"{value!r} is less than 1MiB: a replica with that rate would hardly ever catch up")
     return rate
 
 
 def read_scrub_interval_ms(value: object) -> int:
-    """A time, in ms."""
+    """Parse a time; returns milliseconds."""
     interval_ms = parse_duration_ms(value) if isinstance(value, str) else value
     if not isinstance(interval_ms, int) or isinstance(interval_ms, bool):
         raise ValueError(f"{value!r} is not a time; write for example 24h or 7d")
@@ -184,12 +184,12 @@ def read_scrub_interval_ms(value: object) -> int:
 
 
 def read_broker_count(value: object) -> int:
-    """How many brokers."""
+    """Parse a number of brokers."""
     return _integer(value, 1, BROKERS_MAX)
 
 
 def read_ports(value: object) -> tuple[int, ...]:
-    """Several ports, each once."""
+    """Parse several distinct ports."""
     ports = tuple(_integer(part, 1, 65_535) for part in (_texts_of_ports(value)))
     if doubles := sorted({str(port) for port in ports if ports.count(port) > 1}):
         raise ValueError(f"the same port for two brokers: {', '.join(doubles)}")
@@ -198,14 +198,14 @@ def read_ports(value: object) -> tuple[int, ...]:
 
 def _texts_of_ports(value: object) -> tuple[object, ...]:
     if isinstance(value, list | tuple) and not any(isinstance(part, str) for part in value):
-        return tuple(value)  # of a file
-    if not (parts := _parts(value, "ports parted by commas, such as 7422,7500")):
-        raise ValueError("no port given; expected some parted by commas, such as 7422,7500")
+        return tuple(value)  # from a file
+    if not (parts := _parts(value, "ports separated by commas, such as 7422,7500")):
+        raise ValueError("no port given; expected some separated by commas, such as 7422,7500")
     return parts
 
 
 def read_boolean(value: object) -> bool:
-    """True or false, in several words."""
+    """Parse a boolean in its common spellings."""
     if isinstance(value, bool):
         return value
     known = {"true": True, "yes": True, "1": True, "on": True, "false": False, "no": False, "0": False, "off": False}
@@ -216,7 +216,7 @@ def read_boolean(value: object) -> bool:
 
 
 def _parts(value: object, expected: str) -> tuple[str, ...]:
-    """The texts of a list, or those parted by commas in one text."""
+    """Return the texts of a list, or the comma-separated parts of one text."""
     parts = list(value) if isinstance(value, list | tuple) else [value]
     texts = [part for part in parts if isinstance(part, str)]
     if len(texts) < len(parts):
@@ -225,7 +225,7 @@ def _parts(value: object, expected: str) -> tuple[str, ...]:
 
 
 def read_urls(value: object) -> tuple[str, ...]:
-    """NATS URLs; none: the embedded server."""
+    """Parse NATS URLs; empty: the embedded server."""
     urls = _parts(value, "a URL such as nats://localhost:4222")
     if not urls:
         raise ValueError(f"no URL given; write for example nats://localhost:4222, or {EMBEDDED}")
@@ -233,23 +233,23 @@ def read_urls(value: object) -> tuple[str, ...]:
 
 
 def read_names(value: object) -> tuple[str, ...]:
-    """Several names."""
-    if not (names := _parts(value, "names parted by commas")):
-        raise ValueError("no name given; expected some parted by commas, such as a.example.com,b.example.com")
+    """Parse several names."""
+    if not (names := _parts(value, "names separated by commas")):
+        raise ValueError("no name given; expected some separated by commas, such as a.example.com,b.example.com")
     return names
 
 
 def read_broker_id(value: object) -> BrokerId:
-    """The number of a broker."""
+    """Parse a broker id."""
     return BrokerId(_integer(value, 1, BROKER_ID_MAX))
 
 
 def read_voters(value: object) -> tuple[Voter, ...]:
-    """ID@HOST:PORT, several."""
+    """Parse several ID@HOST:PORT."""
     expected = "ID@HOST:PORT such as 1@10.0.0.1:7422"
     voters = tuple(_voter(part, expected) for part in _parts(value, expected))
     if not voters:
-        raise ValueError(f"no broker given; expected {expected}, several parted by commas")
+        raise ValueError(f"no broker given; expected {expected}, several separated by commas")
     if any(
         not part.strip() for text in (value if isinstance(value, list | tuple) else [value]) for part in _split(text)
     ):
@@ -272,7 +272,7 @@ def _split(text: object) -> list[str]:
 
 
 def as_reached(address: Address) -> Address:
-    """The same for every way to write it, as far as that can be told without asking for names."""
+    """Return the address in a canonical form, without resolving names."""
     host = address.host.lower()
     return Address("127.0.0.1" if host == "localhost" else host, address.port)
 
@@ -289,18 +289,18 @@ def _voter(text: str, expected: str) -> Voter:
 
 
 def read_addresses_to_join(value: object) -> tuple[Address, ...]:
-    """HOST:PORT, several."""
+    """Parse several HOST:PORT."""
     parts = _parts(value, "HOST:PORT of a broker of the cluster")
     if (mistake := next(filter(None, map(unwanted, reversed(parts))), None)) is not None:
-        raise ValueError(mistake)  # first: a comma in a password parts it
+        raise ValueError(mistake)  # check first: a comma in a password splits a URL
     addresses = tuple(map(parse_address, parts))
     if not addresses:
-        raise ValueError("no address given; expected HOST:PORT of brokers of the cluster, parted by commas")
+        raise ValueError("no address given; expected HOST:PORT of brokers of the cluster, separated by commas")
     return addresses
 
 
 def read_rack(value: object) -> str:
-    """The name of a place."""
+    """Parse the name of a rack."""
     text = read_text(value)
     if len(text) > RACK_CHARS_MAX:
         raise ValueError(f"{len(text)} characters; a rack has a name of at most {RACK_CHARS_MAX}")
@@ -308,7 +308,7 @@ def read_rack(value: object) -> str:
 
 
 def read_one_of(*choices: str) -> Callable[[object], str]:
-    """A reader that takes one of these words."""
+    """Return a parser that accepts these words."""
 
     def parse(value: object) -> str:
         if value not in choices:

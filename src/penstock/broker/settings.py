@@ -1,7 +1,7 @@
-"""The settings of a broker, as one table: name, how it is read, default, what it means.
+"""Table of a broker's settings: name, parser, default, meaning.
 
-Rules: the same name everywhere: `nats_port` in a TOML file, `PENSTOCK_NATS_PORT` in the environment, `--nats-port` as a
-flag. Secrets are marked, and shown nowhere.
+Rules: one name everywhere: `nats_port` in a TOML file, `PENSTOCK_NATS_PORT` in the environment, `--nats-port` as a
+flag. Secrets are marked, and never shown.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ LOG_FORMATS = ("human", "json")
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One row of the table. `default` is what stands there when nobody sets it; None: not set."""
+    """One row of the table. `default`: the value if not set; None: no value."""
 
     name: str
     parse: Callable[[object], Any]
@@ -59,7 +59,7 @@ class Setting:
     metavar: str
     meaning: str
     secret: bool = False
-    names_file: bool = False  # a relative path in a config file counts from that file's directory
+    names_file: bool = False  # a relative path in a config file is relative to that file
 
     @property
     def variable(self) -> str:
@@ -73,7 +73,7 @@ class Setting:
 
     @property
     def default_text(self) -> str:
-        """The default as a person would write it; empty: not set."""
+        """The default as a user would write it; empty: no value."""
         if self.default is None:
             return ""
         if self.default == ():
@@ -91,7 +91,7 @@ _TABLE = (
         read_path,
         Path("penstock-data"),
         "DIR",
-        "Where streams are stored; made if it is not there. One broker at a time uses it.",
+        "Directory of the stored streams; created if missing. Used by one broker at a time.",
         names_file=True,
     ),
     Setting(
@@ -106,14 +106,14 @@ _TABLE = (
         read_advertised_address,
         None,
         "HOST:PORT",
-        "The address that clients and the other brokers are told, where it is not `listen`.",
+        "The address announced to clients and to the other brokers, if it is not `listen`.",
     ),
     Setting(
         "insecure",
         read_boolean,
         False,
         "",
-        "Listen beyond this machine although nobody has to log in: whoever reaches the port may read, write and delete "
+        "Listen beyond this machine without authentication: anyone who reaches the port may read, write and delete "
         "everything.",
     ),
     Setting(
@@ -140,15 +140,15 @@ _TABLE = (
         read_names,
         None,
         "NAME",
-        "Names (DNS or addresses), parted by commas, of which the certificate of another broker must have one. Not "
-        "set: it need only be of `tls_ca`.",
+        "Names (DNS or addresses), separated by commas: another broker's certificate must have one of them. Not "
+        "set: any certificate of `tls_ca`.",
     ),
     Setting(
         "tls_ignore_hosts",
         read_boolean,
         False,
         "",
-        "Take a broker's certificate of `tls_ca` although it is not for the host at which this one reaches it.",
+        "Accept a broker's certificate of `tls_ca` even if it is not for the host at which this broker reaches it.",
     ),
     Setting(
         "tls_client_ca",
@@ -170,7 +170,7 @@ _TABLE = (
         read_boolean,
         False,
         "",
-        "Have everybody log in, from the first start on. The first start makes the user admin, with the password of "
+        "Require a login, from the first start on. The first start creates the user admin, with the password of "
         "`admin_password_file`, or with one that it writes into the data directory.",
     ),
     Setting(
@@ -178,7 +178,7 @@ _TABLE = (
         read_text,
         None,
         "TEXT",
-        "Password of the user admin, whom the first start makes: at least 8 characters. Ignored once there are users.",
+        "Password of the user admin, created by the first start: at least 8 characters. Ignored once there are users.",
         secret=True,
     ),
     Setting(
@@ -194,8 +194,8 @@ _TABLE = (
         read_cluster_secret,
         None,
         "TEXT",
-        "What all brokers of a cluster know and nobody else: at least 32 characters, drawn by chance. With it brokers "
-        "prove to each other who they are.",
+        "Secret shared by all brokers of a cluster: at least 32 random characters. With it brokers "
+        "authenticate to each other.",
         secret=True,
     ),
     Setting("cluster_secret_file", read_path, None, "FILE", "File that holds that secret.", names_file=True),
@@ -204,7 +204,7 @@ _TABLE = (
         read_boolean,
         False,
         "",
-        "Start although others on this machine may read a file that holds a secret or a key; the log names each. For "
+        "Start even if other users of this machine may read a file with a secret or a key; the log names each. For "
         "containers, where modes of mounted files mean nothing.",
     ),
     Setting(
@@ -212,15 +212,15 @@ _TABLE = (
         read_broker_id,
         BrokerId(1),
         "N",
-        "The number of this broker in its cluster, from 1. Its data directory keeps it for good.",
+        "The id of this broker in its cluster, from 1. It is stored in the data directory and never changes.",
     ),
     Setting(
         "cluster",
         read_voters,
         None,
         "ID@HOST:PORT",
-        "The brokers that the cluster begins with, the same list for each of them, parted by commas: "
-        "1@a:7422,2@b:7422,3@c:7422. Three survive the loss of one, five (the most) of two. Each listens on its own "
+        "The initial brokers of the cluster, the same list for each of them, separated by commas: "
+        "1@a:7422,2@b:7422,3@c:7422. Three tolerate the loss of one, five (the most) of two. Each listens on its own "
         "address there unless `listen` is set (as where it has moved), and all use the same `nats`.",
     ),
     Setting(
@@ -228,14 +228,14 @@ _TABLE = (
         read_addresses_to_join,
         None,
         "HOST:PORT",
-        "Brokers of the cluster that this one is to join, several parted by commas; instead of `cluster`.",
+        "Brokers of an existing cluster to join, separated by commas; instead of `cluster`.",
     ),
     Setting(
         "rack",
         read_rack,
         None,
         "NAME",
-        "Where this broker stands: a host, a rack, a zone. Replicas are spread over different ones. Not set: somewhere "
+        "Location of this broker: a host, a rack, a zone. Replicas are spread over different ones. Not set: a location "
         "of its own; with `brokers`, the name of this machine.",
     ),
     Setting(
@@ -252,17 +252,15 @@ _TABLE = (
         read_ports,
         None,
         "PORT",
-        "The ports of these brokers, parted by commas, where they do not follow that of `listen`.",
+        "The ports of these brokers, separated by commas, if not consecutive from that of `listen`.",
     ),
-    Setting(
-        "pin", read_boolean, False, "", "Keep each of these brokers on a core of its own, where there are so many."
-    ),
+    Setting("pin", read_boolean, False, "", "Pin each of these brokers to a core of its own, if there are enough."),
     Setting(
         "nats",
         read_urls,
         (),
         "URL",
-        "The nats-server(s) to use: nats://host:4222 or tls://host:4222, several parted by commas. One of a cluster "
+        "The nats-server(s) to use: nats://host:4222 or tls://host:4222, several separated by commas. One of a cluster "
         "suffices, as it announces the others; name more, so that the start does not depend on it. "
         f"`{EMBEDDED}` starts one of its own, for this machine only.",
     ),
@@ -271,14 +269,14 @@ _TABLE = (
         read_port,
         4222,
         "PORT",
-        "Port of the embedded nats-server; a free one is taken when it is in use, or with 0.",
+        "Port of the embedded nats-server; 0, or a port in use: a free one.",
     ),
     Setting(
         "encryption_keys",
         read_text,
         None,
         "KEYS",
-        "Keys for encrypted streams, the current one first, parted by commas: what `penstock keys new` prints.",
+        "Keys for encrypted streams, the current one first, separated by commas: what `penstock keys new` prints.",
         secret=True,
     ),
     Setting(
@@ -286,7 +284,7 @@ _TABLE = (
         read_path,
         None,
         "FILE",
-        "File that holds these keys, one a line, for the broker's user alone (mode 0600). SIGHUP has it read again.",
+        "File that holds these keys, one a line, readable by the broker's user only (mode 0600). SIGHUP reloads it.",
         names_file=True,
     ),
     Setting(
@@ -294,15 +292,15 @@ _TABLE = (
         read_boolean,
         False,
         "",
-        "Encrypt the streams that Penstock makes for itself from now on, such as `__offsets`; all brokers need keys.",
+        "Encrypt internal streams created from now on, such as `__offsets`; all brokers need keys.",
     ),
     Setting(
         "nats_ignore_announced",
         read_boolean,
         False,
         "",
-        "Use only the nats-servers of `nats`, and not the others that these announce: where their addresses are those "
-        "of another network, or where they are not to get the credentials.",
+        "Use only the nats-servers of `nats`, and not the others that these announce: if their addresses are those "
+        "of another network, or if they must not get the credentials.",
     ),
     Setting("nats_user", read_text, None, "NAME", "User name for NATS."),
     Setting("nats_password", read_text, None, "TEXT", "Password for NATS.", secret=True),
@@ -318,7 +316,7 @@ _TABLE = (
         read_path,
         None,
         "FILE",
-        "Certificates (PEM) that NATS is checked against, where the system's do not do.",
+        "Certificates (PEM) of the authorities of NATS, if not the system's.",
         names_file=True,
     ),
     Setting("nats_tls_cert", read_path, None, "FILE", "Our certificate (PEM) for NATS.", names_file=True),
@@ -328,16 +326,16 @@ _TABLE = (
         read_http_address,
         Address("127.0.0.1", 8422),
         "HOST:PORT",
-        "Where metrics (/metrics), liveness (/healthz) and readiness (/readyz) are shown; `off`: nowhere. Each of "
-        "several `brokers` takes a port of its own, from this one on. Where nobody has set it and the port is taken, a "
-        "free one is taken, and logged. Beyond this machine only with `http_token` or `insecure`.",
+        "Address of metrics (/metrics), liveness (/healthz) and readiness (/readyz); `off`: none. Each of "
+        "several `brokers` takes a port of its own, from this one on. If it is not set and the port is taken, a "
+        "free one is used, and logged. Beyond this machine only with `http_token` or `insecure`.",
     ),
     Setting(
         "http_token",
         read_token,
         None,
         "TEXT",
-        "Who asks for /metrics sends `Authorization: Bearer TEXT`; /healthz and /readyz are for everybody.",
+        "Requests for /metrics must have `Authorization: Bearer TEXT`; /healthz and /readyz need no token.",
         secret=True,
     ),
     Setting("http_token_file", read_path, None, "FILE", "File that holds that token.", names_file=True),
@@ -346,15 +344,15 @@ _TABLE = (
         read_boolean,
         False,
         "",
-        "Have the HTTP port speak TLS only, with the certificate of `tls_cert`; nobody is asked for one there.",
+        "Have the HTTP port speak TLS only, with the certificate of `tls_cert`; no client certificates are requested.",
     ),
     Setting(
         "otlp_endpoint",
         read_http_url,
         None,
         "URL",
-        "Where spans of traced messages go, by OTLP over HTTP, such as http://127.0.0.1:4318; needs the extra `otel`. "
-        "Not set: nothing is traced.",
+        "Endpoint for spans of traced messages (OTLP over HTTP), such as http://127.0.0.1:4318; needs the extra `otel`."
+        " Not set: nothing is traced.",
     ),
     Setting("log_level", read_one_of(*LOG_LEVELS), "info", "LEVEL", f"What is logged: {', '.join(LOG_LEVELS)}."),
     Setting(
@@ -365,14 +363,14 @@ _TABLE = (
         read_in_flight_bytes,
         limits.PARTITION_IN_FLIGHT_BYTES_MAX,
         "SIZE",
-        "Memory for messages of one stream that are not acked yet; over it messages are refused.",
+        "Memory for messages of one stream that are not acked yet; above it messages are refused.",
     ),
     Setting(
         "broker_in_flight_bytes",
         read_in_flight_bytes,
         limits.BROKER_IN_FLIGHT_BYTES_MAX,
         "SIZE",
-        "The same for all streams; at it the broker stops reading from NATS.",
+        "The same for all streams; above it the broker stops reading from NATS.",
     ),
     Setting(
         "cleaner_rate",
@@ -386,30 +384,30 @@ _TABLE = (
         read_catch_up_rate,
         limits.CATCH_UP_BYTES_PER_S_DEFAULT,
         "SIZE",
-        "Bytes a second that replicas which are not in sync fetch, beside what their leaders get meanwhile.",
+        "Bytes a second that replicas which are not in sync fetch, on top of what their leaders receive meanwhile.",
     ),
     Setting(
         "scrub_rate",
         read_rate,
         limits.SCRUB_BYTES_PER_S_DEFAULT,
         "SIZE",
-        "Bytes a second of stored messages that are read to find damage; 0 turns it off.",
+        "Bytes a second of stored messages that are read to detect corruption; 0 turns it off.",
     ),
     Setting(
         "scrub_interval",
         read_scrub_interval_ms,
         limits.SCRUB_INTERVAL_MS_DEFAULT,
         "TIME",
-        "From the beginning of one such pass over everything to that of the next.",
+        "Interval between the starts of two such passes over all messages.",
     ),
     Setting(
         "disk_threads",
         read_disk_thread_count,
         limits.DISK_THREADS_DEFAULT,
         "N",
-        "Threads that wait for the disk: so many streams are synced at once.",
+        "Threads for disk work: the number of streams that are synced at once.",
     ),
 )
 
 SETTINGS: dict[str, Setting] = {setting.name: setting for setting in _TABLE}
-"""By name, in the order in which they are shown."""
+"""By name, in the order of the documentation."""

@@ -1,11 +1,11 @@
-"""A budget that all connections of a broker share: bytes of memory, or open files.
+"""Budget shared by all connections of a broker: bytes of memory, or open files.
 
-Rules: what is taken is given back exactly once. Who finds too little left waits in line, small and large apart: large
-ones together take at most three quarters, so that a few of them, however slow, never lock out the small ones.
+Rules: each amount taken is given back exactly once. A request that does not fit is queued, small and large ones
+separately: large ones together take at most three quarters, so that a few slow ones never lock out the small ones.
 
-A user may have no more than is still free once it has it, but for the first that it takes (as `FairShares`, in bytes):
-connections of one user, however many, leave others their part. Who waits because its user has its share holds up nobody
-else; behind who waits for the others' sake nobody is taken first. The user "" may have all.
+A user's holding may not exceed what is still free after it (except its first amount; like `FairShares`, in bytes), so
+that the connections of one user leave room for others. A request queued because of its user's share delays no other
+user; one queued because of the total is overtaken by none. The user "" has no share limit.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 
 class Waiting:
-    """A place in the line; `granted` is called once, when `amount` has been taken for it."""
+    """A queued request; `granted` is called once, after `amount` has been taken for it."""
 
     __slots__ = ("amount", "granted", "user")
 
@@ -25,22 +25,22 @@ class Waiting:
 
 
 class SharedBudget:
-    """`total` of something; what is over `small_max` counts as large."""
+    """A budget of `total`; amounts above `small_max` count as large."""
 
     def __init__(self, total: int, small_max: int | None = None) -> None:
         self.used = 0
         self.total = total
         self._small_max = total if small_max is None else small_max
-        self._lines: dict[bool, dict[Waiting, None]] = {False: {}, True: {}}  # by whether they are large
-        self._held: dict[str, int] = {}  # by user, but ""
+        self._lines: dict[bool, dict[Waiting, None]] = {False: {}, True: {}}  # key: True for large amounts
+        self._held: dict[str, int] = {}  # by user, except ""
 
     @property
     def is_full(self) -> bool:
-        """Whether not even something small is left."""
+        """True if not even a small amount is left."""
         return self.used >= self.total
 
     def take(self, amount: int, user: str = "") -> bool:
-        """Take it if it is there, and nobody of that size waits for it already whom it would hold up."""
+        """Take the amount if it is free and no earlier queued request of this size class would be delayed by that."""
         line = self._lines[amount > self._small_max]
         if not self._fits(amount, user) or any(self._is_due(one, user) for one in line):
             return False
@@ -51,7 +51,7 @@ class SharedBudget:
         return waiting.user == user or self._is_within_share(waiting.amount, waiting.user)
 
     def take_anyway(self, amount: int, user: str = "") -> None:
-        """Take it even if it is not there: for what cannot be refused any more, and is small."""
+        """Take the amount even beyond the budget: for small amounts that cannot be refused any more."""
         self._take(amount, user)
 
     def _take(self, amount: int, user: str) -> None:
@@ -60,18 +60,18 @@ class SharedBudget:
             self._held[user] = self._held.get(user, 0) + amount
 
     def wait(self, amount: int, granted: Callable[[], None], user: str = "") -> Waiting:
-        """Stand in line. `granted` must not give back at once."""
+        """Queue a request. `granted` must not give back at once."""
         waiting = Waiting(amount, granted, user)
         self._lines[amount > self._small_max][waiting] = None
         return waiting
 
     def leave(self, waiting: Waiting) -> None:
-        """Wait no more; only before it was granted."""
+        """Leave the queue; only before the grant."""
         del self._lines[waiting.amount > self._small_max][waiting]
         self._grant()
 
     def give(self, amount: int, user: str = "") -> None:
-        """Give back what was taken, for the same user."""
+        """Give back what the same user has taken."""
         self.used -= amount
         assert self.used >= 0
         if user:
@@ -96,7 +96,7 @@ class SharedBudget:
 
     def _grant(self) -> None:
         for line in self._lines.values():
-            passed: set[str] = set()  # users whose first has to wait for their own
+            passed: set[str] = set()  # users whose first request waits for their own share
             for first in list(line):
                 if first.user in passed:
                     continue
@@ -111,7 +111,7 @@ class SharedBudget:
 
 
 class UsersBudget:
-    """The same, for one user."""
+    """A shared budget on behalf of one user."""
 
     __slots__ = ("_shared", "_user")
 
@@ -121,29 +121,23 @@ class UsersBudget:
 
     @property
     def is_full(self) -> bool:
-        """As of all."""
         return self._shared.is_full
 
     def of(self, user: str) -> UsersBudget:
-        """For another user."""
+        """Return the same budget on behalf of another user."""
         return UsersBudget(self._shared, user)
 
     def take(self, amount: int) -> bool:
-        """As `SharedBudget.take`."""
         return self._shared.take(amount, self._user)
 
     def take_anyway(self, amount: int) -> None:
-        """As `SharedBudget.take_anyway`."""
         self._shared.take_anyway(amount, self._user)
 
     def wait(self, amount: int, granted: Callable[[], None]) -> Waiting:
-        """As `SharedBudget.wait`."""
         return self._shared.wait(amount, granted, self._user)
 
     def leave(self, waiting: Waiting) -> None:
-        """As `SharedBudget.leave`."""
         self._shared.leave(waiting)
 
     def give(self, amount: int) -> None:
-        """As `SharedBudget.give`."""
         self._shared.give(amount, self._user)

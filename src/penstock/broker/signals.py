@@ -1,8 +1,8 @@
-"""Signals that reach the event loop, however busy it is.
+"""Signal handlers that reach the event loop even if it is busy.
 
-Rules: the loop hears of a signal as of anything else that happened in another thread. asyncio's own handlers tell it
-through a socket into which every piece of finished disk work writes, too; while the loop is busy with something long,
-a few hundred of these fill it, and a signal that comes then is lost: the broker would not stop.
+Rules: a signal is passed to the loop like a call from another thread. asyncio's own handlers use a socket into which
+every finished disk task writes, too; while the loop is busy for long, a few hundred of these fill it, and a signal that
+arrives then is lost: the broker would not stop.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from types import FrameType
 def on_signals(loop: asyncio.AbstractEventLoop, numbers: Iterable[signal.Signals], told: Callable[[], None]) -> None:
     """Call `told` on the loop for each of these signals; from the main thread, for the rest of the process's life.
 
-    Who asks after somebody else on the same loop is told after that one.
+    Several handlers on the same loop are called in the order of registration.
     """
     for number in numbers:
         before = signal.getsignal(number)
@@ -34,6 +34,6 @@ class _Telling:
     told: list[Callable[[], None]]
 
     def __call__(self, _number: int, _frame: FrameType | None) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop has been closed: it is the end anyway
+        with contextlib.suppress(RuntimeError):  # the loop is closed, so the process is ending
             for one in self.told:
                 self.loop.call_soon_threadsafe(one)

@@ -1,4 +1,4 @@
-"""What the broker adds to the status that its node gives: its connections, and its link to NATS."""
+"""Adds connections, NATS link and certificates to the status that the node returns."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def complete_status(status: StatusResponse, driver: Driver) -> StatusResponse:
-    """The whole of it."""
+    """Return the complete status."""
     link, server = driver.link, driver.server
     nats = NatsStatus(
         state="connected" if link.is_up else "connecting",
@@ -66,5 +66,5 @@ def _certificates(driver: Driver) -> tuple[CertificateInfo, ...]:
 
 
 def _counted(**counts: int) -> dict[str, int]:
-    """Those that are more than none."""
+    """Return the counters above 0."""
     return {name: count for name, count in counts.items() if count}

@@ -1,10 +1,10 @@
-"""A broker under a supervisor: its config comes through stdin, and when that ends, so does the broker.
+"""A broker process under a supervisor: its config comes through stdin, and it stops when stdin is closed.
 
-Rules: stdin stays open for as long as the supervisor lives: its end is the supervisor's, however that ended, and the
-broker stops in good order. What the supervisor is to know goes to stdout, a line each; the log goes to stderr.
+Rules: stdin stays open for as long as the supervisor lives: its end means that the supervisor has ended, for whatever
+reason, and the broker stops cleanly. News for the supervisor go to stdout, one line each; the log goes to stderr.
 
-    listening            it can be asked
-    ready                it has its part in the cluster
+    listening            it serves requests
+    ready                it is registered in the cluster
     reason TEXT          the last error of its log, before it ends; TEXT is a JSON string
 """
 
@@ -43,12 +43,12 @@ class _LastError(logging.Handler):
 
 
 def main() -> None:
-    """The process of one broker."""
+    """Run the process of one broker."""
     handed = _handed()
     if handed is None:
-        sys.exit("the supervisor was gone before it had said anything")
+        sys.exit("the supervisor ended before it sent the config")
     if handed.cpu is not None:
-        with suppress(OSError, AttributeError):  # it is no reason not to serve
+        with suppress(OSError, AttributeError):  # pinning is optional
             os.sched_setaffinity(0, {handed.cpu})
     config = handed.config
     logs.configure(level=config.log_level, log_format=config.log_format, broker=config.broker_id, colour=handed.colour)
@@ -83,11 +83,11 @@ def _stop_with_supervisor() -> None:
     with suppress(OSError):
         while os.read(_STDIN, 1):
             pass
-    _log.warning("the supervisor is gone: the broker stops")
+    _log.warning("the supervisor has ended: the broker stops")
     os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _say(line: bytes) -> None:
-    with suppress(OSError):  # nobody is there any more
+    with suppress(OSError):  # the supervisor has ended
         sys.stdout.buffer.write(line + b"\n")
         sys.stdout.buffer.flush()

@@ -1,13 +1,14 @@
-"""Several brokers of one machine, each a process, under this one.
+"""Supervisor of several brokers of one machine, each a process.
 
-Rules: nats-server is started once, or is somebody's (`nats`). The supervisor holds the folder, not the data: a broker
-that ends takes nobody with it, and is started again (`keeper`). At a stop the brokers stop one after the other, the
-last one first, so that each has somebody to hand over to; whoever is left after SUPERVISOR_ORDER_MS stops with the
-others. nats-server ends last. If the supervisor is killed, the brokers notice and stop in good order (`supervised`).
+Rules: nats-server is started once, or is external (`nats`). The supervisor locks the folder, not the data: a broker
+that ends affects no other, and is restarted (`keeper`). At a stop the brokers stop one after the other, the last one
+first, so that each can hand over its leaderships; those left after SUPERVISOR_ORDER_MS stop together. nats-server ends
+last. If the supervisor is killed, the brokers notice and stop cleanly (`supervised`).
 
-It is ready when every broker serves, or has trouble that was told, and one serves at least. If none can start, it ends.
+It is ready when every broker serves, or has a failure that was logged, and at least one serves. If none can start, it
+ends.
 
-    exit code 0   told to stop, and every broker stopped in good order
+    exit code 0   told to stop, and every broker stopped cleanly
               1   a broker did not; or no broker starts
               2   no broker can work with its settings
 """
@@ -45,9 +46,10 @@ _log = logging.getLogger("penstock.supervisor")
 
 
 def run_machine(config: BrokerConfig, *, ready: Callable[[str, str], None]) -> int:
-    """Run `config.brokers` brokers until SIGTERM or SIGINT; the exit code. Blocks; one call per process.
+    """Run `config.brokers` brokers until SIGTERM or SIGINT and return the exit code. Blocks; one call per process.
 
-    `ready` hears where clients find them, and the URL of NATS. ConfigError if the settings are not for the folder.
+    `ready` gets the addresses for clients, and the URL of NATS. Raise ConfigError if the settings do not fit the
+    folder.
     """
     try:
         return asyncio.run(_Supervisor(config, ready).run())
@@ -95,12 +97,13 @@ class _Supervisor:
         config = self.config
         configs, remembered = planned(config, folder.remembered)
         folder.remember(remembered)
-        admin_password_advice(config, [one.data_dir for one in configs])  # each broker logs it
-        if config.voters or config.join:  # then it is said what all machines know
+        # for its errors only; each broker logs the advice
+        admin_password_advice(config, [one.data_dir for one in configs])
+        if config.voters or config.join:  # then secret and password are set by the operator, the same on all machines
             return configs
         secret, password = config.cluster_secret, config.admin_password
         if secret is None and (config.auth or (folder.path / SECRET_FILE).exists()):
-            secret = shared_secret(folder.path)  # once they have proved it to each other they ask for it at every start
+            secret = shared_secret(folder.path)  # brokers that have once used a secret require it at every start
         if config.auth and password is None:
             password = drawn_password(folder.path)[0]
             _log.info("the password of the user admin is in %s", folder.path / ADMIN_CREDENTIALS_FILE)
@@ -131,11 +134,11 @@ class _Supervisor:
             return code or (0 if self._is_clean else 1)
         finally:
             for keeper in self._keepers:
-                await keeper.stop(0)  # whatever has happened, none stays behind
+                await keeper.stop(0)  # no process may stay behind
             await asyncio.wait(tasks)
 
     async def _watch(self, configs: list[BrokerConfig], notifier: Notifier, tasks: list[asyncio.Task[None]]) -> int:
-        """Until it is to stop: 0, or the exit code where no broker can be had."""
+        """Wait until told to stop and return 0, or return the exit code if no broker can be started."""
         is_ready, status = False, ""
         while not self._stopping.is_set():
             await self._changed.wait()
@@ -161,7 +164,7 @@ class _Supervisor:
         notifier.ready(f"serving clients on {clients}, NATS at {nats}")
 
     async def _stop(self) -> None:
-        """One after the other, the last one first; all at once when that takes too long."""
+        """Stop one broker after the other, the last one first; all at once when that takes too long."""
         _log.info("stopping")
         for keeper in self._keepers:
             keeper.will_stop()
@@ -180,13 +183,13 @@ class _Supervisor:
     # Its log
 
     def _write(self, name: str, line: bytes) -> None:
-        """A line of a broker's, with its name."""
-        with contextlib.suppress(OSError):  # nobody reads it any more: no reason to stop
+        """Write a line of a broker's log, with its name."""
+        with contextlib.suppress(OSError):  # a closed stderr is no reason to stop
             if self.config.log_format != "json":
                 sys.stderr.buffer.write(b"%b | %b\n" % (name.encode(), line))
             elif line.startswith(b'{"'):
                 sys.stderr.buffer.write(line + b"\n")
-            else:  # of an interpreter that cannot even log
+            else:  # from an interpreter that failed before the log was configured
                 broker = int(name.rpartition("-")[2])
                 _log.warning("%s", line.decode("utf-8", "backslashreplace"), extra={"broker": broker})
             sys.stderr.buffer.flush()
@@ -197,7 +200,7 @@ def _is_settled(keeper: Keeper) -> bool:
 
 
 def _cores(count: int) -> list[int | None]:
-    """A core for each, or none for anybody where there are not enough."""
+    """Return a core for each broker, or None for all if there are too few."""
     available = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
     if len(available) < count:
         _log.warning("%d brokers are not kept on cores of their own: there are %d", count, len(available))

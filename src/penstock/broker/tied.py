@@ -1,12 +1,11 @@
-"""A command whose process ends when ours does, however we end.
+"""Commands whose process is killed when this process dies, however it dies.
 
-Rules: Linux sends the child SIGKILL at its parent's death (prctl PR_SET_PDEATHSIG, which survives exec). The child asks
-for it itself, in a small Python program that then becomes the command: to ask between fork and exec (preexec_fn) would
-run Python in a forked copy of a process with threads, which may deadlock. Elsewhere than on Linux a killed parent
-leaves its child behind.
+Rules: Linux sends the child SIGKILL at its parent's death (prctl PR_SET_PDEATHSIG, which survives exec). The child
+requests that itself, in a small Python program that then execs the command: a preexec_fn would run Python in a forked
+copy of a process with threads, which may deadlock. On other systems a killed parent leaves its child behind.
 
-A Ctrl-C that came while a child is being started would leave one that nobody knows of: `uninterrupted` lets it wait
-until the child has a name. Only the main thread takes signals, so elsewhere there is nothing to hold back.
+A Ctrl-C during the start of a child would leave a process that is not known here: `uninterrupted` defers it until the
+child is recorded. Only the main thread handles signals, so that in other threads nothing needs to be deferred.
 """
 
 from __future__ import annotations
@@ -33,13 +32,13 @@ os.execv(sys.argv[2], sys.argv[2:])
 
 
 def tied(command: Sequence[str]) -> list[str]:
-    """`command`, which begins with the path of a program, as a command that dies with this process."""
+    """Return `command`, which begins with the path of a program, as a command that dies with this process."""
     return [sys.executable, "-I", "-S", "-c", _STARTER, str(os.getpid()), *command]
 
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Hold back what would end us until the context is left; then it is handled as it would have been."""
+    """Defer signals that would end this process until the context is left."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

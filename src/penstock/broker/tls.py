@@ -1,17 +1,17 @@
-"""TLS of a running broker: what its files held last, who is let in with which certificate, and when one ends.
+"""TLS of a running broker: loaded certificates, their reload, permitted peers, and warnings before expiry.
 
-Rules: the files are looked at every TLS_LOOK_MS, and read anew when one has changed, or when somebody asks (SIGHUP); in
-a disk thread. New connections get what was read; those that are there keep theirs. A pair that cannot be used is told
-and changes nothing; nor does one that has ended, or has not begun, while that in use counts: it waits until it is the
-better one, or another one comes. From 14 days before a certificate ends the log says so once a day.
+Rules: the files are checked every TLS_LOOK_MS, and reloaded if one has changed, or on SIGHUP; on a disk thread. New
+connections use the new certificates; existing ones keep theirs. An unusable pair is logged and changes nothing; nor
+does a certificate that has expired, or is not valid yet, while the current one is valid: it waits until it is the
+better one, or is replaced. From 14 days before expiry the log has a daily warning.
 
-| who is there         | what is asked  | needs                                                                |
+| peer                 | request        | needs                                                                |
 |----------------------|----------------|----------------------------------------------------------------------|
 | another broker       | peer hello     | a certificate of `tls_ca`, with one of `tls_peer_names`              |
-| one that will say so | hello, log in  | a certificate of `tls_ca` or `tls_client_ca`                         |
+| not yet identified   | hello, log in  | a certificate of `tls_ca` or `tls_client_ca`                         |
 | a client             | anything       | one of `tls_client_ca`, if `tls_client_auth` is `required`           |
 
-A certificate is of the nearest authority above it that is in one of both files.
+A certificate belongs to the nearest authority above it that is in one of the two files.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from penstock.messages import AuthenticateRequest, HelloRequest, PeerHelloReques
 _log = logging.getLogger("penstock.tls")
 
 InThread = Callable[[Callable[[], None], Callable[[Exception | None], None]], None]
-"""Has a disk thread run the first, then calls the second on the loop."""
+"""Runs the first callable on a disk thread, then calls the second on the loop."""
 
 _Signature = tuple[tuple[int, int, int] | None, ...]
 
 
 class ServerTls:
-    """See the module. A `Policy` of transports. OperationalError: the files cannot be used; blocking."""
+    """A `Policy` of transports. Raise OperationalError if the files cannot be used; blocking."""
 
     def __init__(self, settings: BrokerTls) -> None:
         self._settings = settings
@@ -49,44 +49,46 @@ class ServerTls:
         self._peer_names = frozenset(name.lower() for name in settings.peer_names)
         self._next_look_us = 0
         self._is_looking = self._is_asked = False
-        self._waiting: Loaded | None = None  # was read, and is worse than what is in use
-        self._told_us: dict[Path, int] = {}  # when the end of that file was told of last
+        self._waiting: Loaded | None = None  # loaded, but worse than the current one
+        self._told_us: dict[Path, int] = {}  # last warning about the expiry of that file
 
     @property
     def expires_us(self) -> int:
-        """When this broker's certificate ends."""
+        """Expiry of this broker's certificate."""
         return self._loaded.own.end_us
 
     @property
     def held(self) -> tuple[Held, ...]:
-        """What is in use."""
+        """Certificates in use."""
         return self._loaded.held
 
     # Connections
 
     def context(self) -> ssl.SSLContext:
-        """For one more connection that comes."""
+        """Return the context for one more incoming connection."""
         return self._loaded.server
 
     def http_context(self) -> ssl.SSLContext:
-        """For one more connection that comes to the HTTP port."""
+        """Return the context for one more connection to the HTTP port."""
         return self._loaded.http
 
     def dialling(self, host: str) -> dict[str, Any]:
-        """What asyncio's `create_connection` takes besides, to reach another broker at `host`. OperationalError."""
+        """Return the extra arguments of asyncio's `create_connection` for a broker at `host`. Raise
+        OperationalError.
+        """
         context = self._loaded.dialling
         if context is None:
             raise OperationalError("no broker is trusted without tls_ca, the authority of their certificates; set it")
         return {"ssl": context, "server_hostname": host}
 
     def certificate_of(self, sock: ssl.SSLSocket) -> PeerCertificate | None:
-        """Whose certificate came in the handshake; None: there was none."""
+        """Return the peer's certificate from the handshake; None if there was none."""
         said: dict[str, Any] | None = sock.getpeercert()
         if not said:
             return None
         subject = [pair for parts in said.get("subject", ()) for pair in parts]
         common = next((value for name, value in subject if name == "commonName"), None)
-        # One of both sets may be below one of the other: the nearest has said whose certificate this is.
+        # An authority of one file may be below one of the other: the nearest decides.
         clients, brokers = self._loaded.client_anchors, self._loaded.broker_anchors
         nearest = next((one for one in _verified_chain(sock) if one in clients or one in brokers), None)
         return PeerCertificate(
@@ -97,7 +99,7 @@ class ServerTls:
         )
 
     def refusal(self, certificate: PeerCertificate | None, request: Request, *, is_peer: bool) -> RemoteError | None:
-        """Why that is not taken from whoever has this certificate, or None."""
+        """Return why the request is not accepted with this certificate, or None."""
         if isinstance(request, PeerHelloRequest):
             text = self._no_broker(certificate)
         elif is_peer or self._settings.wanted_of_clients != REQUIRED or self._is_client(certificate, request):
@@ -115,14 +117,14 @@ class ServerTls:
     def _is_client(certificate: PeerCertificate | None, request: Request) -> bool:
         if certificate is None:
             return False
-        # A broker says hello first, proves that it knows the cluster's secret, and then says who it is.
+        # A broker sends hello, proves that it knows the cluster secret, and only then identifies itself.
         return certificate.is_client or (
             certificate.is_broker and isinstance(request, HelloRequest | AuthenticateRequest)
         )
 
     def _no_broker(self, certificate: PeerCertificate | None) -> str | None:
         if self._settings.ca_file is None:
-            return "this broker lets no other one in: it has no tls_ca, the authority of their certificates"
+            return "this broker accepts no other brokers: it has no tls_ca, the authority of their certificates"
         if certificate is None:
             return "a broker needs a certificate here, and there is none; set tls_cert and tls_key"
         if not certificate.is_broker:
@@ -135,7 +137,7 @@ class ServerTls:
     # Files that change
 
     def sweep(self, wall_us: int, elapsed_us: int, in_thread: InThread) -> None:
-        """About once a second: look at the files if it is time."""
+        """Check the files when due; call about once a second."""
         if not self._is_looking and (self._is_asked or elapsed_us >= self._next_look_us):
             self._next_look_us = elapsed_us + limits.TLS_LOOK_MS * 1_000
             self._look(wall_us, in_thread)
@@ -223,13 +225,13 @@ class ServerTls:
 
 
 def _is_worse(new: Loaded, used: Loaded, wall_us: int) -> bool:
-    """Whether nobody would take the new one now, but that in use."""
+    """True if the new certificate is not valid now, but the current one is."""
     is_new_good, is_used_good = (one.own.begin_us <= wall_us < one.own.end_us for one in (new, used))
     return is_used_good and not is_new_good
 
 
 def _signature(files: tuple[Path, ...]) -> _Signature:
-    """What changes when a file is written or replaced."""
+    """Return values that change when a file is written or replaced."""
     found: list[tuple[int, int, int] | None] = []
     for file in files:
         try:
@@ -241,8 +243,8 @@ def _signature(files: tuple[Path, ...]) -> _Signature:
 
 
 def _verified_chain(sock: ssl.SSLSocket) -> list[bytes]:
-    """The certificates from that of the other side up to the one that is trusted, as DER."""
-    if (public := getattr(sock, "get_verified_chain", None)) is not None:  # from Python 3.13 on
+    """Return the certificates from the peer's up to the trusted one, as DER."""
+    if (public := getattr(sock, "get_verified_chain", None)) is not None:  # since Python 3.13
         return list(public())
     private = sock._sslobj.get_verified_chain()  # type: ignore[attr-defined]  # noqa: SLF001 (the only way before)
     return [ssl.PEM_cert_to_DER_cert(certificate.public_bytes()) for certificate in private or ()]

@@ -1,17 +1,17 @@
-"""The certificates of a broker: its own, and whom it checks others against; what they come to when they are loaded.
+"""Certificate settings of a broker: its own certificate, the authorities of others, and how they are loaded.
 
-Rules: TLS 1.2 at least, no renegotiation, no tickets, no compression. A certificate is asked for where clients or
-brokers may have one, and checked where there is one; who needs one is looked at when it is known what is asked for, so
-that whoever has none hears why. Which file a certificate verifies against says whether it is that of a client or of a
-broker: OpenSSL knows one set of authorities only.
+Rules: TLS 1.2 at least, no renegotiation, no tickets, no compression. A certificate is requested if clients or brokers
+may have one, and verified if there is one; if a required one is missing, that is found with the first request, so that
+the peer gets an error message. The file against which a certificate verifies decides between client and broker: OpenSSL
+has a single set of authorities.
 
 | setting           | without it                                                                                |
 |-------------------|-------------------------------------------------------------------------------------------|
 | `tls_cert`        | no TLS at all                                                                             |
-| `tls_ca`          | no other broker is let in, and none is dialled                                            |
-| `tls_client_ca`   | clients are asked for no certificate                                                      |
-| `tls_client_auth` | `required` where there is a `tls_client_ca`, else `off`                                   |
-| `tls_peer_names`  | any certificate that verifies against `tls_ca` is that of a broker                        |
+| `tls_ca`          | no other broker is accepted, and none is dialled                                          |
+| `tls_client_ca`   | no certificates are requested from clients                                                |
+| `tls_client_auth` | `required` if there is a `tls_client_ca`, else `off`                                      |
+| `tls_peer_names`  | any certificate that verifies against `tls_ca` is a broker's                              |
 """
 
 from __future__ import annotations
@@ -27,28 +27,28 @@ from penstock.broker.certificates import Held, Validity, certificates_in, common
 from penstock.broker.setting_values import CLIENT_AUTH
 
 OFF, OPTIONAL, REQUIRED = CLIENT_AUTH
-# The rest of TLS 1.2 has no forward secrecy, or ciphers that padding tells of. (Those of 1.3 are all fit.)
+# Other ciphers of TLS 1.2 lack forward secrecy, or have padding oracles. (Those of 1.3 are all fit.)
 _CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
-# Of OpenSSL 3, which Python names from 3.12 on: the kernel encrypts, where it can.
+# From OpenSSL 3, named by Python since 3.12: the kernel encrypts if it can.
 _ENABLE_KTLS = getattr(ssl, "OP_ENABLE_KTLS", 1 << 3 if ssl.OPENSSL_VERSION_INFO >= (3,) else 0)
 
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """What the files hold."""
+    """The contexts and certificates loaded from the files."""
 
     server: ssl.SSLContext
-    http: ssl.SSLContext  # asks nobody for a certificate
+    http: ssl.SSLContext  # requests no client certificates
     dialling: ssl.SSLContext | None  # to other brokers
     client_anchors: frozenset[bytes]  # the certificates of `tls_client_ca`
-    broker_anchors: frozenset[bytes]  # those of `tls_ca`
-    own: Validity  # of our own certificate, and of those between it and its authority
+    broker_anchors: frozenset[bytes]  # the certificates of `tls_ca`
+    own: Validity  # of our own certificate chain
     held: tuple[Held, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerTls:
-    """The settings `tls_…`; false without a certificate."""
+    """The settings `tls_…`; falsy without a certificate."""
 
     cert_file: Path | None = None
     key_file: Path | None = None
@@ -68,12 +68,12 @@ class BrokerTls:
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """All that is read."""
+        """All files to read."""
         named = (self.cert_file, self.key_file, self.ca_file, self.client_ca_file)
         return tuple(dict.fromkeys(file for file in named if file is not None))
 
     def mistakes(self) -> list[str]:
-        """Everything that cannot work, files included; each names its setting."""
+        """Return everything that cannot work, files included; each text names its setting."""
         if self.cert_file is None:
             if self.files or self.client_auth not in (None, OFF) or self.peer_names:
                 return ["there is no TLS without a certificate; set tls_cert and tls_key"]
@@ -94,7 +94,7 @@ class BrokerTls:
         return []
 
     def load(self) -> Loaded:
-        """Read all files. OperationalError: which one cannot be used, or what of both, and why; blocking."""
+        """Read all files (blocking). Raise OperationalError with the unusable file or combination."""
         assert self.cert_file is not None
         client_ca_file = None if self.wanted_of_clients == OFF else self.client_ca_file
         own = _read(self.cert_file, certificates_in)
@@ -142,7 +142,7 @@ class BrokerTls:
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.set_ciphers(_CIPHERS)
         try:
-            # A key that asks for a passphrase would wait for somebody at the terminal.
+            # Without this a key with a passphrase would prompt at the terminal.
             context.load_cert_chain(self.cert_file, self.key_file, password=lambda: "")
         except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
             text = pair_mistake(error, self.cert_file, self.key_file, "tls_key, --tls-key")
@@ -151,7 +151,7 @@ class BrokerTls:
 
 
 def _mistake_of(clients: frozenset[bytes], brokers: frozenset[bytes]) -> str | None:
-    """Why these authorities do not tell clients from brokers, or None."""
+    """Return why these authorities do not distinguish clients from brokers, or None."""
     advice = "so any client could say that it is a broker; use two, or name the brokers with tls_peer_names"
     if clients & brokers:
         return f"tls_ca and tls_client_ca have an authority in common, {advice}"
@@ -174,7 +174,7 @@ def _authorities_in(file: Path) -> tuple[bytes, ...]:
 
 
 def _read(file: Path, reader: Callable[[Path], tuple[bytes, ...]]) -> tuple[bytes, ...]:
-    """The certificates of `file`, of which there is one at least, each with its time."""
+    """Return the certificates of `file`, at least one, each readable."""
     try:
         found = reader(file)
         for certificate in found:

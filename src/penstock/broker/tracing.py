@@ -1,15 +1,15 @@
-"""What becomes of messages that are traced (W3C Trace Context): a span for each step on the way to their acks.
+"""Spans of traced messages (W3C Trace Context): one for each step on the way to their acks.
 
-Rules: on the event loop, so nothing here waits, and what is not traced costs one look through the bytes of its read. A
-message is traced where whoever published it says so with the sampled flag; nothing is sampled here. Spans are handed to
-whoever exports them when the message is acked, or cannot be any more. At most TRACES_OPEN_MAX are on their way.
+Rules: on the event loop, so nothing here blocks, and untraced messages cost one scan of their read's bytes. A message
+is traced if its publisher has set the sampled flag; nothing is sampled here. Spans go to the exporter when the message
+is acked, or cannot be acked any more. At most TRACES_OPEN_MAX are open.
 
     publisher's span
     └─ penstock.append       from the arrival of the read until the batch is written
-       ├─ penstock.replicate until it is committed: the disk and the in-sync replicas have it, as the stream promises
-       └─ penstock.ack       until its ack was handed to the connection; where nobody waits for one there is none
+       ├─ penstock.replicate until committed: the disk and the in-sync replicas have it, as the stream promises
+       └─ penstock.ack       until the ack was handed to the connection; missing if the publisher wants no ack
 
-A span that ends with an error is that of a message which was not acked: it was not stored, or another broker leads now,
+A span that ends with an error belongs to a message that was not acked: it was not stored, or another broker leads now,
 and may have it.
 """
 
@@ -32,13 +32,13 @@ _TRACEPARENT = re.compile(rb"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})
 
 
 class Span(NamedTuple):
-    """One that is over. Times are µs since 1970 UTC."""
+    """A finished span. Times are µs since 1970 UTC."""
 
     name: str
     trace_id: int
     span_id: int
     parent_id: int
-    is_remote: bool  # the parent is the publisher's
+    is_remote: bool  # the parent is the publisher's span
     begin_us: int
     end_us: int
     attributes: Mapping[str, str | int]
@@ -47,7 +47,7 @@ class Span(NamedTuple):
 
 @dataclass(slots=True)
 class _Trace:
-    """One message."""
+    """One traced message."""
 
     partition: Partition
     leader_epoch: LeaderEpoch
@@ -55,7 +55,7 @@ class _Trace:
     batch_rows: int
     trace_id: int
     parent_id: int
-    is_awaited: bool  # somebody waits for its ack
+    is_awaited: bool  # the publisher waits for its ack
     begin_us: int
     written_us: int = 0
     committed_us: int = 0
@@ -63,24 +63,24 @@ class _Trace:
 
 
 class Tracing:
-    """See the module's rules. `export` takes spans, and never waits; `bits` draws so many random ones."""
+    """Traces messages. `export` takes spans and never blocks; `bits` returns that many random bits."""
 
     def __init__(
         self, export: Callable[[list[Span]], None], clock: Callable[[], Now], bits: Callable[[int], int]
     ) -> None:
-        self.dropped = 0  # messages that were not traced, for too many were
+        self.dropped = 0  # messages not traced because of TRACES_OPEN_MAX
         self._export = export
         self._clock = clock
         self._bits = bits
         self._data = b""  # of the last read; several groups share it
         self._may_have_some = False
         self._coming: list[_Trace] = []
-        self._waiting: dict[Partition, deque[_Trace]] = {}  # written, in the order of their offsets
+        self._waiting: dict[Partition, deque[_Trace]] = {}  # written, ordered by offset
         self._committed: list[_Trace] = []
         self._open_count = 0
 
     def coming(self, partition: Partition, rows: Group, arrived_us: int) -> None:
-        """See `Tracer`."""
+        """Record the traced messages of a group before it is appended; see `Tracer`."""
         if rows.data is not self._data:
             self._data, self._may_have_some = rows.data, are_possible(rows.data)
         if not self._may_have_some:
@@ -101,7 +101,7 @@ class Tracing:
             self._coming.append(trace)
 
     def look(self) -> None:
-        """Before acks are sent: what is written, and what is committed?"""
+        """Record what is written and what is committed; call before acks are sent."""
         if not self._open_count:
             return
         now_us = self._clock().wall_us
@@ -110,7 +110,7 @@ class Tracing:
                 trace.written_us = now_us
                 self._waiting.setdefault(trace.partition, deque()).append(trace)
             else:
-                self._lost(trace, now_us, "the log took it not")
+                self._lost(trace, now_us, "the log did not store it")
         self._coming.clear()
         for partition in list(self._waiting):
             self._look_at(partition, now_us)
@@ -124,7 +124,7 @@ class Tracing:
                 trace.replicas = 0 if leadership is None else leadership.standing(trace.offset + 1).replicas
                 self._committed.append(traces.popleft())
             elif leadership is None or leadership.leader_epoch != trace.leader_epoch or partition.when_idle is not None:
-                self._lost(traces.popleft(), now_us, "this broker leads the partition no more; another one may have it")
+                self._lost(traces.popleft(), now_us, "this broker lost the leadership; another one may have it")
             elif now_us - trace.begin_us > limits.TRACE_OPEN_MS * 1_000:
                 self._lost(traces.popleft(), now_us, "it was not committed in time")
             else:
@@ -132,7 +132,7 @@ class Tracing:
         del self._waiting[partition]
 
     def answered(self) -> None:
-        """The acks of what was committed are handed to the connection."""
+        """End the traces of committed messages: their acks are handed to the connection."""
         if not self._committed:
             return
         now_us = self._clock().wall_us
@@ -141,7 +141,7 @@ class Tracing:
         self._committed.clear()
 
     def stop(self) -> None:
-        """No more of them end."""
+        """End all open traces with an error."""
         now_us = self._clock().wall_us
         for trace in (*self._coming, *(one for traces in self._waiting.values() for one in traces)):
             self._lost(trace, now_us, "the broker was stopped")
@@ -170,7 +170,7 @@ class Tracing:
         self._export(spans)
 
     def _new_id(self) -> int:
-        return self._bits(64) or 1  # 0 stands for none
+        return self._bits(64) or 1  # 0 means no span
 
 
 def _attributes(trace: _Trace) -> dict[str, str | int]:

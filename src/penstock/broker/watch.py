@@ -1,8 +1,8 @@
-"""When the loop calls a connection: there is something to read, or room to write, and it wants to.
+"""Registers a connection's socket with the event loop for reading and writing, as wanted.
 
-Rules: what TLS has taken out of the socket and not handed out is read without being told of. Where a read waits until
-something can be sent, or a write until something has come, the loop looks for that instead, and what waits is called
-when it happens: the socket would wake the loop for nothing again and again.
+Rules: data that TLS has buffered is read without an event of the socket. If a read waits until something can be sent,
+or a write until something has arrived, the loop watches for that instead, and then calls the waiting side: otherwise
+the socket would wake the loop repeatedly for nothing.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from penstock.broker.transport import Transport
 
 
 class Watch:
-    """See the module. `readable` and `writable` are called on the loop."""
+    """The loop registration of one connection. `readable` and `writable` are called on the loop."""
 
     def __init__(
         self,
@@ -23,27 +23,27 @@ class Watch:
         readable: Callable[[], None],
         writable: Callable[[], None],
     ) -> None:
-        self.reading = self.writing = False  # what is wanted
+        self.reading = self.writing = False  # True if wanted
         self._loop = loop
         self._transport = transport
         self._readable = readable
         self._writable = writable
         self._has_reader = self._has_writer = False
-        self._rest: asyncio.Handle | None = None  # what the socket does not tell of is about to be read
+        self._rest: asyncio.Handle | None = None  # a read of buffered data is scheduled
         self._closed = False
 
     def read(self, wanted: bool) -> None:
-        """Whether to be called when there is something to read."""
+        """Set if `readable` should be called."""
         self.reading = wanted
         self.update()
 
     def write(self, wanted: bool) -> None:
-        """Whether to be called when there is room."""
+        """Set if `writable` should be called."""
         self.writing = wanted
         self.update()
 
     def update(self) -> None:
-        """After the transport was used."""
+        """Update the registration; call after each use of the transport."""
         if self._closed:
             return
         transport = self._transport
@@ -87,11 +87,11 @@ class Watch:
         self.update()
 
     def close(self) -> None:
-        """Call nobody any more."""
+        """Stop all calls."""
         self.reading = self.writing = False
         self.update()
         self._closed = True
-        self._readable = self._writable = _nothing  # a connection that is over is not held by what it had
+        self._readable = self._writable = _nothing  # drop references, so that a closed connection can be freed
         if self._rest is not None:
             self._rest.cancel()
 

@@ -1,45 +1,45 @@
-"""The client library: sans-IO cores under two faces, `penstock.aio` and the blocking `penstock`.
+"""The client library: sans-IO cores below two public APIs, asyncio (`penstock.aio`) and blocking (`penstock`).
 
 | module       | what it holds                                                            |
 |--------------|--------------------------------------------------------------------------|
 | `connection` | one TCP connection that drives a session                                 |
 | `connections` | one connection to each broker that is needed                             |
-| `addresses`  | where brokers listen, as people write it                                  |
-| `tls`        | with which files TLS is spoken, and what its errors mean                  |
-| `cluster`    | which brokers there are, and who leads what; no IO                        |
-| `attempts`   | whom to ask next, and what a failure means; no IO                         |
-| `link`       | sends each request to the broker that can answer it                       |
+| `addresses`  | parses broker addresses (`HOST:PORT`, `tls://…`)                          |
+| `tls`        | TLS options, files and error messages                                    |
+| `cluster`    | known brokers and partition leaders; no IO                                |
+| `attempts`   | retry state machine: next broker, meaning of errors, backoff; no IO       |
+| `link`       | routes each request to a broker that can answer it                       |
 | `batches`    | raw responses → verified Arrow batches → messages                        |
-| `reading`    | places in the log, fetching ahead                                        |
-| `projecting` | which columns and subjects brokers are asked for                          |
-| `ranges`     | a part of one partition, in batches that are not small                    |
-| `archives`   | what archives have of a stream                                            |
-| `getting`    | one message                                                              |
-| `positions`  | where groups are, as the brokers keep it                                 |
-| `groups`     | the same, as people ask for it                                           |
-| `members`    | one member of a group: its heartbeats                                    |
-| `consumers`  | reading as a group, from where it was                                    |
-| `heirs`      | what a consumer without partitions waits for                             |
-| `progress`   | what of that is done, and what committed; no IO                           |
-| `known_producers` | who appends exactly once, as leaders know                            |
-| `staging`    | rows staged, and published exactly once                                  |
-| `staged_runs` | one batch of a query on its way: pieces and plans                       |
-| `partitioning` | which partition each row of a table belongs to                         |
+| `reading`    | positions in the log, prefetching                                        |
+| `projecting` | columns and subjects that brokers select for a reader                     |
+| `ranges`     | an offset range of one partition, in large batches                        |
+| `archives`   | reports archived offsets                                                  |
+| `getting`    | reads a single message                                                   |
+| `positions`  | committed offsets of consumer groups, requests to the brokers             |
+| `groups`     | committed offsets and lag of consumer groups, public API                  |
+| `members`    | group membership: heartbeats and assignment                              |
+| `consumers`  | consumer group reader with commits and rebalance                          |
+| `heirs`      | wait of an idle group member for partitions                               |
+| `progress`   | processed and committed offsets of a consumer; no IO                      |
+| `known_producers` | idempotent producers known to the leaders                            |
+| `staging`    | stage rows and publish them exactly once                                  |
+| `staged_runs` | publishes one staged batch of a query, in pieces                         |
+| `partitioning` | assigns the rows of a table to partitions                               |
 | `columns`    | the caller's tables → batch messages                                     |
 | `publishing` | the NATS connection, messages in flight                                   |
-| `nats_client` | nats-py's client, held to the TLS that is asked for                      |
-| `publish_format` | what headers and acks say                                            |
-| `checks`     | what callers pass, checked                                               |
-| `of_this_process` | what cannot be pickled                                               |
-| `threads`    | between callers' threads and the event loop                              |
-| `slots`      | how many publishes are under way                                         |
-| `values`     | what calls take and give                                                 |
-| `errors`     | what callers catch                                                       |
-| `connecting` | how an asyncio client is made                                             |
+| `nats_client` | nats-py's client with enforced TLS settings                              |
+| `publish_format` | encodes publish headers, decodes acks                                |
+| `checks`     | validates arguments                                                      |
+| `of_this_process` | base of objects that cannot be pickled                               |
+| `threads`    | calls from the caller's threads into the event loop                       |
+| `slots`      | limits publishes in flight                                                |
+| `values`     | argument and result types                                                |
+| `errors`     | exceptions                                                               |
+| `connecting` | creates an asyncio client                                                 |
 | `keywords`   | keyword arguments, for type checkers                                      |
-| `aio`        | the asyncio face                                                         |
-| `blocking_groups` | consumers and groups for the blocking face                           |
-| `blocking_staging` | staging for the blocking face                                       |
-| `open_clients` | which blocking clients are closed at exit                              |
-| `blocking`   | the blocking face: the asyncio one on a thread of its own                 |
+| `aio`        | the asyncio API                                                          |
+| `blocking_groups` | consumers and groups, blocking API                                   |
+| `blocking_staging` | staging, blocking API                                               |
+| `open_clients` | closes open blocking clients at exit                                   |
+| `blocking`   | the blocking API: runs the asyncio client on its own thread               |
 """

@@ -1,8 +1,9 @@
-"""Partitions that a stream gets while it is followed.
+"""Detect partitions added to a stream that a reader follows.
 
-Rules: the metadata are looked at every PARTITIONS_LOOK_S. A partition that was added is read from its beginning, once
-its reader was handed all that the older ones have of the keys that left them, up to their marks: so of each key the old
-comes before the new, and nobody has to remember tombstones for it. Who does not answer is asked again.
+Rules: the metadata are polled every PARTITIONS_LOOK_S. An added partition is read from its beginning once the reader
+has been given everything up to the marks in the older partitions, that is, everything they hold of the keys that moved.
+So the old messages of a key come before its new ones, and no tombstones have to be remembered. If brokers do not
+answer, the poll is repeated.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from penstock.messages import MetadataRequest, MetadataResponse, StreamInfo
 
 
 def readable(info: StreamInfo, ends: Mapping[PartitionId, int], count: int = 0) -> int:
-    """How many partitions a reader may read who has read up to `ends`; `count` are what it has begun with already."""
+    """Return how many partitions a reader that has read up to `ends` may read; `count` are already being read."""
     if not info.counts or info.config.split.how is PartitionBy.GROUP:
         return max(count, len(info.partitions))
     ready = info.counts[0]
@@ -37,7 +38,7 @@ def readable(info: StreamInfo, ends: Mapping[PartitionId, int], count: int = 0) 
 
 
 class Added:
-    """Those of one stream, of which a reader begins with `count`."""
+    """Polls for partitions that one stream gains beyond the first `count`."""
 
     def __init__(self, link: Link, info: StreamInfo, count: int, timeout_s: float) -> None:
         self._link = link
@@ -47,12 +48,12 @@ class Added:
         self._due_s = asyncio.get_running_loop().time() + limits.PARTITIONS_LOOK_S
 
     async def next(self, reader: Reader) -> list[Plan]:
-        """What `reader` is to read from now on, once there is some."""
+        """Wait until more partitions may be read; return the plans for them."""
         while True:
             count = await self._ready(reader)
             try:
                 made = [await self._plan(PartitionId(number)) for number in range(self._count, count)]
-            except (TimedOut, Unavailable):  # nobody leads it yet, say
+            except (TimedOut, Unavailable):  # for example, the new partition has no leader yet
                 await asyncio.sleep(limits.PARTITIONS_LOOK_S)
                 continue
             self._count = count
@@ -62,7 +63,7 @@ class Added:
         return await plan(self._link, self._info, number, EARLIEST, None, follow=True, timeout_s=self._timeout_s)
 
     async def _ready(self, reader: Reader) -> int:
-        """How many can be read, once these are more."""
+        """Wait until more partitions may be read; return their total number."""
         while (count := readable(self._info, reader.covered_ends, self._count)) == self._count:
             reader.moved.clear()
             wakes = reader.moved if len(self._info.partitions) > self._count else asyncio.Event()
@@ -79,5 +80,5 @@ class Added:
         with contextlib.suppress(TimedOut, Unavailable):
             answer, _ = await self._link.call(request, MetadataResponse, timeout_s=self._timeout_s)
             for info in answer.streams:
-                if info.stream_id == self._info.stream_id:  # else whoever fetches is told
+                if info.stream_id == self._info.stream_id:  # else it was recreated; the next fetch reports that
                     self._info = info

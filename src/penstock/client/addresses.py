@@ -1,7 +1,7 @@
-"""Where brokers listen, as people write it: `HOST:PORT`, or several of them with commas between.
+"""Parse broker addresses: `HOST:PORT`, or several separated by commas.
 
-Rules: `tls://HOST:PORT` is reached through TLS; behind a `?` may stand with which files, as in a URL:
-`tls://HOST:PORT?ca=FILE&cert=FILE&key=FILE&server_name=NAME`, so that one text says all that is needed to connect.
+Rules: `tls://HOST:PORT` means TLS; a query may name the files, as in a URL:
+`tls://HOST:PORT?ca=FILE&cert=FILE&key=FILE&server_name=NAME`, so one string has all that is needed to connect.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from penstock.base.addresses import is_ip, unwanted
 DEFAULT_PORT = 7422
 DEFAULT_SERVER = f"127.0.0.1:{DEFAULT_PORT}"
 SERVER_VARIABLE = "PENSTOCK_SERVER"
-"""Of the environment: which servers are meant where none is given."""
+"""Environment variable with the servers to use if none are given."""
 
-_EVERYWHERE = ("0.0.0.0", "::")  # noqa: S104 (where a broker listens, perhaps; it is not reached there)
+_EVERYWHERE = ("0.0.0.0", "::")  # noqa: S104 (wildcard listen addresses, which clients cannot connect to)
 
 
 def parse_server(server: str) -> tuple[str, int]:
-    """(host, port) of "HOST:PORT", "HOST" or "[IPv6]:PORT"; ValueError says what is wrong."""
+    """Return (host, port) of "HOST:PORT", "HOST" or "[IPv6]:PORT". ValueError explains the mistake."""
     if unwanted(server) is not None:
         raise _unwanted(server)
     text = server.strip()
@@ -51,7 +51,7 @@ TLS_FIELDS = ("ca", "cert", "key", "server_name")
 
 
 def parse_tls(server: str) -> tuple[str, dict[str, str] | None]:
-    """HOST:PORT, and what stands behind it; None: it is not reached through TLS. ValueError says what is wrong."""
+    """Return HOST:PORT and the query fields of a `tls://` address; None: not a TLS address. ValueError."""
     text = server.strip()
     if not text.lower().startswith(TLS_SCHEME):
         return text, None
@@ -66,7 +66,7 @@ def parse_tls(server: str) -> tuple[str, dict[str, str] | None]:
 
 
 def _shown(server: str, mistake: str) -> str:
-    """An error that repeats the server, unless it may hold a login."""
+    """Return an error text that quotes the server, unless it may contain credentials."""
     return f"the server {server!r}: {mistake}" if "@" not in server else str(_unwanted(server))
 
 
@@ -76,14 +76,14 @@ def _unwanted(server: str) -> ValueError:
 
 
 def with_tls(server: str, fields: Mapping[str, str]) -> str:
-    """The other way, for one address that may have some of them; `fields` go before those."""
+    """Return the `tls://` address with `fields` added; they override the address's own fields."""
     address, own = parse_tls(server)
     query = urlencode({**(own or {}), **fields}, safe="/", quote_via=quote)
     return f"{TLS_SCHEME}{address}" + (f"?{query}" if query else "")
 
 
 def parse_servers(servers: str | Iterable[str]) -> tuple[str, ...]:
-    """Each of "HOST:PORT,HOST:PORT", or of a list, once and in order; ValueError says what is wrong."""
+    """Split "HOST:PORT,HOST:PORT", or a list of such, into distinct addresses in order. ValueError."""
     listed = [servers] if isinstance(servers, str) else list(servers)
     found = tuple(dict.fromkeys(one.strip() for text in listed for one in text.split(",") if one.strip()))
     try:
@@ -91,7 +91,7 @@ def parse_servers(servers: str | Iterable[str]) -> tuple[str, ...]:
             parse_server(parse_tls(one)[0])
     except ValueError:
         for text in listed:
-            if "@" in text:  # a comma in a password parts it
+            if "@" in text:  # a password that contains a comma would be split
                 raise _unwanted(text) from None
         raise
     if not found:
@@ -102,7 +102,7 @@ def parse_servers(servers: str | Iterable[str]) -> tuple[str, ...]:
 
 
 def is_address(text: object) -> bool:
-    """Whether a broker that says so can be reached there."""
+    """True if `text`, advertised by a broker, is an address that clients can connect to."""
     if not isinstance(text, str):
         return False
     try:

@@ -1,7 +1,7 @@
-"""The asyncio face of the client.
+"""The asyncio client.
 
-Rules: a `Client` belongs to one event loop. Every call takes `timeout` in seconds. A stream is named by its name, or by
-the `StreamInfo` that a call returned; the latter means that very stream and no later one of the same name.
+Rules: a `Client` belongs to one event loop. Every call takes `timeout` in seconds. A stream is given by its name, or by
+the `StreamInfo` that a call returned; the latter means that very stream, not a later one of the same name.
 
     async with penstock.aio.connect() as client:
         await client.create_stream("orders", "orders.>")
@@ -62,7 +62,7 @@ T = TypeVar("T")
 
 
 class Client(OfThisProcess):
-    """A connection to Penstock, as `penstock.aio.connect` makes it; `close` it, or use it in `async with`."""
+    """A connection to Penstock, made by `penstock.aio.connect`. Call `close`, or use it in `async with`."""
 
     def __init__(self, link: Link, name: str, nats_urls: list[str] | None, nats_options: dict[str, Any]) -> None:
         self._link = link
@@ -76,12 +76,12 @@ class Client(OfThisProcess):
 
     @property
     def server(self) -> str:
-        """HOST:PORT of the broker that is asked now; another one, once that does not answer."""
+        """HOST:PORT of the broker currently used for requests; it changes if that broker stops answering."""
         return self._link.server
 
     @property
     def nats_urls(self) -> tuple[str, ...]:
-        """Where messages are published."""
+        """NATS servers to which messages are published."""
         return self._publications.urls
 
     async def __aenter__(self) -> Client:
@@ -93,7 +93,7 @@ class Client(OfThisProcess):
         await self.close()
 
     async def close(self) -> None:
-        """Give back the connections. Publishes without an ack and reads under way fail. Twice is fine."""
+        """Close the connections. Unacked publishes and running reads fail. May be called twice."""
         await self._publications.close()
         await self._positions.close()
         await self._link.close()
@@ -103,10 +103,10 @@ class Client(OfThisProcess):
     async def create_stream(
         self, name: str, subject: str, *, timeout: float = 10.0, **config: Unpack[StreamOptions]
     ) -> StreamInfo:
-        """Create the stream `name` on `subject`, or give the one that is there with the same config.
+        """Create the stream `name` on `subject`, or return the existing stream if it has the same config.
 
-        `config` has the other fields of `StreamConfig`, such as `max_age_ms=86_400_000` or `durability="os"`.
-        A message published after this has returned is stored. InvalidConfig, StreamExists.
+        `config` takes the other fields of `StreamConfig`, such as `max_age_ms=86_400_000` or `durability="os"`.
+        A message published after this call returned is stored. InvalidConfig, StreamExists.
         """
         wanted = stream_config({**config, "name": name, "subject": subject})
         return await self._streams.create(wanted, timeout)
@@ -126,37 +126,39 @@ class Client(OfThisProcess):
         dry_run: bool = False,
         timeout: float = 10.0,
     ) -> list[Truncation]:
-        """Give up what comes `before` a place in the log, of all partitions or of one; nothing of it comes back.
+        """Delete everything `before` a position in the log, in all partitions or in one; it cannot be undone.
 
-        An offset needs a `partition` where there are several. `dry_run`: tell only what would go.
-        OffsetOutOfRange (beyond what is committed), StreamNotFound, StreamChanged, ReadOnly, StorageFailed.
+        An offset requires `partition` if the stream has several. `dry_run`: only return what would be deleted.
+        OffsetOutOfRange (beyond `committed_end`), StreamNotFound, StreamChanged, ReadOnly, StorageFailed.
         """
         info = await self._streams.now(stream, timeout)
         return await truncating.truncate(self._link, info, before, partition, dry_run=dry_run, timeout_s=timeout)
 
     async def report_archived(self, stream: StreamName, partition: int, end_offset: int | None, *, archive: str,
         leader_epoch: int | None = None, timeout: float = 10.0) -> int | None:  # fmt: skip
-        """Tell that `archive` has a partition up to `end_offset` (None: it is no more); up to where do all have it?
+        """Report that `archive` holds a partition up to `end_offset` (exclusive); None: the archive is given up.
 
-        `leader_epoch`: of whoever told the archive that end; LogTruncated if the log was cut since. OffsetOutOfRange.
+        Returns the end offset up to which all archives of the stream hold the partition; None: the stream has no
+        archive. `leader_epoch`: that of the leader from which the archive got its end; LogTruncated if the log was
+        truncated below that end since. OffsetOutOfRange.
         """
         info = await self._streams.now(stream, timeout)
         return await archives.report(self._link, info, partition, end_offset, archive, leader_epoch, timeout)
 
     async def pause_stream(self, stream: StreamName, *, timeout: float = 10.0) -> StreamInfo:
-        """Have nobody listen for a stream until it is resumed: publishers get no ack. ReadOnly: it is sealed."""
+        """Unsubscribe the stream until it is resumed; publishers get no ack meanwhile. ReadOnly: it is sealed."""
         return await self._streams.set_intake(stream, Intake.PAUSED, timeout)
 
     async def resume_stream(self, stream: StreamName, *, timeout: float = 10.0) -> StreamInfo:
-        """Have a stream take messages again; what is published after this has returned is stored. ReadOnly: sealed."""
+        """Accept messages again; a message published after this returned is stored. ReadOnly: the stream is sealed."""
         return await self._streams.set_intake(stream, Intake.OPEN, timeout)
 
     async def make_read_only(self, stream: StreamName, *, timeout: float = 10.0) -> StreamInfo:
-        """Refuse messages, each with an error, until the stream is resumed. ReadOnly: it is sealed."""
+        """Refuse messages, each with an error, until the stream is resumed. ReadOnly: the stream is sealed."""
         return await self._streams.set_intake(stream, Intake.READ_ONLY, timeout)
 
     async def seal_stream(self, stream: StreamName, *, timeout: float = 10.0) -> StreamInfo:
-        """Refuse messages for good, and keep all that is there: no retention, no truncation, until it is deleted."""
+        """Refuse messages permanently and keep all data: no retention and no truncation until the stream is deleted."""
         return await self._streams.set_intake(stream, Intake.SEALED, timeout)
 
     async def delete_stream(self, stream: StreamName, *, timeout: float = 10.0) -> None:
@@ -164,29 +166,29 @@ class Client(OfThisProcess):
         await self._streams.delete(stream, timeout)
 
     async def streams(self, *, timeout: float = 10.0) -> list[StreamInfo]:
-        """All streams in the order of their names; what they hold is None where their leaders do not answer."""
+        """Return all streams, ordered by name; offsets and sizes are None if a leader does not answer."""
         return await self._streams.all(timeout)
 
     async def stream(self, name: str, *, timeout: float = 10.0) -> StreamInfo:
-        """One stream as it is now; what it holds is None where its leaders do not answer. StreamNotFound."""
+        """Return one stream's current state; offsets and sizes are None if a leader does not answer. StreamNotFound."""
         return await self._streams.one(name, timeout)
 
     async def streams_for(self, subject: str, *, timeout: float = 10.0) -> list[StreamInfo]:
-        """The streams that store a message on this plain subject: those whose acks a publisher may expect."""
+        """Return the streams that store messages on this subject (no wildcards): a publisher may expect their acks."""
         return await self._streams.storing(subject, timeout)
 
     async def known_producers(
         self, stream: StreamName, *, partition: int | None = None, timeout: float = 10.0
     ) -> list[KnownProducer]:
-        """Who has appended exactly once in the last ten minutes, as the leaders know. StreamNotFound, StorageFailed."""
+        """Return the idempotent producers that the leaders know (ten minutes back). StreamNotFound, StorageFailed."""
         return await known_producers(self._link, await self._streams.now(stream, timeout), partition, timeout)
 
     async def status(self, *, timeout: float = 10.0) -> StatusResponse:
-        """How the broker fares."""
+        """Return the broker's status."""
         return (await self._link.call(StatusRequest(), StatusResponse, timeout_s=timeout))[0]
 
     async def cluster_id(self, *, timeout: float = 10.0) -> str:
-        """The id of the cluster: offsets that a program stores mean nothing in another one. Unavailable: none yet."""
+        """Return the cluster's id. Stored offsets are meaningless in another cluster. Unavailable: it has no id yet."""
         return await self._link.cluster_id(timeout)
 
     # Reading
@@ -205,18 +207,18 @@ class Client(OfThisProcess):
         read_from: ReadFrom | Which | None = None,
         timeout: float = 10.0,
     ) -> AsyncGenerator[pa.RecordBatch, None]:
-        """Committed messages from `start` on as Arrow batches of 1 to `batch_rows_max` rows.
+        """Read committed messages from `start` on as Arrow batches of 1 to `batch_rows_max` rows.
 
-        Ends before `end`, or without one where the log ended when the call was made; with `follow` it waits for more
-        for ever (or up to the offset `end`). It goes on where it was when a connection breaks or another broker leads;
-        `timeout` bounds each answer, that included.
-        Of several partitions all are read, also those added while it follows, unless `partition` names one: in turn,
-        each in order. No batch has rows of two; `batch.schema.metadata[b"penstock.partition"]` says which, in hex.
-        With `where` only the messages that it lets through; a rare subject, and columns but `value`, cost less.
-        `read_from` says which replicas are read from: `ReadFrom`, or one of its words; None: as the client was told.
-        Raises StreamNotFound, StreamChanged, OffsetOutOfRange (also when retention overtakes a slow reader),
-        LogTruncated (rows that were read are not in the log any more: a memory stream after a restart, a power loss),
-        CorruptRange, CorruptionError (what came over the network is damaged), TimedOut, Unavailable.
+        It ends before `end`; without `end`, at the end of the log when the call was made. With `follow` it keeps
+        waiting for new messages (up to the offset `end`, if given). After a lost connection or a leader change it
+        resumes where it was; `timeout` bounds each answer, including that.
+        All partitions are read unless `partition` names one, including partitions added while it follows: in turn, each
+        in order. A batch has rows of one partition only, whose number `batch.schema.metadata[b"penstock.partition"]`
+        has in hex. `where` returns only matching messages; a rare subject, or `columns` without `value`, costs less.
+        `read_from`: which replicas to read from, as a `ReadFrom` or its word; None: the setting of the client.
+        Raises StreamNotFound, StreamChanged, OffsetOutOfRange (also if retention overtakes a slow reader),
+        LogTruncated (rows already read are no longer in the log: a memory stream after a restart, or a power loss),
+        CorruptRange, CorruptionError (data was corrupted on the network), TimedOut, Unavailable.
         """
         asked = (follow, batch_rows_max, columns, timeout, where, read_from)
         async with await self._reader(stream, start, end, partition, *asked) as reader:
@@ -227,7 +229,7 @@ class Client(OfThisProcess):
     async def messages(self, stream: StreamName, start: Start = EARLIEST, *, end: Start | None = None,
         partition: int | None = None, follow: bool = False, where: Filter | None = None,
         read_from: ReadFrom | Which | None = None, timeout: float = 10.0) -> AsyncGenerator[Message, None]:  # fmt: skip
-        """As `read`, one `Message` at a time."""
+        """Read like `read`, but return one `Message` at a time."""
         asked = (follow, limits.READ_BATCH_ROWS_DEFAULT, None, timeout, where, read_from)
         async with await self._reader(stream, start, end, partition, *asked) as reader:
             while (found := await reader.next_batches()) is not None:
@@ -236,15 +238,16 @@ class Client(OfThisProcess):
                         yield message
 
     async def table(self, stream: StreamName, *, partition: int | None = None, timeout: float = 10.0) -> Table:
-        """The latest message of each key, in memory, once it has all that is there now; from then on kept up to date.
+        """Load the latest message of each key into memory and keep it up to date.
 
-        `timeout` bounds each answer while it is read. Raises what `read` does.
+        Returns once everything that is in the stream now is loaded. `timeout` bounds each answer while it loads. Raises
+        as `read` does.
         """
         info = await self._streams.now(stream, timeout)
         return await Table(self._link, timeout).load(info, partition)
 
     async def get(self, stream: StreamName, offset: int, *, partition: int = 0, timeout: float = 10.0) -> Message:
-        """The message at `offset`. OffsetOutOfRange, MessageNotFound."""
+        """Return the message at `offset`. OffsetOutOfRange, MessageNotFound."""
         if (number := whole_number("offset", offset)) < 0:
             raise ValueError(f"the offset {number} is negative; offsets count from 0")
         return await self._get(stream, {"offset": number}, partition, timeout)
@@ -258,9 +261,9 @@ class Client(OfThisProcess):
         partition: int | None = None,
         timeout: float = 10.0,
     ) -> Message:
-        """The latest message of a key, or on a plain subject, in all partitions or in one. MessageNotFound.
+        """Return the latest message of a key or of a subject, in all partitions or in one. MessageNotFound.
 
-        ValueError: a subject with wildcards; `read(where=Filter(subject=…))` takes those.
+        ValueError: the subject has wildcards; use `read(where=Filter(subject=…))` for those.
         """
         if (key is None) == (subject is None):
             raise ValueError("give either key= or subject=")
@@ -270,7 +273,7 @@ class Client(OfThisProcess):
         return await getting.last(self._link, self._streams, stream, wanted, partition, timeout)
 
     async def offsets(self, stream: StreamName, at: Start, *, partition: int = 0, timeout: float = 10.0) -> OffsetAt:
-        """Where a place in the log is, such as the first message at or after a datetime; and which offsets it holds."""
+        """Return the offset of a position, such as the first message at or after a datetime, and the log's range."""
 
         async def find(stream_id: StreamId) -> OffsetAt:
             found = await reading.find_place(
@@ -291,7 +294,7 @@ class Client(OfThisProcess):
         columns: Iterable[str] | None = None,
         timeout: float = 10.0,
     ) -> pa.Table:
-        """What `read` yields, as one pyarrow table in memory; of several partitions with a column `partition`."""
+        """Read like `read` into one pyarrow table; with several partitions it has a column `partition`."""
         info = await self._streams.now(stream, timeout)
 
         def read(wanted: list[str] | None) -> AsyncIterator[pa.RecordBatch]:
@@ -309,7 +312,7 @@ class Client(OfThisProcess):
         columns: Iterable[str] | None = None,
         timeout: float = 10.0,
     ) -> pandas.DataFrame:
-        """What `read` yields, as a pandas DataFrame. ImportError without the extra `pandas`."""
+        """Read like `read` into a pandas DataFrame. ImportError without the extra `pandas`."""
         require("pandas")
         return (
             await self.to_table(stream, start, end=end, partition=partition, columns=columns, timeout=timeout)
@@ -325,7 +328,7 @@ class Client(OfThisProcess):
         columns: Iterable[str] | None = None,
         timeout: float = 10.0,
     ) -> polars.DataFrame:
-        """What `read` yields, as a Polars DataFrame. ImportError without the extra `polars`."""
+        """Read like `read` into a Polars DataFrame. ImportError without the extra `polars`."""
         require("polars")
         import polars as pl
 
@@ -344,13 +347,14 @@ class Client(OfThisProcess):
         timeout: float = 10.0,
         **options: Unpack[ConsumerOptions],
     ) -> Consumer:
-        """Read as `read` does, as the group of that name: from where it committed last, or from `start`, if nowhere.
+        """Read a stream as a member of a consumer group, from its committed offsets, or from `start` if it has none.
 
-        Use it in `with`, and iterate over it: over batches, or over `messages()`. How far it has come is committed
-        every `checkpoint_interval` seconds (5), by `commit()` and at the end.
-        Consumers of one group share the partitions: one that comes gets its part, and those of one that goes, or is
-        silent for its `session` (10 seconds), go to the others. With `partition` it reads that one, and shares nothing.
-        Other `options` are those of `read`: `follow`, `batch_rows_max`, `columns`.
+        Use it in `with` and iterate over it (batches) or over its `messages()`. Processed offsets are committed every
+        `checkpoint_interval` seconds (5), by `commit()` and at the end.
+        The members of a group share the partitions: a new member causes a rebalance, and the partitions of a member
+        that leaves, or sends no heartbeat for its `session` (10 seconds), go to the others. With `partition` the
+        consumer reads that partition alone and does not join the group.
+        Other `options` are those of `read`: `follow`, `batch_rows_max`, `columns`, `read_from`.
         """
         return Consumer(self._positions, wanted(stream, group, start, timeout, options))
 
@@ -384,17 +388,18 @@ class Client(OfThisProcess):
     ) -> PubAck | None:
         """Publish one message through NATS and wait for its ack (None for `ack="none"`); value None is a tombstone.
 
-        Where several streams store the subject, the first ack counts, or that of `stream` if it is named (the others
-        then do not store the message).
-        On the subject of a stream with several partitions a message goes to the partition of its key, or without one of
-        its `Nats-Msg-Id`; those with neither go to all in turn, once this client has made, or asked for, the stream.
-        While a leader changes, an ack may be lost, or nobody be subscribed for seconds:
-        with `retries` the message is sent again, so many times within `timeout`, while no ack comes, and for as long as
-        nobody is subscribed. If only the ack was lost, it is stored twice then. Raises StreamNotFound (nobody stores
-        the subject), RemoteError (not_leader: a stream does, but nobody listens for it now; too_large), TimedOut (the
-        outcome is unknown), NotEnoughReplicas, Overloaded, StorageFailed, ReadOnly.
-        With `envelope` all of it goes in a Liftbridge-compatible envelope: streams with acks="envelope" ack only those.
-        RemoteError nats_10071: its expected offset is not the next one. ImportError without the extra `protobuf`.
+        If several streams store the subject, the first ack counts, or that of `stream` if it is given (the other
+        streams then do not store the message).
+        If the stream has several partitions, the message goes to the partition of its key, or else of its
+        `Nats-Msg-Id`. Messages with neither go to the partitions in turn, provided that this client created or looked
+        up the stream. During a leader change an ack may be lost, or the subject have no subscriber for seconds. With
+        `retries` the message is sent again within `timeout`: that many times while no ack arrives, and as often as
+        needed while there is no subscriber. If only the ack was lost, the message is then stored twice. Raises
+        StreamNotFound (no stream stores the subject), RemoteError (not_leader: a stream does, but has no subscriber
+        now; too_large), TimedOut (the outcome is unknown), NotEnoughReplicas, Overloaded, StorageFailed, ReadOnly.
+        With `envelope` the message is sent in a Liftbridge-compatible envelope; streams with acks="envelope" ack only
+        those. RemoteError nats_10071: its expected offset is not the next one. ImportError without the extra
+        `protobuf`.
         """
         publish = self._publications.publish
         future = await publish(subject, value, key, headers, stream, ack, envelope, retries, timeout)
@@ -415,7 +420,7 @@ class Client(OfThisProcess):
     ) -> asyncio.Future[PubAck | None]:
         """Publish one message and return the future of its ack; `flush` waits for all and raises the first failure.
 
-        Waits only while PUBLISHES_IN_FLIGHT_MAX (4,096) earlier ones have no ack yet.
+        It blocks only while PUBLISHES_IN_FLIGHT_MAX (4,096) earlier messages have no ack.
         """
         publish = self._publications.publish
         future = await publish(subject, value, key, headers, stream, ack, envelope, retries, timeout)
@@ -427,7 +432,7 @@ class Client(OfThisProcess):
         return future  # type: ignore[return-value]  # a Future[PubAck] gives what a Future[PubAck | None] promises
 
     async def flush(self, *, timeout: float = 60.0) -> None:
-        """Return once every publish so far has its ack; raises the first failure of a `publish_nowait`."""
+        """Wait until every publish so far has its ack; raise the first failure of a `publish_nowait`."""
         await self._publications.flush(timeout)
 
     async def publish_to_all(
@@ -440,24 +445,26 @@ class Client(OfThisProcess):
         envelope: Envelope | None = None,
         timeout: float = 10.0,
     ) -> dict[str, PubAck]:
-        """Publish one message and wait for an ack of each stream that stores it and acks; by the stream's name.
+        """Publish one message and wait for an ack of each stream that stores it and acks; returns the acks by stream
+        name.
 
-        StreamNotFound if there is none. The error of a publish that failed in part has the acks in `details["acks"]`.
+        StreamNotFound if there is no such stream. If only some acks arrive, the error has them in `details["acks"]`.
         """
         return await self._publications.publish_to_all(subject, value, key, headers, envelope, timeout)
 
     async def append(
         self, stream: StreamName, data: Any, *, partition: int = 0, timeout: float = 60.0
     ) -> list[AppendResult]:
-        """Append rows straight to the log, past NATS: a pyarrow, pandas or Polars table, or a list of dicts.
+        """Append rows to the log over the socket, without NATS: a pyarrow, pandas or Polars table, or a list of dicts.
 
-        Columns: value (null: tombstone), subject, key, headers (a dict in a list of dicts, else NATS header blocks);
-        see `client.columns`. An index of pandas is no column: `.reset_index()` makes it one. No rows: no results. Large
-        data goes in several batches, each whole or not at all; an error in a later one has the results so far in
-        `appended` (OutcomeUnknown) or `details["appended"]` (RemoteError). `timeout` is for each batch.
-        It is not sent again where it may be stored, at once or later, then behind rows that are appended meanwhile:
-        OutcomeUnknown (the connection broke), TimedOut, RemoteError `fenced_epoch` (its leader leads no more), and what
-        docs/reference/errors.md says "perhaps" of. A `producer` sends again, and is stored once, in order.
+        Columns: value (null: tombstone), subject, key, headers (dicts in a list of dicts, else NATS header blocks); see
+        `client.columns`. The index of a pandas DataFrame is ignored: `.reset_index()` makes it a column. No rows: no
+        results. Large data is sent in several batches, each stored completely or not at all; an error in a later batch
+        has the results so far in `appended` (OutcomeUnknown) or `details["appended"]` (RemoteError). `timeout` applies
+        to each batch. A batch that may already be stored, or may be stored later behind other rows, is not retried.
+        Then the call raises OutcomeUnknown (the connection broke), TimedOut, RemoteError `fenced_epoch` (its leader
+        lost its leadership), or an error whose row in docs/reference/errors.md says "perhaps". A `producer` retries,
+        and stores rows once and in order.
         """
         return await appending.append(self._link, self._streams, stream, data, partition, timeout)
 
@@ -470,11 +477,11 @@ class Client(OfThisProcess):
         epoch: int = 0,
         sequence: int = 0,
     ) -> Producer:
-        """What appends rows exactly once each, through lost answers and failovers; see its `append`.
+        """Return a producer, which appends rows exactly once across lost answers and failovers; see `Producer.append`.
 
-        It has an id of its own, drawn by chance. Who gives one goes on where another one of that id was: it appends the
-        same rows under the same `epoch` and `sequence` again, and those that are there are not stored twice; a higher
-        epoch (with the sequence 0) has the other one refused from its first append on.
+        By default it draws a random `producer_id`. Pass an id to continue another producer's work: append the same rows
+        with the same `epoch` and `sequence` again, and rows already stored are not stored twice. A higher epoch (with
+        sequence 0) fences the other producer from its first append on.
         """
         return Producer(self._link, self._streams, stream, partition, producer_id, epoch, sequence)
 

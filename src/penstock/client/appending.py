@@ -1,4 +1,4 @@
-"""Appending rows straight to the log: a table in, batches out, one request each."""
+"""Append rows to the log over the socket: a table in, batches out, one request each."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from penstock.messages import AppendRequest, AppendResponse
 async def append(
     link: Link, streams: NamedStreams, stream: StreamName, data: Any, partition: int, timeout: float
 ) -> list[AppendResult]:
-    """See `Client.append`."""
+    """Append `data` in batches; see `Client.append`."""
     info = await streams.info(stream, timeout, partition)
     number = reading.partition_number(info, partition)
     table = column_data.to_table(data, stream_subject=info.config.subject_of(number))

@@ -1,4 +1,4 @@
-"""What archives have of a stream: told to the brokers, who may delete it then."""
+"""Report archived offsets of a stream to the brokers, which may then delete those messages."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ async def report(
     leader_epoch: int | None,
     timeout_s: float,
 ) -> int | None:
-    """Up to where all archives have the partition now. ValueError: a negative offset, a partition that is not there."""
+    """Return the end offset that all archives hold now. ValueError: a negative offset, or no such partition."""
     if end_offset is not None and (end_offset := whole_number("offset", end_offset)) < 0:
         raise ValueError(f"the offset {end_offset} is negative; offsets count from 0")
     request = ReportArchivedRequest(

@@ -1,4 +1,4 @@
-"""What the blocking face does with asynchronous generators: one item after the other, and their end."""
+"""Helpers of the blocking client for asynchronous generators."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ T = TypeVar("T")
 
 
 class End:
-    """What `next_of` gives behind the last item."""
+    """Returned by `next_of` after the last item."""
 
 
 async def next_of(source: AsyncIterator[T]) -> T | End:
-    """The next item, or `End`."""
+    """Return the next item, or `End` after the last."""
     try:
         return await anext(source)
     except StopAsyncIteration:
@@ -23,7 +23,7 @@ async def next_of(source: AsyncIterator[T]) -> T | End:
 
 
 def close_soon(source: AsyncGenerator[Any, None]) -> None:
-    """End it, on its own loop, without waiting for that."""
+    """Close the generator on its own loop, without waiting for it."""
     task = asyncio.get_running_loop().create_task(_close(source))
     _closing.add(task)
     task.add_done_callback(_closing.discard)
@@ -33,5 +33,5 @@ _closing: set[asyncio.Task[None]] = set()
 
 
 async def _close(source: AsyncGenerator[Any, None]) -> None:
-    with contextlib.suppress(Exception):  # it may be running still, and ends then by its cancellation
+    with contextlib.suppress(Exception):  # it may still be running; its cancellation ends it then
         await source.aclose()

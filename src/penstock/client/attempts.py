@@ -1,30 +1,29 @@
-"""One request on its way through a cluster: whom to ask next, what a failure means, when to give up. No IO.
+"""Retries of one request in a cluster: next broker, meaning of each failure, backoff, time-out. No IO.
 
-Rules: between two pauses each broker is asked at most once; pauses grow up to a limit and are spread at random, so that
-many clients do not return at the same moment. A request that does nothing twice is repeated until its time is up. Any
-other is repeated only where it is known that the broker did nothing; else its outcome is unknown. The error at the end
-says who was asked and what each said last.
+Rules: between two pauses each broker is asked at most once; pauses grow up to a limit (exponential backoff with
+jitter), so that many clients do not return at the same moment. A repeatable (idempotent) request is retried until its
+deadline. Any other is retried only if the broker certainly did nothing; else its outcome is unknown. The final error
+lists the brokers asked and the last answer of each.
 
 | what happens, or the broker says            | a repeatable request       | an append                |
 |---------------------------------------------|----------------------------|--------------------------|
-| no connection, or a login that is none      | refresh, next broker       | the same                 |
+| no connection, or a login without proof     | refresh, next broker       | the same                 |
 | the connection breaks                       | the same; alone: at once   | if sent `OutcomeUnknown` |
-| `not_leader`, and who is                    | that one, at once          | the same                 |
-| what a broker `REPEATS`                     | refresh, again             | the same                 |
-| what it `REPEATS_IF_HARMLESS`               | refresh, again             | the caller's             |
-| what it `ASKS_LEADER` for                   | refresh; if another leads, | the same                 |
-|                                             | again; else the caller's   |                          |
-| what it `ASKS_OTHERS` for                   | if any broker can answer,  | the caller's             |
+| `not_leader`, with the leader               | that one, at once          | the same                 |
+| a code of `REPEATS`                         | refresh, again             | the same                 |
+| a code of `REPEATS_IF_HARMLESS`             | refresh, again             | raise                    |
+| a code of `ASKS_LEADER`                     | refresh; if another leads, | the same                 |
+|                                             | again; else raise          |                          |
+| a code of `ASKS_OTHERS`                     | if any broker can answer,  | raise                    |
 |                                             | up to two others           |                          |
 | `unauthenticated` in the login              | a second broker; if it     | the same                 |
-|                                             | says so, the caller's      |                          |
-| `unauthenticated`, after a new login, too   | the caller's               | the same                 |
-| anything else                               | the caller's               | the same                 |
+|                                             | agrees, raise              |                          |
+| `unauthenticated`, also after a new login   | raise                      | the same                 |
+| anything else                               | raise                      | the same                 |
 
-The codes of each kind are in `error_codes`.
-"Refresh" is to ask any broker who leads; a client that knows only one leaves it out.
-An append that a broker refuses as `not_leader` was not written: a leader that loses its leadership with a written
-append in its hands may not say so.
+`error_codes` lists the codes of each kind. "Refresh" asks any broker for the leader; a client that knows only one
+broker skips it. An append refused with `not_leader` was not written: a leader that loses its leadership while it holds
+a written append must not answer so.
 """
 
 from __future__ import annotations
@@ -40,32 +39,32 @@ from penstock.client.errors import OutcomeUnknown, TimedOut, Unavailable
 
 _BACKOFF_S_MIN = 0.05
 _BACKOFF_S_MAX = 2.0
-_EARLY_S = 0.002  # so much earlier than its deadline a request may be told that its time is up
-_HINTS_MAX = 3  # followed at once; beyond it brokers send us in circles
+_EARLY_S = 0.002  # a broker may answer `timed_out` this much before the deadline
+_HINTS_MAX = 3  # hints followed without a pause; more mean that brokers send the client in circles
 
-_OTHERS_MAX = 2  # asked where one broker says that it cannot: what it says may be the metadata leader's answer to all
+_OTHERS_MAX = 2  # brokers asked after one that cannot answer: the metadata leader may have said so, to all
 
 
 class Ask(NamedTuple):
-    """Send the request to the broker at `address`; then one of `unreachable`, `lost` and `refused`, or it is done."""
+    """Send the request to the broker at `address`; report `unreachable`, `lost` or `refused`, or stop on success."""
 
     address: str
 
 
 class Refresh(NamedTuple):
-    """Ask who leads, rather not those in `avoid`, and tell the view."""
+    """Ask a broker for the current leader, preferably none in `avoid`, and update the view."""
 
     avoid: frozenset[str]
 
 
 class Pause(NamedTuple):
-    """Wait."""
+    """Wait before the next attempt."""
 
     seconds: float
 
 
 class GiveUp(NamedTuple):
-    """Tell the caller."""
+    """Raise `error` to the caller."""
 
     error: Exception
 
@@ -74,7 +73,7 @@ Action = Ask | Refresh | Pause | GiveUp
 
 
 class Doubt:
-    """Whether a broker may have done what was asked, and has not said so: it is set, and never taken back."""
+    """Records that a broker may have executed the request without confirming it; once set, it stays set."""
 
     __slots__ = ("exists",)
 
@@ -83,7 +82,7 @@ class Doubt:
 
 
 class Attempts:
-    """See the module. `key` is the partition whose leader is asked; None: any broker can answer."""
+    """Retry state of one request. `key`: the partition whose leader must answer; None: any broker can."""
 
     def __init__(
         self,
@@ -103,20 +102,20 @@ class Attempts:
         self._deadline_s = deadline_s
         self._chance = chance
         self._doubt = Doubt() if doubt is None else doubt
-        self._said: dict[str, str] = {}  # by each broker that was asked, last
-        self._asked: set[str] = set()  # since the last pause, in vain
+        self._said: dict[str, str] = {}  # last answer of each broker asked
+        self._asked: set[str] = set()  # asked without success since the last pause
         self._pauses = self._hints = 0
         self._broke_once = False
-        self._unreachable: set[str] = set()  # those that could not even be connected to, the last time
-        self._told: dict[str, None] = {}  # those that said who leads, as far as they know
+        self._unreachable: set[str] = set()  # brokers whose last connection attempt failed
+        self._told: dict[str, None] = {}  # brokers that answered a refresh
         self._last: Exception | None = None
         self._final: Exception | None = None
         self._doubted: tuple[str, RemoteError] | None = None
-        self._cannot: list[RemoteError] = []  # what brokers said of themselves, where another one perhaps can
+        self._cannot: list[RemoteError] = []  # errors that concern one broker only, so another may be able to answer
         self._refresh = self._needs_leader()
 
     def next(self, now_s: float, home: str | None = None) -> Action:
-        """What to do now; `home` is the broker that is asked where any would do."""
+        """Return the next action; `home` is the preferred broker if any can answer."""
         if self._final is not None:
             return GiveUp(self._final)
         if self._refresh:
@@ -126,7 +125,7 @@ class Attempts:
             (address, error), self._doubted = self._doubted, None
             if self._target(now_s, home) == address:
                 return GiveUp(error)
-            self._asked.add(address)  # whoever is asked next, it is not this one
+            self._asked.add(address)  # the next attempt must go to another broker
             self._say(address, error)
             self._last = error
         if now_s >= self._deadline_s:
@@ -146,12 +145,12 @@ class Attempts:
         return Pause(pause_s)
 
     def unreachable(self, address: str, error: Exception, now_s: float) -> None:
-        """There is no connection to that broker: Unavailable, TimedOut, or what it said instead of hello."""
+        """Report that no connection was made: Unavailable, TimedOut, or the broker's refusal in place of hello."""
         self._view.failed(address, now_s)
         is_foreign = isinstance(error, RemoteError) and error.code not in AGAIN
         if isinstance(error, RemoteError) and error.code == ErrorCode.UNAUTHENTICATED:
             if self._view.is_cluster and not self._cannot:
-                self._cannot.append(error)  # it may be no broker at all: a second one is asked before it is believed
+                self._cannot.append(error)  # it may not be a broker at all: ask a second one before believing it
             else:
                 self._final = error
         elif is_foreign and not self._view.is_cluster:
@@ -160,7 +159,7 @@ class Attempts:
         self._unreachable.add(address)
 
     def lost(self, address: str, error: Unavailable, now_s: float, *, sent: bool) -> None:
-        """The connection broke before the answer came."""
+        """Report that the connection broke before the answer arrived."""
         self._unreachable.discard(address)
         self._view.failed(address, now_s)
         self._doubt.exists |= sent
@@ -168,13 +167,13 @@ class Attempts:
             self._final = OutcomeUnknown(f"the outcome of the {self._what} is unknown: {error}")
         if self._broke_once or self._view.is_cluster:
             self._note(address, error)
-        else:  # most connections break for a reason that has passed
+        else:  # most causes of a broken connection are transient
             self._broke_once = True
             self._say(address, error)
             self._last = error
 
     def refused(self, address: str, error: RemoteError, now_s: float) -> None:
-        """The broker answered with an error."""
+        """Report an error answer from the broker."""
         self._unreachable.discard(address)
         self._doubt.exists |= error.code in IN_DOUBT or error.details.get("reason") == ErrorCode.OUTCOME_UNKNOWN
         if now_s + _EARLY_S < self._deadline_s and self._goes_on(address, error, now_s):
@@ -182,21 +181,21 @@ class Attempts:
         self._final = self._exhausted() if self._is_ours(error) else error
 
     def told(self, address: str) -> None:
-        """A refresh was answered: that broker is there, whatever it knows."""
+        """Report that a broker answered a refresh: it is reachable, whatever it knows."""
         self._told[address] = None
         if address in self._unreachable:
             self._unreachable.discard(address)
             self._said.pop(address, None)
 
     def not_told(self, address: str, error: Exception) -> None:
-        """A refresh failed: that broker does not say who leads."""
+        """Report that a refresh failed at that broker."""
         self._told.pop(address, None)
         self._say(address, error)
         if not isinstance(error, RemoteError):
             self._unreachable.add(address)
 
     def _is_ours(self, error: RemoteError) -> bool:
-        """Whether it only says that the time is up, where an earlier one says more."""
+        """True if `error` is only a time-out and an earlier error explains more."""
         return error.code == ErrorCode.TIMED_OUT and self._repeatable and self._last is not None
 
     def _goes_on(self, address: str, error: RemoteError, now_s: float) -> bool:
@@ -247,15 +246,15 @@ class Attempts:
     def _exhausted(self) -> Exception:
         leader = None if self._key is None else self._view.leader(self._key)
         if leader is not None and leader.reason:
-            return TimedOut(f"no leader was there in time: {leader.reason}", nobody_leads=leader.reason)
+            return TimedOut(f"the partition had no leader in time: {leader.reason}", nobody_leads=leader.reason)
         if not self._said:
-            return TimedOut("nobody led the partition in time: no broker was asked for it")
+            return TimedOut("the partition had no leader in time: no broker was asked")
         said = "; ".join(f"{one}: {self._said[one]}" for one in sorted(self._said, key=self._unreachable.__contains__))
         if self._unreachable >= self._said.keys():
             if there := [address for address in self._told if address not in self._said]:
                 who = "its leader" if leader is None else f"its leader, broker {leader.broker_id},"
                 reason = f"{who} cannot be reached ({said}; {', '.join(there)}: knows of no other leader)"
-                return TimedOut(f"nobody led the partition in time: {reason}", nobody_leads=reason)
+                return TimedOut(f"the partition had no leader in time: {reason}", nobody_leads=reason)
             if len(self._said) == 1 and self._last is not None:
                 return self._last
             return Unavailable(f"no broker of the cluster can be reached ({said})")

@@ -1,7 +1,7 @@
-"""Who waits for what becomes of a message that was published: its first ack, one of several streams, an echo.
+"""Wait for the outcome of a published message: its first ack, the acks of several streams, or an echo.
 
-Rules: whoever waits hears of every reply, that nobody was there, and that the time-out has passed; what comes
-afterwards changes nothing. What was refused because its key moves to a partition that was added is sent again.
+Rules: a waiter is notified of every reply, of missing subscribers and of the time-out; events after it has finished
+change nothing. A message refused because its key is moving to an added partition is sent again.
 """
 
 from __future__ import annotations
@@ -23,36 +23,36 @@ from penstock.messages import StreamInfo
 if TYPE_CHECKING:
     from penstock.client.publishing import Publisher
 
-RETRIES_MAX = 2  # of a publish that nobody was there to receive (a leader may be changing), as nats.go does
+RETRIES_MAX = 2  # for a publish without subscribers (a leader may be changing), as in nats.go
 RETRY_S = 0.25
-_REROUTES_MAX = 3  # who is sent on more often asks brokers that do not agree
+_REROUTES_MAX = 3  # more redirects mean that brokers disagree
 
 Reroute = Callable[[], Awaitable[str]]
-"""Where a message belongs, if not where it was sent."""
+"""Returns the subject of the partition that has the message's key."""
 
 
 class Waiter(Protocol):
-    """Somebody who waits for replies."""
+    """Waits for the replies to one published message."""
 
     @property
     def subject(self) -> str:
-        """On which the message was sent."""
+        """Subject on which the message was sent."""
 
     def refused(self, error: Unavailable) -> None:
-        """NATS does not let it be published."""
+        """NATS does not permit the publish."""
 
     def reply(self, data: bytes) -> None:
-        """One came."""
+        """A reply has arrived."""
 
     def nobody(self) -> None:
-        """Nobody is subscribed to the subject."""
+        """The subject has no subscriber."""
 
     def late(self) -> None:
         """The time-out has passed."""
 
 
 class Outgoing(msgspec.Struct, frozen=True):
-    """A message on its way."""
+    """A message to be sent, and sent again on retries."""
 
     subject: str
     payload: bytes
@@ -65,7 +65,7 @@ class Outgoing(msgspec.Struct, frozen=True):
 
 
 class OneAck:
-    """Waits for the first ack."""
+    """Waits for the first ack of a message, and sends it again while it is not stored."""
 
     def __init__(
         self,
@@ -79,27 +79,27 @@ class OneAck:
     ) -> None:
         self._reroute = reroute
         self._reroutes = 0
-        self._refusal: RemoteError | None = None  # nothing was stored, and it is sent once more
+        self._refusal: RemoteError | None = None  # the last refusal: nothing was stored, and the message was sent again
         self._publisher = publisher
         self._token = token
         self._outgoing = outgoing
         self._future = future
-        self._until_late = until_late  # it is sent again for as long as there is time
+        self._until_late = until_late  # True: retry until the time-out while there is no subscriber
         self._retries = 0
-        self._unheard = 1  # how often it was sent and nobody answered, not even that nobody is there
+        self._unheard = 1  # sends without any reply, not even "no subscriber"
 
     @property
     def subject(self) -> str:
-        """On which the message was sent last."""
+        """Subject on which the message was sent last."""
         return self._outgoing.subject
 
     def refused(self, error: Unavailable) -> None:
-        """NATS does not let it be published."""
+        """Fail: NATS does not permit the publish."""
         if not self._future.done():
             self._future.set_exception(error)
 
     def reply(self, data: bytes) -> None:
-        """One came."""
+        """Take an ack or an error; resend the message if its key moves or has moved."""
         if self._future.done():
             return
         try:
@@ -118,13 +118,13 @@ class OneAck:
                 self._future.set_exception(error)
 
     async def _send_there(self, reroute: Reroute) -> None:
-        """To the partition that has the key by now."""
-        with contextlib.suppress(OperationalError, RemoteError):  # then its time-out tells
+        """Resend the message to the partition that has the key now."""
+        with contextlib.suppress(OperationalError, RemoteError):  # otherwise the time-out reports it
             self._outgoing = msgspec.structs.replace(self._outgoing, subject=await reroute())
             self._publisher.send_later(0.0, self._outgoing, self._token, self._sent)
 
     def nobody(self) -> None:
-        """Nobody is subscribed to the subject."""
+        """Retry after a moment, or fail: the subject has no subscriber."""
         if self._future.done():
             return
         self._unheard -= 1
@@ -135,15 +135,15 @@ class OneAck:
         self._publisher.nobody_stores(self._outgoing.subject, self._future)
 
     def again(self) -> None:
-        """No ack has come for a while: send it once more."""
-        if not self._future.done() and self._unheard > 0:  # else it is on its way again already
+        """Resend the message, as no ack has arrived for a while."""
+        if not self._future.done() and self._unheard > 0:  # otherwise a resend is already scheduled
             self._publisher.send_later(0.0, self._outgoing, self._token, self._sent)
 
     def _sent(self) -> None:
         self._unheard += 1
 
     def late(self) -> None:
-        """The time-out has passed."""
+        """Fail at the time-out with the error that says most."""
         if not self._future.done() and self._refusal is not None and self._unheard <= 0:
             self._future.set_exception(self._refusal)
         elif not self._future.done() and self._unheard <= 0:
@@ -170,12 +170,12 @@ class AllAcks:
         self._future = future
 
     def refused(self, error: Unavailable) -> None:
-        """NATS does not let it be published."""
+        """Fail: NATS does not permit the publish."""
         if not self._future.done():
             self._future.set_exception(error)
 
     def reply(self, data: bytes) -> None:
-        """One came."""
+        """Take one stream's ack; an error fails the whole wait."""
         if self._future.done():
             return
         try:
@@ -189,12 +189,12 @@ class AllAcks:
             self._future.set_result(self._acks)
 
     def nobody(self) -> None:
-        """Nobody is subscribed to the subject."""
+        """Fail: the subject has no subscriber."""
         if not self._future.done():
             self._publisher.nobody_stores(self.subject, self._future)
 
     def late(self) -> None:
-        """The time-out has passed."""
+        """Fail at the time-out, naming the streams without an ack."""
         if not self._future.done():
             missing = ", ".join(sorted(self._expected - self._acks.keys()))
             text = f"no ack from {missing} in time: whether the message is stored there is unknown"
@@ -202,13 +202,13 @@ class AllAcks:
 
 
 def nobody_listens(subject: str) -> RemoteError:
-    """Nobody is subscribed to a subject, and no broker says which streams store it."""
-    text = f"nobody listens on {subject!r} now, so it was not stored; which streams store it no broker says"
+    """Return the error for a subject without subscribers if no broker says which streams store it."""
+    text = f"{subject!r} has no subscriber now, so it was not stored; no broker could say which streams store it"
     return specific(RemoteError(ErrorCode.STREAM_NOT_FOUND, text, subject=subject))
 
 
 def nobody_stores(subject: str, known: Sequence[StreamInfo]) -> RemoteError:
-    """What is wrong where nobody is subscribed to a subject that these streams store."""
+    """Return the error for a subject without subscribers, given the streams that store it."""
     if not known:
         text = f"no stream stores the subject {subject!r}; create one"
         return specific(RemoteError(ErrorCode.STREAM_NOT_FOUND, text, subject=subject))
@@ -220,28 +220,30 @@ def nobody_stores(subject: str, known: Sequence[StreamInfo]) -> RemoteError:
     reasons = dict.fromkeys(part.state_reason for info in known for part in info.partitions if part.state_reason)
     why = next(iter(reasons), "its leader is changing, or has no connection to NATS; try again in a moment")
     store = "store" if len(known) > 1 else "stores"
-    text = f"{names} {store} the subject {subject!r}, but nobody listens for it now, so it was not stored: {why}"
+    text = (
+        f"{names} {store} the subject {subject!r}, but no broker is subscribed for it now, so it was not stored: {why}"
+    )
     return RemoteError(ErrorCode.NOT_LEADER, text, subject=subject)
 
 
 class Echo:
-    """Waits for a message to ourselves: what was published before it has reached the server."""
+    """Waits for a message to ourselves, which shows that all earlier publishes have reached the NATS server."""
 
     def __init__(self, subject: str, future: asyncio.Future[None]) -> None:
         self.subject = subject
         self._future = future
 
     def refused(self, error: Unavailable) -> None:
-        """The server has seen it, and with it what was published before."""
+        """Finish: the server has processed this message, and so all published before it."""
         self.reply(b"")
 
     def reply(self, _: bytes) -> None:
-        """It came back."""
+        """Finish: the message came back."""
         if not self._future.done():
             self._future.set_result(None)
 
     def nobody(self) -> None:
-        """We are subscribed ourselves."""
+        """Do nothing: this client itself subscribes to the subject."""
 
     def late(self) -> None:
-        """Its waiter has a time-out of its own."""
+        """Do nothing: the caller has a time-out of its own."""

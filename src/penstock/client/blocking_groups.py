@@ -1,4 +1,4 @@
-"""The blocking face of consumers and groups: the asyncio one, on the client's thread."""
+"""Consumers and groups of the blocking client."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ if TYPE_CHECKING:
 
 
 class Consumer(OfThisProcess):
-    """Reads a stream as a group, and commits how far it has come; use it in `with`, and iterate over it.
+    """Reads a stream as a member of a consumer group and commits its offsets; use it in `with`, and iterate over it.
 
-    What was handed out last is done when the next is asked for. It is committed every `checkpoint_interval` seconds, by
-    `commit`, and at the end; when the block ends with an error, what was in hand then is not, and comes again.
+    A message counts as processed when the next one is requested. Processed offsets are committed every
+    `checkpoint_interval` seconds, by `commit`, and at the end. If the block ends with an error, the message or batch in
+    hand is not committed and will be redelivered.
     """
 
     def __init__(self, consumer: consumers.Consumer, thread: LoopThread) -> None:
@@ -29,12 +30,12 @@ class Consumer(OfThisProcess):
 
     @property
     def group(self) -> str:
-        """The group's name."""
+        """Name of the consumer group."""
         return self._consumer.group
 
     @property
     def positions(self) -> dict[int, int]:
-        """By partition: the offset of the first message that is not done."""
+        """By partition: the offset of the first message not yet processed."""
         return self._consumer.positions
 
     def __enter__(self) -> Consumer:
@@ -56,11 +57,11 @@ class Consumer(OfThisProcess):
         return batch
 
     def next_batch(self) -> pa.RecordBatch | None:
-        """The next messages; None at the end, which with `follow` never comes. What came before is done."""
+        """Return the next batch; None at the end (never with `follow`). The previous batch counts as processed."""
         return self._thread.run(self._consumer.next_batch())
 
     def messages(self) -> Generator[Message, None, None]:
-        """One message at a time; each is done when the next is asked for."""
+        """Yield one message at a time; each counts as processed when the next is requested."""
         while (batch := self._thread.run(self._consumer.take(whole=True))) is not None:
             for message in self._consumer.each(batch):
                 yield message
@@ -68,38 +69,39 @@ class Consumer(OfThisProcess):
                     self._thread.run(self._consumer.checkpoint())
 
     def commit(self, offsets: Mapping[int, int] | None = None) -> None:
-        """Commit now, with what is in hand; or `offsets`, each that of the next message, by partition.
+        """Commit now, including the message in hand; or `offsets`: by partition, the offset of the next message.
 
-        Returns when a failover cannot lose it. TimedOut, Unavailable: it may or may not be committed. MemberFenced:
-        another member of the group may have it by now, and nothing is committed. OffsetOutOfRange: the log does not
-        hold so much, and nothing is committed.
+        Returns when a failover cannot lose the commit. TimedOut, Unavailable: it may or may not be committed.
+        MemberFenced: another member of the group may own the partition now; nothing is committed. OffsetOutOfRange: the
+        log does not hold that offset; nothing is committed.
         """
         self._thread.run(self._consumer.commit(offsets))
 
     def close(self) -> None:
-        """Commit, with what is in hand, and end. Twice is fine."""
+        """Commit, including the message in hand, and close. May be called twice."""
         self._thread.run(self._consumer.close())
 
 
 class Groups:
-    """`client.groups`: which groups there are, and where they are."""
+    """`client.groups`: consumer groups and their committed offsets."""
 
     def __init__(self, groups: groups.Groups, thread: LoopThread) -> None:
         self._groups = groups
         self._thread = thread
 
     def all(self, *, timeout: float = 10.0) -> list[Group]:
-        """All groups and the streams in which they have committed offsets, in their order."""
+        """Return all groups and the streams in which they have committed offsets, in order."""
         return self._thread.run(self._groups.all(timeout=timeout))
 
     def offsets(self, group: str, stream: StreamName, *, timeout: float = 10.0) -> list[GroupOffset]:
-        """Where a group is in each partition of a stream, and how far behind. StreamNotFound."""
+        """Return the group's committed offset and lag in each partition of a stream. StreamNotFound."""
         return self._thread.run(self._groups.offsets(group, stream, timeout=timeout))
 
     def commit(self, group: str, stream: StreamName, offsets: Mapping[int, int], *, timeout: float = 10.0) -> None:
-        """Say where a group is, in some partitions: the offset of the next message of each, all or none.
+        """Commit offsets for a group in some partitions, all or none: by partition, the offset of the next message.
 
-        For who keeps his position elsewhere, and wants it seen here. StreamNotFound, GroupInUse (it has members).
+        Meant for programs that keep their positions elsewhere and want them visible here. StreamNotFound, GroupInUse
+        (the group has members).
         """
         self._thread.run(self._groups.commit(group, stream, offsets, timeout=timeout))
 
@@ -113,15 +115,15 @@ class Groups:
         dry_run: bool = False,
         timeout: float = 10.0,
     ) -> list[GroupOffset]:
-        """Have a group go on at a place, in all partitions or in one; where that is. Stop its consumers before.
+        """Set a group's committed offsets to a position, in all partitions or in one. Stop its consumers first.
 
-        An offset needs a `partition` where there are several. `dry_run`: tell only where it would be.
-        StreamNotFound, OffsetOutOfRange, GroupInUse (it has members), with `dry_run`, too.
+        Returns the new offsets. An offset requires `partition` if the stream has several. `dry_run`: only return the
+        offsets. StreamNotFound, OffsetOutOfRange, GroupInUse (it has members; also with `dry_run`).
         """
         return self._thread.run(
             self._groups.reset(group, stream, to, partition=partition, dry_run=dry_run, timeout=timeout)
         )
 
     def delete(self, group: str, stream: StreamName | None = None, *, timeout: float = 10.0) -> list[Group]:
-        """Forget where a group is, in a stream or in all; what is forgotten. GroupInUse: it has members."""
+        """Delete a group's committed offsets, in a stream or in all; return the groups. GroupInUse: it has members."""
         return self._thread.run(self._groups.delete(group, stream, timeout=timeout))

@@ -1,4 +1,4 @@
-"""The blocking face of a producer; see `client.producing`."""
+"""The producer of the blocking client; see `client.producing`."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ class Producer(OfThisProcess):
 
     @property
     def producer_id(self) -> int:
-        """Who it is."""
+        """The producer's id."""
         return self._producer.producer_id
 
     @property
     def epoch(self) -> int:
-        """Which life of it this is."""
+        """The current epoch of this producer id."""
         return self._producer.epoch
 
     @property
     def sequence(self) -> int:
-        """The number of the next row."""
+        """The sequence number of the next row."""
         return self._producer.sequence
 
     def append(self, data: Any, *, timeout: float = 60.0) -> list[AppendResult]:
-        """Append rows as `Client.append` does, each exactly once; calls may overlap, and keep their order.
+        """Append rows like `Client.append`, each exactly once; concurrent calls keep their order.
 
-        `timeout` is for each batch, at most 300 s. After an error (which has the results so far, as there) the
-        producer goes on in a new epoch with the sequence 0, behind whatever was stored.
-        OutcomeUnknown: the time passed, or the leader had forgotten the producer, and a batch may be stored.
-        RemoteError: producer_fenced, for good: another producer of this id has a higher epoch; already_appended: these
-        rows are there, longer ago than anybody knows where (`details["next_sequence"]` says how far it has come);
-        out_of_sequence: the log has lost what it had acked. Others as in `Client.append`.
+        `timeout` applies to each batch, at most 300 s. After an error (which has the results so far, as in
+        `Client.append`) the producer continues in a new epoch with sequence 0, after everything that was stored.
+        OutcomeUnknown: the time-out passed, or the leader has forgotten the producer, and a batch may be stored.
+        RemoteError: producer_fenced, permanently: another producer with this id has a higher epoch; already_appended:
+        these rows are stored, too long ago to know their offsets (`details["next_sequence"]` is the next sequence
+        number); out_of_sequence: the log has lost acked rows. Others as in `Client.append`.
         """
         return self._thread.run(self._producer.append(data, timeout=timeout))

@@ -1,4 +1,4 @@
-"""The blocking face of staging: the asyncio one, on the client's thread."""
+"""Staging of the blocking client."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from penstock.client.values import StreamName
 
 
 class Staging:
-    """`client.staging`: rows staged, and published exactly once; see `penstock.client.staging`."""
+    """`client.staging`: stage rows and publish them exactly once; see `penstock.client.staging`."""
 
     def __init__(self, staging: staging.Staging, thread: LoopThread) -> None:
         self._staging = staging
@@ -30,12 +30,12 @@ class Staging:
         batch_id: int | None = None,
         timeout: float = 60.0,
     ) -> Staged:
-        """Stage rows for a partition; columns as in `Client.append`. Nobody reads them until they are published.
+        """Stage rows for a partition; columns as in `Client.append`. They are invisible until they are published.
 
-        They stay for a day, as long as no more than 8 GiB of the partition are staged behind them. With `query_id` and
-        `batch_id` they can be published as that batch only, and their space is free some minutes after it is published;
-        that takes both. `timeout` is for all of it. Refused is what the stream would refuse: RemoteError too_large,
-        bad_request, StreamNotFound, StreamChanged, StorageFailed, TimedOut.
+        Staged rows expire after a day, or when more than 8 GiB are staged behind them in the partition. With `query_id`
+        and `batch_id` (both or neither) they can be published only as that batch, and their space is freed some minutes
+        after that. `timeout` applies to the whole call. Rows that the stream would refuse are refused: RemoteError
+        too_large, bad_request, StreamNotFound, StreamChanged, StorageFailed, TimedOut.
         """
         return self._thread.run(
             self._staging.stage(
@@ -53,14 +53,14 @@ class Staging:
         partition: int = 0,
         timeout: float = 60.0,
     ) -> Published:
-        """Publish what was staged for a partition, in this order, as batch `batch_id` of a query; once, whoever asks.
+        """Publish rows staged for a partition, in this order, as batch `batch_id` of a query; at most once in total.
 
-        Batches of a query rise; of each partition the leader knows the last one, for seven days. Without rows nothing
-        is done. It is asked again until it is answered, or `timeout` has passed.
-        StagedLost: some of it has expired, or was lost by an unclean election; nothing of it, or no more of it, is
-        published. RemoteError: run_unfinished, an earlier batch of the query is not published to its end;
-        out_of_sequence, the log has lost what it had acked; too_large; bad_request. StreamChanged, ReadOnly,
-        StorageFailed; TimedOut: it may be published or not, so ask again.
+        The batch numbers of a query must increase; for each partition the leader remembers the last one for seven days.
+        Without rows nothing is done. The call retries until it is answered or `timeout` has passed.
+        StagedLost: some rows have expired, or were lost by an unclean leader election; nothing, or nothing more, is
+        published. RemoteError: run_unfinished, an earlier batch of the query is only partly published; out_of_sequence,
+        the log has lost acked rows; too_large; bad_request. StreamChanged, ReadOnly, StorageFailed; TimedOut: it may be
+        published or not, so call again.
         """
         publish = self._staging.publish
         return self._thread.run(
@@ -70,5 +70,5 @@ class Staging:
     def queries(
         self, stream: StreamName, *, partition: int | None = None, timeout: float = 10.0
     ) -> list[PublishedQuery]:
-        """Which queries have published into a stream in the last seven days, as the leaders know. StreamNotFound."""
+        """Return the queries that published into a stream in the last seven days, as leaders know. StreamNotFound."""
         return self._thread.run(self._staging.queries(stream, partition=partition, timeout=timeout))

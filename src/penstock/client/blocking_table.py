@@ -1,6 +1,7 @@
-"""The blocking face of a table; see `client.tables`.
+"""The table of the blocking client; see `client.tables`.
 
-Rules: look-ups cross no thread: the table's own one changes it in single steps, each of which leaves it whole.
+Rules: look-ups run on the caller's thread. The table is changed only on its own thread, in single steps, each of which
+leaves it consistent.
 """
 
 from __future__ import annotations
@@ -18,44 +19,45 @@ from penstock.client.values import Message
 
 
 class Table(OfThisProcess):
-    """The latest message of each key of a stream, as `Client.table` makes it; `close` it, or use it in `with`."""
+    """The latest message of each key of a stream, made by `Client.table`. Call `close`, or use it in `with`."""
 
     def __init__(self, table: tables.Table, thread: LoopThread) -> None:
         self._table = table
         self._thread = thread
 
     def get(self, key: bytes | str) -> Message | None:
-        """The latest message of a key; None: there is none, or it was a tombstone."""
+        """Return the latest message of a key; None if there is none, or it is a tombstone."""
         return self._table.get(key)
 
     def __contains__(self, key: bytes | str) -> bool:
-        """Whether a key has a message, as `get` would give it."""
+        """True if `get` would return a message for the key."""
         return key in self._table
 
     def __len__(self) -> int:
-        """How many keys there are."""
+        """Return the number of keys."""
         return len(self._table)
 
     def __iter__(self) -> Iterator[Message]:
-        """The messages of all keys, as they are now; those of keys that came first come first."""
+        """Iterate over the current messages of all keys, in the order in which the keys first appeared."""
         return iter(self._table)
 
     def changes(self) -> Iterator[Message]:
-        """Each message that changes the table from this call on; of several of one key the latest. Tombstones, too.
+        """Iterate over messages that change the table from this call on, tombstones included; only the latest of each
+        key.
 
         Ends when the table is closed.
         """
         return _Changes(self._thread.run(_begun(self._table)), self._thread)
 
     def wait_for(self, offset: int, *, partition: int = 0, timeout: float = 10.0) -> None:
-        """Return once the table has what is at that offset, such as that of an ack, or is past its gap. TimedOut.
+        """Wait until the table has applied that offset, such as that of an ack, or has passed its gap. TimedOut.
 
-        A partition that was just added is waited for, too.
+        Also waits for a partition that was just added.
         """
         self._thread.run(self._table.wait_for(offset, partition=partition, timeout=timeout))
 
     def close(self) -> None:
-        """Follow no more, and forget what is there. Twice is fine."""
+        """Stop following the stream and free the memory. May be called twice."""
         if self._thread.is_running:
             with contextlib.suppress(OperationalError):
                 self._thread.run(self._table.close())
@@ -70,7 +72,7 @@ class Table(OfThisProcess):
 
 
 class _Changes:
-    """The blocking face of `tables.Changes`."""
+    """The changes of a table for the blocking client; see `tables.Changes`."""
 
     def __init__(self, changes: tables.Changes, thread: LoopThread) -> None:
         self._changes = changes

@@ -1,4 +1,4 @@
-"""`client.users` for programs without an event loop."""
+"""`client.users` of the blocking client."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from penstock.messages import ListUsersResponse, TestAccessResponse, UserExport,
 
 
 class Users:
-    """Who may log in to a cluster, and what they may do. What is changed counts on all live brokers on return."""
+    """Manages users, credentials, rules and quotas. Changes are in effect on all live brokers on return."""
 
     def __init__(self, wrapped: users.Users, thread: LoopThread) -> None:
         self._users = wrapped
         self._thread = thread
 
     def all(self, *, timeout: float = 10.0) -> ListUsersResponse:
-        """All users by name, and `*`, if everybody has rules; who is no administrator hears of himself."""
+        """Return all users by name, and `*` if there are rules for everyone; a non-administrator gets only itself."""
         return self._thread.run(self._users.all(timeout=timeout))
 
     def export(self, *, timeout: float = 10.0) -> list[UserExport]:
-        """All that the cluster keeps of users, and of `*`, by name: of passwords and tokens what checks them.
+        """Return everything the cluster stores of users, and of `*`, by name; of passwords and tokens the verifiers.
 
-        For administrators. NotAuthorized; RemoteError unsupported_version: the broker is older.
+        Administrators only. NotAuthorized; RemoteError unsupported_version: the broker is older.
         """
         return self._thread.run(self._users.export(timeout=timeout))
 
     def get(self, name: str, *, timeout: float = 10.0) -> UserInfo | None:
-        """One of them; None: there is none, or it is not for whoever asks."""
+        """Return one user; None: it does not exist, or the caller may not see it."""
         return self._thread.run(self._users.get(name, timeout=timeout))
 
     def create(
@@ -42,9 +42,9 @@ class Users:
         quotas: Quotas | None = None,
         timeout: float = 10.0,
     ) -> None:
-        """Make a user. The first one needs the rule `admin`: from then on everybody has to log in.
+        """Create a user. The first one needs the rule `admin`: from then on every client must log in.
 
-        RemoteError user_exists, change_refused; NotAuthorized. ValueError: nobody can have that name.
+        RemoteError user_exists, change_refused; NotAuthorized. ValueError: an invalid name.
         """
         self._thread.run(self._users.create(name, *credentials, rules=rules, quotas=quotas, timeout=timeout))
 
@@ -57,20 +57,20 @@ class Users:
         quotas: Quotas | None = None,
         timeout: float = 10.0,
     ) -> None:
-        """Give a user credentials and take some away, by their ids, at once; or other quotas.
+        """Add credentials to a user and remove others, by id, atomically; or set its quotas.
 
-        Whoever has logged in with one that is gone has to log in anew. RemoteError user_not_found, change_refused.
+        Clients logged in with a removed credential must log in again. RemoteError user_not_found, change_refused.
         """
         self._thread.run(self._users.alter(name, add=add, drop=drop, quotas=quotas, timeout=timeout))
 
     def delete(self, name: str, *, timeout: float = 10.0) -> None:
-        """Delete a user, and its rules. RemoteError user_not_found, change_refused: the last administrator stays."""
+        """Delete a user and its rules. RemoteError user_not_found; change_refused: it is the last administrator."""
         self._thread.run(self._users.delete(name, timeout=timeout))
 
     def change_rules(
         self, name: str = EVERYBODY, *, add: Iterable[Rule] = (), drop: Iterable[Rule] = (), timeout: float = 10.0
     ) -> None:
-        """Give a user rules and take some away, at once; `*` is everybody. RemoteError user_not_found."""
+        """Add rules to a user and remove others, atomically; `*` means everyone. RemoteError user_not_found."""
         self._thread.run(self._users.change_rules(name, add=add, drop=drop, timeout=timeout))
 
     def may(
@@ -83,6 +83,6 @@ class Users:
         group: str = "",
         timeout: float = 10.0,
     ) -> TestAccessResponse:
-        """Whether a user may do that, and which rule says so. Nothing is done."""
+        """Return whether a user has the permission, and the rule that decides. Nothing is executed."""
         asked = self._users.may(name, operation, stream=stream, subject=subject, group=group, timeout=timeout)
         return self._thread.run(asked)

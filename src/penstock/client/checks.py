@@ -1,4 +1,4 @@
-"""What callers pass, checked before anything is sent; and said again in the types of the protocol. And what came."""
+"""Validate the caller's arguments and convert them to protocol types; check that answers match their requests."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ COLUMNS = ("offset", "timestamp", "subject", "key", "value", "headers")
 
 
 def stream_config(fields: dict[str, Any]) -> StreamConfig:
-    """A config from its fields; InvalidConfig lists every mistake."""
+    """Return a config from its fields. InvalidConfig lists every mistake."""
     fields = field_values(fields)
     mistakes = _field_mistakes(fields)
     if not mistakes:
@@ -41,7 +41,7 @@ def stream_config(fields: dict[str, Any]) -> StreamConfig:
 
 
 def field_values(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields of a config whose integers, numpy's included, are ints, and numpy's truths bools; else as they are."""
+    """Return the fields with all integers, numpy's included, as int, and numpy's booleans as bool; others unchanged."""
     return {name: _as_int(value) for name, value in fields.items()}
 
 
@@ -55,7 +55,7 @@ def _as_int(value: Any) -> Any:
 
 
 def _field_mistakes(fields: dict[str, Any]) -> list[str]:
-    """Fields that do not exist or are of another type."""
+    """Return a mistake for each field that does not exist or has the wrong type."""
     types = get_type_hints(StreamConfig)
     mistakes = []
     for name, value in fields.items():
@@ -70,7 +70,7 @@ def _field_mistakes(fields: dict[str, Any]) -> list[str]:
 
 
 def check_durations(changes: Mapping[str, Any]) -> None:
-    """InvalidConfig: a timedelta, of which a broker would not see that it is one."""
+    """Raise InvalidConfig for a timedelta, because the broker would receive it as a plain number."""
     if mistakes := [mistake for one in changes.items() if (mistake := _duration_mistake(*one)) is not None]:
         raise InvalidConfig(ErrorCode.INVALID_CONFIG, "\n".join(mistakes), mistakes=mistakes)
 
@@ -82,7 +82,7 @@ def _duration_mistake(name: str, value: object) -> str | None:
 
 
 def check_plain(subject: str) -> None:
-    """ValueError: no message has that subject; a pattern is not looked up either."""
+    """Raise ValueError unless `subject` is valid and has no wildcards."""
     if (mistake := subject_mistake(subject)) is None:
         return
     if subject_mistake(subject, wildcards=True) is None:
@@ -93,12 +93,12 @@ def check_plain(subject: str) -> None:
 
 
 def name_and_id(stream: StreamName) -> tuple[str, StreamId | None]:
-    """(name, id); the id is None where only the name is known."""
+    """Return (name, id); the id is None if only the name is given."""
     return (stream.name, stream.stream_id) if isinstance(stream, StreamInfo) else (stream, None)
 
 
 def wanted_columns(columns: Iterable[str] | None) -> list[str] | None:
-    """The columns asked for, or None for all; ValueError for one that does not exist."""
+    """Return the requested columns, or None for all. ValueError: a column that does not exist."""
     if columns is None:
         return None
     wanted = [columns] if isinstance(columns, str) else list(columns)
@@ -110,7 +110,7 @@ def wanted_columns(columns: Iterable[str] | None) -> list[str] | None:
 
 
 def seconds_of(timeout: object) -> float:
-    """A time-out, of CLIENT_TIMEOUT_S_MAX at most. TypeError unless it is a number; ValueError for one that is none."""
+    """Return a time-out in seconds, at most CLIENT_TIMEOUT_S_MAX. TypeError: not a number. ValueError: NaN."""
     if isinstance(timeout, bool) or not isinstance(timeout, SupportsFloat):
         what = "None" if timeout is None else a_kind(timeout)
         raise TypeError(f"timeout is {what}; give seconds, or float('inf') to wait for as long as it takes")
@@ -121,26 +121,26 @@ def seconds_of(timeout: object) -> float:
 
 
 def duration_s(what: str, given: object) -> float:
-    """Seconds of an option that is no time-out. TypeError unless it is a number."""
+    """Return an option in seconds that is not a time-out. TypeError: not a number."""
     if isinstance(given, bool) or not isinstance(given, SupportsFloat):
         raise TypeError(f"{what} is {a_kind(given)}; give seconds, such as 10")
     return float(given)
 
 
 def rows_max(given: SupportsIndex) -> int:
-    """How many rows a batch has at most. TypeError, ValueError."""
+    """Return the maximum number of rows of a batch. TypeError, ValueError."""
     if (number := whole_number("batch_rows_max", given)) < 1:
         raise ValueError(f"batch_rows_max is {number}; a batch has at least one row")
     return number
 
 
 def milliseconds(timeout: float) -> int:
-    """A time-out in whole milliseconds, at least one."""
+    """Return a time-out in whole milliseconds, at least one."""
     return max(1, round(seconds_of(timeout) * 1000))
 
 
 def whole_number(what: str, given: SupportsIndex) -> int:
-    """An integer of any kind, numpy's included, as an int; TypeError for anything else."""
+    """Return an integer of any type, numpy's included, as int. TypeError for anything else."""
     if not isinstance(given, bool):
         with contextlib.suppress(TypeError):
             return operator.index(given)
@@ -148,15 +148,16 @@ def whole_number(what: str, given: SupportsIndex) -> int:
 
 
 def whole_numbers(offsets: Mapping[int, int]) -> dict[int, int]:
-    """Offsets by partition, as ints; TypeError for what is none."""
+    """Return offsets by partition as ints. TypeError: a value that is not an integer."""
     if not isinstance(offsets, Mapping):
         raise TypeError(f"the offsets are {a_kind(offsets)}; give a dict of an offset by partition, such as {{0: 6}}")
     return {whole_number("partition", one): whole_number("offset", offsets[one]) for one in offsets}
 
 
 def place_of(place: Any) -> Any:
-    """A place in the log in Python's own types: numpy's integers, `datetime64` (in UTC, as pandas gives it) and
-    `timedelta64` are taken as such. Anything else comes back as it is.
+    """Convert numpy's integers, `datetime64` (as UTC, like pandas) and `timedelta64` to Python types.
+
+    Any other position is returned unchanged. ValueError: NaT, or a time outside the years 1 to 9999.
     """
     kind = getattr(getattr(place, "dtype", None), "kind", "")
     if kind in ("i", "u"):
@@ -167,7 +168,7 @@ def place_of(place: Any) -> Any:
         raise ValueError(f"{place!r} is no place in the log: it is not a time")
     in_us, in_s = f"{kind}8[us]", f"{kind}8[s]"
     try:
-        if place.astype(in_us).astype(in_s) != place.astype(in_s):  # numpy goes round where it does not fit
+        if place.astype(in_us).astype(in_s) != place.astype(in_s):  # numpy wraps around on overflow
             raise OverflowError
         moved = timedelta(microseconds=int(place.astype(in_us).astype("int64")))
         return datetime(1970, 1, 1, tzinfo=UTC) + moved if kind == "M" else moved
@@ -176,13 +177,13 @@ def place_of(place: Any) -> Any:
 
 
 def require(package: str) -> None:
-    """ImportError that says how to install `package`, unless it is there."""
+    """Raise ImportError with installation advice if `package` is missing."""
     if importlib.util.find_spec(package) is None:
         raise ImportError(f"{package} is not installed: {how_to_install(package)}")
 
 
 def check_asked_for(request: GetRequest, found: Message, *, source: str) -> None:
-    """CorruptionError if the message is not the one that was asked for."""
+    """Raise CorruptionError if the message is not the requested one."""
     for name in ("offset", "key", "subject"):
         wanted, got = getattr(request, name), getattr(found, name)
         if wanted is not None and wanted != got:

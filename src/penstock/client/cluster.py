@@ -1,22 +1,20 @@
-"""What a client knows of its cluster: its brokers, where they are reached, who leads which partition. No IO.
+"""The client's view of the cluster: brokers, their addresses, partition leaders. No IO.
 
-Rules: what brokers say is not trusted further than it goes: a leader epoch never goes back, so that an older answer
-of a slow broker changes nothing; a broker of another cluster is refused, because its stream ids mean other streams (one
-that has not joined a cluster yet names none, and is not refused); an address that cannot be one is left out; everything
-kept is bounded.
-
-Theory: a broker is known by its id, and reached at up to two addresses: the one that it tells its cluster, and one that
-worked (which differ behind a tunnel or a port that is forwarded). What worked goes first. The servers that the caller
-named stay candidates for ever: all else that is known may be out of date.
+Rules: answers of brokers are trusted only within limits. A leader epoch never decreases, so a stale answer of a slow
+broker changes nothing. A broker of another cluster is refused, because its stream ids mean other streams (one without a
+cluster id yet is not refused). An invalid address is ignored. Everything stored is bounded.
+Theory: a broker is known by its id and reached at up to two addresses: the advertised one and the last one that worked
+(they differ behind a tunnel or a port forwarding). The one that worked is preferred. The caller's servers stay
+candidates for ever, because all other information may be out of date.
 
 | what is learnt                      | from                            | what it changes                             |
 |-------------------------------------|---------------------------------|---------------------------------------------|
 | cluster id, broker id of an address | hello                           | where that broker is reached                |
-| brokers, and whether they live      | metadata                        | the candidates                              |
-| in-sync replicas, observers, racks  | metadata                        | who can be read from beside the leader      |
-| leader, leader epoch                | a stream's info in any answer   | who leads, unless its epoch is older        |
+| brokers, and whether they are live  | metadata                        | the candidates                              |
+| in-sync replicas, observers, racks  | metadata                        | replicas to read from beside the leader     |
+| leader, leader epoch                | a stream's info in any answer   | the leader, unless its epoch is older       |
 | leader, its address, leader epoch   | the details of `not_leader`     | the same                                    |
-| leader epoch                        | what a leader answers           | who answered leads, if its epoch is newer   |
+| leader epoch                        | a leader's answer               | the answering broker leads, if it is newer  |
 | a connection that fails             | the driver                      | that address is the last choice for a while |
 """
 
@@ -31,48 +29,48 @@ from penstock.base.ids import BrokerId, LeaderEpoch, PartitionKey, StreamId, are
 from penstock.client.addresses import is_address
 from penstock.messages import BrokerInfo, HelloResponse, PartitionInfo, StreamInfo
 
-AVOID_S = 2.0  # a broker that failed is not asked before others for so long
-LEADER_AGE_S = 60.0  # who led so long ago is asked for again, beside the work: a leader that is cut off may not know
+AVOID_S = 2.0  # for this long after a failure other brokers are preferred
+LEADER_AGE_S = 60.0  # older leader information is refreshed in the background: an isolated leader may be stale
 
 
 class Leader(NamedTuple):
-    """Who leads a partition: a broker by its id, or None while nobody does."""
+    """Leader of a partition; `broker_id` None while it has none."""
 
     broker_id: BrokerId | None
     leader_epoch: LeaderEpoch
     learned_s: float
-    reason: str = ""  # why nobody does
+    reason: str = ""  # why there is none
 
 
 class ClusterView:
-    """See the module. `chance` gives numbers in [0, 1): in which order brokers are tried is random."""
+    """Brokers and leaders known to one client. `chance` returns numbers in [0, 1), for the random order of brokers."""
 
     def __init__(self, servers: Sequence[str], chance: Callable[[], float]) -> None:
         assert servers
         self.servers = tuple(servers)
-        self.cluster_id = ""  # empty: no broker has named it yet
+        self.cluster_id = ""  # empty: no broker has sent it yet
         self.brokers_learned_s: float | None = None
         self.chance = chance
         self._advertised: dict[BrokerId, str] = {}
         self._is_live: dict[BrokerId, bool] = {}
         self._racks: dict[BrokerId, str | None] = {}
-        self._id_at: dict[str, BrokerId] = {}  # by hello
+        self._id_at: dict[str, BrokerId] = {}  # from hello
         self._reached: dict[BrokerId, str] = {}
-        self._candidates: tuple[str, ...] | None = None  # kept until one of the four above changes
+        self._candidates: tuple[str, ...] | None = None  # cached until one of the four above changes
         self._failed_s: dict[str, float] = {}
         self._leaders: dict[PartitionKey, Leader] = {}
-        self._holders: dict[PartitionKey, tuple[BrokerId, ...]] = {}  # in sync, or observers: who can be read from
+        self._holders: dict[PartitionKey, tuple[BrokerId, ...]] = {}  # the ISR and the observers (read replicas)
         self._names: dict[StreamId, str] = {}
 
-    # What there is
+    # State
 
     @property
     def is_cluster(self) -> bool:
-        """Whether there is more than one broker to ask."""
+        """True if there is more than one broker to ask."""
         return len(self.candidates()) > 1
 
     def candidates(self) -> tuple[str, ...]:
-        """An address of every broker known, and the servers of which it is not known whose they are."""
+        """Return one address for each known broker, and the servers whose broker is unknown."""
         if self._candidates is None:
             broker_ids = dict.fromkeys((*self._advertised, *self._reached))
             found = [address for broker_id in broker_ids if (address := self.address_of(broker_id)) is not None]
@@ -82,7 +80,7 @@ class ClusterView:
         return self._candidates
 
     def any_broker(self, now_s: float, *, home: str | None = None, avoid: Collection[str] = ()) -> str:
-        """Whom to ask what any broker can answer: `home` if nothing speaks against it, else one at random."""
+        """Return the broker for a request that any broker can answer: `home` if it seems healthy, else a random one."""
 
         def rank(address: str) -> tuple[bool, bool, bool, bool, float]:
             broker_id = self._id_at.get(address)
@@ -92,16 +90,16 @@ class ClusterView:
         return min(self.candidates(), key=rank)
 
     def is_avoided(self, address: str, now_s: float) -> bool:
-        """Whether it failed a moment ago, and has not answered since."""
+        """True if this address failed within AVOID_S and has not answered since."""
         failed_s = self._failed_s.get(address)
         return failed_s is not None and now_s - failed_s < AVOID_S
 
     def is_met(self, address: str) -> bool:
-        """Whether it is known which broker listens there."""
+        """True if the broker id at this address is known."""
         return address in self._id_at
 
     def address_of(self, broker_id: BrokerId) -> str | None:
-        """Where to reach that broker; None: not known, or another one listens there."""
+        """Return the broker's address; None if unknown, or if another broker listens there."""
         reached = self._reached.get(broker_id)
         if reached is not None:
             return reached
@@ -111,41 +109,41 @@ class ClusterView:
         return advertised
 
     def holders(self, key: PartitionKey) -> tuple[BrokerId, ...]:
-        """Who has what is committed of a partition, as far as is known: the ISR, then the observers."""
+        """Return the brokers known to hold a partition's committed messages: the ISR, then the observers."""
         return self._holders.get(key, ())
 
     def is_live(self, broker_id: BrokerId) -> bool:
-        """Whether nothing is known against it."""
+        """True unless the metadata list the broker as dead."""
         return self._is_live.get(broker_id, True)
 
     def rack_of(self, broker_id: BrokerId) -> str | None:
-        """Where that broker is."""
+        """The broker's rack; None if unknown."""
         return self._racks.get(broker_id)
 
     def leader(self, key: PartitionKey) -> Leader | None:
-        """Who leads, as far as is known; None: nothing is known of that partition."""
+        """Return what is known about the leader; None if nothing is known of that partition."""
         return self._leaders.get(key)
 
     def leader_address(self, key: PartitionKey) -> str | None:
-        """Where the leader is reached; None: not known, or nobody leads now."""
+        """Return the leader's address; None if it is unknown or there is no leader."""
         leader = self._leaders.get(key)
         return None if leader is None or leader.broker_id is None else self.address_of(leader.broker_id)
 
     def is_old(self, key: PartitionKey | None, now_s: float) -> bool:
-        """Whether it is time to ask again which brokers there are, and who leads that partition."""
+        """True if the list of brokers, or the leader of that partition, should be refreshed."""
         if self.brokers_learned_s is None or now_s - self.brokers_learned_s >= LEADER_AGE_S:
             return True
         leader = None if key is None else self._leaders.get(key)
         return leader is not None and now_s - leader.learned_s >= LEADER_AGE_S
 
     def name_of(self, stream_id: StreamId) -> str | None:
-        """What metadata knows that stream by."""
+        """The stream's name, from metadata; None if unknown."""
         return self._names.get(stream_id)
 
-    # What is learnt
+    # Updates
 
     def greeted(self, address: str, hello: HelloResponse) -> None:
-        """A broker has said hello at that address. RemoteError cluster_mismatch: it is none of this cluster."""
+        """Record the hello of the broker at `address`. RemoteError cluster_mismatch: it belongs to another cluster."""
         if are_different_clusters(self.cluster_id, hello.cluster_id):
             text = f"the broker at {address} belongs to another cluster, {hello.cluster_id}, not to {self.cluster_id}"
             raise RemoteError(ErrorCode.CLUSTER_MISMATCH, f"{text}: connect anew to read from it", address=address)
@@ -160,27 +158,27 @@ class ClusterView:
         _bound(self._reached, limits.CLIENT_BROKERS_MAX)
 
     def works(self, address: str) -> None:
-        """A broker has answered a request there."""
+        """Record that the broker at `address` answered a request."""
         self._failed_s.pop(address, None)
 
     def avoid(self, address: str, now_s: float) -> None:
-        """It does not answer now: others go first for a while."""
+        """Prefer other brokers for AVOID_S."""
         self._failed_s.pop(address, None)
         self._failed_s[address] = now_s
         _bound(self._failed_s, 2 * limits.CLIENT_BROKERS_MAX)
 
     def failed(self, address: str, now_s: float) -> None:
-        """No broker can be reached there, or its connection broke: it may have moved."""
+        """Record a failed or broken connection; the broker may have moved."""
         self.avoid(address, now_s)
         self._candidates = None
         broker_id = self._id_at.get(address)
         if broker_id is not None and self._reached.get(broker_id) == address:
             if self._advertised.get(broker_id, address) != address:
-                del self._reached[broker_id]  # the other address has its turn
+                del self._reached[broker_id]  # try its other address next
             self._id_at.pop(address)
 
     def learn_brokers(self, brokers: Iterable[BrokerInfo], now_s: float) -> None:
-        """The brokers of the cluster, as metadata lists them; none: a broker that stands alone does not say."""
+        """Record the cluster's brokers from metadata; an empty list (a single broker) keeps the known ones."""
         self.brokers_learned_s = now_s
         found = [one for one in brokers if is_address(one.address)][: limits.CLIENT_BROKERS_MAX]
         if found:
@@ -190,7 +188,7 @@ class ClusterView:
             self._racks = {one.broker_id: one.rack for one in found}
 
     def learn_stream(self, stream: StreamInfo, answered_by: str | None, now_s: float) -> None:
-        """A stream and who leads its partitions; `answered_by` is a broker's address (None: heard of it long ago)."""
+        """Record a stream and its leaders. `answered_by`: the broker's address; None: the info is old."""
         self._names.pop(stream.stream_id, None)
         self._names[stream.stream_id] = stream.name
         _bound(self._names, limits.CLIENT_PARTITIONS_MAX)
@@ -207,17 +205,17 @@ class ClusterView:
                 self._learn(key, leader, partition.leader_epoch, now_s - LEADER_AGE_S)
 
     def learn_answer(self, key: PartitionKey, answered_by: str, leader_epoch: LeaderEpoch, now_s: float) -> None:
-        """A broker has answered as the leader of that epoch."""
+        """Record that a broker answered as the leader of that epoch."""
         known, broker_id = self._leaders.get(key), self._id_at.get(answered_by)
         if broker_id is not None and (known is None or leader_epoch > known.leader_epoch):
             self._learn(key, broker_id, leader_epoch, now_s)
 
     def learn_hint(self, key: PartitionKey, answered_by: str, details: dict[str, Any], now_s: float) -> bool:
-        """What the details of `not_leader` say; whether another broker is known to lead by now."""
+        """Record the details of `not_leader`; return True if another reachable broker is now known to lead."""
         broker_id, address, leader_epoch = (details.get(name) for name in ("leader", "address", "leader_epoch"))
         known = self._leaders.get(key)
         if known is not None and known.broker_id == self._id_at.get(answered_by):
-            self._leaders[key] = known._replace(broker_id=None)  # who says that it does not lead does not
+            self._leaders[key] = known._replace(broker_id=None)  # the broker that answered `not_leader` does not lead
         if type(broker_id) is not int or type(leader_epoch) is not int or broker_id < 1 or leader_epoch < 1:
             return False
         if broker_id == self._id_at.get(answered_by):
@@ -259,4 +257,4 @@ class ClusterView:
 
 def _bound(kept: dict[Any, Any], count_max: int) -> None:
     while len(kept) > count_max:
-        del kept[next(iter(kept))]  # what was learnt first
+        del kept[next(iter(kept))]  # the oldest entry

@@ -1,16 +1,16 @@
-"""From what a caller has (Arrow, pandas, Polars, dicts) to batch messages that a broker takes.
+"""Convert the caller's data (Arrow, pandas, Polars, dicts) to batch messages that a broker accepts.
 
 | column    | types taken                     | where it is missing                                         |
 |-----------|---------------------------------|-------------------------------------------------------------|
 | `value`   | binary or text; null: tombstone | refused, since that would append nothing but tombstones      |
 | `subject` | text, never null                | the stream's own subject, if that has no wildcard             |
 | `key`     | binary or text                  | no keys                                                     |
-| `headers` | binary: the NATS header block   | no headers; a dict in a list of dicts is written as a block  |
+| `headers` | binary: the NATS header block   | no headers; a dict in a list of dicts is encoded as a block  |
 
-`offset`, `timestamp` and `partition` of a table, as a reader yields them, are left out: the broker gives new ones. So
-they are in a dict that has both of the first two; else, as any other column, they are refused. What was read may hold
-header blocks that are none: nats-server checks none. The index of a pandas DataFrame is no column.
-Where there are no rows nothing is appended, and no column is missing.
+`offset`, `timestamp` and `partition` of a table, as a reader yields them, are dropped: the broker assigns new ones. In
+a dict they are dropped if it has both of the first two; else they are refused like any unknown column. Rows that were
+read may hold invalid header blocks, because nats-server does not check them. The index of a pandas DataFrame is not a
+column. Without rows nothing is appended and no column is required.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ if TYPE_CHECKING:
 
 _WRITTEN = ("subject", "key", "value", "headers")
 _IGNORED = ("offset", "timestamp", "partition")
-_OF_A_READER = frozenset(("offset", "timestamp"))  # who has both has read the row
+_OF_A_READER = frozenset(("offset", "timestamp"))  # a row with both comes from a reader
 _WANTED = "give a pyarrow, pandas or Polars table, or a list of dicts"
 _NO_VALUE = "the column 'value' is missing; to append tombstones, give it with nulls"
-_VERSION, _BLOCK_END = b"NATS/1.0", b"\r\n\r\n"  # how a header block begins, perhaps with a status, and ends
+_VERSION, _BLOCK_END = b"NATS/1.0", b"\r\n\r\n"  # begin (a status may follow) and end of a header block
 _EXAMPLE = b"NATS/1.0\r\nName: value\r\n\r\n"
 _SHOWN_BYTES = 80
-_BATCH_OVERHEAD_BYTES = 64 * limits.KIB  # header, metadata and padding of one batch message, generously
+_BATCH_OVERHEAD_BYTES = 64 * limits.KIB  # header, metadata and padding of one batch message: an upper bound
 
 
 def to_table(data: Any, *, stream_subject: str) -> pa.Table:
-    """`data` as subject, key, value and headers in the log's types; ValueError or TypeError if it cannot be."""
+    """Return `data` as subject, key, value and headers in the log's types. ValueError or TypeError if impossible."""
     import pyarrow as pa
 
     table = _as_arrow(data)
@@ -93,11 +93,11 @@ def _as_arrow(data: Any) -> pa.Table:
     if (advice := _advice(data)) is not None:
         raise TypeError(f"cannot append {advice}")
     try:
-        if _is_pandas(data):  # first: as an Arrow stream it would have its index, too
+        if _is_pandas(data):  # first: read as an Arrow stream, its index would be a column
             return _from_pandas(data)
         if hasattr(data, "__arrow_c_stream__"):  # Polars, DuckDB, …
             return pa.table(data)
-        if hasattr(data, "columns") and hasattr(data, "dtypes"):  # as pandas
+        if hasattr(data, "columns") and hasattr(data, "dtypes"):  # pandas-like
             return _from_pandas(data)
     except pa.ArrowException as error:
         raise TypeError(f"cannot append {a_kind(data)}: {'; '.join(map(str, error.args))}") from None
@@ -112,21 +112,21 @@ def _is_pandas(data: object) -> bool:
 def _from_pandas(data: Any) -> pa.Table:
     import pyarrow as pa
 
-    _check_names(data.columns)  # before their types: a column that is not wanted needs none
+    _check_names(data.columns)  # before the types: an unwanted column needs no valid type
     if len(data) and "value" not in data.columns and "value" in data.index.names:
         raise ValueError(f"{_NO_VALUE}; here it is the index; make it a column with .reset_index()")
     return pa.Table.from_pandas(data, preserve_index=False)
 
 
 def _advice(data: object) -> str | None:
-    """What to do with data that holds no rows yet, or no table; None: it may be a table."""
+    """Return advice for data that has no rows yet or is not a table; None if it may be a table."""
     import pyarrow as pa
 
     kind = type(data)
     if kind.__module__.startswith("pyspark."):
         return f'{a_kind(data)} of Spark: write it with .write.format("penstock"), or give .toPandas() or .toArrow()'
     for name, also in (("collect", "collect_schema"), ("to_table", "scanner"), ("compute", "dtypes")):
-        if hasattr(kind, name) and hasattr(kind, also):  # lazy: Polars, a dataset of Arrow, Dask
+        if hasattr(kind, name) and hasattr(kind, also):  # lazy: Polars, an Arrow dataset, Dask
             return f"{a_kind(data)}: call .{name}() first"
     if isinstance(data, Iterator) and not hasattr(data, "__arrow_c_stream__"):
         return f"{a_kind(data)}: give list(…) of it, or of its next thousands of rows"
@@ -202,7 +202,7 @@ def _cast(table: pa.Table, name: str, wanted: pa.DataType) -> pa.ChunkedArray:
 
 
 def _header_blocks(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Checked header blocks, the empty ones null."""
+    """Validate header blocks and return them, empty ones as null."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -218,7 +218,7 @@ def _header_blocks(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def decoded(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
-    """A column without its dictionary. Arrow decodes none of views, as a categorical column of Polars has."""
+    """Return a column without dictionary encoding. Arrow cannot decode views, which Polars uses for categoricals."""
     import pyarrow as pa
 
     if not pa.types.is_dictionary(column.type):
@@ -231,23 +231,23 @@ def decoded(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
 
 
 def batch_messages(table: pa.Table, *, bytes_max: int, bytes_wanted: int | None = None) -> Iterator[bytearray]:
-    """Batch messages of at most `bytes_max` bytes that hold the rows of `to_table`'s table, in order; of no more than
-    `bytes_wanted` where a row on its own does not pass that.
+    """Yield batch messages with the rows of `to_table`'s table, in order, each of at most `bytes_max` bytes.
 
-    RemoteError (too_large) for a row that does not fit on its own; what was before it has then been yielded.
+    A message exceeds `bytes_wanted` only if it has a single row.
+    RemoteError (too_large) for a row that does not fit on its own; the rows before it have then been yielded.
     """
     for batch in table.to_batches(max_chunksize=limits.BATCH_ROWS_MAX):
         yield from _split(batch, bytes_max, bytes_max if bytes_wanted is None else min(bytes_wanted, bytes_max))
 
 
 def _split(batch: pa.RecordBatch, bytes_max: int, bytes_wanted: int) -> Iterator[bytearray]:
-    # A stack rather than recursion: halves of halves, the first half on top.
+    # A stack instead of recursion: halves of halves, the first half on top.
     waiting = [batch]
     while waiting:
         part = waiting.pop()
         if part.num_rows == 0:
             continue
-        # Offsets and timestamps are added, 8 bytes each per row.
+        # Offsets and timestamps are added later, 8 bytes each per row.
         size = part.nbytes + 16 * part.num_rows + _BATCH_OVERHEAD_BYTES
         if size > bytes_wanted and part.num_rows > 1:
             half = part.num_rows // 2

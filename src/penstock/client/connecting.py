@@ -1,4 +1,4 @@
-"""How an asyncio client is made: `client = await connect()`, or `async with connect() as client`."""
+"""Create an asyncio client: `client = await connect()`, or `async with connect() as client`."""
 
 from __future__ import annotations
 
@@ -32,14 +32,15 @@ def connect(
     tls: bool | TlsOptions | None = None,
     timeout: float = 10.0,
 ) -> Connecting:
-    """A client connected to the cluster of `server` ("HOST:PORT"; else $PENSTOCK_SERVER; else 127.0.0.1:7422).
+    """Connect to the cluster of `server` ("HOST:PORT"; default $PENSTOCK_SERVER, else 127.0.0.1:7422).
 
-    One broker leads to the others; several ("HOST:PORT,HOST:PORT", or a list) are tried in random order.
-    `nats`: where to publish, if not where the broker says; `nats_options` go to `nats.connect` (credentials, TLS).
-    `read_from`: which replicas readers read from; `rack`: where this program runs, for the nearest.
-    `credentials`: a file, or a `penstock.Credentials`; else those of the environment (PENSTOCK_CREDENTIALS, …).
-    `tls`: True, or with which files (`TlsOptions`); a server "tls://HOST:PORT" and $PENSTOCK_TLS_CA mean it, too.
-    Unavailable: no broker answers there. TimedOut: not in time. Unauthenticated: it does not let in who shows them.
+    One broker is enough to find the others; several ("HOST:PORT,HOST:PORT", or a list) are tried in random order.
+    `nats`: NATS servers to publish to, if not those of the broker; `nats_options` are passed to `nats.connect`
+    (credentials, TLS).
+    `read_from`: which replicas to read from; `rack`: the rack of this program, to find the nearest replica.
+    `credentials`: a file, or a `penstock.Credentials`; default: the environment (PENSTOCK_CREDENTIALS, …).
+    `tls`: True, or the files to use (`TlsOptions`); a server "tls://HOST:PORT" or $PENSTOCK_TLS_CA also enables it.
+    Unavailable: no broker answers there. TimedOut: no answer in time. Unauthenticated: the credentials are refused.
     """
     listed: Any = [server] if isinstance(server, str) else server
     if listed is not None and not (isinstance(listed, Sequence) and all(isinstance(one, str) for one in listed)):
@@ -61,7 +62,7 @@ def connect(
 
 
 def _urls(nats: Any) -> list[str] | None:
-    """Where to publish; None: where the brokers say. TypeError, ValueError."""
+    """Return the NATS servers to publish to; None: those of the brokers. TypeError, ValueError."""
     if nats is None:
         return None
     if not isinstance(nats, str | Sequence) or not all(isinstance(one, str) for one in nats):
@@ -81,7 +82,7 @@ class Connecting(OfThisProcess):
         self._timeout_s = timeout_s
 
     async def open(self) -> Client:
-        """The client, once it is connected."""
+        """Connect and return the client."""
         await self._link.connect(self._timeout_s)
         return self._client
 

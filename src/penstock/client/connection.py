@@ -1,9 +1,9 @@
 """One TCP connection to a broker: drives a `Session` on an asyncio loop.
 
 Rules: everything runs on one loop. A call ends with its answer, its deadline or the end of the connection, whichever
-is first; a cancelled call leaves nothing behind but an answer that will be ignored. One that is retired, because its
-login is not valid any more or its broker named no cluster, takes no calls, and ends with the last that is in flight: so
-of each it is known whether it was done.
+comes first; the answer to a cancelled call is ignored. A connection is retired if its login is no longer valid or its
+broker had no cluster id: it takes no new calls and closes after the last answer in flight, so that the outcome of each
+call is known.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from penstock.wire.session import Answered, Broken, Event, Ready, Refused, Sessi
 
 Raw = bytes | bytearray | memoryview
 Dialling = Callable[[str], dict[str, Any]]
-"""What asyncio's `create_connection` takes besides, to reach a broker at a host."""
+"""Returns the keyword arguments for asyncio's `create_connection` to a host."""
 
 
 class ConnectionLost(Unavailable):
-    """The connection ended; `sent` says whether the broker may have seen the request."""
+    """The connection ended; `sent` is True if the broker may have received the request."""
 
     def __init__(self, message: str, *, sent: bool) -> None:
         super().__init__(message)
@@ -47,15 +47,15 @@ class ConnectionLost(Unavailable):
 
 
 class NotProven(Unavailable):
-    """What listens there fails in its login, or lies: it is not the broker that is meant, or a broken one."""
+    """The peer failed to authenticate itself: it is not the expected broker, or a faulty one."""
 
 
 class Connection(asyncio.BufferedProtocol):
-    """See the module. Made by `open_connection`."""
+    """One connection; made by `open_connection`."""
 
     def __init__(self, session: Session, server: str) -> None:
         self.server = server
-        self.names_cluster = True  # whether the broker said of which cluster it is
+        self.names_cluster = True  # False if the broker has no cluster id yet
         self._session = session
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
@@ -74,37 +74,37 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def is_open(self) -> bool:
-        """Whether a call may be tried."""
+        """True if a call may be tried."""
         return self._session.state is SessionState.READY and not self._is_retired
 
     @property
     def is_gone(self) -> bool:
-        """Whether it has ended."""
+        """True if the connection has ended."""
         return self._session.state is SessionState.CLOSED
 
     @property
     def is_idle(self) -> bool:
-        """Whether no request waits for its answer."""
+        """True if no request waits for its answer."""
         return self._session.in_flight == 0 and not self._slot_waiters
 
     def silent_s(self) -> float:
-        """How long the broker has said nothing, while there was something to answer."""
+        """Return the seconds since the broker last sent anything while a request was in flight; 0 if none is."""
         if self._unread_bytes():
             self._session.heard(self._loop.time())
         return self._session.silent_s(self._loop.time())
 
     async def say_hello(self, deadline_s: float) -> HelloResponse:
-        """First thing on a new connection."""
+        """Exchange hellos; the first call on a new connection."""
         assert self._transport is not None
         self._transport.write(self._session.hello(self._loop.time(), deadline_s))
         self._set_timer()
         return await self._ready
 
     async def log_in(self, credentials: Credentials, hello: HelloResponse, deadline_s: float) -> HelloResponse:
-        """Prove who is here; what the broker tells then.
+        """Log in; return `hello` with the fields that only authenticated clients get.
 
-        RemoteError unauthenticated: it refuses. NotProven: it does not prove that it knows this user, or says what is
-        no part of a login. OperationalError: a bad seed.
+        RemoteError unauthenticated: the broker refuses the login. NotProven: the broker does not prove that it knows
+        this user, or violates the login protocol. OperationalError: an invalid seed.
         """
         login = credentials.proof(lambda: secrets.token_urlsafe(24))
         data = login.first()
@@ -115,7 +115,7 @@ class Connection(asyncio.BufferedProtocol):
                 text = f"the broker at {self.server} refuses the login of {shown_name(credentials)}: {error.message}"
                 raise Unauthenticated(error.code, text, **error.details) from None
             assert isinstance(answer, AuthenticateResponse)
-            # Of a password a proof takes a tenth of a second and more.
+            # A password proof takes a tenth of a second and more.
             take = partial(login.take, answer.data, is_done=answer.is_done)
             try:
                 following = await self._loop.run_in_executor(None, take)
@@ -126,7 +126,7 @@ class Connection(asyncio.BufferedProtocol):
             data = following
 
     async def call(self, request: Request, raw: Raw, deadline_s: float) -> tuple[Response, bytes | memoryview]:
-        """The answer and its raw part. RemoteError if refused or too late, ConnectionLost if the connection ended."""
+        """Return the answer and its raw part. RemoteError: refused or too late; ConnectionLost: connection ended."""
         try:
             async with asyncio.timeout_at(deadline_s):
                 await self._wait_for_slot()
@@ -149,7 +149,7 @@ class Connection(asyncio.BufferedProtocol):
                 self.close()
 
     async def _wait_for_slot(self) -> None:
-        # Both are looked at anew after each wait: who came first may have filled the socket or the slot again.
+        # Check both again after each wait: another call may have filled the socket or taken the slot.
         while self.is_open and (self._session.is_full or not self._writable.is_set()):
             if not self._writable.is_set():
                 await self._writable.wait()
@@ -159,11 +159,11 @@ class Connection(asyncio.BufferedProtocol):
             try:
                 await waiter
             except BaseException:
-                self._wake_slot_waiters()  # the slot may have been meant for us
+                self._wake_slot_waiters()  # the freed slot may have been meant for this call
                 raise
 
     def retire(self, refusal: RemoteError) -> None:
-        """Take no more calls, for the broker refuses them so; end once those in flight are answered."""
+        """Accept no more calls: the broker would refuse them with `refusal`. Close after the last answer in flight."""
         if self._is_retired or self.is_gone:
             return
         self._is_retired = True
@@ -176,18 +176,18 @@ class Connection(asyncio.BufferedProtocol):
         return specific(RemoteError(ErrorCode.UNAUTHENTICATED, self._reason))
 
     def close(self) -> None:
-        """End the connection; calls in flight fail."""
+        """Close the connection; calls in flight fail."""
         if self._session.state is not SessionState.CLOSED:
             self._handle(self._session.closed(RemoteError(ErrorCode.STOPPING, "the client was closed")))
 
     async def wait_closed(self) -> None:
-        """Return once the socket is given back."""
+        """Wait until the socket is closed."""
         await asyncio.shield(self._gone)
 
     # asyncio.BufferedProtocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """asyncio: the connection is there."""
+        """asyncio: the connection is established."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         self._socket = transport.get_extra_info("socket")
@@ -196,22 +196,22 @@ class Connection(asyncio.BufferedProtocol):
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """asyncio: where to put bytes."""
+        """asyncio: return the buffer for the next read."""
         return self._session.buffer()
 
     def buffer_updated(self, nbytes: int) -> None:
-        """asyncio: bytes have come."""
+        """asyncio: `nbytes` bytes were read."""
         for event in self._session.received(nbytes, self._loop.time()):
             self._handle(event)
         self._wake_slot_waiters()
         self._choose_wake_up()
 
     def _choose_wake_up(self) -> None:
-        # The kernel wakes the loop for the first bytes that come, and so once for each piece that the broker sends. Of
-        # a large answer nothing can be used before its end. (A full receive buffer and a lost connection wake it too.)
+        # By default the kernel wakes the loop for the first bytes, and so once for each piece that the broker sends. A
+        # large answer cannot be used before its end. (A full receive buffer and a lost connection wake the loop too.)
         wanted = min(limits.RECEIVE_AT_ONCE_BYTES, self._session.missing_raw_bytes)
         if self._is_encrypted:
-            # Of a record that is not whole all but a byte may have been taken out of the socket.
+            # All but one byte of an incomplete TLS record may already have been taken out of the socket.
             missing = self._session.missing_raw_bytes - limits.TLS_SENT_RECORD_BYTES_MAX
             wanted = min(limits.TLS_RECEIVE_AT_ONCE_BYTES, missing)
         self._wake_up_at(max(1, wanted))
@@ -219,11 +219,11 @@ class Connection(asyncio.BufferedProtocol):
     def _wake_up_at(self, count: int) -> None:
         if count != self._wakes_at_bytes and self._socket is not None:
             self._wakes_at_bytes = count
-            with contextlib.suppress(OSError):  # where the kernel knows no such thing, it wakes us more often
+            with contextlib.suppress(OSError):  # kernels without SO_RCVLOWAT only wake the loop more often
                 self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, count)
 
     def _unread_bytes(self) -> int:
-        """How many bytes have come that are too few to wake the loop up."""
+        """Return the number of bytes in the socket that are too few to wake the loop."""
         if self._socket is None or self._wakes_at_bytes == 1:
             return 0
         try:
@@ -233,15 +233,15 @@ class Connection(asyncio.BufferedProtocol):
         return int.from_bytes(found, sys.byteorder)
 
     def pause_writing(self) -> None:
-        """asyncio: the socket takes no more for now."""
+        """asyncio: the write buffer is full."""
         self._writable.clear()
 
     def resume_writing(self) -> None:
-        """asyncio: it does again."""
+        """asyncio: the write buffer has room again."""
         self._writable.set()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """asyncio: the connection is gone."""
+        """asyncio: the connection has ended."""
         if self._session.state is not SessionState.CLOSED:
             reason = f"the connection to the broker at {self.server} broke: {why(exc) or exc or 'the broker closed it'}"
             self._handle(self._session.closed(RemoteError(ErrorCode.STOPPING, reason)))
@@ -267,13 +267,13 @@ class Connection(asyncio.BufferedProtocol):
 
     def _break(self, error: RemoteError) -> None:
         self._reason = error.message
-        # A broker that refuses the connection itself says why; anything else is a connection that broke.
+        # A broker that refuses the connection gives its reason; any other error means that the connection broke.
         failure: Exception = error
         if error.code in (ErrorCode.STOPPING, ErrorCode.TIMED_OUT, ErrorCode.DAMAGED_FRAME):
             failure = ConnectionLost(error.message, sent=True)
         if not self._ready.done():
             self._ready.set_exception(failure)
-            self._ready.exception()  # taken: nobody may be waiting for it
+            self._ready.exception()  # mark it as retrieved: there may be no waiter
         answers, self._answers = self._answers, {}
         for answer in answers.values():
             if not answer.done():
@@ -299,16 +299,16 @@ class Connection(asyncio.BufferedProtocol):
         deadline_s = self._session.next_deadline_s()
         if self._timer is not None:
             if deadline_s is not None and self._timer.when() <= deadline_s:
-                return  # it fires in time and is set again then
+                return  # it fires in time and is then set again
             self._timer.cancel()
         self._timer = None if deadline_s is None else self._loop.call_at(deadline_s, self._expire)
 
     def _expire(self) -> None:
         self._timer = None
-        now_s = self._loop.time() + 0.001  # the loop fires timers within its clock's resolution, perhaps a moment early
+        now_s = self._loop.time() + 0.001  # the loop may fire timers early, by its clock's resolution
         if self._unread_bytes():
             self._session.heard(now_s)
-            self._wake_up_at(1)  # they are read at once: whether more comes is seen anew from here on
+            self._wake_up_at(1)  # read them at once, so that any further bytes are noticed
         for event in self._session.expire(now_s):
             self._handle(event)
         if self._session.state is not SessionState.CLOSED:
@@ -322,9 +322,9 @@ async def open_connection(
     show: Show = lambda: None,
     dialling: Dialling = plain,
 ) -> tuple[Connection, HelloResponse]:
-    """A connection on which hello has been said, and somebody has logged in where that is asked.
+    """Open a connection, exchange hellos, and log in if the broker requires it.
 
-    Unavailable, TimedOut or RemoteError say why there is none; OperationalError: the credentials cannot be read.
+    Unavailable, TimedOut or RemoteError say why that failed; OperationalError: the credentials cannot be read.
     """
     host, port = parse_server(server)
     loop = asyncio.get_running_loop()
@@ -373,7 +373,7 @@ async def open_connection(
             f"{text}; start one with `penstock serve`, or say where it is (server=, PENSTOCK_SERVER)"
         ) from None
     finally:
-        # Also when the time-out or a cancellation came at the same moment as the hello: nobody would own it.
+        # Also if the time-out or a cancellation came together with the hello: the connection would have no owner.
         if connection is not None and not is_greeted:
             connection.close()
 
@@ -386,9 +386,9 @@ def _reason(error: OSError) -> str:
 
 
 def uninitialised(size: int) -> memoryview:
-    """Memory for a large answer."""
-    # Arrow's allocator keeps the pages of large buffers for the next ones (measured: no page faults where malloc had
-    # some 5 a buffer), and does not fill them with zeros first.
+    """Return uninitialised memory for a large answer."""
+    # Arrow's allocator keeps the pages of large buffers for reuse (measured: no page faults, against about 5 a buffer
+    # with malloc), and does not zero them first.
     import pyarrow as pa
 
     return memoryview(pa.allocate_buffer(size))

@@ -1,10 +1,10 @@
 """The connections of one client: one to each broker that it needs.
 
-Rules: a connection is opened when it is first needed, by one caller, while others who need it wait for that. At most
-`CLIENT_CONNECTIONS_MAX` are open; one that is not used for `CLIENT_CONNECTION_IDLE_S` is given back, but never the
-last. A broker of a cluster that owes an answer and says nothing for `CLIENT_SILENCE_S` is asked something that it can
-answer at once; if nothing comes as long again, its connection ends, and what it owed is asked of others. (Nothing tells
-that a host has vanished, and a slow answer must not be taken for that.) A broker that stands alone is waited for.
+Rules: a connection is opened on first use by one caller, while other callers wait for it. At most
+`CLIENT_CONNECTIONS_MAX` are open; a connection idle for `CLIENT_CONNECTION_IDLE_S` is closed, except the last one.
+In a cluster, a broker that owes an answer and sends nothing for `CLIENT_SILENCE_S` gets a probe that it can answer at
+once. If nothing arrives for the same time again, the connection is closed and its requests go to other brokers. (The
+death of a host is not signalled, and a slow answer must not be mistaken for it.) A single broker is not probed.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from penstock.client.connection import Connection
 from penstock.client.errors import TimedOut, Unavailable
 from penstock.messages import MetadataRequest
 
-_LOOK_S = 1.0  # between two looks at silent and idle connections
+_LOOK_S = 1.0  # interval of the checks for silent and idle connections
 
 Open = Callable[[str, float], Awaitable[Connection]]
 
 
 class _Entry:
-    """The place of one broker's connection."""
+    """State of the connection to one broker."""
 
     def __init__(self) -> None:
         self.connection: Connection | None = None
         self.opening = asyncio.Lock()
-        self.wanted = 0  # callers who wait for it
+        self.wanted = 0  # number of callers waiting for it
         self.used_s = 0.0
         self.probe: asyncio.Task[None] | None = None
 
@@ -44,23 +44,23 @@ class _Entry:
 
 
 class Connections:
-    """See the module. `open_one(address, deadline_s)` connects; `is_cluster` says whether others could answer."""
+    """Opens, shares and closes connections. `open_one(address, deadline_s)` connects; `is_cluster`: several brokers."""
 
     def __init__(self, open_one: Open, is_cluster: Callable[[], bool]) -> None:
         self._open_one = open_one
         self._is_cluster = is_cluster
         self._entries: dict[str, _Entry] = {}
-        self._retired: set[Connection] = set()  # each ends by itself
+        self._retired: set[Connection] = set()  # each closes by itself
         self._timer: asyncio.TimerHandle | None = None
         self._is_closed = False
 
     def is_open(self, address: str) -> bool:
-        """Whether there is a connection to that broker now."""
+        """True if there is an open connection to that broker."""
         entry = self._entries.get(address)
         return entry is not None and entry.is_open
 
     async def at(self, address: str, deadline_s: float) -> Connection:
-        """The connection to that broker, opened if need be. Unavailable, TimedOut, or what the broker refused."""
+        """Return the connection to that broker; open it if needed. Unavailable, TimedOut, or the broker's refusal."""
         clock = asyncio.get_running_loop()
         entry = self._entries.get(address)
         if entry is None or entry.connection is None or not entry.connection.is_open:
@@ -72,14 +72,14 @@ class Connections:
         return entry.connection
 
     def retire(self, connection: Connection, refusal: RemoteError) -> None:
-        """What it has logged in with counts no more: who needs that broker from now on gets another connection."""
+        """Retire a connection whose login is no longer valid; the next call to that broker opens another one."""
         self._retired = {one for one in self._retired if not one.is_gone}
         connection.retire(refusal)
         if not connection.is_gone:
             self._retired.add(connection)
 
     async def close(self) -> None:
-        """End all of them; calls in flight fail."""
+        """Close all connections; calls in flight fail."""
         self._is_closed = True
         if self._timer is not None:
             self._timer.cancel()
@@ -149,7 +149,7 @@ class Connections:
 
 
 async def _probe(connection: Connection) -> None:
-    # The session ends by itself if nothing has come when the time of a request is up.
+    # The session closes by itself if nothing arrives before the deadline.
     deadline_s = asyncio.get_running_loop().time() + limits.CLIENT_SILENCE_S
     with contextlib.suppress(PenstockError):
         await connection.call(MetadataRequest(names=()), b"", deadline_s)

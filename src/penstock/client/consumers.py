@@ -1,9 +1,9 @@
-"""A consumer: reads a stream, keeps in the log how far it has come, and goes on there when it is started again.
+"""A consumer: reads a stream as a member of a consumer group, commits its offsets, and resumes from them.
 
-Rules: each message comes at least once: what was handed out and not committed when a consumer ends comes again. What
-was handed out last is done when the next is asked for, or when the consumer is closed without an error. Where a group
-begins is committed when it begins, so that "latest" means that moment also if nothing comes for long. Nothing is
-skipped silently: a committed offset that retention has overtaken is OffsetOutOfRange, and what was lost is
+Rules: delivery is at least once: messages delivered but not committed when a consumer ends are redelivered. A message
+counts as processed when the next one is requested, or when the consumer is closed without an error. The start offset of
+a new group is committed immediately, so "latest" keeps meaning that moment even if no message arrives for long. Nothing
+is skipped silently: a committed offset that retention has overtaken raises OffsetOutOfRange, lost messages raise
 LogTruncated.
 """
 
@@ -35,11 +35,11 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-_JOIN_S = 1.0  # what others have to give back first is not waited for any longer
+_JOIN_S = 1.0  # a new member waits this long for other members to give partitions back
 
 
 class Wanted(NamedTuple):
-    """What a caller asks of a consumer."""
+    """Validated arguments of a consumer."""
 
     stream: StreamName
     group: str
@@ -55,7 +55,7 @@ class Wanted(NamedTuple):
 
 
 def wanted(stream: StreamName, group: str, start: Start, timeout_s: float, options: ConsumerOptions) -> Wanted:
-    """The same, checked. ValueError, TypeError: an option that there is not."""
+    """Validate a consumer's arguments. ValueError; TypeError: an unknown option."""
     if unknown := sorted(options.keys() - ConsumerOptions.__annotations__.keys()):
         raise TypeError(f"consumer() has no option {unknown[0]!r}")
     check_group(group)
@@ -81,10 +81,11 @@ def wanted(stream: StreamName, group: str, start: Start, timeout_s: float, optio
 
 
 class Consumer(OfThisProcess):
-    """Reads a stream as a group, and commits how far it has come; use it in `async with` and `async for`.
+    """Reads a stream as a member of a consumer group and commits its offsets; use it in `async with` and `async for`.
 
-    What was handed out last is done when the next is asked for. It is committed every `checkpoint_interval` seconds, by
-    `commit`, and at the end; when the block ends with an error, what was in hand then is not, and comes again.
+    A message counts as processed when the next one is requested. Processed offsets are committed every
+    `checkpoint_interval` seconds, by `commit`, and at the end. If the block ends with an error, the message or batch in
+    hand is not committed and will be redelivered.
     """
 
     def __init__(self, positions: Positions, wanted: Wanted) -> None:
@@ -92,33 +93,33 @@ class Consumer(OfThisProcess):
         self._wanted = wanted
         self._info: StreamInfo | None = None
         self._progress = Progress(wanted.checkpoint_interval_s, time.monotonic())
-        self._member: Member | None = None  # None: it reads the partition that its caller has named
-        self._joined = ("", 0)  # as which member, in which era, it reads what it does
+        self._member: Member | None = None  # None: it reads only the partition that its caller named
+        self._joined = ("", 0)  # member id and era for which the current partitions are read
         self._reader: Reader | None = None
-        self._to_read: frozenset[int] | None = None  # what it was to begin with when its caller was cancelled
+        self._to_read: frozenset[int] | None = None  # partitions to resume with after a cancelled call
         self._answer: asyncio.Task[Iterator[pa.RecordBatch] | None] | None = None
-        self._news: asyncio.Task[bool] | None = None  # of the member
+        self._news: asyncio.Task[bool] | None = None  # waits for a change of the member
         self._batches: Iterator[pa.RecordBatch] = iter(())
         self._is_closed = False
-        self._has_owned = False  # any partition, as a member
-        self._patience_ends_s = 0.0  # to be given the first
+        self._has_owned = False  # True once a partition was assigned
+        self._patience_ends_s = 0.0  # until when it waits for its first partition
         columns = wanted.columns
-        # With the offset it is known how far the consumer has come.
+        # The offset column is needed to track the consumer's position.
         is_narrow = columns is not None and "value" not in columns
         self._columns = [*dict.fromkeys(("offset", *columns))] if is_narrow and columns is not None else None
 
     @property
     def group(self) -> str:
-        """The group's name."""
+        """Name of the consumer group."""
         return self._wanted.group
 
     @property
     def positions(self) -> dict[int, int]:
-        """By partition: the offset of the first message that is not done."""
+        """By partition: the offset of the first message not yet processed."""
         return self._progress.positions
 
     async def open(self) -> None:
-        """Find out where the group is, and begin there. StreamNotFound, OffsetOutOfRange, LogTruncated, TimedOut."""
+        """Fetch the committed offsets and begin to read. StreamNotFound, OffsetOutOfRange, LogTruncated, TimedOut."""
         if self._info is not None or self._is_closed:
             return
         wanted = self._wanted
@@ -139,7 +140,7 @@ class Consumer(OfThisProcess):
             raise
 
     async def _join(self, info: StreamInfo) -> None:
-        """Be a member, and have what there is for it at once; the rest comes when others have given it back."""
+        """Join the group and read the partitions that are free now; others follow when their members give them back."""
         wanted = self._wanted
         self._member = member = Member(self._committed, wanted.group, info.stream_id, wanted.session_s)
         member.start()
@@ -158,7 +159,7 @@ class Consumer(OfThisProcess):
         await self._rebalance()
 
     async def _read(self, numbers: frozenset[int]) -> None:
-        """Read these partitions from now on: those that are known from where they are."""
+        """Read exactly these partitions from now on, known ones from their current position."""
         assert self._info is not None
         self._to_read = numbers
         await self._stop_reading()
@@ -198,7 +199,7 @@ class Consumer(OfThisProcess):
         self._to_read = None
 
     async def _begin_beside(self, info: StreamInfo, numbers: frozenset[int]) -> None:
-        """The group is new, and begins in all of a stream at once: also in partitions that wait for older ones."""
+        """For a new group, also commit the start offset of added partitions that are not assigned yet."""
         assert self._member is not None
         added = range(info.counts[0], len(info.partitions)) if info.counts else ()
         plans = [await self._plan(PartitionId(one), self._wanted.start, None) for one in added if one not in numbers]
@@ -227,11 +228,11 @@ class Consumer(OfThisProcess):
             text = f"group {wanted.group!r} is at an offset that is gone: {error.message}; reset it"
             raise OffsetOutOfRange(error.code, text, **error.details, group=wanted.group) from None
         if mark is not None and mark.leader_epoch is not None:
-            what = what._replace(leader_epoch=mark.leader_epoch)  # so that it is told if what came before is lost
+            what = what._replace(leader_epoch=mark.leader_epoch)  # to detect a log truncated meanwhile
         return what
 
     async def _stop_reading(self) -> None:
-        """What was fetched and not handed out is let go."""
+        """Stop the reader and drop rows that were fetched but not delivered."""
         self._batches = iter(())
         answer, self._answer = self._answer, None
         reader, self._reader = self._reader, None
@@ -243,7 +244,7 @@ class Consumer(OfThisProcess):
             if reader is not None:
                 await reader.__aexit__()
 
-    # Its place among the members
+    # Group membership
 
     def _check_member(self) -> None:
         if self._member is not None and self._member.failure is not None:
@@ -257,16 +258,13 @@ class Consumer(OfThisProcess):
         return self._joined != (member.member_id, member.era) or member.assigned != member.owned
 
     async def _rebalance(self) -> None:
-        """Give back what is not assigned any more, once what was done of it is committed; begin with what is new.
-
-        Nothing is in hand.
-        """
+        """Rebalance: commit and release revoked partitions, then begin with new ones. No message is in hand."""
         member = self._member
         assert member is not None
         while self._is_out_of_date:
             self._check_member()
             if self._joined != (member.member_id, member.era):
-                for number in self._progress.positions:  # others may have gone on there
+                for number in self._progress.positions:  # another member may have continued them
                     self._progress.forget(number)
                 self._joined = member.member_id, member.era
             joined, assigned = self._joined, member.assigned
@@ -277,7 +275,7 @@ class Consumer(OfThisProcess):
                     self._progress.forget(number)
             await self._stop_reading()
             if joined != (member.member_id, member.era) or assigned != member.assigned:
-                continue  # it may have told its coordinator meanwhile that it has not what it was to begin with
+                continue  # the assignment changed while this member released partitions
             member.owned = assigned
             self._has_owned = self._has_owned or bool(assigned)
             member.hurry()
@@ -302,7 +300,7 @@ class Consumer(OfThisProcess):
         return batch
 
     async def next_batch(self) -> pa.RecordBatch | None:
-        """The next messages; None at the end, which with `follow` never comes. What came before is done."""
+        """Return the next batch; None at the end (never with `follow`). The previous batch counts as processed."""
         batch = await self.take()
         if batch is None:
             return None
@@ -311,7 +309,7 @@ class Consumer(OfThisProcess):
         return batch if self._wanted.columns is None else batch.select(self._wanted.columns)
 
     async def messages(self) -> AsyncGenerator[Message, None]:
-        """One message at a time; each is done when the next is asked for."""
+        """Yield one message at a time; each counts as processed when the next is requested."""
         while (batch := await self.take(whole=True)) is not None:
             for message in self.each(batch):
                 yield message
@@ -319,14 +317,14 @@ class Consumer(OfThisProcess):
                     await self.checkpoint()
 
     async def checkpoint(self) -> None:
-        """Commit, with what is in hand; a member that has lost it does not, and goes on as another."""
+        """Commit, including the message in hand; a member that was fenced does not, and rejoins."""
         self._progress.finish()
         await self._commit()
 
     async def take(self, *, whole: bool = False) -> pa.RecordBatch | None:
-        """The next messages, for `each`: none of them is in hand yet; None at the end.
+        """Return the next batch for `each`, with none of its messages in hand yet; None at the end.
 
-        `whole`: with all columns, from now on, whichever its caller wanted.
+        `whole`: return all columns from now on, whatever columns were requested.
         """
         self._progress.finish()
         if whole and self._columns is not None:
@@ -355,10 +353,10 @@ class Consumer(OfThisProcess):
                 await self._stop_reading()
 
     async def _waits_for_more(self) -> bool:
-        """Whether something may come, where nothing is read: with `follow`, or while partitions change hands."""
+        """True if more may arrive although nothing is being read: with `follow`, or during a rebalance."""
         member = self._member
         if member is not None and (self._wanted.follow or not member.is_settled):
-            if self._progress.uncommitted:  # others may wait for that, or partitions that were added
+            if self._progress.uncommitted:  # other members, or added partitions, may wait for this commit
                 await self._commit()
             return True
         await self._commit()
@@ -368,28 +366,28 @@ class Consumer(OfThisProcess):
         return await heirs.may_inherit(member, self._committed, group, self._info, self._patience_ends_s, timeout_s)
 
     def each(self, batch: pa.RecordBatch) -> Iterator[Message]:
-        """The messages of what was taken, one in hand at a time; on any thread."""
+        """Yield the messages of a taken batch, one in hand at a time; may run on any thread."""
         number = self._number(batch)
         epoch = self._epoch(number)
         era = self._joined[1]
         for message in batches.messages_of(batch, number):
             if self._member is not None and self._member.era != era:
-                return  # another member may be at it by now
+                return  # another member may be reading them now
             self._progress.finish()
             self._progress.handed(number, Mark(message.offset + 1, epoch))
             yield message
 
     @property
     def is_due(self) -> bool:
-        """Whether a checkpoint is to be made."""
+        """True if a periodic commit is due."""
         return self._progress.is_due(time.monotonic())
 
     async def commit(self, offsets: Mapping[int, int] | None = None) -> None:
-        """Commit now, with what is in hand; or `offsets`, each that of the next message, by partition.
+        """Commit now, including the message in hand; or `offsets`: by partition, the offset of the next message.
 
-        Returns when a failover cannot lose it. TimedOut, Unavailable: it may or may not be committed. MemberFenced:
-        another member of the group may have it by now, and nothing is committed. OffsetOutOfRange: the log does not
-        hold so much, and nothing is committed.
+        Returns when a failover cannot lose the commit. TimedOut, Unavailable: it may or may not be committed.
+        MemberFenced: another member of the group may own the partition now; nothing is committed. OffsetOutOfRange: the
+        log does not hold that offset; nothing is committed.
         """
         await self.open()
         if offsets is None:
@@ -405,7 +403,7 @@ class Consumer(OfThisProcess):
         await self._commit_or_fail()
 
     async def close(self) -> None:
-        """Commit, with what is in hand, and end. Twice is fine."""
+        """Commit, including the message in hand, and close. May be called twice."""
         await self._end(is_done=True)
 
     async def _end(self, *, is_done: bool) -> None:
@@ -423,7 +421,7 @@ class Consumer(OfThisProcess):
             await self._stop()
 
     async def _stop(self) -> None:
-        """Give back what is open, and leave the group."""
+        """Stop reading and leave the group."""
         news, self._news = self._news, None
         if news is not None:
             news.cancel()
@@ -435,7 +433,10 @@ class Consumer(OfThisProcess):
             await member.leave()
 
     async def _next_answer(self) -> Iterator[pa.RecordBatch] | None:
-        """What comes next; None: nothing, or the member has news. A checkpoint that falls due meanwhile is made."""
+        """Wait for the next batches; None at the end of the log, an empty iterator if the member's state changed.
+
+        Makes checkpoints that fall due meanwhile.
+        """
         if self._answer is None and self._reader is not None:
             self._answer = asyncio.create_task(self._reader.next_batches())
         if self._news is None and self._member is not None:
@@ -456,7 +457,7 @@ class Consumer(OfThisProcess):
             await self._commit()
 
     async def _commit(self) -> None:
-        """Commit what is done. A member that has lost it finds others there: what it did is done again by them."""
+        """Commit processed offsets. A fenced member forgets its positions: other members read those messages again."""
         try:
             await self._commit_or_fail()
         except MemberFenced:

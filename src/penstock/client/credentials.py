@@ -1,4 +1,4 @@
-"""Which credentials a client shows: what it was given, else what the environment says, else none.
+"""Select the client's credentials: an argument, else the environment, else none.
 
 | given by                              | is                                                             |
 |---------------------------------------|----------------------------------------------------------------|
@@ -7,9 +7,10 @@
 | `PENSTOCK_TOKEN`                      | a token                                                        |
 | `PENSTOCK_USER` and `PENSTOCK_PASSWORD` | a user and a password                                        |
 
-Rules: a file is read anew for each connection, so that what it holds can be changed while programs run. It holds one
-line: a token, an nkey seed, or USER:PASSWORD. One that others may read is refused. One that held some, and does not, is
-being written. What is given in the place of a file and looks like one of these is in no error.
+Rules: the file is read again for each connection, so credentials can be rotated while programs run. It holds one line:
+a token, an nkey seed, or USER:PASSWORD. A file readable by others is refused. A file that held credentials before and
+is invalid now counts as being rewritten (a transient error). An argument that looks like a secret instead of a file
+name is never repeated in an error.
 """
 
 from __future__ import annotations
@@ -32,20 +33,20 @@ TOKEN_VARIABLE = "PENSTOCK_TOKEN"
 USER_VARIABLE, PASSWORD_VARIABLE = "PENSTOCK_USER", "PENSTOCK_PASSWORD"
 VARIABLES = (FILE_VARIABLE, TOKEN_VARIABLE, USER_VARIABLE, PASSWORD_VARIABLE)
 
-_SECRET = re.compile(rf"{TOKEN_PREFIX}|:|\n|S[A-Z][A-Z2-7]{{20}}")  # a file's name seldom has any of these
+_SECRET = re.compile(rf"{TOKEN_PREFIX}|:|\n|S[A-Z][A-Z2-7]{{20}}")  # patterns of secrets, which file names seldom match
 
 Given = Credentials | str | os.PathLike[str] | None
 Show = Callable[[], Credentials | None]
 
 
 def credentials_of(given: Given, environment: Mapping[str, str] = os.environ) -> Show:
-    """What gives the credentials for one connection. ValueError: they are none.
+    """Return a function that gives the credentials for one connection. ValueError: invalid credentials.
 
-    When it is called: OperationalError, they cannot be read; Unavailable, they could be before.
+    The function raises OperationalError if they cannot be read; Unavailable if they could be read before.
     """
     if isinstance(given, Credentials):
         return lambda: given
-    passed: object = given  # of callers who do not check types, too
+    passed: object = given  # callers without a type checker may pass anything
     if passed is not None and not isinstance(passed, str | os.PathLike):
         text = "give a file's name, or penstock.Credentials.token(…), .password(USER, PASSWORD) or .nkey(…)"
         raise TypeError(f"credentials is {a_kind(passed)}; {text}")
@@ -68,7 +69,7 @@ def credentials_of(given: Given, environment: Mapping[str, str] = os.environ) ->
 
 
 def file_failure(file: Path, error: Exception) -> str:
-    """What to say of a file of credentials that cannot be read, or of what was given in its place."""
+    """Return the error text for a credentials file that cannot be read; it never repeats what may be a secret."""
     if _SECRET.search(str(file)) is None:
         return f"cannot read the credentials in {file}: {getattr(error, 'strerror', None) or error}"
     return (
@@ -79,7 +80,7 @@ def file_failure(file: Path, error: Exception) -> str:
 
 
 class _File:
-    """Reads it each time; what was made of the same text is used again, with what was computed of it."""
+    """Reads the file on each call; unchanged text reuses the parsed object and its cached computations."""
 
     def __init__(self, file: Path, *, may_be_open: bool) -> None:
         self._file = file.expanduser()

@@ -1,7 +1,7 @@
-"""Every error code: what it means, whether an append that is so refused was stored, what the client does with it.
+"""Every error code: meaning, whether a refused append was stored, and the client's handling.
 
-Rules: this table is the only place where that stands. `attempts` takes its sets of codes from it, and the page
-docs/reference/errors.md is made of it. A code that this client does not know (of a newer broker) is told its caller.
+Rules: this table is the single source of that information. `attempts` derives its sets of codes from it, and the page
+docs/reference/errors.md is generated from it. A code unknown to this client (from a newer broker) goes to the caller.
 """
 
 from __future__ import annotations
@@ -13,44 +13,48 @@ from penstock.base.errors import ErrorCode as Code
 
 
 class Stored(Enum):
-    """Whether an append, a publish or another change that is refused with a code was done."""
+    """The effect of a refused append, publish or other change: executed or not."""
 
     NO = "no"
     PERHAPS = "perhaps, at once or later"
     YES = "yes"
-    NOT_TOLD = "–"  # only what changes nothing is so refused
+    NOT_TOLD = "–"  # only requests that change nothing get such a code
 
 
 class Handling(Enum):
-    """What the client does before its caller hears of it."""
+    """The client's reaction before its caller sees the error."""
 
-    REPEATS = "repeats it until the time-out"
-    REPEATS_IF_HARMLESS = "repeats it until the time-out, unless doing it twice does harm: an append without a producer"
-    ASKS_LEADER = "asks who leads, and repeats it where another broker does"
-    ASKS_OTHERS = "asks another broker, or another replica, where one can answer"
-    WAITS = "waits as long as the broker says, and repeats it"
-    LOGS_IN = "logs in anew, once"
+    REPEATS = "retries until the time-out"
+    REPEATS_IF_HARMLESS = (
+        "retries until the time-out if the request is idempotent: all but an append without a producer"
+    )
+    ASKS_LEADER = "asks for the leader, and retries if another broker leads"
+    ASKS_OTHERS = "asks another broker, or another replica, if one can answer"
+    WAITS = "waits as long as the broker says, then retries"
+    LOGS_IN = "logs in again, once"
     TELLS = "–"
 
 
 class Told(NamedTuple):
-    """What a reader of the page learns of one code."""
+    """One row of the page."""
 
     meaning: str
     stored: Stored
     handling: Handling
-    advice: str  # when the caller hears of it
+    advice: str  # shown if the caller sees the error
 
 
 _NO, _PERHAPS, _YES, _NONE = Stored
 _REPEATS, _IF_HARMLESS, _LEADER, _OTHERS, _WAITS, _LOGS_IN, _TELLS = Handling
 _CORRECT = "no: correct the call"
 _LATER = "yes, later"
-_BROKERS = "only brokers tell each other"
+_BROKERS = "used only between brokers"
 
 ERROR_CODES: dict[Code, Told] = {
     # The connection
-    Code.BAD_FRAME: Told("a frame is malformed; the connection is closed", _NO, _TELLS, "no: something else listens"),
+    Code.BAD_FRAME: Told(
+        "a frame is malformed; the connection is closed", _NO, _TELLS, "no: something else than a broker listens there"
+    ),
     Code.DAMAGED_FRAME: Told(
         "a frame was damaged on its way; the connection is closed", _PERHAPS, _IF_HARMLESS, _LATER
     ),
@@ -58,12 +62,16 @@ ERROR_CODES: dict[Code, Told] = {
     Code.BAD_REQUEST: Told("a field is wrong; the message names it", _NO, _TELLS, _CORRECT),
     Code.UNSUPPORTED_VERSION: Told("the broker is older than this call", _NO, _TELLS, "no: update the broker"),
     Code.TLS_REQUIRED: Told("the connection is plain, and the broker speaks TLS", _NO, _TELLS, "no: give tls="),
-    Code.CERTIFICATE_REFUSED: Told("there is no certificate, or not one for this", _NO, _TELLS, "no: give another"),
+    Code.CERTIFICATE_REFUSED: Told(
+        "the client certificate is missing or not valid here", _NO, _TELLS, "no: give another"
+    ),
     Code.CLUSTER_MISMATCH: Told("the broker belongs to another cluster", _NO, _OTHERS, "no: connect anew"),
-    # Who asks
-    Code.UNAUTHENTICATED: Told("nobody has logged in, or the login is not valid any more", _NO, _LOGS_IN, "no: log in"),
+    # Authentication and permissions
+    Code.UNAUTHENTICATED: Told(
+        "the connection has not logged in, or the login is no longer valid", _NO, _LOGS_IN, "no: log in"
+    ),
     Code.NOT_AUTHORIZED: Told("no rule allows it; `details`: `user`, `operation`", _NO, _TELLS, "no: add a rule"),
-    Code.THROTTLED: Told("over a rate; `details`: `throttle_ms`", _NO, _WAITS, "yes, after `throttle_ms`"),
+    Code.THROTTLED: Told("a rate limit is exceeded; `details`: `throttle_ms`", _NO, _WAITS, "yes, after `throttle_ms`"),
     Code.QUOTA_EXCEEDED: Told(
         "the user has as many streams as it may; `details`: `user`, `streams`, `streams_max`",
         _NO,
@@ -71,20 +79,22 @@ ERROR_CODES: dict[Code, Told] = {
         "no: delete one, or raise the limit",
     ),
     Code.USER_NOT_FOUND: Told("no user has that name", _NO, _TELLS, _CORRECT),
-    Code.USER_EXISTS: Told("a user of that name is there", _NO, _TELLS, _CORRECT),
+    Code.USER_EXISTS: Told("a user of that name exists", _NO, _TELLS, _CORRECT),
     # Streams
     Code.STREAM_NOT_FOUND: Told("no stream has that name, or stores that subject", _NO, _TELLS, _CORRECT),
     Code.STREAM_EXISTS: Told("a stream of that name has another subject or config", _NO, _TELLS, _CORRECT),
-    Code.STREAM_CHANGED: Told("the stream was deleted, and perhaps made again", _NO, _LEADER, "no: it is another one"),
+    Code.STREAM_CHANGED: Told("the stream was deleted, and perhaps recreated", _NO, _LEADER, "no: it is another one"),
     Code.INVALID_CONFIG: Told("the config cannot work; the message lists every mistake", _NO, _TELLS, _CORRECT),
     Code.READ_ONLY: Told(
-        "the log is damaged, or the stream is paused, read-only or sealed", _NO, _TELLS, "once it is not"
+        "the log is corrupted, or the stream is paused, read-only or sealed", _NO, _TELLS, "once it is not"
     ),
     Code.NO_ENCRYPTION_KEY: Told(
         "a broker lacks the key of an encrypted stream; `details`: `key_id`", _NO, _OTHERS, "once it has the key"
     ),
     Code.NATS_UNAVAILABLE: Told("a broker is not connected to NATS: it cannot subscribe", _NO, _TELLS, _LATER),
-    Code.NATS_REFUSED: Told("NATS does not let a broker subscribe", _NO, _TELLS, "once its NATS user may"),
+    Code.NATS_REFUSED: Told(
+        "NATS does not let a broker subscribe", _NO, _TELLS, "once its NATS user has the permission"
+    ),
     Code.CHANGE_REFUSED: Told(
         "the change is not safe, or not safe now; the message says why", _NO, _TELLS, "perhaps later"
     ),
@@ -93,20 +103,22 @@ ERROR_CODES: dict[Code, Told] = {
         "the log does not hold that offset; `details`: `log_start`, `committed_end`", _NO, _LEADER, _CORRECT
     ),
     Code.LOG_TRUNCATED: Told(
-        "what was read is not in the log any more: it was cut, or began anew; `details`: `end_offset`",
+        "rows already read are no longer in the log: it was truncated, or began anew; `details`: `end_offset`",
         _NO,
         _LEADER,
         "from `end_offset`",
     ),
     Code.MESSAGE_NOT_FOUND: Told("no message has that offset, key or subject", _NONE, _TELLS, "once there is one"),
-    Code.CORRUPT_RANGE: Told("what this replica stores there is damaged", _NONE, _OTHERS, "once it is repaired"),
+    Code.CORRUPT_RANGE: Told(
+        "the data stored there by this replica are corrupted", _NONE, _OTHERS, "once it is repaired"
+    ),
     Code.TOO_STALE: Told("this replica may lack more than the reader allows", _NONE, _OTHERS, _LATER),
     # Appending
     Code.CORRUPT_BATCH: Told("the rows fail a check", _NO, _TELLS, _CORRECT),
     Code.KEY_ELSEWHERE: Told("another partition has that key; `details`: `partition`", _NO, _TELLS, "there"),
     Code.KEY_MOVING: Told("the key moves to an added partition, which begins in a moment", _NO, _REPEATS, _LATER),
-    Code.NOT_ENOUGH_REPLICAS: Told("too few replicas are in sync, or too few brokers are there", _NO, _TELLS, _LATER),
-    Code.OVERLOADED: Told("the broker is over a limit now", _NO, _OTHERS, _LATER),
+    Code.NOT_ENOUGH_REPLICAS: Told("too few replicas are in sync, or too few brokers are live", _NO, _TELLS, _LATER),
+    Code.OVERLOADED: Told("a limit of the broker is exceeded now", _NO, _OTHERS, _LATER),
     Code.STORAGE_FAILED: Told(
         "a disk of the broker failed, is full, or gives no more descriptors",
         _NO,
@@ -114,30 +126,30 @@ ERROR_CODES: dict[Code, Told] = {
         "yes, if `details` do not have `outcome_unknown` as `reason`: then an append may be stored",
     ),
     Code.OUTCOME_UNKNOWN: Told("the `reason` in the `details` of another code", _PERHAPS, _TELLS, "as that code says"),
-    Code.PRODUCER_FENCED: Told("a producer of that id has begun in a higher epoch", _NO, _TELLS, "no: end"),
+    Code.PRODUCER_FENCED: Told("a producer with that id has a higher epoch", _NO, _TELLS, "no: stop"),
     Code.OUT_OF_SEQUENCE: Told("a batch of that producer is missing before this one", _NO, _TELLS, "no: begin anew"),
     Code.ALREADY_APPENDED: Told("that batch is stored, so long ago that its offsets are not known", _YES, _TELLS, "no"),
     Code.UNKNOWN_PRODUCER: Told("that producer has appended nothing for ten minutes", _NO, _TELLS, "in a higher epoch"),
-    Code.RUN_UNFINISHED: Told("an earlier batch of the query is not published to its end", _NO, _TELLS, "once it is"),
-    Code.STAGED_LOST: Told("what was staged is not there any more", _NO, _TELLS, "stage it again"),
+    Code.RUN_UNFINISHED: Told("an earlier batch of the query is only partly published", _NO, _TELLS, "once it is"),
+    Code.STAGED_LOST: Told("the staged rows no longer exist", _NO, _TELLS, "stage it again"),
     # Groups
     Code.UNKNOWN_MEMBER: Told("the group has no such member any more", _NO, _TELLS, "no: join again"),
     Code.FENCED_GENERATION: Told(
-        "another member of the group may have the partition by now", _NO, _TELLS, "no: join again"
+        "another member of the group may own the partition now", _NO, _TELLS, "no: join again"
     ),
     Code.GROUP_IN_USE: Told(
-        "the group has members: only they commit; `details`: `members`", _NO, _TELLS, "once it has none"
+        "the group has members: only they may commit; `details`: `members`", _NO, _TELLS, "once it has none"
     ),
-    # Who leads, and who is there
+    # Leadership and availability
     Code.NOT_LEADER: Told(
         "another broker leads; `details`: `leader`, `address`, `leader_epoch`, where it is known", _NO, _REPEATS, _LATER
     ),
-    Code.NOT_YET: Told("the broker, or this replica, does not know of it yet", _NO, _REPEATS, _LATER),
+    Code.NOT_YET: Told("the broker, or this replica, is not ready for the request yet", _NO, _REPEATS, _LATER),
     Code.STOPPING: Told("the broker is being stopped", _NO, _REPEATS, _LATER),
     Code.FENCED_EPOCH: Told(
-        "the leader that had it leads no more: another broker does", _PERHAPS, _IF_HARMLESS, "as after `timed_out`"
+        "the leader lost its leadership meanwhile: another broker leads", _PERHAPS, _IF_HARMLESS, "as after `timed_out`"
     ),
-    Code.UNKNOWN_EPOCH: Told("the broker has not heard of that leader epoch yet", _PERHAPS, _IF_HARMLESS, _LATER),
+    Code.UNKNOWN_EPOCH: Told("the broker does not know that leader epoch yet", _PERHAPS, _IF_HARMLESS, _LATER),
     Code.TIMED_OUT: Told(
         "the time-out passed",
         _PERHAPS,
@@ -145,9 +157,9 @@ ERROR_CODES: dict[Code, Told] = {
         "a read, yes. An append may still be stored, behind newer ones: read first whether it is there, or use a "
         "producer, whose appends can be repeated",
     ),
-    Code.BROKER_UNAVAILABLE: Told("a broker that is needed is not there", _PERHAPS, _IF_HARMLESS, _LATER),
+    Code.BROKER_UNAVAILABLE: Told("a broker that is needed is not available", _PERHAPS, _IF_HARMLESS, _LATER),
     Code.NOT_METADATA_LEADER: Told("no metadata leader is known, or another one leads", _PERHAPS, _IF_HARMLESS, _LATER),
-    Code.INTERNAL: Told("the broker made a mistake; its log says which", _PERHAPS, _OTHERS, "report it"),
+    Code.INTERNAL: Told("an internal error (bug) of the broker; see its log", _PERHAPS, _OTHERS, "report it"),
     Code.STALE_INCARNATION: Told(_BROKERS, _NONE, _TELLS, "–"),
     Code.UNKNOWN_SESSION: Told(_BROKERS, _NONE, _TELLS, "–"),
     Code.VERSION_CONFLICT: Told("it has changed meanwhile", _NO, _TELLS, "yes, with what is there now"),
@@ -155,7 +167,7 @@ ERROR_CODES: dict[Code, Told] = {
 
 
 def codes(*handlings: Handling) -> frozenset[Code]:
-    """The codes that are handled in one of these ways."""
+    """Return the codes with one of these handlings."""
     return frozenset(code for code, told in ERROR_CODES.items() if told.handling in handlings)
 
 
@@ -163,6 +175,6 @@ DID_NOTHING = codes(Handling.REPEATS)
 AGAIN = codes(Handling.REPEATS, Handling.REPEATS_IF_HARMLESS)
 IF_LEADER = codes(Handling.ASKS_LEADER)
 OF_ONE_BROKER = codes(Handling.ASKS_OTHERS)
-"""What a broker says of itself: it cannot, and another one perhaps can."""
+"""Errors that concern one broker only: another one may be able to answer."""
 IN_DOUBT = frozenset(code for code, told in ERROR_CODES.items() if told.stored is Stored.PERHAPS)
-"""After these it may be done, at once or later."""
+"""After these errors the request may still be executed, now or later."""

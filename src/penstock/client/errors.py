@@ -1,33 +1,33 @@
-"""What a caller can catch, by name.
+"""The exceptions that a caller can catch.
 
 | raised                | when                                                                        |
 |-----------------------|-----------------------------------------------------------------------------|
-| `RemoteError`         | base of all refusals; `code` is stable, `details` are its numbers             |
-| `StreamNotFound`      | no stream of that name, or none that stores the subject                      |
-| `StreamExists`        | a stream of that name is there with another subject or config                |
-| `StreamChanged`       | the stream was deleted (and perhaps made again) while it was being used       |
-| `InvalidConfig`       | a stream config that cannot work                                             |
+| `RemoteError`         | base of all refusals; `code` is stable, `details` has the numbers             |
+| `StreamNotFound`      | no stream has that name, or stores the subject                               |
+| `StreamExists`        | a stream of that name exists with another subject or config                  |
+| `StreamChanged`       | the stream was deleted (and perhaps recreated) while it was in use            |
+| `InvalidConfig`       | an invalid stream config                                                     |
 | `OffsetOutOfRange`    | below `log_start` or beyond `committed_end`; `details` has both                |
-| `LogTruncated`        | rows that were read are not in the log any more: it was cut, or began anew     |
+| `LogTruncated`        | rows already read are no longer in the log: it was truncated, or began anew    |
 | `MessageNotFound`     | no message at that offset, of that key, on that subject                       |
-| `GroupInUse`          | the group has members: only they commit                                      |
-| `MemberFenced`        | a member of a group lost what it was about to commit for                     |
-| `CorruptRange`        | what is stored there is damaged                                              |
-| `ReadOnly`            | it takes no messages: damaged, paused, read-only or sealed                   |
-| `Overloaded`          | over the broker's limits now; try again later                                |
-| `NotEnoughReplicas`   | too few brokers are there, or in sync; nothing was stored                     |
-| `StorageFailed`       | the broker's disk refused it                                                 |
-| `StagedLost`          | what was to be published is not staged any more; nothing was published        |
-| `Unauthenticated`     | nobody has proved who asks: no credentials, wrong ones, or they count no more  |
-| `NotAuthorized`       | who asks may not do that; `details` says what: `operation`                    |
+| `GroupInUse`          | the group has members; only they may commit                                  |
+| `MemberFenced`        | a group member lost the partition for which it commits                        |
+| `CorruptRange`        | the stored data there are corrupted                                          |
+| `ReadOnly`            | it accepts no messages: corrupted, paused, read-only or sealed               |
+| `Overloaded`          | a limit of the broker is exceeded now; try again later                        |
+| `NotEnoughReplicas`   | too few brokers, or in-sync replicas; nothing was stored                      |
+| `StorageFailed`       | the broker's disk failed or is full                                          |
+| `StagedLost`          | the rows to publish are no longer staged; nothing was published               |
+| `Unauthenticated`     | no credentials, wrong credentials, or a login that is no longer valid          |
+| `NotAuthorized`       | the user has no permission; `details` has the `operation`                     |
 | `TimedOut`            | the call's time-out passed; also a `TimeoutError`                             |
-| `OperationalError`    | base of what the environment did                                             |
+| `OperationalError`    | base of failures of the environment                                          |
 | `Unavailable`         | no broker (or NATS) could be reached; also a `ConnectionError`                |
 | `OutcomeUnknown`      | the connection broke after an append was sent: it may be stored or not; of a   |
-|                       | producer: its time-out passed, or it was forgotten meanwhile                  |
-| `CorruptionError`     | bytes that came from the broker fail their check                             |
+|                       | producer: its time-out passed, or the leader forgot it meanwhile              |
+| `CorruptionError`     | bytes received from the broker fail their check                              |
 
-The names say what happened, without a suffix, as they are read after `except penstock.`.
+The names have no `Error` suffix, because they are read after `except penstock.`.
 """
 
 from __future__ import annotations
@@ -38,84 +38,83 @@ from penstock.base.errors import ErrorCode, OperationalError, RemoteError
 
 
 class StreamNotFound(RemoteError, LookupError):  # noqa: N818
-    """No stream of that name, or none that stores the subject."""
+    """No stream has that name, or stores the subject."""
 
 
 class StreamExists(RemoteError):  # noqa: N818
-    """A stream of that name is there with another subject or config."""
+    """A stream of that name exists with another subject or config."""
 
 
 class StreamChanged(RemoteError):  # noqa: N818
-    """The stream was deleted, and perhaps made again, while it was being used."""
+    """The stream was deleted, and perhaps recreated, while it was in use."""
 
 
 class InvalidConfig(RemoteError, ValueError):  # noqa: N818
-    """A stream config that cannot work; the message lists every mistake."""
+    """The stream config is invalid; the message lists every mistake."""
 
 
 class OffsetOutOfRange(RemoteError, LookupError):  # noqa: N818
-    """The log holds no such offset; `details` has `log_start` and `committed_end`."""
+    """The log does not hold this offset; `details` has `log_start` and `committed_end`."""
 
 
 class LogTruncated(RemoteError):  # noqa: N818
-    """What was read (or was about to be) is not in the log any more.
+    """Rows that were read, or about to be read, are no longer in the log.
 
-    The log was cut (durability `os` and a power loss, a data directory put back from a copy) or began anew (a memory
-    stream after a restart of its broker); perhaps other messages have the same offsets by now. `details` has:
-    `offset`, where the reader was; `end_offset`, up to which what it read agrees with the log; `log_start` and
-    `committed_end`, what the log holds now.
-
-    Drop whatever was made of the rows from `end_offset` on, then read again from there (from EARLIEST, if
-    `end_offset` is below `log_start`).
+    The log was truncated (durability `os` and a power loss, a data directory restored from a copy) or began anew (a
+    memory stream after a restart of its broker); other messages may have the same offsets now. `details` has: `offset`,
+    the reader's position; `end_offset`, up to which the rows read agree with the log; `log_start` and `committed_end`,
+    the log's current range.
+    Discard everything derived from rows from `end_offset` on, then read again from there (from EARLIEST if `end_offset`
+    is below `log_start`).
     """
 
 
 class Unauthenticated(RemoteError, PermissionError):  # noqa: N818
-    """Nobody has proved who asks: there are no credentials, they are wrong, or they count no more."""
+    """The client is not authenticated: no credentials, wrong credentials, or a login that is no longer valid."""
 
 
 class NotAuthorized(RemoteError, PermissionError):  # noqa: N818
-    """Who asks may not do that: no rule allows it. Nothing was done."""
+    """The user has no permission: no rule allows the operation. Nothing was done."""
 
 
 class MessageNotFound(RemoteError, LookupError):  # noqa: N818
-    """No message at that offset, of that key, or on that subject."""
+    """No message has that offset, that key, or that subject."""
 
 
 class GroupInUse(RemoteError):  # noqa: N818
-    """The group has members, and only they commit; `details` has how many `members`."""
+    """The group has members, and only they may commit; `details` has their number, `members`."""
 
 
 class MemberFenced(RemoteError):  # noqa: N818
-    """A member of a group was taken for gone, or lost a partition: another one may have it. Nothing was committed."""
+    """A group member was declared dead or lost a partition, which another may own now. Nothing was committed."""
 
 
 class CorruptRange(RemoteError):  # noqa: N818
-    """What is stored there is damaged; nothing was deleted."""
+    """The stored data there are corrupted; nothing was deleted."""
 
 
 class ReadOnly(RemoteError):  # noqa: N818
-    """It takes no messages: its log is damaged, or the stream is paused, read-only or sealed."""
+    """The stream accepts no messages: its log is corrupted, or it is paused, read-only or sealed."""
 
 
 class Overloaded(RemoteError):  # noqa: N818
-    """Over the broker's limits now; try again later."""
+    """A limit of the broker is exceeded now; try again later."""
 
 
 class NotEnoughReplicas(RemoteError):  # noqa: N818
-    """Too few brokers are there, or in sync; nothing was stored."""
+    """Too few brokers, or too few in-sync replicas; nothing was stored."""
 
 
 class StagedLost(RemoteError):  # noqa: N818
-    """What was staged is not there any more, or other rows are: nothing was published; stage them again."""
+    """The staged rows are gone or were replaced by other rows; nothing was published. Stage them again."""
 
 
 class StorageFailed(RemoteError):  # noqa: N818
-    """The broker's disk refused it."""
+    """The broker's disk failed or is full."""
 
 
 class TimedOut(RemoteError, TimeoutError):  # noqa: N818
-    """The call's time-out passed. What was asked may still happen."""
+    """The call's time-out passed. The request may still be executed."""
 
     def __init__(self, message: str, **details: Any) -> None:
         super().__init__(ErrorCode.TIMED_OUT, message, **details)
@@ -126,9 +125,9 @@ class Unavailable(OperationalError, ConnectionError):  # noqa: N818
 
 
 class OutcomeUnknown(OperationalError):  # noqa: N818
-    """The connection broke after an append was sent, or a producer heard nothing in time.
+    """The connection broke after an append was sent, or a producer got no answer in time.
 
-    `appended` lists what was confirmed before.
+    `appended` lists the results confirmed before.
     """
 
     def __init__(self, message: str) -> None:
@@ -159,7 +158,7 @@ _BY_CODE: dict[str, type[RemoteError]] = {
 
 
 def specific(error: RemoteError) -> RemoteError:
-    """The same error as the class that its code has here; a code without one stays a plain RemoteError."""
+    """Return the error as the class of its code; a code without a class stays a plain RemoteError."""
     if type(error) is not RemoteError:
         return error
     if error.code == ErrorCode.TIMED_OUT:

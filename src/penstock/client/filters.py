@@ -1,8 +1,8 @@
-"""Which messages of what was read are wanted: by key, subject and headers.
+"""Filter messages by key, subject and headers.
 
-Rules: a whole batch is looked at at once, by Arrow; no header block is parsed row by row. What is wanted is what
-`Message` says: its key, its subject, and the values of its headers, without the spaces around them. What is not wanted
-is dropped here; the broker leaves out what is on other subjects, where that costs less than to send it.
+Rules: Arrow filters a whole batch at once; header blocks are not parsed row by row. The filter sees the values of
+`Message`: key, subject, and header values without surrounding spaces. Other rows are dropped here; the broker also
+leaves out rows on other subjects if that is cheaper than sending them.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 
 class Filter:
-    """Messages with this `key`, on subjects that match `subject`, with these `headers`: all of it, where given.
+    """Matches messages that have this `key`, a subject that matches `subject`, and these `headers`, as far as given.
 
-    Of several patterns in `subject` one is enough. Of `headers` a value of None means any value; of a header that is
-    there several times one is enough. ValueError for a subject or a header that no message can have.
+    One matching pattern of several in `subject` is enough. In `headers` the value None means any value; one matching
+    value of a repeated header is enough. ValueError: a subject or a header that no message can have.
     """
 
     __slots__ = ("_headers", "_key", "_patterns", "_subjects")
@@ -45,7 +45,7 @@ class Filter:
             if (mistake := subject_mistake(one, wildcards=True)) is not None:
                 raise ValueError(mistake)
         if subjects == ():
-            raise ValueError("the subjects are none at all: leave them out for messages on any")
+            raise ValueError("the list of subjects is empty; leave it out to match any subject")
         if not isinstance(key, bytes | str | None):
             raise TypeError(f"the key is {a_kind(key)}; give bytes or str")
         if not isinstance(headers, Mapping | None):
@@ -57,16 +57,16 @@ class Filter:
 
     @property
     def subjects(self) -> tuple[str, ...] | None:
-        """What the broker is told of it: rows on other subjects are not wanted. None: it cannot leave out any."""
+        """Subject patterns to send to the broker, which may leave out other rows; None: it cannot filter."""
         return None if self._subjects is None or len(self._subjects) > limits.FETCH_SUBJECTS_MAX else self._subjects
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """What `rows` looks at beside the subject."""
+        """Columns that `rows` needs besides the subject."""
         return (*(("key",) if self._key is not None else ()), *(("headers",) if self._headers else ()))
 
     def rows(self, batch: pa.RecordBatch, *, is_on_subject: bool = False) -> pa.RecordBatch:
-        """Those rows of a batch with the log's columns; perhaps none. `is_on_subject`: all rows are, as was asked."""
+        """Return the matching rows of a batch, possibly none. `is_on_subject`: the broker has filtered by subject."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
@@ -80,7 +80,7 @@ class Filter:
 
 
 def _pattern(name: str, value: str | None) -> bytes:
-    """A line of a header block, which is no text but bytes: for RE2, which takes them so."""
+    """Return an RE2 pattern for one header line, as bytes, since header blocks are not text."""
     check_header_name(name)
     begin = b"\r\n" + re.escape(name.encode()) + b":"
     if value is None:

@@ -1,4 +1,4 @@
-"""One message, by its place or the latest of its kind."""
+"""Read one message: by offset, or the latest of a key or subject."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from penstock.messages import GetRequest, GetResponse
 async def get(
     link: Link, streams: NamedStreams, stream: StreamName, which: dict[str, Any], partition: int, timeout_s: float
 ) -> Message:
-    """The message with that `offset`, or the latest with that `key` or `subject`: as `which` says."""
+    """Return the message with that `offset`, or the latest with that `key` or `subject`, as given in `which`."""
 
     async def ask(stream_id: StreamId) -> Message:
         request = GetRequest(stream_id=stream_id, partition=PartitionId(whole_number("partition", partition)), **which)
@@ -40,9 +40,9 @@ async def last(
     partition: int | None,
     timeout_s: float,
 ) -> Message:
-    """The latest with that `key` or `subject`, in one partition; None: in any of the stream's.
+    """Return the latest message of a `key` or `subject`, in one partition; `partition` None: in all of the stream.
 
-    Where keys have moved, those in a newer partition are later; else the time of the messages tells.
+    If keys have moved, messages in newer partitions are later; otherwise the timestamps decide.
     """
     info = await streams.now(stream, timeout_s)
     if partition is not None or len(info.partitions) <= 1:

@@ -1,4 +1,4 @@
-"""Groups as people ask for them: which there are, where they are, and how far behind; set elsewhere, forgotten."""
+"""Consumer groups: list them, read their committed offsets and lag, commit, reset and delete offsets."""
 
 from __future__ import annotations
 
@@ -19,46 +19,46 @@ from penstock.messages import CommittedOffset, GroupStream, ListOffsetsResponse,
 
 
 class Group(NamedTuple):
-    """A group that has committed offsets in a stream."""
+    """A consumer group with committed offsets in a stream."""
 
     group: str
-    stream: str | None  # None: it was deleted, and what was committed in it is about to go
+    stream: str | None  # None: the stream was deleted, and its offsets will be deleted soon
     stream_id: int
-    partitions: int  # of how many there are offsets
-    members: int  # consumers that share them now, as far as their coordinator knows
+    partitions: int  # number of partitions with committed offsets
+    members: int  # consumers that share them now, according to their coordinator
 
 
 class GroupOffset(NamedTuple):
-    """Where a group is in a partition, beside what the partition holds."""
+    """A group's committed offset in a partition, and the partition's range."""
 
     partition: int
     offset: int | None  # of the next message; None: nothing is committed
     committed: datetime | None
     log_start: int
     committed_end: int
-    member: str | None = None  # who reads it, or is to; None: nobody, as far as their coordinator knows
+    member: str | None = None  # the consumer to which it is assigned; None: none known to the coordinator
 
     @property
     def lag(self) -> int:
-        """How many messages it has before it, as offsets count them; without an offset all there are."""
+        """Consumer lag: offsets from the committed offset to `committed_end`; without an offset from `log_start`."""
         return max(0, self.committed_end - max(self.log_start, self.offset or 0))
 
 
 class Groups:
-    """`client.groups`: which groups there are, and where they are."""
+    """`client.groups`: consumer groups and their committed offsets."""
 
     def __init__(self, positions: Positions) -> None:
         self._positions = positions
 
     async def all(self, *, timeout: float = 10.0) -> list[Group]:
-        """All groups and the streams in which they have committed offsets, in their order."""
+        """Return all groups and the streams in which they have committed offsets, in order."""
         found = await self._positions.all(timeout)
         infos = await self._positions.streams.all(timeout) if found else []
         names = {info.stream_id: info.name for info in infos}
         return sorted(_named(found, names), key=lambda one: (one.group, one.stream or "", one.stream_id))
 
     async def offsets(self, group: str, stream: StreamName, *, timeout: float = 10.0) -> list[GroupOffset]:
-        """Where a group is in each partition of a stream, and how far behind. StreamNotFound."""
+        """Return the group's committed offset and lag in each partition of a stream. StreamNotFound."""
         check_group(group)
         info = await self._positions.streams.now(stream, timeout)
         found = await self._positions.look(group, info.stream_id, timeout)
@@ -72,9 +72,10 @@ class Groups:
     async def commit(
         self, group: str, stream: StreamName, offsets: Mapping[int, int], *, timeout: float = 10.0
     ) -> None:
-        """Say where a group is, in some partitions: the offset of the next message of each, all or none.
+        """Commit offsets for a group in some partitions, all or none: by partition, the offset of the next message.
 
-        For who keeps his position elsewhere, and wants it seen here. StreamNotFound, GroupInUse (it has members).
+        Meant for programs that keep their positions elsewhere and want them visible here. StreamNotFound, GroupInUse
+        (the group has members).
         """
         check_group(group)
         info = await self._positions.streams.now(stream, timeout)
@@ -95,10 +96,10 @@ class Groups:
         dry_run: bool = False,
         timeout: float = 10.0,
     ) -> list[GroupOffset]:
-        """Have a group go on at a place, in all partitions or in one; where that is. Stop its consumers before.
+        """Set a group's committed offsets to a position, in all partitions or in one. Stop its consumers first.
 
-        An offset needs a `partition` where there are several. `dry_run`: tell only where it would be.
-        StreamNotFound, OffsetOutOfRange, GroupInUse (it has members), with `dry_run`, too.
+        Returns the new offsets. An offset requires `partition` if the stream has several. `dry_run`: only return the
+        offsets. StreamNotFound, OffsetOutOfRange, GroupInUse (it has members; also with `dry_run`).
         """
         check_group(group)
         info = await self._positions.streams.now(stream, timeout)
@@ -116,7 +117,7 @@ class Groups:
         return [GroupOffset(number, at.offset, None, at.log_start, at.committed_end) for number, at in places.items()]
 
     async def delete(self, group: str, stream: StreamName | None = None, *, timeout: float = 10.0) -> list[Group]:
-        """Forget where a group is, in a stream or in all; what is forgotten. GroupInUse: it has members."""
+        """Delete a group's committed offsets, in a stream or in all; return the groups. GroupInUse: it has members."""
         check_group(group)
         wanted = None if stream is None else (await self._positions.streams.now(stream, timeout)).stream_id
         gone = []

@@ -1,6 +1,6 @@
-"""Waiting until there is more in some partitions: one long poll for all of them.
+"""Wait for new messages in several partitions: one long poll for all of them.
 
-Rules: it brings nothing, and promises nothing: whoever waited asks then. An error ends the wait, for he will meet it.
+Rules: this is only a wake-up hint: the caller fetches afterwards and sees any error there. An error ends the wait.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from penstock.client.link import Link
 from penstock.messages import FetchRequest, FetchResponse
 
 Ends = Mapping[tuple[int, int], int]
-"""(stream id, partition) → the offset at which something new would be."""
+"""(stream id, partition) → the offset of the next new message."""
 
 
 def wait_for_more(client: blocking.Client, ends: Ends, timeout: float) -> None:
     """Return once a message is committed at one of these offsets, or after `timeout` seconds."""
-    inner = client._client  # noqa: SLF001 (the same client's face)
+    inner = client._client  # noqa: SLF001 (the same client's asyncio API)
     client._thread.run(_wait(inner._link, ends, timeout))  # noqa: SLF001
 
 

@@ -1,7 +1,8 @@
-"""A member that has no partition and does not follow: how long it waits for one of a member that may be dead.
+"""Idle time-out of a group member without partitions and without `follow`: it may inherit those of a dead member.
 
-Rules: who is killed keeps what it has for its session. So "none is mine" is not "all is read": it waits for that long,
-and for the coordinator to hand over what falls free. Where nothing is left to read it ends at once.
+Rules: a killed member keeps its partitions until its session times out. So "no partition is assigned to me" does not
+mean "everything is read": an idle member waits for that time, and for the coordinator to reassign the partitions. If
+the group has no lag left, it ends at once.
 """
 
 from __future__ import annotations
@@ -17,14 +18,14 @@ from penstock.messages import StreamInfo
 
 
 def patience_ends_s(session_s: float) -> float:
-    """Until when who joins now waits: a session, and the heartbeat in which it hears what it was given since."""
+    """Return until when a member that joins now waits: one session, plus the heartbeat that brings its assignment."""
     return time.monotonic() + session_s * (1 + 2 / BEATS_PER_SESSION)
 
 
 async def may_inherit(
     member: Member, positions: Positions, group: str, info: StreamInfo, ends_s: float, timeout_s: float
 ) -> bool:
-    """Whether a settled member without partitions is given some; False: nothing is left, or others hold all."""
+    """Wait until a settled idle member gets partitions; return False if no lag is left or others own everything."""
     groups = Groups(positions)
     while _is_idle(member):
         left_s = ends_s - time.monotonic()
@@ -36,7 +37,7 @@ async def may_inherit(
             async with asyncio.timeout(min(left_s, member.calm_s)):
                 await member.changed.wait()
         if _is_idle(member):
-            member.changed.clear()  # else who waits for the next batch is to hear of it, too
+            member.changed.clear()  # otherwise the caller's next wait must still see the change
     return True
 
 

@@ -1,4 +1,4 @@
-"""Keyword arguments of calls, so that a type checker knows them by name.
+"""Keyword arguments of calls, for type checkers.
 
 A test compares the fields with those of `StreamConfig`.
 """
@@ -14,7 +14,7 @@ from penstock.client.values import Envelope
 
 
 class StreamChanges(TypedDict, total=False):
-    """What `alter_stream` can change; None: without limit."""
+    """The fields that `alter_stream` can change; None: no limit."""
 
     acks: Acks | Literal["reply", "envelope", "never"]
     durability: Durability | Literal["auto", "fsync", "os"]
@@ -41,7 +41,7 @@ class StreamChanges(TypedDict, total=False):
 
 
 class ConsumerOptions(TypedDict, total=False):
-    """Keyword arguments of `Client.consumer` beside where it begins."""
+    """The keyword arguments of `Client.consumer` besides stream, group, start and time-out."""
 
     partition: int | None
     follow: bool
@@ -53,7 +53,7 @@ class ConsumerOptions(TypedDict, total=False):
 
 
 class StreamOptions(StreamChanges, total=False):
-    """What `create_stream` takes beside name and subject."""
+    """The keyword arguments of `create_stream` besides name and subject."""
 
     storage: Storage | Literal["file", "memory"]
     encryption: Encryption | Literal["none", "aes-256-gcm"]
@@ -63,7 +63,7 @@ class StreamOptions(StreamChanges, total=False):
 
 
 class PublishOptions(TypedDict, total=False):
-    """What a publish takes beside its message and `ack`."""
+    """The keyword arguments of a publish besides subject, value and `ack`."""
 
     key: bytes | str | None
     headers: Mapping[str, str] | None

@@ -1,4 +1,4 @@
-"""The producers that the leaders of a stream know: who appends exactly once, and how far each has come."""
+"""List the idempotent producers that the leaders of a stream know, and the last sequence of each."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from penstock.messages import ListProducersRequest, ListProducersResponse, Strea
 
 
 class KnownProducer(NamedTuple):
-    """A producer that has appended to a partition in the last ten minutes."""
+    """A producer that appended to a partition within the last ten minutes."""
 
     partition: int
     producer_id: int
     epoch: int
-    last_sequence: int  # number of the last row that it has appended, counted from 0 in each epoch
-    last_offset: int  # where that row is
+    last_sequence: int  # sequence number of its last appended row, counted from 0 in each epoch
+    last_offset: int  # offset of that row
     last_append: datetime
 
 
 async def known_producers(link: Link, info: StreamInfo, partition: int | None, timeout_s: float) -> list[KnownProducer]:
-    """Those of all partitions, or of one; by partition and id. `timeout_s` bounds each answer."""
+    """Return the producers of all partitions, or of one, by partition and id. `timeout_s` bounds each answer."""
     numbers = [partition_number(info, partition)]
     if partition is None and len(info.partitions) > 1:
         numbers = [one.partition for one in info.partitions]

@@ -1,9 +1,9 @@
-"""What only leaders know of streams, and some replicas of themselves, put beside what the broker said that was asked.
+"""Complete stream information with what only partition leaders, and some replicas, know.
 
-Rules: any broker knows who leads a partition; what it holds is told by its leader, and how far the followers are by
-nobody else; how stale an observer may be, and why a replica is not in sync, it knows itself. All leaders are asked at
-once, then all observers and those that are not in sync, and none is waited for longer than LEADERS_ASK_S: of one that
-does not answer, what is not known stays None. What is wrong with the copy of the broker that was asked is kept.
+Rules: every broker knows the leader of each partition. Only the leader knows the partition's offsets and the progress
+of the followers; an observer (read replica) itself knows its staleness, and a replica itself knows why it is not in
+sync. All leaders are asked concurrently, then all observers and out-of-sync replicas, each for at most LEADERS_ASK_S;
+fields of those that do not answer stay None. Faults that the broker asked first reported of its own copy are kept.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from penstock.messages import (
 
 
 async def told_by_leaders(link: Link, streams: Sequence[StreamInfo], timeout_s: float) -> list[StreamInfo]:
-    """`streams`, in their order, with what the leaders of their partitions say. At most a page of metadata.
+    """Return `streams`, in order, completed with the answers of the leaders. At most one page of metadata.
 
-    When nobody listened is told by whoever led then: all who hold a replica are asked for that.
+    Gaps (times without a subscription) are known to whichever broker led then, so all replicas are asked for them.
     """
     names: dict[str, dict[str, None]] = {}
     gaps: dict[str, dict[str, None]] = {}
@@ -50,7 +50,7 @@ async def told_by_leaders(link: Link, streams: Sequence[StreamInfo], timeout_s: 
 
 
 def _gaps_of(streams: Iterable[StreamInfo]) -> dict[PartitionKey, set[GapInfo]]:
-    """All that is told of each partition, by whomever."""
+    """Merge the gaps of each partition from all answers."""
     found: dict[PartitionKey, set[GapInfo]] = {}
     for info in streams:
         for part in info.partitions:
@@ -59,7 +59,7 @@ def _gaps_of(streams: Iterable[StreamInfo]) -> dict[PartitionKey, set[GapInfo]]:
 
 
 async def _asked(link: Link, names: dict[str, dict[str, None]], timeout_s: float) -> dict[str, tuple[StreamInfo, ...]]:
-    """What the brokers at these addresses say of these streams; who does not answer is left out."""
+    """Return the streams as the brokers at these addresses report them; brokers that do not answer are left out."""
     requests = {address: MetadataRequest(names=tuple(found)) for address, found in names.items()}
     wait_s = min(timeout_s, limits.LEADERS_ASK_S)
     answers = await asyncio.gather(*(link.ask_at(*one, wait_s) for one in requests.items()))
@@ -67,12 +67,12 @@ async def _asked(link: Link, names: dict[str, dict[str, None]], timeout_s: float
 
 
 def _asked_themselves(part: PartitionInfo) -> list[BrokerId]:
-    """Who tells of its own replica: observers, and those that are not in sync."""
+    """Return the brokers to ask about their own replica: the observers, and replicas out of sync."""
     return [*part.observers, *(one for one in part.replicas if one not in part.isr and one != part.leader_id)]
 
 
 async def _told_by_followers(link: Link, streams: list[StreamInfo], timeout_s: float) -> list[StreamInfo]:
-    """With what these say of themselves, where there are any."""
+    """Complete the followers with what observers and out-of-sync replicas report of themselves."""
     names: dict[str, dict[str, None]] = {}
     for info in streams:
         for part in info.partitions:
@@ -118,7 +118,7 @@ def _is_missed(part: PartitionInfo) -> bool:
 
 
 def _of_leaders(streams: Iterable[StreamInfo]) -> dict[PartitionKey, PartitionInfo]:
-    """By partition. Who leads one of a stream tells of its copies of the others, too, which count for less."""
+    """Return the leaders' reports by partition. A broker also reports its other replicas; those have less weight."""
     told: dict[PartitionKey, PartitionInfo] = {}
     for info in streams:
         for part in info.partitions:

@@ -1,10 +1,10 @@
-"""A lasting link to a cluster: sends each request to the broker that can answer it, for as long as its caller has time.
+"""A long-lived link to a cluster: routes each request to a broker that can answer it, until the caller's time-out.
 
-Rules: what to do next is `attempts`' to say, what is known is the `ClusterView`'s; here it is done. Requests about a
-partition go to its leader, any other to the broker at `server`, which is another one once that does not answer. Who
-leads is asked for again, beside the work, when it was learnt long ago. Of those who need the same answer one asks.
-Where a login counts no more, the link logs in anew, once a request and broker. A broker that named no cluster in its
-hello has not joined one yet; it may join any, so it is asked one request, and greeted anew for the next.
+Rules: `Attempts` decides the next action, `ClusterView` holds the known state, and this module executes. Requests about
+a partition go to its leader, others to the broker at `server`, which is replaced if it stops answering. Old leader
+information is refreshed in the background; concurrent callers share one refresh. If a login is no longer valid, the
+link logs in again, once per request and broker. A broker without a cluster id in its hello has not joined a cluster; it
+may join any, so its connection serves one request, and the next one exchanges hellos again.
 """
 
 from __future__ import annotations
@@ -77,25 +77,25 @@ from penstock.messages import (
 from penstock.wire.session import Session
 
 _ATTEMPT_S_MAX = 10.0  # for one connection and its hello; a caller with more time tries again
-_CLUSTER_ATTEMPT_S_MAX = 3.0  # the same, where there are others to try
+_CLUSTER_ATTEMPT_S_MAX = 3.0  # the same if there are other brokers to try
 _REFRESH_S_MAX = 3.0
-_REFRESH_AGAIN_S = 1.0  # beside the work, at most so often
-_CONNECT_AGAIN_S = 0.2  # a broker that is not ready to say who may log in
-_MEET_AGAIN_S = 10.0  # brokers that were away are looked for, at most so often
+_REFRESH_AGAIN_S = 1.0  # shortest interval between refreshes in the background
+_CONNECT_AGAIN_S = 0.2  # for a broker that does not know the users yet
+_MEET_AGAIN_S = 10.0  # shortest interval between attempts to reach unmet brokers
 _NO_CLUSTER = "the broker at {} has not joined its cluster yet: try again once most of its voters are there"
 
 CREATE_GRACE_S = 1.0
-"""So much longer than the broker has, a client waits for it to say what it waited for in vain."""
+"""A client waits this much longer than the broker's time-out, so that the broker can say what it was waiting for."""
 
 R = TypeVar("R", bound=Response)
 _Appending = AppendRequest | AppendAtRequest | AppendOnceRequest | StageRequest
 _Counted = AppendResponse | FetchResponse | GetResponse
 Answer = tuple[Response, bytes | memoryview]
-_Told = tuple[str, Exception | None]  # the broker at that address has said who leads, or why it does not
+_Told = tuple[str, Exception | None]  # (address, None) after a successful refresh, else (address, error)
 
 
 class Link:
-    """See the module. `await link.connect(…)` first."""
+    """Routes the requests of one client. `await link.connect(…)` first."""
 
     def __init__(
         self,
@@ -109,56 +109,56 @@ class Link:
         show: Show = lambda: None,
         dialling: Dialling = plain,
     ) -> None:
-        """`show` gives the credentials for a connection."""
+        """`show` returns the credentials for a connection."""
         self._show = show
-        self._good: Credentials | None = None  # the last with which somebody was let in
-        self.rack = rack  # where the client is, for its readers
-        self.read_from = read_from  # that of readers that do not say
+        self._good: Credentials | None = None  # the last credentials accepted
+        self.rack = rack  # the client's rack, for `nearest`
+        self.read_from = read_from  # the default of readers
         self._rng = rng or random.Random()  # noqa: S311 (spreads load and waiting times, keeps no secret)
         self.view = ClusterView(servers, self._rng.random)
-        self._dialling = dialling  # how all brokers are reached
+        self._dialling = dialling  # connection options, the same for all brokers
         self._name = name
         self._version = version
         self._connections = Connections(self._open, lambda: self.view.is_cluster)
-        self._distrusted: dict[str, tuple[float, str]] = {}  # until when, by address, and why: it lied in its login
+        self._distrusted: dict[str, tuple[float, str]] = {}  # address → (until, reason) after a failed login
         self._home = servers[0]
         self._hellos: dict[BrokerId, HelloResponse] = {}  # the latest last
         self._hello: HelloResponse | None = None
         self._refreshing: dict[tuple[tuple[str, ...], frozenset[str]], asyncio.Task[_Told]] = {}
         self._refresh_due_s = self._meeting_due_s = float("-inf")
-        self._rests: dict[tuple[str, bool], float] = {}  # until when appends, or fetches, wait
+        self._rests: dict[tuple[str, bool], float] = {}  # (address, is append) → until when requests are throttled
         self._closed = False
 
     @property
     def server(self) -> str:
-        """HOST:PORT of the broker that is asked what any could answer."""
+        """HOST:PORT of the broker for requests that any broker can answer."""
         return self._home
 
     @property
     def is_closed(self) -> bool:
-        """Whether every call fails from now on."""
+        """True once `close` was called; every call fails from then on."""
         return self._closed
 
     @property
     def hello(self) -> HelloResponse:
-        """What that broker said last about itself."""
+        """The last hello of the broker at `server`."""
         assert self._hello is not None, "connect first"
         return self._hello
 
     @property
     def nats_urls(self) -> tuple[str, ...]:
-        """Where messages are published, as all brokers that were met say; those of the present one first."""
+        """NATS servers to publish to, from the hellos of all brokers met; those of the current broker first."""
         found = [self.hello, *reversed(self._hellos.values())]
         return tuple(dict.fromkeys(url for hello in found for url in hello.nats_urls))
 
     def server_of(self, stream_id: StreamId, partition: PartitionId) -> str:
-        """HOST:PORT of the broker that leads a partition, as far as is known."""
+        """Return HOST:PORT of a partition's leader, as far as known, else `server`."""
         return self.view.leader_address(PartitionKey(stream_id, partition)) or self._home
 
     async def connect(self, timeout_s: float) -> None:
-        """The first connection: one attempt at each server, so that wrong addresses are reported at once.
+        """Make the first connection: one attempt at each server, so that wrong addresses are reported at once.
 
-        A broker that does not know yet who may log in is tried again for as long as there is time.
+        A broker that does not know the users yet is retried until the time-out.
         """
         clock = asyncio.get_running_loop()
         deadline_s = clock.time() + seconds_of(timeout_s)
@@ -177,7 +177,7 @@ class Link:
         raise Unavailable(f"no broker of the cluster can be reached ({said})")
 
     async def _try_each(self, deadline_s: float) -> dict[str, Exception]:
-        """Why there is no connection, by address; empty: there is one."""
+        """Return the errors by address; empty: a connection was made."""
         clock = asyncio.get_running_loop()
         failures: dict[str, Exception] = {}
         servers = self._rng.sample(self.view.servers, len(self.view.servers))
@@ -193,7 +193,7 @@ class Link:
         return failures
 
     async def refresh(self, timeout_s: float) -> None:
-        """Have a connection, and have met all brokers, so that `nats_urls` is what they say. Unavailable, TimedOut."""
+        """Ensure a connection and contact all brokers, so that `nats_urls` is up to date. Unavailable, TimedOut."""
         clock = asyncio.get_running_loop()
         deadline_s = clock.time() + seconds_of(timeout_s)
         if not self._connections.is_open(self._home):
@@ -202,10 +202,10 @@ class Link:
             self._meeting_due_s = clock.time() + _MEET_AGAIN_S
             unmet = [address for address in self.view.candidates() if not self.view.is_met(address)]
             meetings = (self._connections.at(address, deadline_s) for address in unmet)
-            await asyncio.gather(*meetings, return_exceptions=True)  # who is away says nothing
+            await asyncio.gather(*meetings, return_exceptions=True)  # unreachable brokers are skipped
 
     def learn(self, stream: StreamInfo) -> None:
-        """What the caller knows of a stream, perhaps for long."""
+        """Learn the leaders from a `StreamInfo` of the caller, which may be old."""
         self.view.learn_stream(stream, None, asyncio.get_running_loop().time())
 
     async def call(
@@ -217,10 +217,10 @@ class Link:
         raw: Raw = b"",
         doubt: Doubt | None = None,
     ) -> tuple[R, bytes | memoryview]:
-        """The answer and its raw part. `doubt` is told where a broker may have done it that gave no answer.
+        """Return the answer and its raw part; set `doubt` if a broker may have executed the request without an answer.
 
-        RemoteError: refused, or TimedOut. Unavailable: no broker to be reached in time. OutcomeUnknown: the connection
-        broke when an append had been sent.
+        RemoteError: refused, or TimedOut. Unavailable: no broker could be reached in time. OutcomeUnknown: the
+        connection broke after an append was sent.
         """
         clock = asyncio.get_running_loop()
         deadline_s = clock.time() + seconds_of(timeout_s)
@@ -254,7 +254,7 @@ class Link:
                     raise error
 
     def address_of_leader(self, part: PartitionInfo) -> str | None:
-        """Where a partition's leader is reached; None: nobody leads it, or where is not known."""
+        """Return the address of the partition's leader; None: no leader, or its address is unknown."""
         if part.leader_id is None:
             return None
         return self.view.address_of(part.leader_id) or part.leader or None
@@ -262,7 +262,7 @@ class Link:
     async def call_at(
         self, address: str, request: Request, response_type: type[R], *, timeout_s: float
     ) -> tuple[R, bytes | memoryview]:
-        """The answer of the broker there, and of no other one: it is asked once. RemoteError, Unavailable, TimedOut."""
+        """Ask exactly this broker, once. RemoteError, Unavailable, TimedOut."""
         deadline_s = asyncio.get_running_loop().time() + seconds_of(timeout_s)
         assert API_OF_REQUEST[type(request)].response is response_type, response_type
         self._check_open()
@@ -270,7 +270,7 @@ class Link:
         return cast("tuple[R, bytes | memoryview]", await self._answer(connection, request, b"", deadline_s))
 
     async def ask_at(self, address: str, request: MetadataRequest, timeout_s: float) -> MetadataResponse | None:
-        """What the broker there says, and no other one; None: it does not answer."""
+        """Return the metadata of exactly this broker; None if it does not answer."""
         deadline_s = asyncio.get_running_loop().time() + seconds_of(timeout_s)
         try:
             connection = await self._connections.at(address, deadline_s)
@@ -282,7 +282,7 @@ class Link:
         return cast("MetadataResponse", answer)
 
     async def cluster_id(self, timeout_s: float) -> str:
-        """The id of the cluster; waits until a broker names it. Unavailable: none has; TimedOut, RemoteError."""
+        """Return the cluster's id; wait until a broker knows it. Unavailable: none does; TimedOut, RemoteError."""
         clock = asyncio.get_running_loop()
         deadline_s = clock.time() + seconds_of(timeout_s)
         while not self.view.cluster_id:
@@ -294,7 +294,7 @@ class Link:
         return self.view.cluster_id
 
     async def close(self) -> None:
-        """End the connections; calls in flight fail."""
+        """Close the connections; calls in flight fail."""
         self._closed = True
         tasks = list(self._refreshing.values())
         for task in tasks:
@@ -321,7 +321,7 @@ class Link:
             self._check_open()
         except RemoteError as error:
             if error.code == ErrorCode.THROTTLED and self._throttled(address, request, error) < deadline_s:
-                return None  # nothing was done: again, when it is time
+                return None  # nothing was executed: retry after the throttle time
             attempts.refused(address, error, clock.time())
         else:
             self.view.works(address)
@@ -332,8 +332,9 @@ class Link:
         return None
 
     async def _answer(self, connection: Connection, request: Request, raw: Raw, deadline_s: float) -> Answer:
-        """As `Connection.call`; asked once more on a new connection where what this one has logged in with counts no
-        more, with what is shown now: so refused, nothing was done.
+        """Call `Connection.call`; if the login is no longer valid, retry once on a new connection.
+
+        The retry is safe: a request so refused was not executed. It logs in with the current credentials.
         """
         try:
             return await connection.call(request, raw, deadline_s)
@@ -349,7 +350,7 @@ class Link:
             except (Unavailable, TimedOut) as error:
                 raise ConnectionLost(str(error), sent=False) from None
             except RemoteError as error:
-                # The old one may be one of as many as this user may have, until what is in flight on it is answered.
+                # The retired connection counts towards the user's connection limit until its calls are answered.
                 if error.code != ErrorCode.OVERLOADED or clock.time() + _CONNECT_AGAIN_S >= deadline_s:
                     raise
                 await asyncio.sleep(_CONNECT_AGAIN_S)
@@ -357,7 +358,7 @@ class Link:
                 return await anew.call(request, raw, deadline_s)
 
     def _throttled(self, address: str, request: Request, told: _Counted | RemoteError) -> float:
-        """The broker has this user wait with the next request of that kind; until when."""
+        """Record the throttle time that the broker asks for, for requests of that kind; return when it ends."""
         wait_ms = told.details.get("throttle_ms", 0) if isinstance(told, RemoteError) else told.throttle_ms
         wait_s = min(wait_ms, limits.THROTTLE_MS_MAX) / 1_000 if isinstance(wait_ms, int) and wait_ms > 0 else 0.001
         until_s = asyncio.get_running_loop().time() + wait_s
@@ -365,7 +366,7 @@ class Link:
         return until_s
 
     async def _rest(self, address: str, request: Request, deadline_s: float) -> None:
-        """Wait where this user is over a rate of that broker, for as long as there is time."""
+        """Wait while the broker throttles this user's requests, up to the deadline."""
         if not self._rests:
             return
         is_append = isinstance(request, _Appending)
@@ -376,8 +377,8 @@ class Link:
         if until_s > now_s:
             await asyncio.sleep(min(until_s, deadline_s) - now_s)
             if until_s >= deadline_s:
-                text = f"this user is over a rate of the broker at {address}, which has it wait"
-                raise TimedOut(f"{text}; the time-out passed before that was over")
+                text = f"this user exceeds a rate limit of the broker at {address}, which throttles it"
+                raise TimedOut(f"{text}; the time-out passed before the throttle time was over")
         else:
             self._rests.pop((address, is_append), None)
 
@@ -414,13 +415,15 @@ class Link:
         return connection
 
     async def _greet(self, address: str, end_s: float) -> tuple[Connection, HelloResponse]:
-        """As `open_connection`. Where other credentials are refused than the last that were not, their file may be half
-        written, or written before the broker was told: the last ones of that user are shown then, and the file's again.
+        """Call `open_connection`; retry while a credentials file is being rotated.
+
+        If credentials other than the last accepted ones are refused, their file may be half written, or written before
+        the broker knew them. Then the last accepted ones of the same user are tried, then the file again.
         """
         clock = asyncio.get_running_loop()
         shown: Credentials | None = None
-        refused: Credentials | None = None  # of the file
-        before: Credentials | None = None  # the last ones, to be shown now
+        refused: Credentials | None = None  # those of the file
+        before: Credentials | None = None  # the last accepted ones, to be tried next
 
         def show() -> Credentials | None:
             nonlocal shown
@@ -440,7 +443,7 @@ class Link:
                 if shown is self._good:
                     if before is None:
                         raise
-                    before = None  # the file's may count by now
+                    before = None  # the file's credentials may be valid by now
                     continue
                 refused, before = shown, self._good if _is_of_one_user(shown, self._good) else None
                 await asyncio.sleep(_CONNECT_AGAIN_S)
@@ -452,10 +455,10 @@ class Link:
         if self._closed:
             raise Unavailable("the client is closed")
 
-    # Who leads
+    # Leaders
 
     def refresh_if_old(self, key: PartitionKey | None, now_s: float, *, is_wrong: bool = False) -> None:
-        """Ask who leads, and who else has it, beside the work, if that was learnt long ago, or `is_wrong`."""
+        """Refresh leaders and brokers in the background if that information is old or `is_wrong`."""
         if now_s >= self._refresh_due_s and (is_wrong or self.view.is_old(key, now_s)):
             self._refresh_due_s = now_s + _REFRESH_AGAIN_S
             self._refresh_soon(key)
@@ -530,7 +533,7 @@ def _is_of_one_user(one: Credentials | None, other: Credentials | None) -> bool:
 
 
 def _with_time_left(request: Request, left_s: float) -> Request:
-    """What names its own time does not get it anew with each broker that is asked: nobody waits for it then."""
+    """Limit the request's own time-out to the time left, so that no broker works on after the caller gave up."""
     if not isinstance(request, CreateStreamRequest | StagedStreamRequest):
         return request
     left_ms = max(1, int((left_s - CREATE_GRACE_S) * 1_000))
@@ -538,7 +541,7 @@ def _with_time_left(request: Request, left_s: float) -> Request:
 
 
 def _partition_of(request: Request) -> PartitionKey | None:
-    """The partition whose leader answers; None: any broker does."""
+    """Return the partition whose leader must answer; None: any broker can."""
     match request:
         case FetchRequest() | GetRequest() | ListOffsetsRequest():
             return PartitionKey(request.stream_id, request.partition)

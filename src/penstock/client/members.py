@@ -1,9 +1,9 @@
-"""One member of a group: tells its coordinator that it is there, and hears which partitions it may read.
+"""One member of a consumer group: sends heartbeats to the coordinator and receives its assignment.
 
-Rules: one heartbeat at a time, in a task of its own. Who hears that it is no member any more, or hears nothing for its
-session, has lost all that it had: it joins again under another id, and `era` rises, so that its consumer does not
-mistake what it is assigned then for what it had before. A heartbeat names what the consumer reads and what it may begin
-to read before the next one: others get neither.
+Rules: one heartbeat at a time, in a task of its own. A member that is fenced, or gets no answer for its session, has
+lost its partitions: it joins again with a new id, and `era` increases, so that the consumer does not mistake the new
+assignment for the old one. A heartbeat names the partitions that the consumer reads and those it may begin to read
+before the next heartbeat; the coordinator gives neither to other members.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from penstock.client.positions import Positions
 from penstock.messages import GroupHeartbeatResponse, GroupPartition
 
 BEATS_PER_SESSION = 8
-_SOON_S = 0.05  # while partitions change hands
+_SOON_S = 0.05  # during a rebalance
 _LAST_S = 0.005
 _LEAVE_S = 2.0
 
@@ -29,13 +29,13 @@ _PASSES = frozenset(
         ErrorCode.NOT_LEADER,
         ErrorCode.FENCED_EPOCH,
         ErrorCode.NOT_ENOUGH_REPLICAS,
-        ErrorCode.NO_ENCRYPTION_KEY,  # another broker may have it, and lead in a moment
+        ErrorCode.NO_ENCRYPTION_KEY,  # another broker may have it and become the leader soon
     }
 )
 
 
 class Member:
-    """See the module. `owned` is for its consumer to set: what it reads now."""
+    """Membership in one group. The consumer sets `owned`: the partitions it reads now."""
 
     def __init__(self, positions: Positions, group: str, stream_id: StreamId, session_s: float) -> None:
         self._positions = positions
@@ -43,7 +43,7 @@ class Member:
         self._stream_id = stream_id
         self._session_s = session_s
         self._number = 0
-        self._leader_epoch = LeaderEpoch(0)  # of the coordinator that was heard last
+        self._leader_epoch = LeaderEpoch(0)  # of the last coordinator that answered
         self._heard_s = _now_s()
         self._task: asyncio.Task[None] | None = None
         self._hurry = asyncio.Event()
@@ -53,26 +53,26 @@ class Member:
         self.assigned: frozenset[int] = frozenset()
         self.owned: frozenset[int] = frozenset()
         self.is_settled = False
-        self.failure: Exception | None = None  # why it can be no member
+        self.failure: Exception | None = None  # why it cannot be a member
         self.changed = asyncio.Event()
-        self.heard = asyncio.Event()  # the coordinator has answered, whatever it was
+        self.heard = asyncio.Event()  # set after the coordinator's first answer
         self._pause_s = _SOON_S
 
     @property
     def calm_s(self) -> float:
-        """Between two heartbeats, where nothing changes."""
+        """Seconds between heartbeats in a stable group."""
         return self._session_s / BEATS_PER_SESSION
 
     def start(self) -> None:
-        """Join, and go on."""
+        """Join the group and start the heartbeats."""
         self._task = self._positions.run(self._run())
 
     def hurry(self) -> None:
-        """There is something to tell."""
+        """Send the next heartbeat now."""
         self._hurry.set()
 
     def lose(self) -> None:
-        """It is no member any more, and joins again as another."""
+        """Give up membership and join again under a new id."""
         self.member_id = uuid.uuid4().hex
         self.era += 1
         self.generation = self._number = 0
@@ -84,7 +84,7 @@ class Member:
         self.hurry()
 
     async def leave(self) -> None:
-        """Give back everything, and end; where the coordinator does not hear it, it finds out after the session."""
+        """Leave the group and stop; if the coordinator does not get that, it notices when the session times out."""
         if self._task is None:
             return
         self._task.cancel()
@@ -103,7 +103,7 @@ class Member:
             except MemberFenced:
                 if era == self.era:
                     self.lose()
-                await asyncio.sleep(_SOON_S)  # one that is fenced each time does not come at the speed of the network
+                await asyncio.sleep(_SOON_S)  # a member that is fenced each time must not retry at network speed
             except (TimedOut, Overloaded, StorageFailed, OperationalError):
                 self._not_heard()
             except RemoteError as error:
@@ -142,7 +142,7 @@ class Member:
 
     @property
     def _left_s(self) -> float:
-        """Of its session: when it is over its coordinator gives what it has to others. Never quite nothing."""
+        """Seconds until the session times out and the coordinator reassigns the partitions; at least _LAST_S."""
         return max(_LAST_S, self._heard_s + self._session_s - _now_s())
 
     async def _beat(self, timeout_s: float, *, is_leaving: bool = False) -> GroupHeartbeatResponse:

@@ -1,8 +1,7 @@
-"""Streams by their names, as the brokers tell them: made, changed, deleted, listed, and what a name stands for now.
+"""Streams by name: create, alter, delete, list, and resolve a name to its current stream.
 
-Rules: what is asked about a stream's data names its id. A name may stand for another stream by now: then what was asked
-of the one that was known is asked once more of the one that is there. A `StreamInfo` of the caller's means that very
-stream, and nothing is asked again.
+Rules: requests about a stream's data carry its id. If the name means another stream by now, a request for the known
+stream is repeated for the new one. A `StreamInfo` from the caller means that very stream, and nothing is repeated.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ T = TypeVar("T")
 
 
 class NamedStreams:
-    """See the module. `timeout` is in seconds."""
+    """Resolves and manages streams. `timeout` is in seconds."""
 
     def __init__(self, link: Link, routes: Routes) -> None:
         self._link = link
@@ -49,7 +48,7 @@ class NamedStreams:
         self._known: dict[str, StreamInfo] = {}
 
     async def create(self, config: StreamConfig, timeout: float) -> StreamInfo:
-        """Make it, or give the one that is there with the same config."""
+        """Create the stream, or return the existing one if it has the same config."""
         request = CreateStreamRequest(config=config, timeout_ms=milliseconds(timeout))
         answer, _ = await self._link.call(request, CreateStreamResponse, timeout_s=seconds_of(timeout) + CREATE_GRACE_S)
         self._known[config.name] = answer.stream
@@ -57,7 +56,7 @@ class NamedStreams:
         return (await told_by_leaders(self._link, [answer.stream], timeout))[0]
 
     async def alter(self, stream: StreamName, changes: dict[str, Any], timeout: float) -> StreamInfo:
-        """Change fields of its config."""
+        """Change fields of the stream's config."""
         name, stream_id = name_and_id(stream)
         check_durations(changes)
         request = AlterStreamRequest(name=name, stream_id=stream_id, changes=field_values(changes))
@@ -66,7 +65,7 @@ class NamedStreams:
         return (await told_by_leaders(self._link, [answer.stream], timeout))[0]
 
     async def set_intake(self, stream: StreamName, intake: Intake, timeout: float) -> StreamInfo:
-        """Have it take messages, or not."""
+        """Set whether the stream accepts messages."""
         name, stream_id = name_and_id(stream)
         request = SetIntakeRequest(name=name, stream_id=stream_id, intake=intake)
         answer, _ = await self._link.call(request, SetIntakeResponse, timeout_s=timeout)
@@ -74,8 +73,8 @@ class NamedStreams:
         return (await told_by_leaders(self._link, [answer.stream], timeout))[0]
 
     async def delete(self, stream: StreamName, timeout: float) -> None:
-        """Delete it and its data."""
-        # Deleted by id: if the answer is lost and the request repeated, a stream made meanwhile is not hit.
+        """Delete the stream and its data."""
+        # By id: if the answer is lost and the request repeated, a stream created meanwhile is not deleted.
         info = stream if isinstance(stream, StreamInfo) else await self.named(stream, timeout)
         self._known.pop(info.name, None)
         request = DeleteStreamRequest(name=info.name, stream_id=info.stream_id)
@@ -86,7 +85,7 @@ class NamedStreams:
                 raise
 
     async def all(self, timeout: float) -> list[StreamInfo]:
-        """All of them, in the order of their names, with what their leaders say."""
+        """Return all streams, ordered by name, completed by their leaders."""
         found: list[StreamInfo] = []
         clock = asyncio.get_running_loop()
         deadline_s = clock.time() + seconds_of(timeout)
@@ -100,11 +99,11 @@ class NamedStreams:
             after = answer.next_after
 
     async def one(self, name: str, timeout: float) -> StreamInfo:
-        """One, with what its leaders say. StreamNotFound."""
+        """Return one stream, completed by its leaders. StreamNotFound."""
         return (await told_by_leaders(self._link, [await self.named(name, timeout)], timeout))[0]
 
     async def named(self, name: str, timeout: float) -> StreamInfo:
-        """One as any broker knows it now. StreamNotFound."""
+        """Return one stream as any broker knows it now. StreamNotFound."""
         answer, _ = await self._link.call(MetadataRequest(names=(name,)), MetadataResponse, timeout_s=timeout)
         for info in answer.streams:
             if info.name == name:
@@ -115,14 +114,14 @@ class NamedStreams:
         raise StreamNotFound(ErrorCode.STREAM_NOT_FOUND, f"there is no stream {name!r}", stream=name)
 
     async def storing(self, subject: str, timeout: float) -> list[StreamInfo]:
-        """Those that store a message on this plain subject. ValueError if it is none."""
+        """Return the streams that store this subject (no wildcards). ValueError: an invalid subject."""
         if (mistake := subject_mistake(subject)) is not None:
             raise ValueError(mistake)
         answer, _ = await self._link.call(FindStreamsRequest(subject=subject), FindStreamsResponse, timeout_s=timeout)
         return list(answer.streams)
 
     async def info(self, stream: StreamName, timeout: float, partition: int = 0) -> StreamInfo:
-        """One as it is known, perhaps for long; asked for anew where it may have got that partition since."""
+        """Return a stream as known, perhaps from a while ago; ask again if it may have gained that partition since."""
         if isinstance(stream, StreamInfo):
             self._link.learn(stream)
             return stream
@@ -131,17 +130,17 @@ class NamedStreams:
         return known if known is not None and is_enough else await self.named(stream, timeout)
 
     async def now(self, stream: StreamName, timeout: float) -> StreamInfo:
-        """One as any broker knows it now, or as the caller has it."""
+        """Return a stream as any broker knows it now; a `StreamInfo` is returned unchanged."""
         info = stream if isinstance(stream, StreamInfo) else await self.named(stream, timeout)
         self._link.learn(info)
         return info
 
     def known(self, info: StreamInfo) -> StreamInfo:
-        """What that one's name stood for the last time that anybody asked."""
+        """Return the stream last seen under that name, else `info`."""
         return self._known.get(info.name, info)
 
     async def with_id(self, stream: StreamName, timeout: float, call: Callable[[StreamId], Awaitable[T]]) -> T:
-        """What `call` gives for the stream's id; called again if the name means another stream by now."""
+        """Call `call` with the stream's id; call it again if the name means another stream by now."""
         info = await self.info(stream, timeout)
         try:
             return await call(info.stream_id)

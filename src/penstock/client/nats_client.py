@@ -1,15 +1,15 @@
-"""nats-py's client, held to the TLS that it is asked for.
+"""nats-py's client with enforced TLS.
 
-Rules: nats-py begins TLS only where the INFO line of a server requires it, and that line comes in plain: without this
-class a `tls://` server, or someone on the way, that leaves the requirement out gets the login in plain. TLS is asked
-for by `tls://` in a server's URL, and by the options `tls` and `tls_hostname` for all servers, those included that are
-announced later. Each connection is checked, before CONNECT. Servers that the INFO line announces are taken once this
-one has proved who it is; nats-server tells them again over TLS from 2.12 on only.
+Rules: nats-py starts TLS only if the server's INFO line requires it, and that line is not encrypted. Without this class
+a `tls://` server, or a man in the middle, that omits the requirement would get the login in plain text. TLS is
+requested by `tls://` in a server's URL, or for all servers, including those announced later, by the options `tls` and
+`tls_hostname`. Each connection is checked before CONNECT. Servers that the INFO line announces are used only after this
+one has authenticated itself; nats-server announces them again over TLS only from 2.12 on.
 
-| TLS is asked for, and INFO says | then                                                        |
+| TLS is requested, and INFO says | then                                                        |
 |---------------------------------|-------------------------------------------------------------|
-| `tls_required`                  | TLS begins, as nats-py does by itself                       |
-| `tls_available`                 | TLS begins, too: that server takes both                     |
+| `tls_required`                  | TLS starts, as nats-py does by itself                       |
+| `tls_available`                 | TLS starts, too: that server accepts both                   |
 | neither                         | `NoTlsError`; nothing is sent                               |
 """
 
@@ -20,12 +20,12 @@ from typing import Any
 from nats.aio.client import Client
 from nats.errors import Error as NatsError
 
-_OVER_TLS = "wss"  # from the first byte
+_OVER_TLS = "wss"  # TLS from the first byte
 _WEBSOCKET = "ws"
 
 
 class NoTlsError(NatsError):
-    """A server offers no TLS though TLS is asked for. Nothing was sent to it."""
+    """The server offers no TLS although TLS is requested. Nothing was sent to it."""
 
     def __init__(self, server: str) -> None:
         super().__init__(
@@ -35,37 +35,37 @@ class NoTlsError(NatsError):
 
 
 class StrictNatsClient(Client):
-    """See the module. It connects as nats-py's client does."""
+    """A nats-py client that never sends a login without the requested TLS."""
 
-    _announced: list[str]  # by the INFO line of the connection that is being made
+    _announced: list[str]  # servers announced by the INFO line of the connection being made
 
     async def _process_info(self, info: dict[str, Any], initial_connection: bool = False) -> None:
-        # nats-py calls it with the first line of each connection, before it decides whether to begin TLS.
+        # nats-py calls this with the first line of each connection, before it decides whether to start TLS.
         if initial_connection and self._must_begin_tls():
             if not (info.get("tls_required") or info.get("tls_available")) or self._scheme == _WEBSOCKET:
                 assert self._current_server is not None
                 assert self._transport is not None
-                self._transport.close()  # type: ignore[no-untyped-call]  # so that nothing that waits is written to it
+                self._transport.close()  # type: ignore[no-untyped-call]  # so that no pending bytes are written to it
                 raise NoTlsError(self._current_server.uri.netloc.rpartition("@")[2])
-            info["tls_required"] = True  # nats-py keeps this very object, and looks at it next
+            info["tls_required"] = True  # nats-py keeps this very object and checks it next
             self._announced = info.pop("connect_urls", None) or []
         await super()._process_info(info, initial_connection)
 
     async def _process_connect_init(self) -> None:
-        # nats-py begins TLS, logs in and waits for PONG.
+        # nats-py starts TLS, logs in and waits for PONG.
         self._announced = []
         await super()._process_connect_init()
         if self._announced:
             await super()._process_info({"connect_urls": self._announced}, initial_connection=True)
 
     async def _close(self, status: int, do_cbs: bool = True) -> None:
-        if not self.is_connected:  # nats-py would write what waits, to a connection that is not yet encrypted
+        if not self.is_connected:  # nats-py would write pending bytes to a connection that is not encrypted yet
             self._pending = []
             self._pending_data_size = 0
         await super()._close(status, do_cbs)
 
     def _must_begin_tls(self) -> bool:
-        """Whether TLS is asked for and has not begun."""
+        """True if TLS is requested and has not started."""
         if self._scheme == _OVER_TLS or self.options.get("tls_handshake_first"):
             return False
         return self._scheme == "tls" or any(self.options.get(name) for name in ("tls", "tls_hostname"))

@@ -1,6 +1,6 @@
-"""A login for nats-py, which decodes nothing of a URL, and reads only files whose lines end as on Unix.
+"""Convert NATS logins for nats-py, which does not decode URLs and reads only files with Unix line ends.
 
-Rules: a URL and a file mean here what they mean to a broker. Files are read anew for each connection.
+Rules: a URL and a file mean the same here as to a broker. Files are read again for each connection.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ _WAYS = ("user", "password", "token", "user_credentials", "nkeys_seed", "nkeys_s
 
 
 def nats_login(urls: Sequence[str], options: Mapping[str, Any]) -> tuple[list[str], dict[str, Any]]:
-    """The URLs for nats-py, and the options that it logs in with. ValueError: it cannot log in so.
+    """Return the URLs and login options for nats-py. ValueError: nats-py cannot use these logins.
 
-    An option that says who logs in is used for all servers, as nats-py does; else what the URLs say.
+    A login option applies to all servers, as in nats-py; without one the logins in the URLs are used.
     """
     parted = [login_of_url(url) for url in urls]
     plain = [url for url, _ in parted]
@@ -49,7 +49,7 @@ def _is_as_written(url: str, login: NatsLogin) -> bool:
 def _from_files(options: Mapping[str, Any]) -> dict[str, Any]:
     creds, seed = options.get("user_credentials"), options.get("nkeys_seed")
     if isinstance(creds, str | Path):
-        _creds(Path(creds))  # what is wrong with it is told at once
+        _creds(Path(creds))  # report mistakes at once
         return {"user_credentials": _read_anew(Path(creds))}
     if isinstance(seed, str | Path):
         if (found := seed_in(_text(Path(seed)))) is None:
@@ -82,6 +82,6 @@ def _read_anew(file: Path) -> Any:
 
         @data.setter
         def data(self, text: str) -> None:
-            pass  # what it was made with
+            pass  # ignore the initial value
 
     return Read("")

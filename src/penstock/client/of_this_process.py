@@ -1,4 +1,4 @@
-"""What has connections, or a thread, of its process."""
+"""Base of objects tied to their process by connections or a thread."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import NoReturn
 
 
 class OfThisProcess:
-    """Base of what cannot be pickled or copied, and says what to do in its place."""
+    """Makes pickling and copying fail with advice on what to do instead."""
 
     __slots__ = ()
 

@@ -1,4 +1,4 @@
-"""Blocking clients that nobody has closed: they are when the program ends."""
+"""Close blocking clients that are still open when the program exits."""
 
 from __future__ import annotations
 

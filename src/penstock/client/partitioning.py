@@ -1,15 +1,15 @@
-"""Which partition each row of a table belongs to: the same as a publisher's, in one pass over Arrow's own buffers.
+"""Assign the rows of a table to partitions as a publisher would, in one pass over Arrow's buffers.
 
-| a row has                          | its partition is                                                            |
+| a row has                          | its partition                                                               |
 |------------------------------------|-----------------------------------------------------------------------------|
-| a number in the column `partition` | that one                                                                    |
-| of a stream by `token:N`, `range:N` | that of the Nth token of its subject                                       |
-| a key                              | that of its key: by its hash, or by the range in which it lies              |
-| none, of a stream by `key`, `range` | that of its subject                                                        |
-| none, of any other                 | that of its value, null as `b""`                                            |
+| a number in the column `partition` | is that number                                                              |
+| a subject, in a stream split by `token:N`, `range:N` | follows from the Nth token of its subject                |
+| a key                              | follows from its key: by hash, or by the range that contains it             |
+| no key, in a stream split by `key`, `range` | follows from its subject                                           |
+| no key, in any other stream        | follows from its value, null as `b""`                                       |
 
-So a row that comes again, with the same key and value, comes into the same partition, whoever asks. By its hash, the
-partition of a key is XXH64(key, seed 0) mod partitions, unless the stream got more; see `penstock.hot.keymap`.
+So a row that is sent again with the same key and value gets the same partition from every client. By hash, a key's
+partition is XXH64(key, seed 0) mod partitions, unless the stream gained partitions; see `penstock.hot.keymap`.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ if TYPE_CHECKING:
 
 
 def partitions_of(data: pa.RecordBatch | pa.Table, stream: int | StreamInfo) -> pa.Int32Array:
-    """The partition of each row, by its columns `partition`, `key`, `value` and, as the stream wants it, `subject`.
+    """Return the partition of each row, from its columns `partition`, `key`, `value` and, if the stream needs it,
+    `subject`.
 
-    `stream` is what `Client.stream` answers, or a number of partitions by the hash of the key. `key` and `value` are
-    binary or text, and may be missing; a missing subject is the stream's. ValueError: a number in `partition` that is
-    none of the stream's, or no subject where it decides and the stream's is a pattern; TypeError: a column of another
-    type.
+    `stream`: a `StreamInfo`, or the number of partitions for keys by hash. `key` and `value` are binary or text and may
+    be missing; a missing subject is the stream's. ValueError: a number in `partition` that the stream does not have, or
+    a missing subject if the subject decides and the stream's is a pattern. TypeError: a column of another type.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    given: object = data  # of callers who do not check types, too
+    given: object = data  # callers without a type checker may pass anything
     if not isinstance(given, pa.RecordBatch | pa.Table):
         raise TypeError(f"the rows are {a_kind(given)}; give a pyarrow.Table or a RecordBatch")
     if isinstance(stream, StreamInfo):
@@ -88,7 +88,7 @@ def _subjects(data: pa.RecordBatch | pa.Table, info: StreamInfo) -> Any:
 
 
 def _one(column: Any) -> Any:
-    """A column in one piece."""
+    """Return a column as one contiguous array."""
     import pyarrow as pa
 
     column = decoded(column)
@@ -96,7 +96,7 @@ def _one(column: Any) -> Any:
 
 
 def _binary(data: pa.RecordBatch | pa.Table, name: str) -> pa.BinaryArray | None:
-    """A column of bytes with 32-bit value offsets; None: there is none, or it is all null."""
+    """Return a column as bytes with 32-bit value offsets; None if it is missing or all null."""
     import pyarrow as pa
 
     if name not in data.schema.names:

@@ -1,10 +1,9 @@
-"""Rows that keep their offsets and times: a stream that is paused takes them, one batch behind the other.
+"""Append rows with given offsets and timestamps to a paused stream, one batch after the other.
 
-Rules: what is put begins where the log ends, so nothing is stored twice: whoever asks again after a lost answer is told
-that the log ends further on, and waits until that is committed. One program puts at a time; another one's rows are
-noticed, and end it. What a batch covers beyond its rows is a gap.
-
-For programs that bring a log from elsewhere: an import, a restore. Streams that others use are appended to.
+Rules: a batch must begin at the log end offset, so nothing is stored twice: a retry after a lost answer learns that the
+log ends further on, and waits until that is committed. One program writes at a time; rows of another one are detected
+and raise an error. Offsets that a batch covers without a row are a gap.
+For programs that copy a log (import, restore). Streams in normal use get appends.
 """
 
 from __future__ import annotations
@@ -42,15 +41,15 @@ if TYPE_CHECKING:
 _PAUSE_S_MIN = 0.05
 _PAUSE_S_MAX = 1.0
 _PASSING = (ErrorCode.OVERLOADED, ErrorCode.NOT_ENOUGH_REPLICAS)
-_OVERHEAD_BYTES = 64 * limits.KIB  # header, metadata and padding of one batch message, generously
+_OVERHEAD_BYTES = 64 * limits.KIB  # header, metadata and padding of one batch message: an upper bound
 
 
 def create_paused(client: blocking.Client, config: StreamConfig, *, timeout: float = 10.0) -> StreamInfo:
-    """Make a stream for which nobody listens, or give the one that is there with the same config, as it is.
+    """Create a paused stream, or return the existing one with the same config, unchanged.
 
     InvalidConfig, StreamExists; RemoteError unsupported_version: the broker is older.
     """
-    inner = client._client  # noqa: SLF001 (the same client's face)
+    inner = client._client  # noqa: SLF001 (the same client's asyncio API)
 
     async def create() -> StreamInfo:
         request = CreateStreamRequest(config=config, timeout_ms=milliseconds(timeout), is_paused=True)
@@ -58,49 +57,49 @@ def create_paused(client: blocking.Client, config: StreamConfig, *, timeout: flo
         answer, _ = await inner._link.call(request, CreateStreamResponse, timeout_s=wait_s)  # noqa: SLF001
         return answer.stream
 
-    client._thread.run(create())  # noqa: SLF001 (the same client's face)
+    client._thread.run(create())  # noqa: SLF001 (the same client's asyncio API)
     return client.stream(config.name, timeout=timeout)
 
 
 class Placer:
-    """Puts rows at the end of one partition; `end` is where the next ones begin."""
+    """Appends rows with their offsets at the end of one partition; `end` is the next offset."""
 
     def __init__(
         self, client: blocking.Client, stream: StreamInfo, partition: int = 0, *, timeout: float = 60.0
     ) -> None:
-        """Looks up where the log ends. StreamNotFound, Unavailable, TimedOut."""
-        self._thread = client._thread  # noqa: SLF001 (the same client's face)
+        """Query the log's range. StreamNotFound, Unavailable, TimedOut."""
+        self._thread = client._thread  # noqa: SLF001 (the same client's asyncio API)
         link = client._client._link  # noqa: SLF001 (the same)
         self._placing = _Placing(link, stream, partition_number(stream, partition), timeout)
         self._thread.run(self._placing.open())
 
     @property
     def end(self) -> int:
-        """The offset behind all that is committed."""
+        """The log's `committed_end`: the offset after the last committed message."""
         return self._placing.end
 
     @property
     def start(self) -> int:
-        """The first offset that was kept when this one was made."""
+        """The log start offset when this object was made."""
         return self._placing.start
 
     def put(self, rows: pa.RecordBatch, end_offset: int | None = None, *, may_be_ahead: bool = False) -> None:
-        """Put rows of the log's schema, which lie at `end` or behind it; up to `end_offset` nothing else will come.
+        """Append rows of the log's schema with offsets from `end` on; up to `end_offset` there are no further rows.
 
-        `may_be_ahead`: their times may be more than a minute ahead of the broker's clock, which is refused else.
-
-        Returns once they are committed. RemoteError: out_of_sequence, another one has put rows here; bad_request, the
-        stream is not paused, or offsets or times go back. OutcomeUnknown: the time passed, and they may be stored.
+        `may_be_ahead`: accept timestamps more than a minute ahead of the broker's clock, which are refused otherwise.
+        Returns once the rows are committed. RemoteError: out_of_sequence, another program has written rows here;
+        bad_request, the stream is not paused, or offsets or times decrease. OutcomeUnknown: the time-out passed, and
+        they may be stored.
         """
         if rows.num_rows:
             self._thread.run(self._placing.put(rows, end_offset, may_be_ahead=may_be_ahead))
 
     def begin_at(self, offset: int) -> None:
-        """Have an empty log begin, and end, there: what comes before was given up where it is from."""
+        """Set the begin and end of an empty log to `offset`: earlier messages were deleted at the source."""
         self._thread.run(self._placing.begin_at(offset))
 
     def give_up_before(self, offset: int) -> None:
-        """Have the log begin there, at its end at most."""
+        """Truncate the log before `offset`, which is at most its end."""
         self._thread.run(self._placing.give_up_before(offset))
 
 
@@ -140,7 +139,7 @@ class _Placing:
                 return
             except RemoteError as error:
                 if error.code == ErrorCode.OUT_OF_SEQUENCE and doubt.exists and error.details.get("log_end") == end:
-                    await self._committed(end, deadline_s)  # it was stored the first time
+                    await self._committed(end, deadline_s)  # it was stored by the first attempt
                     return
                 if error.code not in _PASSING:
                     raise
@@ -159,7 +158,7 @@ class _Placing:
             pause_s = min(_PAUSE_S_MAX, 2 * pause_s)
 
     async def begin_at(self, offset: int) -> None:
-        """A batch has one row at least: here it is one that is given up at once."""
+        """Append one dummy row and truncate it, because a batch needs at least one row."""
         if offset <= self.end:
             return
         if self.start != self.end:
@@ -187,9 +186,9 @@ class _Placing:
 def messages_at(
     rows: pa.RecordBatch, base_offset: int, end_offset: int | None = None, *, bytes_max: int
 ) -> Iterator[bytearray]:
-    """Batch messages of at most `bytes_max` bytes that cover `[base_offset, end_offset)`, one behind the other.
+    """Yield batch messages of at most `bytes_max` bytes that cover `[base_offset, end_offset)` without holes.
 
-    RemoteError (too_large) for a row that does not fit on its own; what was before it has then been yielded.
+    RemoteError (too_large) for a row that does not fit on its own; the rows before it have then been yielded.
     """
     offsets = rows.column("offset")
     end = offsets[-1].as_py() + 1 if end_offset is None else end_offset
@@ -202,7 +201,7 @@ def messages_at(
             half = part.num_rows // 2
             waiting += (part.slice(half), part.slice(0, half))
             continue
-        # What is missing behind the rows belongs to them: the next ones begin there.
+        # The gap after the rows belongs to this batch: the next one begins after it.
         covered = waiting[-1].column("offset")[0].as_py() if waiting else end
         message = codec.encode_arrow_at(part, base, covered)
         if len(message) > bytes_max:

@@ -1,7 +1,7 @@
-"""Where groups are, as the brokers keep it: asked for, committed, listed.
+"""Requests for consumer group offsets: fetch, commit, list, heartbeat.
 
-Rules: the stream that holds offsets is made when the first is committed or asked for by a consumer; whoever only looks
-makes none. A group's offsets are with the leader of one of its partitions: XXH64(group, seed 0) mod their number.
+Rules: the stream that holds offsets is created when a consumer first commits or fetches; read-only calls do not create
+it. A group's coordinator is the leader of one of its partitions: XXH64(group, seed 0) mod their number.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ T = TypeVar("T")
 
 
 class Committed(NamedTuple):
-    """Where a group is in a stream, by partition; which member of it reads that one, if any; how many there are."""
+    """A group's committed offsets in a stream, by partition; the member that owns each; the number of members."""
 
     offsets: dict[int, CommittedOffset]
     members: dict[int, str]
@@ -52,35 +52,35 @@ class Committed(NamedTuple):
 
 
 class Positions:
-    """See the module. Each answer is waited for `timeout_s`, failovers included."""
+    """Sends the requests. `timeout_s` bounds each answer, including failovers."""
 
     def __init__(self, link: Link, streams: NamedStreams) -> None:
         self.link = link
         self.streams = streams
-        self._kept: StreamInfo | None = None  # the stream that holds them
-        self._tasks: set[asyncio.Task[None]] = set()  # of members
+        self._kept: StreamInfo | None = None  # the stream that holds the offsets
+        self._tasks: set[asyncio.Task[None]] = set()  # heartbeat tasks of members
 
     def run(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """A task that ends with the client, at the latest."""
+        """Start a task that is cancelled when the client is closed."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
 
     async def close(self) -> None:
-        """The client is closed."""
+        """Cancel all tasks."""
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def fetch(self, group: str, stream_id: StreamId, timeout_s: float) -> dict[int, CommittedOffset]:
-        """What a group has committed in a stream, by partition."""
+        """Return a group's committed offsets in a stream, by partition."""
         found = await self._with_stream(lambda kept: self._fetch(kept, group, stream_id, timeout_s), timeout_s)
         return found.offsets
 
     async def look(self, group: str, stream_id: StreamId, timeout_s: float) -> Committed:
-        """The same, where nothing is made for it, and who reads what."""
+        """Return committed offsets and members without creating anything."""
         kept = await self._if_there(timeout_s)
         return Committed({}, {}) if kept is None else await self._fetch(kept, group, stream_id, timeout_s)
 
@@ -95,9 +95,9 @@ class Positions:
         generation: int = 0,
         is_begin: bool = False,
     ) -> None:
-        """Commit offsets of partitions, all or none; None forgets what was committed. GroupInUse, MemberFenced.
+        """Commit offsets of partitions, all or none; None deletes a committed offset. GroupInUse, MemberFenced.
 
-        `is_begin`: only of those where nothing is committed, also where others read them.
+        `is_begin`: set only offsets that are not committed yet, also of partitions that other members own.
         """
         offsets = tuple(
             OffsetCommit(
@@ -136,7 +136,7 @@ class Positions:
         is_leaving: bool,
         timeout_s: float,
     ) -> GroupHeartbeatResponse:
-        """Tell the coordinator that a member is there. MemberFenced: it is none any more."""
+        """Send a member's heartbeat to the coordinator. MemberFenced: it is no longer a member."""
 
         async def beat(kept: StreamInfo) -> GroupHeartbeatResponse:
             request = GroupHeartbeatRequest(
@@ -156,7 +156,7 @@ class Positions:
         return await self._with_stream(beat, timeout_s)
 
     async def all(self, timeout_s: float) -> list[GroupStream]:
-        """All groups and streams, in no order."""
+        """Return all groups and their streams, unordered."""
         kept = await self._if_there(timeout_s)
         if kept is None:
             return []
@@ -192,11 +192,11 @@ class Positions:
         return next((info for info in answer.streams if info.config.is_internal), None)
 
     async def _with_stream(self, call: Callable[[StreamInfo], Awaitable[T]], timeout_s: float) -> T:
-        """What `call` gives for the stream that holds offsets; called again if that is another one by now."""
+        """Call `call` with the stream that holds offsets; call it again if that stream was recreated."""
         if (kept := self._kept) is not None:
             try:
                 return await call(kept)
-            except StreamChanged as error:  # its metadata are lost, say; or the stream that is read was deleted
+            except StreamChanged as error:  # its metadata were lost, or the stream being read was deleted
                 if error.details.get("stream_id") != kept.stream_id:
                     raise
         request = OffsetsStreamRequest(timeout_ms=milliseconds(timeout_s))
@@ -208,21 +208,21 @@ class Positions:
 
 
 def check_group(group: str) -> None:
-    """ValueError: it cannot name a group."""
+    """Raise ValueError if `group` is not a valid group name."""
     if (mistake := group_mistake(group)) is not None:
         raise ValueError(mistake)
 
 
 def mark_of(committed: CommittedOffset) -> Mark:
-    """The place that was committed."""
+    """Return a committed offset as a mark."""
     return Mark(committed.offset, committed.leader_epoch)
 
 
 def start_of(info: StreamInfo, number: int, committed: Mapping[int, CommittedOffset], start: Start) -> Start:
-    """Where a group begins in a partition in which it has never been; `start`: where it is to, if all is new to it.
+    """Return where a group begins in a partition without a committed offset; `start`: for a group without any.
 
-    Where a group begins it says so of all partitions. So one of which it has not said so was added since, and is read
-    from its beginning: what is there came after what the group has read.
+    A new group commits its start in all partitions. So a partition without one was added later, and is read from its
+    beginning, because its messages are newer than those the group has read.
     """
     was_added = bool(info.counts) and number >= info.counts[0]
     return "earliest" if was_added and committed else start

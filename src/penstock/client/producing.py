@@ -1,24 +1,24 @@
-"""A producer: appends that are stored exactly once, in the order of their calls, through lost answers and failovers.
+"""Idempotent producer: appends stored exactly once, in call order, across lost answers and failovers.
 
-Rules: rows are counted, and every batch says which it begins with, so that a leader knows one that it has. A batch is
-sent again until it is answered or its time is up. A batch is sent once fewer than PRODUCER_BATCHES_KEPT were sent since
-the oldest without an answer, for a leader knows so many: one more, and it would not know the oldest when that comes
-again. One that comes before its turn is refused, and sent again in its turn. A new epoch begins when all of the one
-before are answered: so it fences nobody who is still at it.
+Rules: rows are numbered, and each batch names its first sequence number, so that a leader recognises a duplicate. A
+batch is retried until it is answered or its time-out passes. The leader remembers PRODUCER_BATCHES_KEPT batches, so a
+new batch waits until fewer than that were sent since the oldest unanswered one; otherwise the leader could not
+recognise a retry of the oldest. A batch that arrives out of order is refused and retried in order. A new epoch begins
+only when all batches of the old one are answered, so it fences none of them.
 
-| a broker says, of a batch                       | then                                                          |
+| a broker answers a batch with                   | then                                                          |
 |-------------------------------------------------|---------------------------------------------------------------|
-| nothing, `not_leader` and what else passes      | the next broker is asked, see `attempts`                      |
-| `overloaded`, `not_enough_replicas`; a failed   | again after a pause                                           |
-| sync, or a failing disk where it may be stored  |                                                               |
-| `out_of_sequence`, and others were before it    | again, in its turn                                            |
-| `unknown_producer`, and it cannot be stored     | this one and those behind it begin a new epoch                |
-| `already_appended`                              | the caller's; the producer goes on                            |
-| `producer_fenced`                               | the caller's, for good                                        |
-| anything else, or its time is up                | the caller's: `OutcomeUnknown` where it may be stored; those  |
-|                                                 | behind it fail, too, and what follows begins a new epoch      |
+| nothing, `not_leader` and other passing errors  | ask the next broker, see `attempts`                           |
+| `overloaded`, `not_enough_replicas`; a failed   | retry after a pause                                           |
+| sync, or a failing disk, if it may be stored    |                                                               |
+| `out_of_sequence`, if others were before it     | retry in order                                                |
+| `unknown_producer`, if it cannot be stored      | this batch and later ones begin a new epoch                   |
+| `already_appended`                              | raise; the producer continues                                 |
+| `producer_fenced`                               | raise, now and for all later appends                          |
+| anything else, or the time-out passed           | raise: `OutcomeUnknown` if it may be stored; later batches in |
+|                                                 | flight fail, too, and the next append begins a new epoch      |
 
-What may then still be on its way of the old epoch is refused by a leader that has heard of the new one.
+A batch of the old epoch that is still on its way is refused by a leader that knows the new one.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ from penstock.client.values import AppendResult, StreamName, datetime_of
 from penstock.messages import AppendOnceRequest, AppendOnceResponse, StreamInfo
 
 TIMEOUT_S_MAX = limits.PRODUCER_WINDOW_MS / 2_000
-"""No batch is sent again so late that a leader could have forgotten it."""
+"""Longest time-out of a batch: no retry comes so late that the leader may have forgotten the batch."""
 _PAUSE_S_MIN = 0.05
 _PAUSE_S_MAX = 1.0
 _PASSING = (ErrorCode.OVERLOADED, ErrorCode.NOT_ENOUGH_REPLICAS)
 
 
 class _Batch:
-    """One on its way. `failure`: of one before it, so this one is not to be stored either."""
+    """One batch in flight. `failure`: the failure of an earlier batch, so this one must not be stored either."""
 
     __slots__ = ("answered", "deadline_s", "doubt", "epoch", "failure", "message", "number", "rows", "sequence")
 
@@ -63,7 +63,7 @@ class _Batch:
         self.epoch = epoch
         self.sequence = sequence
         self.deadline_s = deadline_s
-        self.doubt = Doubt()  # whether it may be stored, as far as was heard
+        self.doubt = Doubt()  # set if it may be stored
         self.answered = asyncio.Event()
         self.failure: Exception | None = None
 
@@ -98,20 +98,20 @@ class Producer(OfThisProcess):
         self._stream = stream
         self._info: StreamInfo | None = None
         self._partition = partition
-        self._numbering = asyncio.Lock()  # one call after the other: rows have the order of the calls
-        self._batches = 0  # so many were sent
-        self._unanswered: deque[_Batch] = deque()  # in the order in which they were numbered
+        self._numbering = asyncio.Lock()  # one call at a time: rows keep the order of the calls
+        self._batches = 0  # number of batches sent
+        self._unanswered: deque[_Batch] = deque()  # in order of their sequence numbers
         self._fenced: RemoteError | None = None
 
     async def append(self, data: Any, *, timeout: float = 60.0) -> list[AppendResult]:
-        """Append rows as `Client.append` does, each exactly once; calls may overlap, and keep their order.
+        """Append rows like `Client.append`, each exactly once; concurrent calls keep their order.
 
-        `timeout` is for each batch, at most 300 s. After an error (which has the results so far, as there) the
-        producer goes on in a new epoch with the sequence 0, behind whatever was stored.
-        OutcomeUnknown: the time passed, or the leader had forgotten the producer, and a batch may be stored.
-        RemoteError: producer_fenced, for good: another producer of this id has a higher epoch; already_appended: these
-        rows are there, longer ago than anybody knows where (`details["next_sequence"]` says how far it has come);
-        out_of_sequence: the log has lost what it had acked. Others as in `Client.append`.
+        `timeout` applies to each batch, at most 300 s. After an error (which has the results so far, as in
+        `Client.append`) the producer continues in a new epoch with sequence 0, after everything that was stored.
+        OutcomeUnknown: the time-out passed, or the leader has forgotten the producer, and a batch may be stored.
+        RemoteError: producer_fenced, permanently: another producer with this id has a higher epoch; already_appended:
+        these rows are stored, too long ago to know their offsets (`details["next_sequence"]` is the next sequence
+        number); out_of_sequence: the log has lost acked rows. Others as in `Client.append`.
         """
         if not 0 < seconds_of(timeout) <= TIMEOUT_S_MAX:
             raise ValueError(f"the time-out is {timeout:g} s; a producer's is above 0 and at most {TIMEOUT_S_MAX:g} s")
@@ -128,7 +128,7 @@ class Producer(OfThisProcess):
                     while self._must_wait():
                         await self._unanswered[0].answered.wait()
                     if any(task.done() and task.exception() is not None for task in tasks):
-                        break  # the rest would be stored without what is before it
+                        break  # the rest would be stored without the failed batch
                     if self._fenced is not None:
                         raise self._fenced
                     tasks.append(asyncio.create_task(self._send(self._numbered(message, timeout), self._info, number)))
@@ -177,7 +177,7 @@ class Producer(OfThisProcess):
             batch.answered.set()
 
     async def _sent(self, batch: _Batch, info: StreamInfo, partition: PartitionId) -> AppendResult:
-        """The answer, however often it has to be asked for."""
+        """Send a batch until it is answered or fails."""
         clock = asyncio.get_running_loop()
         pause_s = _PAUSE_S_MIN
         last: Exception = TimedOut("the time-out passed before the append could be sent")
@@ -206,7 +206,7 @@ class Producer(OfThisProcess):
                 if batch.failure is not None:
                     raise batch.failure from None
                 if epoch != batch.epoch:
-                    continue  # what was refused counts no more
+                    continue  # the refusal was for the old epoch
                 if self._renumbers(batch, error) or _is_early(error, in_turn=in_turn):
                     continue
                 if not self._passes(batch, error):
@@ -215,7 +215,7 @@ class Producer(OfThisProcess):
             pause_s = min(_PAUSE_S_MAX, 2 * pause_s)
 
     def _renumbers(self, batch: _Batch, error: Exception) -> bool:
-        """Whether nobody knows the producer any more, and nothing of it can be on its way: it begins a new epoch."""
+        """Begin a new epoch if the producer is unknown to the leader and no batch can be stored; return True if so."""
         if _code_of(error) != ErrorCode.UNKNOWN_PRODUCER or batch.doubt.exists:
             return False
         self.epoch += 1
@@ -227,7 +227,7 @@ class Producer(OfThisProcess):
 
     @staticmethod
     def _passes(batch: _Batch, error: Exception) -> bool:
-        """Whether it is worth to send the batch again."""
+        """True if the batch should be retried."""
         if not isinstance(error, RemoteError):
             return False
         if error.code == ErrorCode.STORAGE_FAILED:
@@ -235,7 +235,7 @@ class Producer(OfThisProcess):
         return error.code in _PASSING
 
     def _outcome(self, batch: _Batch, error: Exception) -> Exception:
-        """What the caller hears of a batch that is sent no more."""
+        """Return the error for the caller of a batch that will not be retried."""
         if _code_of(error) == ErrorCode.PRODUCER_FENCED and isinstance(error, RemoteError):
             self._fenced = error
         if not batch.doubt.exists or _code_of(error) == ErrorCode.ALREADY_APPENDED:
@@ -244,7 +244,7 @@ class Producer(OfThisProcess):
         return OutcomeUnknown(f"the outcome of the append is unknown ({place}): {error}")
 
     def _failed(self, batch: _Batch, error: BaseException) -> None:
-        """It is sent no more: those behind it cannot be stored, or may be if it is; what follows begins anew."""
+        """Fail the later batches in flight, which must not be stored without it. The next append begins a new epoch."""
         text = f"an append before it has failed: {error}"
         in_doubt = batch.doubt.exists or not isinstance(error, Exception)
         for one in islice(self._unanswered, self._unanswered.index(batch) + 1, None):
@@ -260,7 +260,7 @@ def _code_of(error: Exception) -> str:
 
 
 def _is_early(error: Exception, *, in_turn: bool) -> bool:
-    """Whether it was refused because one before it had not arrived."""
+    """True if the batch was refused only because an earlier one had not arrived."""
     return _code_of(error) == ErrorCode.OUT_OF_SEQUENCE and not in_turn
 
 

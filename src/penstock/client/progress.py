@@ -1,9 +1,9 @@
-"""How far a consumer has come, of each partition: what is done, and what is committed. No IO.
+"""Progress of a consumer, by partition: processed and committed offsets. No IO.
 
-Rules: what was handed out last is in the caller's hands, and done when the next is asked for, or the caller says so.
-Only what is done is committed. What the caller names himself counts instead of what is in his hands.
+Rules: the last message or batch delivered is in hand; it counts as processed when the next is requested or the caller
+commits. Only processed messages are committed. Offsets that the caller gives override the message in hand.
 
-    handed out ─▶ in hand ─▶ done ─▶ committed
+    delivered ─▶ in hand ─▶ processed ─▶ committed
 """
 
 from __future__ import annotations
@@ -16,62 +16,63 @@ from penstock.client.checks import whole_numbers
 
 
 class Mark(NamedTuple):
-    """A place: the offset of the next message, and the epoch of a leader in whose log it was right."""
+    """The offset of the next message, and a leader epoch whose log was valid up to there."""
 
     offset: int
     leader_epoch: LeaderEpoch | None
 
 
 class Progress:
-    """Of one consumer. Times are in seconds, of any clock that never goes back."""
+    """Positions of one consumer. Times are in seconds of a monotonic clock."""
 
     def __init__(self, interval_s: float, now_s: float) -> None:
         self._interval_s = interval_s
-        self._begun_s = now_s  # the time to the next checkpoint counts from then
+        self._begun_s = now_s  # start of the current checkpoint interval
         self._in_hand: tuple[int, Mark] | None = None
         self._done: dict[int, Mark] = {}
         self._committed: dict[int, Mark] = {}
 
     @property
     def positions(self) -> dict[int, int]:
-        """The offset of the next message, by partition: all before is done."""
+        """By partition: the offset of the next message; all before it are processed."""
         return {number: mark.offset for number, mark in sorted(self._done.items())}
 
     @property
     def uncommitted(self) -> dict[int, Mark]:
-        """What is done and not committed."""
+        """Processed positions that are not committed."""
         return {number: mark for number, mark in self._done.items() if self._committed.get(number) != mark}
 
     @property
     def due_s(self) -> float | None:
-        """When the next checkpoint is to be made; None: there is nothing to commit."""
+        """When the next checkpoint is due; None if there is nothing to commit."""
         return self._begun_s + self._interval_s if self.uncommitted else None
 
     def is_due(self, now_s: float) -> bool:
-        """Whether a checkpoint is to be made; asked after each message, mostly in vain."""
+        """True if a checkpoint is due; called after each message, so it is cheap."""
         return now_s >= self._begun_s + self._interval_s and bool(self.uncommitted)
 
     def begin(self, partition: int, mark: Mark, *, is_committed: bool) -> None:
-        """Here it goes on in that partition."""
+        """Start a partition at `mark`."""
         self._done[partition] = mark
         if is_committed:
             self._committed[partition] = mark
 
     def handed(self, partition: int, mark: Mark) -> None:
-        """The caller has everything before `mark`."""
+        """Record that everything before `mark` was delivered to the caller."""
         self._in_hand = partition, mark
 
     def finish(self) -> None:
-        """What is in his hands is done."""
+        """Mark the message in hand as processed."""
         if self._in_hand is not None:
             partition, mark = self._in_hand
             self._in_hand = None
             self._done[partition] = mark
 
     def beyond(self, offsets: Mapping[int, int]) -> dict[int, int]:
-        """Those of the offsets that are beyond what was handed out: whether the log holds so much is not known here.
+        """Return the given offsets that lie beyond what was delivered; only the broker can tell if they exist.
 
-        TypeError: they are no offsets by partition. ValueError: one is not read here, or is negative.
+        TypeError: not a mapping of offsets by partition. ValueError: a partition that is not read here, or a negative
+        offset.
         """
         found = {}
         for number, offset in whole_numbers(offsets).items():
@@ -90,7 +91,7 @@ class Progress:
             raise ValueError(f"the offset {offset} is negative; offsets count from 0")
 
     def seek(self, partition: int, offset: int) -> None:
-        """Done is what comes before `offset`, whatever is in his hands. ValueError: it is not read here."""
+        """Set the processed position to `offset`, whatever is in hand. ValueError: the partition is not read here."""
         self._check(partition, offset)
         epoch = self._done[partition].leader_epoch
         if self._in_hand is not None and self._in_hand[0] == partition:
@@ -99,17 +100,17 @@ class Progress:
         self._done[partition] = Mark(offset, epoch)
 
     def forget(self, partition: int) -> None:
-        """It is not read here any more, and nothing of it is to be committed."""
+        """Stop tracking a partition; nothing more of it will be committed."""
         if self._in_hand is not None and self._in_hand[0] == partition:
             self._in_hand = None
         self._done.pop(partition, None)
         self._committed.pop(partition, None)
 
     def marks(self) -> dict[int, Mark]:
-        """What is done, by partition."""
+        """Return the processed positions by partition."""
         return dict(self._done)
 
     def committed(self, marks: dict[int, Mark], now_s: float) -> None:
-        """That is committed."""
+        """Record a commit."""
         self._committed.update({number: mark for number, mark in marks.items() if number in self._done})
         self._begun_s = now_s

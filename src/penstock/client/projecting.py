@@ -1,11 +1,11 @@
-"""What a reader asks a broker for: whole batches, or of them only some columns, or some subjects.
+"""Choose what to fetch: whole batches, or only some columns or subjects (projection by the broker).
 
-Rules: whole batches cost the broker next to nothing, and their reader a look at every byte. So a reader that wants all
-columns of all rows asks for those. One that does not want the values, which are the bulk, names its columns. One that
-wants the values on some subjects names these, as long as few rows are on them: what share that is, each answer shows.
-A broker that is older, or has too many such fetches, is asked for whole batches, and the rest is done here.
+Rules: whole batches cost the broker almost nothing, but their reader must process every byte. So a reader of all
+columns and rows fetches whole batches. A reader that does not need the values, which are most of the bytes, names its
+columns. A reader of the values on some subjects names those, as long as few rows match, which each answer shows.
+If a broker is too old, or has too many such fetches, the reader fetches whole batches and selects the rows itself.
 
-| wanted                      | asked for                                                                           |
+| wanted                      | fetched                                                                             |
 |-----------------------------|-------------------------------------------------------------------------------------|
 | all columns, all rows       | whole batches                                                                       |
 | columns without `value`     | these and `offset`, and the subject pattern, if there is one                        |
@@ -29,20 +29,20 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 SUBJECT_SHARE_MAX = 0.5
-"""Of the rows: where more of them match, whole batches are cheaper than to have the broker copy the rows."""
+"""Share of matching rows above which whole batches are cheaper than having the broker copy the rows."""
 
 _REFUSED = (ErrorCode.UNSUPPORTED_VERSION, ErrorCode.OVERLOADED)
 
 
 class Asked(NamedTuple):
-    """What a fetch asked for beside its offset. `columns` begins with `offset`, by which the answer is checked."""
+    """The projection of one fetch. `columns` begins with `offset`, which is used to verify the answer."""
 
     columns: tuple[str, ...]
     subjects: tuple[str, ...] | None
 
 
 class Asking:
-    """What is asked for of one partition, fetch by fetch. `columns`, `where`: what its reader wants."""
+    """Chooses the projection of each fetch of one partition. `columns`, `where`: what the reader wants."""
 
     def __init__(self, columns: Sequence[str] | None, where: Filter | None) -> None:
         wanted = COLUMNS if columns is None else columns
@@ -53,10 +53,10 @@ class Asking:
         self._asked = Asked(tuple(dict.fromkeys(("offset", *wanted))), subjects)
         self._has_values = "value" in self._asked.columns
         self._share = 0.0
-        self._refused_epoch: LeaderEpoch | None = None  # of what was read last when a broker was too old for it
+        self._refused_epoch: LeaderEpoch | None = None  # of the last row read when a broker was too old
 
     def next(self, leader_epoch: LeaderEpoch) -> Asked | None:
-        """What to ask for, where that is the epoch of what was read last; None: whole batches."""
+        """Return the projection of the next fetch; None: whole batches. `leader_epoch`: that of the last row read."""
         if self._refused_epoch == leader_epoch:
             return None
         if not self._has_values:
@@ -64,22 +64,22 @@ class Asking:
         return self._asked if self._asked.subjects is not None and self._share <= SUBJECT_SHARE_MAX else None
 
     def is_refused(self, error: RemoteError, leader_epoch: LeaderEpoch) -> bool:
-        """Whether that says only that whole batches are to be asked for now."""
+        """True if the error only means that whole batches must be fetched now."""
         if error.code == ErrorCode.UNSUPPORTED_VERSION:
             self._refused_epoch = leader_epoch
         return error.code in _REFUSED
 
     def matched(self, rows: int, of_rows: int) -> None:
-        """Of so many rows that were looked at, here or by the broker, so many match."""
+        """Record how many of the rows examined, here or by the broker, match."""
         self._share = rows / max(1, of_rows)
 
 
 def batches_of(
     raw: bytes | memoryview, response: FetchResponse, asked: Asked, wanted: tuple[int, int], *, source: str
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of an answer, in the columns that were asked for; all of them in `wanted`, none of the batches empty.
+    """Yield the rows of a projected answer in the requested columns; all lie in `wanted`, no batch is empty.
 
-    CorruptionError if it is anything else.
+    CorruptionError if the answer is anything else.
     """
     start, end = wanted[0], min(wanted[1], response.end_offset)
     for batch in projecting.from_stream(raw, response.raw_crc, projecting.schema_of(asked.columns), source=source):

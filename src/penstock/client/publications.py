@@ -1,7 +1,7 @@
-"""What a client publishes through NATS: to which subject, through which connection.
+"""Publish through NATS: choose the subject and manage the connection.
 
-Rules: there is no connection to NATS before the first message. One that NATS has given up is replaced where the brokers
-name other servers by now. What a message is made of is `publish_format`'s to say, what becomes of it `publishing`'s.
+Rules: the connection to NATS is made with the first message. If NATS has dropped it and the brokers name other servers
+by now, it is replaced. `publish_format` encodes messages, `publishing` sends them and waits for acks.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from penstock.client.values import Envelope, PubAck
 
 
 class Publications:
-    """See the module, and `Client` for what its methods do; `timeout` is in seconds."""
+    """The publishing half of `Client`, with the same methods; `timeout` is in seconds."""
 
     def __init__(
         self,
@@ -33,7 +33,7 @@ class Publications:
         urls: list[str] | None,
         options: dict[str, Any],
     ) -> None:
-        """`urls`: where to publish, if not where the brokers say."""
+        """`urls`: NATS servers to publish to, if not those of the brokers."""
         self._link = link
         self._streams = streams
         self._routes = routes
@@ -44,7 +44,7 @@ class Publications:
 
     @property
     def urls(self) -> tuple[str, ...]:
-        """Where messages are published."""
+        """NATS servers to which messages are published."""
         return tuple(self._urls) if self._urls is not None else self._link.nats_urls
 
     async def publish(
@@ -59,7 +59,7 @@ class Publications:
         retries: int,
         timeout: float,
     ) -> asyncio.Future[PubAck] | None:
-        """Send one message; the future of its ack, if there is to be one."""
+        """Send one message; return the future of its ack, or None if it gets no ack."""
         value, all_headers = published(value, key, headers, stream, ack, envelope)
         deciding = message_id(headers) if key is None and headers else key
         asked = subject
@@ -84,7 +84,7 @@ class Publications:
         envelope: Envelope | None,
         timeout: float,
     ) -> dict[str, PubAck]:
-        """Send one message; the acks of all streams that ack it and are not paused, by their names. StreamNotFound."""
+        """Send one message; return the acks, by name, of all streams that ack it and are not paused. StreamNotFound."""
         found = await self._streams.storing(subject, timeout)
         acking = (Acks.REPLY,) if envelope is None else (Acks.REPLY, Acks.ENVELOPE)
         acking_streams = [info for info in found if info.config.acks in acking]
@@ -98,23 +98,23 @@ class Publications:
         return await publisher.publish_to_all(subject, value, all_headers, expected, timeout_s=timeout)
 
     def note_failures(self, future: asyncio.Future[PubAck]) -> None:
-        """`flush` is to raise what becomes of this one, if that is an error."""
+        """Let `flush` raise the error if this publish fails."""
         assert self._publisher is not None
         self._publisher.note_failures(future)
 
     async def flush(self, timeout: float) -> None:
-        """Return once every message so far has its ack; raises the first failure that was noted."""
+        """Wait until every message so far has its ack; raise the first recorded failure."""
         if self._publisher is not None:
             await self._publisher.flush(timeout)
 
     async def close(self) -> None:
-        """Give back the connection. Twice is fine."""
+        """Close the connection. May be called twice."""
         publisher, self._publisher = self._publisher, None
         if publisher is not None:
             await publisher.close()
 
     async def _routed(self, subject: str, key: bytes | str | None, timeout: float) -> str:
-        """The subject of the partition that a message of this key (or id, which counts as one) belongs to."""
+        """Return the subject of the partition for a message with this key (or message id, used like a key)."""
         now_s = asyncio.get_running_loop().time()
         if self._routes.must_ask(subject, key, now_s):
             self._routes.learn(subject, await self._streams.storing(subject, timeout), now_s)
@@ -123,7 +123,8 @@ class Publications:
     async def _connected(self, timeout: float) -> Publisher:
         publisher = self._publisher
         if publisher is not None and publisher.is_cut_off and self._urls is None:
-            # The broker may have come back with its NATS at another address, or others have one of their own.
+            # The broker may have returned with its NATS at another address, or other brokers may have NATS servers of
+            # their own.
             await self._link.refresh(timeout)
             if self._publisher is publisher and not set(self.urls) <= set(publisher.urls):
                 self._publisher = None

@@ -1,13 +1,13 @@
-"""What a published message says in its headers, and what an ack says. Pure: no NATS connection here.
+"""Encode a published message's headers and decode its ack. Pure: no NATS connection here.
 
-| said by           | how                                                                                     |
+| option            | encoded as                                                                              |
 |-------------------|-----------------------------------------------------------------------------------------|
-| key               | header `Penstock-Key`, or `Penstock-Key-Base64` where the bytes would not survive a header |
+| key               | header `Penstock-Key`, or `Penstock-Key-Base64` if a header cannot carry the bytes          |
 | tombstone (None)  | header `Penstock-Tombstone: 1` and an empty payload                                       |
-| `stream="orders"` | header `Nats-Expected-Stream: orders`: other streams on the subject stay silent             |
+| `stream="orders"` | header `Nats-Expected-Stream: orders`: other streams on the subject do not answer           |
 | `ack="leader"`    | header `Penstock-Ack: leader`                                                             |
 | `ack="none"`      | header `Penstock-Ack: none` and no reply subject                                           |
-| `envelope=…`      | all of these but `stream` stand in an envelope; see `envelope_format`                      |
+| `envelope=…`      | all of these except `stream` are in an envelope; see `envelope_format`                     |
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ ACK_HEADER = "Penstock-Ack"
 EXPECTED_STREAM_HEADER = "Nats-Expected-Stream"
 MESSAGE_ID_HEADER = "Nats-Msg-Id"
 _EMPTY_BLOCK_BYTES = len("NATS/1.0\r\n\r\n")
-_LINE_BYTES = len(": \r\n")  # of one header, beside its name and its value
+_LINE_BYTES = len(": \r\n")  # of one header, besides its name and value
 
 Acked = Literal["all", "leader"]
 Ack = Acked | Literal["none"]
@@ -47,7 +47,7 @@ _ERROR_CODES = {
 }
 _REASONS = frozenset(
     {ErrorCode.KEY_ELSEWHERE, ErrorCode.KEY_MOVING, ErrorCode.NOT_ENOUGH_REPLICAS}
-)  # what a broker says more exactly than JetStream's codes can
+)  # reasons that are more precise than JetStream's error codes
 
 
 class _AckError(msgspec.Struct):
@@ -73,7 +73,7 @@ _ack_decoder = msgspec.json.Decoder(_AckBody)
 
 
 def payload(value: Value) -> bytes:
-    """The bytes of a message's value, none for a tombstone; TypeError for what is neither bytes nor text."""
+    """Return the bytes of a value, none for a tombstone. TypeError: neither bytes nor text."""
     return b"" if value is None else _bytes_of("value", value, "bytes or str (such as json.dumps(…)), or None")
 
 
@@ -82,18 +82,18 @@ def _bytes_of(what: str, given: object, wanted: str) -> bytes:
         return given.encode()
     if isinstance(given, bytes | bytearray | memoryview):
         return bytes(given)
-    # bytes(5) would be five zero bytes: nothing is converted that was not meant.
+    # bytes(5) would be five zero bytes: convert nothing implicitly.
     raise TypeError(f"the {what} is {a_kind(given)}; give {wanted}")
 
 
 def a_kind(given: object) -> str:
-    """`an int`, `a dict`: what something is, for a message."""
+    """Return the type with its article (`an int`, `a dict`), for error messages."""
     name = type(given).__name__
     return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
 
 
 def key_header(key: bytes | str) -> tuple[str, str]:
-    """(header name, value) that carries `key`; ValueError for an empty or oversized one, TypeError for no bytes."""
+    """Return (header name, value) for `key`. ValueError: empty or too large. TypeError: neither bytes nor text."""
     raw = _key_bytes(key)
     with contextlib.suppress(UnicodeDecodeError):
         text = raw.decode()
@@ -112,7 +112,7 @@ def _key_bytes(key: bytes | str) -> bytes:
 
 
 def message_id(headers: Mapping[str, str]) -> str | None:
-    """The id that a message has for deduplication; None: it has none."""
+    """Return the message's deduplication id, or None."""
     return headers.get(MESSAGE_ID_HEADER) or None
 
 
@@ -124,7 +124,7 @@ def published(
     ack: Ack,
     envelope: Envelope | None,
 ) -> tuple[Value, dict[str, str] | None]:
-    """Payload and NATS headers of one publish. ValueError or TypeError for what a header cannot carry."""
+    """Return payload and NATS headers of one publish. ValueError or TypeError for values that a header cannot carry."""
     if envelope is None:
         return value, publish_headers(value, key, headers, stream, ack)
     return in_envelope(value, key, headers, stream, ack, envelope)
@@ -138,9 +138,9 @@ def in_envelope(
     ack: Ack,
     envelope: Envelope,
 ) -> tuple[bytes, dict[str, str] | None]:
-    """Payload and NATS headers of one publish in an envelope. ValueError or TypeError as `publish_headers`."""
+    """Return payload and NATS headers of one publish in an envelope. ValueError or TypeError as `publish_headers`."""
     envelope_format.check_envelope(envelope)
-    publish_headers(value, key, headers, stream, ack)  # whose checks are the same
+    publish_headers(value, key, headers, stream, ack)  # for its checks
     raw = None if value is None else payload(value)
     raw_key = None if key is None else _key_bytes(key)
     data = envelope_format.enveloped(raw, raw_key, _own_headers(headers), ack, envelope)
@@ -150,7 +150,7 @@ def in_envelope(
 def publish_headers(
     value: Value, key: bytes | str | None, headers: Mapping[str, str] | None, stream: str | None, ack: Ack
 ) -> dict[str, str] | None:
-    """All headers of one publish, or None for none. ValueError or TypeError for what a header cannot carry."""
+    """Return all headers of one publish, or None. ValueError or TypeError for values that a header cannot carry."""
     out = _own_headers(headers)
     if key is not None:
         name, text = key_header(key)
@@ -169,7 +169,7 @@ def publish_headers(
 
 
 def header_block_bytes(headers: Mapping[str, str] | None) -> int:
-    """The size of the header block that nats-py writes: NATS counts it towards `max_payload`."""
+    """Return the size of the header block that nats-py writes, which NATS counts towards `max_payload`."""
     if headers is None:
         return 0
     return _EMPTY_BLOCK_BYTES + sum(len(name) + len(text.encode()) + _LINE_BYTES for name, text in headers.items())
@@ -193,7 +193,7 @@ def _own_headers(headers: Mapping[str, str] | None) -> dict[str, str]:
 
 
 def parse_ack(data: bytes) -> PubAck:
-    """The ack in a reply; RemoteError if it is an error, or no ack at all."""
+    """Return the ack in a reply. RemoteError: an error, or not an ack."""
     if data.startswith(envelope_format.COOKIE):
         return _enveloped_ack(data)
     try:
@@ -228,7 +228,7 @@ def _enveloped_ack(data: bytes) -> PubAck:
         raise _no_ack()
     if found.error_body:
         return parse_ack(found.error_body)
-    if found.ack_error:  # a Liftbridge says no more than that
+    if found.ack_error:  # Liftbridge gives no more detail
         name = envelope_format.ERRORS.get(found.ack_error, str(found.ack_error)).lower()
         code = ErrorCode.TOO_LARGE if name == "too_large" else f"envelope_{name}"
         raise specific(RemoteError(code, f"the message was refused: {name}", stream=found.stream))

@@ -1,7 +1,7 @@
-"""Publishing through NATS, with acks: what `js.publish` does, plus keys, tombstones and acks of several streams.
+"""Publish through NATS with acks, like `js.publish`, plus keys, tombstones and acks of several streams.
 
-Rules: a publish ends with its ack, an error or its time-out; a time-out means that the outcome is unknown. At most
-`PUBLISHES_IN_FLIGHT_MAX` wait for an ack, further ones wait their turn. Order is the order of the calls.
+Rules: a publish ends with its ack, an error or its time-out; after a time-out the outcome is unknown. At most
+`PUBLISHES_IN_FLIGHT_MAX` wait for an ack; further publishes wait for a slot. Messages are sent in call order.
 """
 
 from __future__ import annotations
@@ -41,21 +41,21 @@ if TYPE_CHECKING:
     from penstock.client.nats_client import StrictNatsClient
 
 _NO_RESPONDERS = "503"
-_OFFERS_NO_TLS = "offers no tls, but"  # as `NoTlsError` has it, in lower case
+_OFFERS_NO_TLS = "offers no tls, but"  # text of `NoTlsError`, in lower case
 _SAID_NOTHING = "empty response from server when expecting info"  # in lower case
 _SUBSCRIPTION_REFUSED = "permissions violation for subscription"
-_PUBLISH_REFUSED = re.compile('permissions violation for publish to "(.+)"')  # nats-py has it in lower case
+_PUBLISH_REFUSED = re.compile('permissions violation for publish to "(.+)"')  # nats-py lower-cases it
 _CANCEL_AGAIN_S = 0.1
-_PING_INTERVAL_S = 5  # a server whose host has vanished is left after two that nobody answered
-_LOOK_UP_S = 1.0  # to ask which streams store a subject that nobody listens on
+_PING_INTERVAL_S = 5  # a dead server is abandoned after two unanswered PINGs
+_LOOK_UP_S = 1.0  # time to ask which streams store a subject without subscribers
 _CLOSE_S = 3.0
-CLOSE_FLUSH_S = 1.0  # how long closing waits for what was published without an ack
+CLOSE_FLUSH_S = 1.0  # how long closing waits for messages published without an ack
 
 T = TypeVar("T")
 
 
 LookUp = Callable[[str, float], Awaitable[list[StreamInfo]]]
-"""The streams that store a subject; asked for so many seconds."""
+"""Returns the streams that store a subject; the float is a time-out in seconds."""
 
 
 class Publisher:
@@ -64,7 +64,7 @@ class Publisher:
     def __init__(
         self, urls: Sequence[str], name: str, options: Mapping[str, Any], look_up: LookUp | None = None
     ) -> None:
-        """`look_up` gives the streams that store a subject: there may be some that nobody listens for now."""
+        """`look_up` returns the streams that store a subject, even those without a subscriber now."""
         self.urls = tuple(urls)
         self._look_up = look_up
         self._name = name
@@ -81,12 +81,12 @@ class Publisher:
         self._first_failure: BaseException | None = None
         self._failures = 0
         self._last_error = ""
-        self._inbox_refusal = ""  # what the server said where no ack can come
-        self._unconfirmed = False  # whether something was published without an ack since the last flush
+        self._inbox_refusal = ""  # the server's reason why acks cannot arrive
+        self._unconfirmed = False  # something was published without an ack since the last flush
 
     @property
     def is_cut_off(self) -> bool:
-        """Whether there was a connection and is none now."""
+        """True if a connection was made and is down now."""
         return self._nats is not None and not self._nats.is_connected
 
     async def publish(
@@ -99,9 +99,10 @@ class Publisher:
         retries: int = 0,
         reroute: Reroute | None = None,
     ) -> asyncio.Future[PubAck]:
-        """Send one message, and again if no ack comes; returns once it is on its way, with the future of its ack.
+        """Send one message, and resend it if no ack arrives; return the future of its ack once it is sent.
 
-        What a leader refuses because its key moves, or has moved, is sent again; `reroute` says where to then.
+        A message that a leader refuses because its key moves, or has moved, is sent again to the subject that `reroute`
+        gives.
         """
         if not 0 <= (retries := whole_number("number of retries", retries)) <= limits.PUBLISH_RETRIES_MAX:
             raise ValueError(f"retries is {retries}; it can be 0 to {limits.PUBLISH_RETRIES_MAX}")
@@ -129,21 +130,21 @@ class Publisher:
     async def publish_without_ack(
         self, subject: str, value: Value, headers: dict[str, str] | None, *, timeout_s: float
     ) -> None:
-        """Hand one message to NATS and ask for no answer."""
+        """Send one message without asking for an ack."""
         outgoing = _outgoing(subject, value, headers)
         connection = await self._connected(asyncio.get_running_loop().time() + seconds_of(timeout_s))
         self._unconfirmed = True
         await _publish(connection, outgoing, "")
 
     def note_failures(self, future: asyncio.Future[PubAck]) -> None:
-        """Let `flush` report it if this one fails."""
+        """Let `flush` raise the error if this publish fails."""
         future.add_done_callback(self._note)
 
     async def flush(self, timeout_s: float) -> None:
-        """Return once every publish has its ack; the first failure since the last flush is raised."""
+        """Wait until every publish has its ack; raise the first failure since the last flush."""
         try:
             async with asyncio.timeout(seconds_of(timeout_s)):
-                if self._in_flight:  # those of now: others may go on publishing for ever
+                if self._in_flight:  # the current ones only: other callers may publish without end
                     await asyncio.wait(self._in_flight)
                 if self._unconfirmed:
                     await self._echo()
@@ -157,7 +158,7 @@ class Publisher:
             raise failure
 
     async def close(self) -> None:
-        """Give back the NATS connection; publishes without an ack fail."""
+        """Close the NATS connection; publishes without an ack fail."""
         self._is_closed = True
         for task in self._retries:
             task.cancel()
@@ -176,7 +177,7 @@ class Publisher:
             await _give_back(connection)
 
     async def _echo(self) -> None:
-        # Not nats-py's flush, whose PING overtakes what still waits to be written.
+        # Not nats-py's flush, because its PING overtakes bytes that still wait to be written.
         assert self._nats is not None
         token = str(next(self._tokens))
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -193,17 +194,17 @@ class Publisher:
             self._waiters.pop(token, None)
 
     def send_later(self, seconds: float, outgoing: Outgoing, token: str, sent: Callable[[], None]) -> None:
-        """Send once more after a while, unless its waiter has gone."""
+        """Send the message again after a delay, unless its waiter has finished."""
         self.run(self._send_again(seconds, outgoing, token, sent))
 
     def run(self, what: Coroutine[Any, Any, None]) -> None:
-        """Do something meanwhile; given up when this one is closed."""
+        """Run a coroutine in the background; it is cancelled by `close`."""
         task = asyncio.get_running_loop().create_task(what)
         self._retries.add(task)
         task.add_done_callback(self._retries.discard)
 
     def nobody_stores(self, subject: str, future: asyncio.Future[Any]) -> None:
-        """Nobody is subscribed to it: fail with why that is, which is asked first."""
+        """Fail the publish: the subject has no subscriber. Ask the brokers for the reason first."""
         self.run(self._fail(subject, future))
 
     async def _fail(self, subject: str, future: asyncio.Future[Any]) -> None:
@@ -232,7 +233,7 @@ class Publisher:
     async def _send_again(self, seconds: float, outgoing: Outgoing, token: str, sent: Callable[[], None]) -> None:
         await asyncio.sleep(seconds)
         if token in self._waiters and self._nats is not None:
-            with contextlib.suppress(OperationalError, RemoteError):  # then its time-out tells
+            with contextlib.suppress(OperationalError, RemoteError):  # otherwise the time-out reports it
                 await _publish(self._nats, outgoing, f"{self._inbox}.{token}")
                 sent()
 
@@ -273,13 +274,13 @@ class Publisher:
             self._first_failure = self._first_failure or error
 
     def _check_inbox(self) -> None:
-        """Unavailable: acks cannot come, so nothing is sent."""
+        """Raise Unavailable if acks cannot arrive; nothing is sent then."""
         if self._inbox_refusal:
-            text = f"NATS lets no ack come, so nothing was published: {self._inbox_refusal}"
-            raise Unavailable(f'{text}; the inbox has to be one that this user may subscribe to ("inbox_prefix")')
+            text = f"NATS refuses the subscription for acks, so nothing was published: {self._inbox_refusal}"
+            raise Unavailable(f'{text}; choose an inbox to which this user may subscribe ("inbox_prefix")')
 
     async def _connected(self, deadline_s: float) -> StrictNatsClient:
-        # nats-py ends a connection for good when a server refuses its credentials twice: then a new one is made.
+        # nats-py closes a connection for good if a server refuses its credentials twice; then make a new one.
         if self._nats is not None and not self._nats.is_closed:
             return self._nats
         if self._is_closed:
@@ -316,18 +317,18 @@ class Publisher:
             self._inbox_refusal = self._last_error = ""
             self._inbox = inbox = connection.new_inbox()
             await connection.subscribe(f"{inbox}.*", cb=self._replied, pending_bytes_limit=-1)
-            for _ in range(2):  # a refusal comes before the PONG; but the first PING may overtake the subscription
+            for _ in range(2):  # a refusal precedes the PONG, but the first PING may overtake the subscription
                 await connection.flush()
             if self._is_closed:
                 raise Unavailable("the client was closed meanwhile")
         except BaseException:
-            await _give_back(connection)  # half a connection has tasks and a socket too
+            await _give_back(connection)  # a partly made connection has tasks and a socket too
             raise
         return connection
 
     async def _failed(self, error: Exception) -> None:
         said = str(error)
-        if not _is_refusal(self._last_error):  # a reset that comes after it says less
+        if not _is_refusal(self._last_error):  # keep a refusal: a later reset says less
             self._last_error = f" ({said})" if said else ""
         if _SUBSCRIPTION_REFUSED in said.lower() and self._inbox.lower() in said.lower():
             self._inbox_refusal = said.removeprefix("nats: ")
@@ -335,9 +336,9 @@ class Publisher:
             self._refuse(refused[1])
 
     def _refuse(self, lowered: str) -> None:
-        """The server does not take what was published on a subject, of which only the lower case is known."""
+        """Fail publishes that the server refused; it reports the subject in lower case only."""
         waiters = [one for one in self._waiters.values() if one.subject.lower() == lowered]
-        if len({one.subject for one in waiters}) == 1:  # else it might be either's
+        if len({one.subject for one in waiters}) == 1:  # otherwise it is ambiguous
             for waiter in waiters:
                 waiter.refused(_not_allowed(waiter.subject))
         elif not waiters and (self._unconfirmed or any(isinstance(one, Echo) for one in self._waiters.values())):
@@ -367,7 +368,8 @@ def _outgoing(subject: str, value: Value, headers: dict[str, str] | None) -> Out
 async def _publish(connection: StrictNatsClient, outgoing: Outgoing, reply: str) -> None:
     from nats.errors import Error as NatsError
 
-    # nats-py looks at the payload alone. A server closes the connection over more, and all acks under way are lost.
+    # nats-py checks only the payload. A server closes the connection over a larger message, and all pending acks are
+    # lost.
     size_bytes, bytes_max = outgoing.size_bytes, connection.max_payload
     if size_bytes > bytes_max:
         which = "" if outgoing.headers is None else " with its headers"
@@ -380,7 +382,7 @@ async def _publish(connection: StrictNatsClient, outgoing: Outgoing, reply: str)
 
 
 async def _give_back(connection: StrictNatsClient) -> None:
-    with contextlib.suppress(Exception):  # a server that takes no byte does not hold us up
+    with contextlib.suppress(Exception):  # a server that accepts no bytes must not block closing
         async with asyncio.timeout(_CLOSE_S):
             await connection.close()
 
@@ -388,8 +390,8 @@ async def _give_back(connection: StrictNatsClient) -> None:
 async def ended_by_cancel(what: Coroutine[Any, Any, T], give_back: Callable[[T], Awaitable[None]]) -> T:
     """Await `what`; if the caller is cancelled, cancel `what` again and again until it has ended.
 
-    Before Python 3.12 `asyncio.wait_for`, which nats-py uses, can swallow a cancel; nats-py would then try for ever. A
-    result that comes all the same is passed to `give_back`.
+    Before Python 3.12 `asyncio.wait_for`, which nats-py uses, can swallow a cancellation; nats-py would then retry for
+    ever. A result that arrives nevertheless is passed to `give_back`.
     """
     task = asyncio.ensure_future(what)
     try:
@@ -411,20 +413,20 @@ async def first_connection(
     error_cb: Callable[[Exception], Awaitable[None]] | None,
     **options: Any,
 ) -> None:
-    """`connection.connect`; it waits for a server that is away.
+    """Call `connection.connect`, which waits for unreachable servers.
 
-    Unavailable at once where every server refuses the login, or offers no TLS though it is asked for.
+    Unavailable at once if every server refuses the login, or offers no TLS although it is requested.
     """
     refusals: deque[bool] = deque(maxlen=len(urls))  # nats-py tries its servers in turn: one attempt at each
     is_made = False
 
     async def failed(error: Exception) -> None:
-        if error_cb is not None:  # nats-py takes None for its own
+        if error_cb is not None:  # nats-py uses its own callback for None
             await error_cb(error)
         refusals.append(_is_refusal(str(error)))
         if not is_made and len(refusals) == refusals.maxlen and all(refusals):
             shown = ", ".join(map(shown_url, urls))
-            raise Unavailable(f"{not_connected(shown, str(error))} ({error})")  # nats-py lets it out of `connect`
+            raise Unavailable(f"{not_connected(shown, str(error))} ({error})")  # nats-py passes it on from `connect`
 
     plain, login = nats_login(urls, options)
     await connection.connect(plain, error_cb=failed, **{**options, **login})
@@ -432,13 +434,13 @@ async def first_connection(
 
 
 def not_connected(shown: str, why: str) -> str:
-    """The error text for a connection that was not made in time; `why` is the last error of nats-py."""
+    """Return the error text for a connection that was not made in time; `why` is nats-py's last error."""
     if _OFFERS_NO_TLS in why.lower():
         return f"no connection to NATS at {shown}"
     if _is_refusal(why):
         return f"NATS at {shown} asks for a login that it did not get"
     if _SAID_NOTHING in why.lower():
-        # nats-py never ends an attempt that begins with TLS where the server begins with INFO, so it is not tried.
+        # nats-py never ends an attempt that starts with TLS if the server starts with INFO, so it is not tried.
         first = "if it speaks TLS first (handshake_first: true), have it wait for that (handshake_first: auto)"
         return f"NATS at {shown} closed the connection before it said anything; {first}"
     return f"no NATS server answers at {shown} in time"

@@ -1,8 +1,9 @@
-"""A bounded range of one partition, for programs that split a log among many readers, such as Spark's tasks.
+"""Read a bounded offset range of one partition, for programs that split a log among many readers, such as Spark's
+tasks.
 
-Rules: who splits has asked where the log begins and ends; with a leader epoch, too, nothing of it is asked again for
-each part. Batches have RANGE_BATCH_ROWS_MIN rows at least, the last one apart, however small those of the log are and
-however little one fetch brings: what follows on, in Python or in Java, costs so much for each.
+Rules: the program that splits a log has queried its range; if it passes the leader epoch on, the readers need not query
+again. Batches have at least RANGE_BATCH_ROWS_MIN rows, except the last one, however small the log's batches and the
+fetches are, because each batch has a fixed cost in the Python or Java code that follows.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ if TYPE_CHECKING:
 
 
 class LogRange(NamedTuple):
-    """The offsets `[start, end)` of one partition, all of them committed when the range was made.
+    """The offsets `[start, end)` of one partition, all committed when the range was made.
 
-    `leader_epoch`: of the leader who told that, so that a reader hears of it if the log was cut since; None: each
-    reader asks first, and hears of what is cut from then on.
+    `leader_epoch`: that of the leader that reported the range, so that a reader detects a later truncation; None: each
+    reader queries it first, and detects truncations from then on.
     """
 
     stream: StreamInfo
@@ -37,11 +38,11 @@ class LogRange(NamedTuple):
     start: int
     end: int
     leader_epoch: int | None = None
-    read_from: ReadFrom = LEADER  # `FOLLOWERS`: its leader then has this much less to do
+    read_from: ReadFrom = LEADER  # `FOLLOWERS` relieves the leader
 
 
 class Joining:
-    """Small batches copied together; large ones pass as they are."""
+    """Joins small batches by copying; large ones are passed through."""
 
     def __init__(self, rows_min: int, rows_max: int) -> None:
         if not 1 <= rows_min <= rows_max:
@@ -52,7 +53,7 @@ class Joining:
         self._rows = self._bytes = 0
 
     def add(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """The batches that are done with this one."""
+        """Add a batch; yield the batches that are now complete."""
         self._waiting.append(batch)
         self._rows += batch.num_rows
         self._bytes += batch.nbytes
@@ -67,7 +68,7 @@ class Joining:
                 yield part
 
     def end(self) -> Iterator[pa.RecordBatch]:
-        """The rest."""
+        """Yield the remaining rows."""
         if self._waiting:
             yield self._joined()
 
@@ -89,12 +90,12 @@ def read_range(
     batch_rows_max: int = limits.READ_BATCH_ROWS_DEFAULT,
     timeout: float = 10.0,
 ) -> Generator[pa.RecordBatch, None, None]:
-    """The rows of a range, in order; as `Client.read`, with its errors, in batches of `batch_rows_min` rows at least.
+    """Yield the rows of a range in order; errors as for `Client.read`. Batches have at least `batch_rows_min` rows.
 
-    Fewer have only the last one, and those of more than RANGE_BATCH_BYTES_MAX (64 MiB).
+    Exceptions are the last batch, and batches of more than RANGE_BATCH_BYTES_MAX (64 MiB).
     """
     joining = Joining(batch_rows_min, batch_rows_max)
-    inner = client._client  # noqa: SLF001 (the same client's face)
+    inner = client._client  # noqa: SLF001 (the same client's asyncio API)
     source = answers(lambda: _reader(inner, what, columns, where, batch_rows_max, timeout))
     for batch in client._iterate(source):  # noqa: SLF001 (the same)
         yield from joining.add(batch)
@@ -104,11 +105,12 @@ def read_range(
 def agreed_end(
     client: blocking.Client, stream: StreamInfo, partition: int, offset: int, leader_epoch: int, *, timeout: float
 ) -> int:
-    """Up to where the log is what a reader knows who has read all before `offset`, told by the leader of that epoch.
+    """Return the offset up to which the log agrees with a reader that has read everything before `offset`.
 
-    It is `offset`, unless the log was cut below it, or began anew, and was perhaps written up to there with other rows.
+    `leader_epoch`: that of the leader that served the rows. The result is `offset`, unless the log was truncated below
+    it or began anew; other rows may have the same offsets since.
     """
-    inner = client._client  # noqa: SLF001 (the same client's face)
+    inner = client._client  # noqa: SLF001 (the same client's asyncio API)
     request = FetchRequest(
         stream_id=stream.stream_id,
         partition=partition_number(stream, partition),
@@ -136,7 +138,7 @@ async def read_range_async(
     batch_rows_max: int = limits.READ_BATCH_ROWS_DEFAULT,
     timeout: float = 10.0,
 ) -> AsyncGenerator[pa.RecordBatch, None]:
-    """The same for asyncio."""
+    """Yield the rows of a range like `read_range`, for asyncio."""
     joining = Joining(batch_rows_min, batch_rows_max)
     async with await _reader(client, what, columns, where, batch_rows_max, timeout) as reader:
         while (found := await reader.next_batches()) is not None:

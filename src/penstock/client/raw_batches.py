@@ -1,7 +1,7 @@
-"""What is committed of one partition, batch by batch, as it lies in its leader's log: for programs that copy a log.
+"""Read the committed batches of one partition as stored by its leader, for programs that copy a log.
 
-Rules: every batch is verified. They follow on each other: each begins where the one before ends. The first one begins
-where it was asked for: of a batch that begins before, the rows from there on are put into one of their own.
+Rules: every batch is verified. Batches are contiguous: each begins where the one before it ends. The first one begins
+at the requested offset: if that lies inside a stored batch, the rows from there on are encoded as a new batch.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from penstock.messages import FetchRequest, FetchResponse, StreamInfo
 
 
 class RawBatch(NamedTuple):
-    """A batch as it is stored. `leader_epoch`: in which it was written, also where the bytes say another one."""
+    """A stored batch. `leader_epoch`: the epoch in which it was written, even if `data` was encoded anew."""
 
     header: BatchHeader
     data: Buffer
@@ -40,12 +40,13 @@ def raw_batches(
     leader_epoch: int | None = None,
     timeout: float = 10.0,
 ) -> Generator[RawBatch, None, None]:
-    """The batches that hold `[start, end)`, the last one whole. `leader_epoch`: of the batch before `start`.
+    """Yield the batches that hold `[start, end)`; the last one is whole. `leader_epoch`: that of the batch before
+    `start`.
 
-    OffsetOutOfRange: the log begins later by now. LogTruncated: what was before `start` is another one by now.
-    CorruptionError: what came is damaged. StreamChanged, TimedOut, Unavailable.
+    OffsetOutOfRange: the log begins later now. LogTruncated: the messages before `start` were replaced by others.
+    CorruptionError: the answer is corrupted. StreamChanged, TimedOut, Unavailable.
     """
-    link = client._client._link  # noqa: SLF001 (the same client's face)
+    link = client._client._link  # noqa: SLF001 (the same client's asyncio API)
     source = _answers(link, stream, PartitionId(partition), start, end, leader_epoch, timeout)
     yield from client._iterate(source)  # noqa: SLF001 (the same)
 

@@ -1,18 +1,18 @@
-"""From which replicas a reader reads: what its caller wants, and whom it asks now. No IO.
+"""Choose the replica that a reader fetches from. No IO.
 
-Rules: a reader stays with one broker, so that what that has in memory is of use, and goes to another one when it is
-refused there, when that does not answer, or has nothing to give that is known to be there; then the one that failed is
-left out for a while, longer each time. It chooses anew from time to time, so that brokers that were away get their
-share again. Nothing is read twice or in another order: each fetch says what was read last, and of which leader epoch,
-and whoever has less says "not yet". After a few of them the leader is asked. Where the leader says of itself that it
-cannot answer (`error_codes.OF_ONE_BROKER`), or does not answer, every replica that was not asked yet is asked once.
+Rules: a reader stays with one broker, to use its cache, and changes if the broker refuses, does not answer, or lacks
+messages that are known to exist. The broker that failed is then avoided for a while, longer each time. The reader also
+chooses again from time to time, so that brokers that were away get their share again. Nothing is read twice or out of
+order: each fetch names the last offset read and its leader epoch, and a replica that has less answers "not yet". After
+a few such answers the leader is asked. If the leader cannot answer (`error_codes.OF_ONE_BROKER`) or does not answer,
+every replica not asked yet is asked once.
 
-| wanted      | asked are                                                                   |
+| wanted      | replicas asked                                                               |
 |-------------|------------------------------------------------------------------------------|
 | `leader`    | the partition's leader                                                       |
-| `any`       | all in sync, and the observers, each as likely as the others                 |
-| `nearest`   | those of them on the client's rack; where there is none, as `any`            |
-| `followers` | as `any`, without the leader, while there are others                         |
+| `any`       | all in-sync replicas and observers (read replicas), equally likely           |
+| `nearest`   | those on the client's rack; if there are none, as `any`                      |
+| `followers` | as `any` without the leader, while there are others                          |
 """
 
 from __future__ import annotations
@@ -29,15 +29,16 @@ Which = Literal["leader", "any", "nearest", "followers"]
 
 _AVOID_S_MIN = 1.0
 _AVOID_S_MAX = 30.0
-_CHOICE_S = 60.0  # so long at most a reader stays with one broker
+_CHOICE_S = 60.0  # longest time that a reader stays with one broker
 
 
 @dataclass(frozen=True, slots=True)
 class ReadFrom:
-    """Which replicas answer a reader: "leader", "any", "nearest" (on the rack given to `connect`) or "followers".
+    """Selects the replicas that a reader reads from: "leader", "any", "nearest" (on the rack given to `connect`) or
+    "followers".
 
-    `max_staleness`, in seconds: who may lack something that was committed so long ago is not read from; None: that does
-    not matter. Of a leader it is not asked.
+    `max_staleness`, in seconds: a replica that may lack messages committed longer ago than this is not read from; None:
+    no limit. It does not apply to the leader.
     """
 
     which: Which = "leader"
@@ -51,22 +52,22 @@ class ReadFrom:
 
     @property
     def max_staleness_ms(self) -> int | None:
-        """The same in whole milliseconds."""
+        """`max_staleness` in whole milliseconds."""
         return None if self.max_staleness is None else max(1, round(self.max_staleness * 1_000))
 
 
 LEADER = ReadFrom()
 FOLLOWERS = ReadFrom("followers", None)
-"""For ranges of which it is known that they are committed."""
+"""For ranges known to be committed."""
 
 
 def read_from_of(wanted: ReadFrom | str | None) -> ReadFrom | None:
-    """What a caller said, checked. ValueError."""
+    """Return a validated `ReadFrom`. ValueError."""
     return wanted if wanted is None or isinstance(wanted, ReadFrom) else ReadFrom(wanted)  # type: ignore[arg-type]
 
 
 class Choice:
-    """Whom one reader of one partition asks. Times are seconds of any clock that only goes forward."""
+    """Chooses the replica for one reader of one partition. Times are seconds of a monotonic clock."""
 
     def __init__(self, view: ClusterView, key: PartitionKey, wanted: ReadFrom, rack: str | None) -> None:
         self.wanted = wanted
@@ -75,10 +76,10 @@ class Choice:
         self._rack = rack
         self._chosen: BrokerId | None = None
         self._until_s = 0.0
-        self._failures: dict[BrokerId, tuple[int, float]] = {}  # how often in a row, and until when it is left out
+        self._failures: dict[BrokerId, tuple[int, float]] = {}  # failures in a row, and until when it is avoided
 
     def address(self, now_s: float) -> str | None:
-        """HOST:PORT of the replica to be asked now; None: the leader, wherever that is."""
+        """Return HOST:PORT of the replica to ask now; None: ask the leader."""
         if self.wanted.which == "leader":
             return None
         able = self._able(now_s)
@@ -92,7 +93,7 @@ class Choice:
         return self._view.address_of(chosen)
 
     def _able(self, now_s: float) -> list[BrokerId]:
-        """Who may be chosen; nobody: the leader has to do."""
+        """Return the replicas that may be chosen; empty: ask the leader."""
         leader = self._view.leader(self._key)
         able = [
             one
@@ -110,20 +111,20 @@ class Choice:
         return failed is not None and now_s < failed[1]
 
     def others(self, tried: Collection[str]) -> list[str]:
-        """HOST:PORT of each replica but the leader and those in `tried`, whether it failed lately or not."""
+        """Return HOST:PORT of each replica except the leader and those in `tried`, including recently failed ones."""
         leader = self._view.leader(self._key)
         replicas = (one for one in self._view.holders(self._key) if leader is None or one != leader.broker_id)
         addresses = (self._view.address_of(one) for one in replicas)
         return [one for one in addresses if one is not None and one not in tried]
 
     def leader_failed(self, now_s: float) -> None:
-        """The leader did not answer, or with an error."""
+        """Record that the leader did not answer, or answered with an error."""
         leader = self._view.leader(self._key)
         self._chosen = None if leader is None else leader.broker_id
         self.failed(now_s)
 
     def failed(self, now_s: float) -> None:
-        """The replica that was chosen last did not answer, or with an error, or has less than it should."""
+        """Record that the chosen replica did not answer, answered with an error, or lacks messages."""
         if self._chosen is None:
             return
         count, _ = self._failures.get(self._chosen, (0, 0.0))
@@ -135,6 +136,6 @@ class Choice:
         self._chosen = None
 
     def answered(self) -> None:
-        """Whoever was chosen last has answered."""
+        """Record that the chosen replica has answered."""
         if self._failures and self._chosen is not None:
             self._failures.pop(self._chosen, None)

@@ -1,19 +1,18 @@
-"""Reading a stream: from a place in the log to batches of committed rows, fetched ahead of their use.
+"""Read a stream: from a position in the log to batches of committed rows, prefetched.
 
-Rules: a reader sees each committed row in its range once and never one that is not committed; those of one partition in
-order, several partitions in turn, and no batch holds rows of two. While the
-caller works on one response the next ones are fetched, at most `PREFETCHED_FETCHES_MAX` of them. The tasks that fetch
-belong to the `Reader` and end with it. A reader that retention has overtaken is told so; it never skips silently.
+Rules: a reader gets each committed row of its range once, and never an uncommitted one. The rows of a partition are in
+order, several partitions take turns, and a batch never has rows of two. While the caller processes one response the
+next ones are fetched, at most `PREFETCHED_FETCHES_MAX` of them. The fetch tasks belong to the `Reader` and end with it.
+If retention overtakes a reader, it raises an error; it never skips silently.
+Theory: an offset alone does not identify a row. A log can be truncated (power loss) or begin anew (a memory stream) and
+then be written up to the same offset with other rows. So each fetch also names the leader epoch of the row before its
+offset. The broker knows where each epoch ended, and refuses a reader that has read beyond that: `LogTruncated`.
 
-Theory: an offset alone does not name a row. A log can be cut (power loss) or begin anew (a memory stream) and then be
-written up to the same offset with other rows. So each fetch also says which leader epoch wrote the row before its
-offset, and the broker, who knows where each epoch ended, refuses a reader whose copy goes beyond that: `LogTruncated`.
-
-| the row before the offset    | the epoch sent                                                          |
-|------------------------------|-------------------------------------------------------------------------|
-| was read                     | its batch's                                                             |
-| was not (the first fetch)    | that of the leader who told the offset: its log was right up to there    |
-| is not there any more (gaps) | that of the leader who said so                                          |
+| the row before the offset    | the epoch sent                                                           |
+|------------------------------|--------------------------------------------------------------------------|
+| was read                     | its batch's                                                              |
+| was not (the first fetch)    | that of the leader that gave the offset: its log was valid up to there   |
+| no longer exists (gaps)      | that of the leader that said so                                          |
 """
 
 from __future__ import annotations
@@ -45,11 +44,11 @@ if TYPE_CHECKING:
 
 END_OF_LOG = 2**63 - 1
 
-_EMPTY_PAUSE_S = 0.1  # after an answer that brings nothing and did not wait either
+_EMPTY_PAUSE_S = 0.1  # after an empty answer that did not wait
 
 
 class Plan(NamedTuple):
-    """What one reader reads. `leader_epoch` is that of the leader who told where the range begins."""
+    """The range that one reader reads. `leader_epoch`: that of the leader that gave the start of the range."""
 
     stream_id: StreamId
     name: str
@@ -57,7 +56,7 @@ class Plan(NamedTuple):
     range: Range
     leader_epoch: LeaderEpoch
     follow: bool
-    is_one_of_several: bool  # partitions: batches say which
+    is_one_of_several: bool  # the stream has several partitions: batches name theirs
 
 
 class _Fetched(NamedTuple):
@@ -67,7 +66,7 @@ class _Fetched(NamedTuple):
     offset: int
     response: FetchResponse
     raw: bytes | memoryview
-    asked: Asked | None  # none: whole batches
+    asked: Asked | None  # None: whole batches
     asking: Asking
 
 
@@ -75,19 +74,19 @@ _Queue = asyncio.Queue[_Fetched | BaseException | None]
 
 
 class _FetchSize:
-    """How much to ask for: what the last answers' speed brings in a moment, and no more than what is wanted."""
+    """Adapts the size of fetches to the speed of the last answers, up to what the reader wants."""
 
     def __init__(self) -> None:
         self._bytes = limits.READ_FETCH_BYTES_FIRST
 
     def bytes_for(self, rows: int, readers: int) -> int:
-        """Of the next fetch, which wants so many rows at most, beside those of others."""
+        """Return the size of the next fetch, for at most `rows` rows, beside `readers` concurrent fetches."""
         least = limits.READ_FETCH_BYTES_MIN
         share = max(least, limits.READ_FETCH_BYTES_MAX // readers)
         return min(self._bytes, share, max(least, rows * limits.READ_ROW_BYTES_GUESS))
 
     def took(self, seconds: float, count: int) -> None:
-        """An answer of so many bytes took so long."""
+        """Record that an answer of `count` bytes took `seconds`."""
         in_a_moment = int(count * limits.READ_FETCH_S / max(seconds, 1e-3))
         self._bytes = min(limits.READ_FETCH_BYTES_MAX, max(limits.READ_FETCH_BYTES_MIN, in_a_moment))
 
@@ -95,7 +94,7 @@ class _FetchSize:
 async def find_place(
     link: Link, stream_id: StreamId, partition: PartitionId, place: Start, timeout_s: float
 ) -> ListOffsetsResponse:
-    """Where `place` is. ValueError for a negative offset or a naive datetime; an offset is checked against the log."""
+    """Resolve a position to an offset. ValueError: a negative offset or a naive datetime. OffsetOutOfRange."""
     place = place_of(place)
     at = _wire_place(place)
     request = ListOffsetsRequest(stream_id=stream_id, partition=partition, at=at)
@@ -134,11 +133,11 @@ def _wire_place(place: Start) -> Literal["earliest", "latest"] | int:
         raise TypeError(f"{place!r} {text}")
     if place < 0:
         raise ValueError(f"the offset {place} is negative; offsets count from 0")
-    return "earliest"  # whose answer tells which range there is
+    return "earliest"  # its answer has the log's range
 
 
 def out_of_range(offset: int, log_start: int, committed_end: int) -> OffsetOutOfRange:
-    """The error that says which range exists."""
+    """Return the error that names the existing range."""
     there = f"holds {log_start} up to (not including) {committed_end}"
     if log_start == committed_end:
         there = f"is empty: the next message gets offset {committed_end}"
@@ -161,7 +160,7 @@ async def plans(
     follow: bool,
     timeout_s: float,
 ) -> list[Plan]:
-    """What to read of each partition, or of one. ValueError for an offset without a partition."""
+    """Return the plans for all partitions, or for one. ValueError: an offset without a partition."""
     numbers, start, end = [partition_number(info, partition)], place_of(start), place_of(end)
     if partition is None and len(info.partitions) > 1:
         if any(isinstance(place, int) for place in (start, end)):
@@ -172,7 +171,7 @@ async def plans(
 
 
 def partition_number(info: StreamInfo, partition: int | None) -> PartitionId:
-    """The partition that a caller names; ValueError if the stream has none of this number. None: the first."""
+    """Return the partition given by a caller; None: the first. ValueError: the stream has no such partition."""
     count = max(1, len(info.partitions))
     partition = None if partition is None else whole_number("partition", partition)
     if partition is not None and not 0 <= partition < count:
@@ -191,7 +190,7 @@ async def plan(
     follow: bool,
     timeout_s: float,
 ) -> Plan:
-    """What to read of one partition: what the caller named, as offsets."""
+    """Return the plan for one partition, with the caller's positions resolved to offsets."""
     ends_at_offset = isinstance(end, int) and not isinstance(end, bool)
     if follow and end is not None and not ends_at_offset:
         raise ValueError("a reader that follows the log can end only at an offset")
@@ -202,7 +201,7 @@ async def plan(
         stop = min(end, stop)
     elif end is not None:
         finish = await find_place(link, stream_id, partition, end, timeout_s)
-        while finish.leader_epoch != begin.leader_epoch:  # a new leader's log may be another one
+        while finish.leader_epoch != begin.leader_epoch:  # a new leader's log may differ
             begin = await find_place(link, stream_id, partition, start, timeout_s)
             finish = await find_place(link, stream_id, partition, end, timeout_s)
         stop = min(finish.offset, begin.committed_end)
@@ -211,9 +210,9 @@ async def plan(
 
 
 class Reader:
-    """One reading of some partitions: within `async with`, `next_batches` until None."""
+    """Reads some partitions: in `async with`, call `next_batches` until None."""
 
-    # Not a generator: of two generators within each other, a loop that ends closes both at once, and one complains.
+    # Not a generator: of two nested generators, a loop that ends closes both at once, and one of them complains.
 
     def __init__(
         self,
@@ -227,7 +226,7 @@ class Reader:
         read_from: ReadFrom | None = None,
         more: More | None = None,
     ) -> None:
-        """`more` tells what is to be read besides, whenever there is some; without it the reader ends with `what`."""
+        """`more` returns plans for added partitions whenever there are some; None: the reader ends with `what`."""
         assert what
         self._read_from = link.read_from if read_from is None else read_from
         self._link = link
@@ -242,10 +241,10 @@ class Reader:
         self._unfinished = 0
         self._more = more
         self._is_grown = False
-        self.first_partition = what[0].partition  # of which rows are that do not say
-        self.leader_epochs: dict[PartitionId, LeaderEpoch] = {}  # of those who sent what was handed out last
-        self.covered_ends: dict[PartitionId, int] = {}  # up to where that goes, with or without rows at its end
-        self.moved = asyncio.Event()  # set with each answer; who waits for that clears it
+        self.first_partition = what[0].partition  # the partition of batches without a partition number
+        self.leader_epochs: dict[PartitionId, LeaderEpoch] = {}  # that sent the last rows delivered
+        self.covered_ends: dict[PartitionId, int] = {}  # the end of the last answer, perhaps in a gap
+        self.moved = asyncio.Event()  # set with each answer; a waiter clears it
 
     async def __aenter__(self) -> Reader:
         for one in self._what:
@@ -271,7 +270,7 @@ class Reader:
                 for what in await more(self):
                     self._is_grown = True
                     self._begin(what)
-        except Exception as error:  # noqa: BLE001 (handed to the reader, who raises it)
+        except Exception as error:  # noqa: BLE001 (passed to the reader, which raises it)
             await self._queue.put(error)
 
     async def __aexit__(self, *_: object) -> None:
@@ -280,7 +279,7 @@ class Reader:
         await asyncio.gather(*self._fetching, return_exceptions=True)
 
     async def next_batches(self) -> Iterator[pa.RecordBatch] | None:
-        """The batches of the next response, or None at the end. The iterator raises CorruptionError for damage."""
+        """Return the batches of the next answer, or None at the end. The iterator raises CorruptionError."""
         while True:
             item = await self._queue.get()
             if item is None:
@@ -305,7 +304,8 @@ class Reader:
 
     def _wanted_rows(self, fetched: _Fetched) -> Iterator[pa.RecordBatch]:
         what, offset, response, raw, asked, asking = fetched
-        # Not from the range's start: a batch may begin below what was asked for, and its first rows were yielded then.
+        # Not from the range's start: a batch may begin below the offset asked for, and its first rows were yielded
+        # earlier.
         wanted = Range(offset, min(what.range.end, response.committed_end))
         source = _source(self._link, what, offset)
         if asked is None:
@@ -329,7 +329,7 @@ class Reader:
 
 
 async def answers(begin: Callable[[], Awaitable[Reader]]) -> AsyncGenerator[Iterator[pa.RecordBatch], None]:
-    """The batches of one answer after the other, of a reader that ends with this."""
+    """Yield the batches of one answer at a time; the reader ends with this generator."""
     async with await begin() as reader:
         while (found := await reader.next_batches()) is not None:
             yield found
@@ -339,10 +339,10 @@ More = Callable[[Reader], Awaitable[Sequence[Plan]]]
 
 
 class _Turns:
-    """Whose turn it is to fetch, of the partitions that are read at once: few have an answer on its way or waiting.
+    """Limits how many partitions of a reader fetch at once, or have an answer waiting.
 
-    A partition keeps its turn until its answer is in the queue, so what a reader holds is bounded, and the next one is
-    whoever has waited longest: no partition is passed over.
+    A partition keeps its turn until its answer is in the queue, so memory is bounded. The partition that has waited
+    longest is next, so none is starved.
     """
 
     def __init__(self) -> None:
@@ -351,7 +351,7 @@ class _Turns:
         self.turn = asyncio.Semaphore(0)
 
     def add(self) -> None:
-        """One partition more."""
+        """Register one more partition."""
         self._count += 1
         if self.at_once < limits.READ_PARTITIONS_AT_ONCE_MAX:
             self.at_once += 1
@@ -359,7 +359,7 @@ class _Turns:
 
     @property
     def wait_ms(self) -> int:
-        """Of a long poll: at the end of one log others must not wait for long."""
+        """Duration of a long poll in milliseconds: at the end of one log, others must not wait for long."""
         return limits.READ_WAIT_MS * self.at_once // self._count
 
 
@@ -388,7 +388,7 @@ async def _fetch_ahead(
                 if asked is not None and response.last_epoch is not None:
                     leader_epoch = response.last_epoch
                 elif raw:
-                    # In the queue first: of damaged bytes the reader hears when it comes to them.
+                    # After the answer is queued: the reader must get earlier data before the error for corrupted bytes.
                     leader_epoch = batches.last_epoch(raw, source=_source(link, what, offset))
                 offset = response.end_offset
                 progress_s = clock.time()
@@ -397,12 +397,12 @@ async def _fetch_ahead(
             elif now_s - asked_s < _EMPTY_PAUSE_S:
                 await asyncio.sleep(_EMPTY_PAUSE_S)
         await queue.put(None)
-    except Exception as error:  # noqa: BLE001 (handed to the reader, who raises it)
+    except Exception as error:  # noqa: BLE001 (passed to the reader, which raises it)
         await queue.put(error)
 
 
 class _Place(NamedTuple):
-    """Where a fetch begins, and how much it may bring, and when."""
+    """Offset, size and long poll of one fetch."""
 
     offset: int
     leader_epoch: LeaderEpoch
@@ -450,7 +450,7 @@ async def _fetch(
 async def _ask(
     link: Link, request: FetchRequest, choice: Choice, timeout_s: float
 ) -> tuple[FetchResponse, bytes | memoryview]:
-    """The answer of a replica, or of the leader, who may be waited for; see `read_from`."""
+    """Return the answer of a replica or of the leader, which gets the remaining time; see `read_from`."""
     clock = asyncio.get_running_loop()
     deadline_s = clock.time() + seconds_of(timeout_s)
     tried: set[str] = set()
@@ -481,7 +481,7 @@ async def _ask(
 async def _ask_replica(
     link: Link, request: FetchRequest, choice: Choice, address: str, deadline_s: float
 ) -> tuple[FetchResponse, bytes | memoryview] | None:
-    """The answer of the replica there; None: it has none, or none of what is committed from that offset on."""
+    """Return the replica's answer; None: it failed, or has no committed message from that offset on."""
     clock = asyncio.get_running_loop()
     key = PartitionKey(request.stream_id, request.partition)
     link.refresh_if_old(key, clock.time())
@@ -489,15 +489,15 @@ async def _ask_replica(
     left_s = min(deadline_s - clock.time(), request.wait_ms_max / 1_000 + limits.READ_REPLICA_S)
     try:
         answer = await link.call_at(address, bounded, FetchResponse, timeout_s=left_s)
-    except (RemoteError, OperationalError):  # of what is wrong with the request the leader says so, too
+    except (RemoteError, OperationalError):  # the leader reports errors of the request itself
         link.refresh_if_old(key, clock.time(), is_wrong=True)
         return None
-    # Without a message it does not know yet what is committed; the leader does.
+    # Without a message, the replica may not know the latest `committed_end`; the leader does.
     return answer if answer[0].end_offset > request.offset or request.wait_ms_max else None
 
 
 def _source(link: Link, what: Plan, offset: int) -> str:
-    """What a CorruptionError names for a file: with it, whoever runs the brokers can find the place."""
+    """Return the source for a CorruptionError, in place of a file: it lets the operator find the broken place."""
     partition = f", partition {what.partition}" if what.is_one_of_several else ""
     server = link.server_of(what.stream_id, what.partition)
     return f"the answer of {server} for stream {what.name}{partition} from offset {offset} on"

@@ -1,12 +1,12 @@
-"""Which partition a message is published to: that of its key, else of its message id, or with neither the next in turn.
+"""Choose the partition for a published message: by key, else by message id, else round robin.
 
-Rules: a key's partition is the same in every client (`penstock.hot.keymap`), and so is an id's: a leader
-knows the ids of its own partition alone, so each try of a message must come to the same one. Which streams store a
-subject is asked before the first message with a key or an id (or without, of a stream that this client has seen to have
-partitions), and believed for PUBLISH_ROUTE_S. As much is known as PUBLISH_ROUTES_MAX says; the oldest is forgotten.
-Where streams with different numbers of partitions are on one subject, all messages go to the subject itself, which is
-partition 0 of each: no stream misses any. So they do where the leaders find the partition, or nats-server does: only
-`partition_by = publisher` leaves it to us.
+Rules: a key has the same partition in every client (`penstock.hot.keymap`), and so has a message id: a leader knows
+only the ids of its own partition, so all retries of a message must go to the same one. Before the first message with a
+key or id (or without, if this client has seen that the stream has partitions) the client looks up which streams store
+the subject, and caches that for PUBLISH_ROUTE_S. At most PUBLISH_ROUTES_MAX subjects are cached; the oldest is dropped.
+If streams with different numbers of partitions share a subject, all messages go to the subject itself, which is
+partition 0 of each, so no stream misses any. The same holds if the leaders or nats-server choose the partition: only
+`partition_by = publisher` leaves the choice to the client.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _ONE = (1,)
 
 
 class _Route:
-    """What is known of one subject."""
+    """Cached route of one subject."""
 
     __slots__ = ("counts", "expires_s", "key_map", "turn")
 
     def __init__(self, counts: tuple[int, ...], expires_s: float) -> None:
-        """`counts`: how many partitions the stream had, one after the other."""
+        """`counts`: the numbers of partitions that the stream has had, in order."""
         self.counts = counts
         self.key_map = KeyMap(counts) if counts[-1] > 1 else None
         self.expires_s = expires_s
@@ -36,24 +36,24 @@ class _Route:
 
 
 class Routes:
-    """The subjects that one client publishes to."""
+    """The cached routes of one client."""
 
     def __init__(self) -> None:
         self._routes: dict[str, _Route] = {}
 
     def note(self, info: StreamInfo) -> None:
-        """A stream was seen: if it has several partitions, its subject is one to ask about."""
+        """Note a stream: if it has several partitions, its subject must be looked up before the next publish."""
         by_us = len(info.partitions) > 1 and info.config.split.how is PartitionBy.PUBLISHER
         if by_us and info.subject not in self._routes:
             self._keep(info.subject, _Route(_ONE, 0.0))
 
     def must_ask(self, subject: str, key: bytes | str | None, now_s: float) -> bool:
-        """Whether to ask first which streams store the subject: a message of a key has one right place."""
+        """True if the streams of the subject must be looked up first."""
         route = self._routes.get(subject)
         return key is not None if route is None else now_s >= route.expires_s
 
     def learn(self, subject: str, infos: Iterable[StreamInfo], now_s: float) -> None:
-        """These are the streams that store the subject."""
+        """Cache the streams that store the subject."""
         counts = {
             (info.counts or (len(info.partitions),)) if info.config.split.how is PartitionBy.PUBLISHER else _ONE
             for info in infos
@@ -66,7 +66,7 @@ class Routes:
         self._keep(subject, route)
 
     def forget(self, subject: str) -> None:
-        """What is known of it is not so any more: ask before the next message."""
+        """Invalidate the route: look it up before the next message."""
         if (route := self._routes.get(subject)) is not None:
             route.expires_s = 0.0
 
@@ -76,7 +76,7 @@ class Routes:
             del self._routes[next(iter(self._routes))]
 
     def subject_for(self, subject: str, key: bytes | str | None) -> str:
-        """Where a message on `subject` goes, as far as is known."""
+        """Return the subject to which a message on `subject` is sent, as far as known."""
         route = self._routes.get(subject)
         if route is None or route.key_map is None:
             return subject

@@ -1,8 +1,8 @@
-"""A bounded number of slots, taken and given back by threads, in the order in which they came.
+"""A bounded number of slots, acquired and released by threads in FIFO order.
 
-Rules: nobody passes while somebody stands in line. The line moves once `low` slots or fewer are taken, and then for as
-many as fit: to change threads costs more than to publish. Who gives up looks once more: a slot that is free is taken,
-also above `low`. An interrupt leaves neither a place in the line nor a slot behind.
+Rules: no thread overtakes a waiting one. Waiting threads are admitted when `low` slots or fewer are in use, and then as
+many as fit, because switching threads costs more than publishing. A thread that times out checks once more and takes a
+free slot even above `low`. An interrupt leaves neither a queue entry nor a slot behind.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from collections import deque
 
 
 class Slots:
-    """See the module."""
+    """A fair semaphore with a low-water mark."""
 
     def __init__(self, slots_max: int, low: int) -> None:
         assert 0 <= low < slots_max
         self._max = slots_max
         self._low = low
         self._taken = 0
-        self._line: deque[threading.Event] = deque()  # set: its slot is taken for it
+        self._line: deque[threading.Event] = deque()  # an event that is set owns its slot
         self._lock = threading.Lock()
 
     def take(self, timeout_s: float) -> bool:
-        """Take one, waiting up to `timeout_s`; False if there was none."""
+        """Acquire a slot, waiting up to `timeout_s`; return False if none was free."""
         with self._lock:
             if self._taken < self._max and not self._line:
                 self._taken += 1
@@ -45,7 +45,7 @@ class Slots:
             return False
 
     def give_back(self) -> None:
-        """One is free again."""
+        """Release a slot."""
         with self._lock:
             self._taken -= 1
             self._admit()

@@ -1,7 +1,7 @@
-"""One batch of a query on its way into one partition: in pieces, by a plan, its own or that of who had begun.
+"""Publish one batch of a query into one partition: in pieces, by its own plan or by that of an earlier attempt.
 
-Rules: the plan is committed before a piece names it, and each piece before the next one is asked for. A leader tells
-how far the batch has come and by which plan, whoever asks: so that one is gone on with, and no other.
+Rules: the plan is committed before a piece names it, and each piece before the next one is requested. The leader tells
+every caller how far the batch has come and by which plan, so any attempt continues by that plan and no other.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ R = TypeVar("R", bound=Response)
 
 
 class StagedBatch(msgspec.Struct, frozen=True, array_like=True):
-    """Rows that were staged together, and how many bytes they have."""
+    """A batch of rows that were staged together, and its size."""
 
     base_offset: int
     end_offset: int
@@ -54,22 +54,22 @@ class StagedBatch(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def rows(self) -> int:
-        """How many."""
+        """Number of rows."""
         return self.end_offset - self.base_offset
 
 
 class Published(NamedTuple):
-    """A batch of a query that is in a partition, whole. None: it was there already, and that is not known any more."""
+    """A batch of a query, completely published in a partition. None: published earlier, and no longer known."""
 
-    base_offset: int | None  # of its first row; others' rows may lie between its pieces
+    base_offset: int | None  # of its first row; rows of others may lie between its pieces
     end_offset: int | None
     rows: int | None
-    duplicate: bool  # it was there when this call, or a repetition of it, arrived
-    overtaken: bool = False  # a later batch of the query is there: whether this one ever was is not known
+    duplicate: bool  # it was already published when this call, or a retry of it, arrived
+    overtaken: bool = False  # a later batch of the query is published; whether this one ever was is unknown
 
 
 class _Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=False):
-    """Which staged batches are in which piece."""
+    """Assigns staged batches to pieces."""
 
     query_id: bytes
     batch_id: int
@@ -79,7 +79,7 @@ class _Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=False):
 async def until_taken(
     link: Link, request: Request, response_type: type[R], deadline_s: float, raw: bytes | bytearray = b""
 ) -> tuple[R, bytes | memoryview]:
-    """The answer, also where what stands in its way passes."""
+    """Call until answered, retrying passing errors with backoff, up to the deadline."""
     pause_s = _PAUSE_S_MIN
     doubt = Doubt()
     clock = asyncio.get_running_loop()
@@ -98,7 +98,7 @@ async def until_taken(
 
 
 class Run:
-    """One batch of a query on its way into one partition."""
+    """Publishes one batch of a query into one partition."""
 
     def __init__(
         self,
@@ -119,7 +119,7 @@ class Run:
         self._deadline_s = deadline_s
 
     async def publish(self, staged: Sequence[StagedBatch]) -> Published:
-        """All of it, piece by piece; or the rest of what another attempt has begun, by its plan."""
+        """Publish all of it, piece by piece, or the rest of an earlier attempt by that attempt's plan."""
         pieces = _pieces(staged)
         plan = None if len(pieces) == 1 else await self._write_plan(pieces)
         number, base_offset, has_stored = 0, None, False
@@ -131,7 +131,7 @@ class Run:
             if answer.is_complete:
                 rows = sum(one.rows for piece in pieces for one in piece)
                 if answer.pieces != len(pieces) or (answer.duplicate and answer.plan != plan):
-                    rows = -1  # of another attempt, which may have had others
+                    rows = -1  # published by another attempt, whose rows may differ
                 elif answer.duplicate and plan is None:
                     rows = -1 if answer.end_offset is None else answer.end_offset - (answer.base_offset or 0)
                 counted = None if rows < 0 else rows
@@ -165,7 +165,7 @@ class Run:
         return answer
 
     async def _write_plan(self, pieces: Sequence[Sequence[StagedBatch]]) -> int:
-        """Its mark; it is committed before a piece names it."""
+        """Store the plan and return its mark; the plan is committed before a piece names it."""
         subject = partition_subject(staged_subject(self._stream_id), self._partition)
         value = msgspec.msgpack.encode(_Plan(self._query_id, self._batch_id, tuple(map(tuple, pieces))))
         group = Group.of([subject.encode()], [value])
@@ -181,15 +181,15 @@ class Run:
         return plan_mark(answer.base_offset, answer.leader_epoch)
 
     async def _read_plan(self, mark: int) -> list[tuple[StagedBatch, ...]]:
-        """By which another attempt has begun. StagedLost: it is gone, so nobody can go on."""
+        """Read the plan of an earlier attempt. StagedLost: the plan is gone, so no attempt can continue."""
         offset = plan_offset(mark)
         request = GetRequest(stream_id=self._holder_id, partition=self._partition, offset=Offset(offset))
-        text = f"another attempt has published a part of this batch, by a plan at {offset} of what is staged"
+        text = f"another attempt has published a part of this batch, by a plan at offset {offset} of the staged rows"
         try:
             answer, raw = await until_taken(self._link, request, GetResponse, self._deadline_s)
         except RemoteError as error:
             if error.code in _GONE:
-                raise StagedLost(ErrorCode.STAGED_LOST, f"{text}, which is not there any more") from None
+                raise StagedLost(ErrorCode.STAGED_LOST, f"{text}, which no longer exists") from None
             raise
         batches.check_format(answer.format_version)
         found = batches.one_message(raw, answer.offset, self._partition, source="the plan of a batch")
@@ -199,12 +199,12 @@ class Run:
             plan = None
         is_it = is_plan(mark, codec.read_header(raw).leader_epoch)
         if plan is None or not is_it or (plan.query_id, plan.batch_id) != (self._query_id, self._batch_id):
-            raise StagedLost(ErrorCode.STAGED_LOST, f"{text}, where something else is by now")
+            raise StagedLost(ErrorCode.STAGED_LOST, f"{text}, where something else is stored now")
         return list(plan.pieces)
 
 
 def _pieces(staged: Sequence[StagedBatch]) -> list[tuple[StagedBatch, ...]]:
-    """As few as the limits of a piece allow, in order."""
+    """Split the batches, in order, into as few pieces as the limits allow."""
     pieces: list[list[StagedBatch]] = [[]]
     rows = size_bytes = 0
     for one in staged:
@@ -222,7 +222,7 @@ def _pieces(staged: Sequence[StagedBatch]) -> list[tuple[StagedBatch, ...]]:
 
 
 def _ranges(piece: Sequence[StagedBatch]) -> tuple[StagedRange, ...]:
-    """What a request names: batches that follow each other are one range."""
+    """Return the ranges of a request: contiguous batches form one range."""
     found: list[StagedRange] = []
     for one in piece:
         start = Offset(one.base_offset)

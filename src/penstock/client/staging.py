@@ -1,18 +1,19 @@
-"""Exactly-once publishing: rows are staged first, by anybody, and published later, by whoever says which.
+"""Exactly-once publishing in two phases: stage rows (any process), then publish them as a numbered batch.
 
-Rules: what is staged is read by nobody until it is published. `publish` names a query and the number of its batch, and
-what belongs to it; whoever publishes that batch again, with the same rows or others, stores nothing. A batch whose
-share of a partition goes into one batch of the log is there at once. A larger one goes in pieces, each at once and in
-order; which rows are in which is written down first, in a plan, beside what is staged. Who finds that another attempt
-has begun goes on by that one's plan, so that no batch is made of the rows of two attempts.
+Rules: staged rows are invisible to readers until they are published. `publish` names a query, the number of its batch
+and the staged rows of that batch; publishing the same batch again, with the same rows or others, stores nothing. The
+part of a batch that goes to one partition becomes visible atomically if it fits into one batch of the log. A larger
+part is published in pieces, in order, each atomically; a plan, stored beside the staged rows, fixes the rows of each
+piece. An attempt that finds the pieces of another one continues by its plan, so a batch never mixes the rows of two
+attempts.
 
 | what is lost               | then                                                                                  |
 |----------------------------|---------------------------------------------------------------------------------------|
-| the answer to a `stage`    | it is staged again; what nobody names is never published, and expires                  |
-| the answer to a `publish`  | it is asked again, and hears where the rows are                                        |
-| whoever publishes          | the next one publishes the same batch, and goes on where that one was                  |
-| a leader                   | the next one knows from its log what is published                                      |
-| what was staged            | StagedLost: nothing is published in its place; the batch is to be staged anew          |
+| the answer to a `stage`    | the rows are staged again; unreferenced rows are never published, and expire          |
+| the answer to a `publish`  | it is retried, and gets the offsets of the rows                                       |
+| the publishing process     | the next one publishes the same batch and continues where it stopped                  |
+| a leader                   | the next leader knows from its log what is published                                  |
+| staged rows                | StagedLost: nothing is published instead; stage the batch again                       |
 """
 
 from __future__ import annotations
@@ -47,42 +48,42 @@ from penstock.messages import (
     StreamInfo,
 )
 
-_IN_FLIGHT = 4  # staged batches of one call, each held until it is answered
+_IN_FLIGHT = 4  # staged batches of one call, each kept in memory until it is answered
 _PAUSE_S_MIN = 0.05
 _PAUSE_S_MAX = 1.0
 _PASSING = (ErrorCode.OVERLOADED, ErrorCode.NOT_ENOUGH_REPLICAS)
 
 R = TypeVar("R", bound=Response)
 _Batch = tuple[bytes | None, int]
-"""The query for which rows are staged, and the number of its batch; None: they do not say."""
+"""(query id, batch number) for which rows are staged; (None, 0): unspecified."""
 
 
 class Staged(msgspec.Struct, frozen=True):
-    """Rows that are staged for a partition, in their order: what `publish` takes, here or anywhere else."""
+    """Rows staged for a partition, in order: the argument of `publish`, in this process or any other."""
 
     stream_id: int
     partition: int
-    staged_stream_id: int  # of the stream that holds them
+    staged_stream_id: int  # id of the stream that holds them
     batches: tuple[StagedBatch, ...]
 
     @property
     def rows(self) -> int:
-        """How many."""
+        """Number of rows."""
         return sum(one.rows for one in self.batches)
 
     @property
     def size_bytes(self) -> int:
-        """How large they are, as they are staged."""
+        """Size of the staged batches in bytes."""
         return sum(one.size_bytes for one in self.batches)
 
     def to_dict(self) -> dict[str, Any]:
-        """Numbers in dicts and lists, for JSON or whatever carries them."""
+        """Return dicts and lists of numbers, for JSON or another transport."""
         found: dict[str, Any] = msgspec.to_builtins(self)
         return found
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Staged:
-        """What `to_dict` gave. ValueError if it is none."""
+        """Rebuild from the result of `to_dict`. ValueError: it is not one."""
         try:
             return msgspec.convert(data, cls)
         except msgspec.ValidationError as error:
@@ -90,24 +91,24 @@ class Staged(msgspec.Struct, frozen=True):
 
 
 class PublishedQuery(NamedTuple):
-    """A query, and the last batch that it has published into a partition within the last seven days."""
+    """A query, and the last batch that it published into a partition within the last seven days."""
 
     partition: int
     query_id: UUID
     batch_id: int
     pieces: int
-    is_complete: bool  # else whoever publishes it goes on with the rest
+    is_complete: bool  # if False, a later attempt continues with the rest
     last_offset: int
     last_publish: datetime
 
 
 class Staging:
-    """`client.staging`: rows staged, and published exactly once. `timeout` is in seconds."""
+    """`client.staging`: stage rows and publish them exactly once. `timeout` is in seconds."""
 
     def __init__(self, link: Link, streams: NamedStreams) -> None:
         self._link = link
         self._streams = streams
-        self._holders: dict[StreamId, StreamInfo] = {}  # what holds what is staged, by the stream that it is for
+        self._holders: dict[StreamId, StreamInfo] = {}  # by stream: the internal stream that holds its staged rows
 
     async def stage(
         self,
@@ -119,12 +120,12 @@ class Staging:
         batch_id: int | None = None,
         timeout: float = 60.0,
     ) -> Staged:
-        """Stage rows for a partition; columns as in `Client.append`. Nobody reads them until they are published.
+        """Stage rows for a partition; columns as in `Client.append`. They are invisible until they are published.
 
-        They stay for a day, as long as no more than 8 GiB of the partition are staged behind them. With `query_id` and
-        `batch_id` they can be published as that batch only, and their space is free some minutes after it is published;
-        that takes both. `timeout` is for all of it. Refused is what the stream would refuse: RemoteError too_large,
-        bad_request, StreamNotFound, StreamChanged, StorageFailed, TimedOut.
+        Staged rows expire after a day, or when more than 8 GiB are staged behind them in the partition. With `query_id`
+        and `batch_id` (both or neither) they can be published only as that batch, and their space is freed some minutes
+        after that. `timeout` applies to the whole call. Rows that the stream would refuse are refused: RemoteError
+        too_large, bad_request, StreamNotFound, StreamChanged, StorageFailed, TimedOut.
         """
         deadline_s = asyncio.get_running_loop().time() + seconds_of(timeout)
         batch = _batch_of(query_id, batch_id)
@@ -134,7 +135,7 @@ class Staging:
         except StreamChanged:
             if isinstance(stream, StreamInfo):
                 raise
-        # The name means another stream by now, or what holds its rows was made anew.
+        # The name means another stream by now, or the stream that holds its staged rows was recreated.
         self._holders.pop(info.stream_id, None)
         return await self._stage(await self._streams.named(info.name, timeout), data, partition, batch, deadline_s)
 
@@ -166,7 +167,7 @@ class Staging:
         return StagedBatch(answer.base_offset, answer.end_offset, answer.leader_epoch, len(message))
 
     async def _holder(self, stream_id: StreamId, number: int, deadline_s: float) -> StreamInfo:
-        """What holds the staged rows of a stream; asked for again where the stream got more partitions."""
+        """Return the stream that holds the staged rows; ask again if the stream gained partitions."""
         holder = self._holders.get(stream_id)
         if holder is None or number >= len(holder.partitions):
             timeout_s = max(0.001, deadline_s - asyncio.get_running_loop().time())
@@ -187,14 +188,14 @@ class Staging:
         partition: int = 0,
         timeout: float = 60.0,
     ) -> Published:
-        """Publish what was staged for a partition, in this order, as batch `batch_id` of a query; once, whoever asks.
+        """Publish rows staged for a partition, in this order, as batch `batch_id` of a query; at most once in total.
 
-        Batches of a query rise; of each partition the leader knows the last one, for seven days. Without rows nothing
-        is done. It is asked again until it is answered, or `timeout` has passed.
-        StagedLost: some of it has expired, or was lost by an unclean election; nothing of it, or no more of it, is
-        published. RemoteError: run_unfinished, an earlier batch of the query is not published to its end;
-        out_of_sequence, the log has lost what it had acked; too_large; bad_request. StreamChanged, ReadOnly,
-        StorageFailed; TimedOut: it may be published or not, so ask again.
+        The batch numbers of a query must increase; for each partition the leader remembers the last one for seven days.
+        Without rows nothing is done. The call retries until it is answered or `timeout` has passed.
+        StagedLost: some rows have expired, or were lost by an unclean leader election; nothing, or nothing more, is
+        published. RemoteError: run_unfinished, an earlier batch of the query is only partly published; out_of_sequence,
+        the log has lost acked rows; too_large; bad_request. StreamChanged, ReadOnly, StorageFailed; TimedOut: it may be
+        published or not, so call again.
         """
         deadline_s = asyncio.get_running_loop().time() + seconds_of(timeout)
         query = _query_id(query_id)
@@ -207,12 +208,12 @@ class Staging:
                 text = f"rows were staged for stream {one.stream_id}; {info.name!r} is stream {info.stream_id} now"
                 raise StreamChanged(ErrorCode.STREAM_CHANGED, text, stream_id=one.stream_id)
             if one.partition != number:
-                raise ValueError(f"rows that were staged for partition {one.partition}, and are not for {number}")
+                raise ValueError(f"the rows were staged for partition {one.partition}, not for partition {number}")
         holders = {one.staged_stream_id for one in parts if one.batches}
         if not holders:
             return Published(None, None, 0, duplicate=False)
         if len(holders) > 1:
-            text = f"they were staged in several streams, {sorted(holders)}, and at most one of those is there"
+            text = f"the rows were staged in several streams, {sorted(holders)}, of which at most one exists"
             raise StagedLost(ErrorCode.STAGED_LOST, f"nothing was published: {text}; stage all of them again")
         run = Run(self._link, info.stream_id, number, StreamId(holders.pop()), query, batch_id, deadline_s)
         return await run.publish([batch for one in parts for batch in one.batches])
@@ -220,7 +221,7 @@ class Staging:
     async def queries(
         self, stream: StreamName, *, partition: int | None = None, timeout: float = 10.0
     ) -> list[PublishedQuery]:
-        """Which queries have published into a stream in the last seven days, as the leaders know. StreamNotFound."""
+        """Return the queries that published into a stream in the last seven days, as leaders know. StreamNotFound."""
         info = await self._streams.now(stream, timeout)
         numbers = [reading.partition_number(info, partition)]
         if partition is None:
@@ -250,7 +251,7 @@ class Staging:
 
 
 def _batch_of(query_id: UUID | bytes | str | None, batch_id: int | None) -> _Batch:
-    """For which batch rows are staged. ValueError."""
+    """Return the batch for which rows are staged. ValueError."""
     if query_id is None or batch_id is None:
         if query_id is not None or batch_id is not None:
             raise ValueError("rows are staged for a batch of a query: name both query_id and batch_id, or neither")

@@ -1,20 +1,20 @@
 """A table of a stream: the latest message of each key, in memory, kept up to date.
 
-Rules: it begins with all that the log holds, and follows it from there; it is made once it has what was committed when
-it was asked for, as far as compaction has left it. A tombstone takes its key out; messages without a key are passed
-over. Of each batch the latest row of each key is found by Arrow, and only those become objects. What a reader of
-changes has not taken yet is kept by key, the latest of each: so whoever reads slowly misses what was overwritten, and
-holds no more than the table.
-Partitions that the stream gets are followed, too, each once the older ones are read up to where the keys that left them
-end (`client.added`): so the row of a key that was read last is the latest. Where a key is in several partitions for
-other reasons, which publishers with keys avoid, the row that was read last counts all the same.
+Rules: the table reads the log from its beginning and then follows it; it is ready once it has everything that was
+committed at the call, as far as compaction has kept it. A tombstone removes its key; messages without a key are
+ignored. Arrow finds the latest row of each key in a batch, and only those become objects. For a reader of changes only
+the latest pending message of each key is kept: a slow reader misses overwritten messages, and pending messages never
+exceed the number of keys.
+Added partitions are followed, too, each once the older ones are read up to the marks of the keys that moved
+(`client.added`), so the row of a key that is read last is the latest. If a key is in several partitions for other
+reasons, which publishers with keys avoid, the row read last still wins.
 
 | what happens                                      | the table                                                      |
 |---------------------------------------------------|----------------------------------------------------------------|
-| no broker answers                                 | stays as it was, and goes on where it was once one does         |
-| retention overtakes it, the log lost what it had  | raises that from every call: make another one                   |
-| read, the stream is deleted, bytes are damaged    |                                                                |
-| it is closed, or its client is                    | look-ups raise that; who reads changes has come to the end      |
+| no broker answers                                 | stays unchanged, and resumes once a broker answers             |
+| retention overtakes it, the log lost rows that it | raises that from every call: make another one                  |
+| read, the stream is deleted, data are corrupted   |                                                                |
+| the table or its client is closed                 | look-ups raise; iterators over changes end                     |
 
 Idea: Kafka Streams' KTable, without its joins.
 """
@@ -49,23 +49,23 @@ _AGAIN_S = 0.5
 
 
 class Table(OfThisProcess):
-    """The latest message of each key of a stream, as `Client.table` makes it; `close` it, or use it in `async with`."""
+    """The latest message of each key of a stream, made by `Client.table`. Call `close`, or use it in `async with`."""
 
     def __init__(self, link: Link, timeout_s: float) -> None:
         self._link = link
         self._timeout_s = timeout_s
         self._latest: dict[bytes, Message] = {}
-        self._ends: dict[PartitionId, int] = {}  # up to where all rows that are there were taken, by partition
-        self._epochs: dict[PartitionId, LeaderEpoch] = {}  # of the leaders who said so
-        self._is_whole = True  # made of all partitions, also those that are added
-        self._moved = asyncio.Event()  # replaced each time
+        self._ends: dict[PartitionId, int] = {}  # by partition: end of the rows applied
+        self._epochs: dict[PartitionId, LeaderEpoch] = {}  # by partition: leader epoch of that end
+        self._is_whole = True  # it covers all partitions, including added ones
+        self._moved = asyncio.Event()  # replaced by a new event at each change
         self._readers: weakref.WeakSet[Changes] = weakref.WeakSet()
         self._failure: Exception | None = None
         self._is_closed = False
         self._following: asyncio.Task[None] | None = None
 
     async def load(self, info: StreamInfo, partition: int | None) -> Table:
-        """Read all that is there, and begin to follow; `timeout_s` bounds each answer."""
+        """Read everything that is in the stream now, then follow it; `timeout_s` bounds each answer."""
         numbers = [reading.partition_number(info, partition)]
         self._is_whole = partition is None
         if self._is_whole and len(info.partitions) > 1:
@@ -87,26 +87,27 @@ class Table(OfThisProcess):
         return self
 
     def get(self, key: bytes | str) -> Message | None:
-        """The latest message of a key; None: there is none, or it was a tombstone."""
+        """Return the latest message of a key; None if there is none, or it is a tombstone."""
         self._check_open()
         return self._latest.get(key.encode() if isinstance(key, str) else key)
 
     def __contains__(self, key: bytes | str) -> bool:
-        """Whether a key has a message, as `get` would give it."""
+        """True if `get` would return a message for the key."""
         return self.get(key) is not None
 
     def __len__(self) -> int:
-        """How many keys there are."""
+        """Return the number of keys."""
         self._check_open()
         return len(self._latest)
 
     def __iter__(self) -> Iterator[Message]:
-        """The messages of all keys, as they are now; those of keys that came first come first."""
+        """Iterate over the current messages of all keys, in the order in which the keys first appeared."""
         self._check_open()
         return iter(list(self._latest.values()))
 
     def changes(self) -> Changes:
-        """Each message that changes the table from this call on; of several of one key the latest. Tombstones, too.
+        """Iterate over messages that change the table from this call on, tombstones included; only the latest of each
+        key.
 
         Ends when the table is closed.
         """
@@ -115,9 +116,9 @@ class Table(OfThisProcess):
         return made
 
     async def wait_for(self, offset: int, *, partition: int = 0, timeout: float = 10.0) -> None:
-        """Return once the table has what is at that offset, such as that of an ack, or is past its gap. TimedOut.
+        """Wait until the table has applied that offset, such as that of an ack, or has passed its gap. TimedOut.
 
-        A partition that was just added is waited for, too.
+        Also waits for a partition that was just added.
         """
         try:
             async with asyncio.timeout(seconds_of(timeout)):
@@ -128,7 +129,7 @@ class Table(OfThisProcess):
             raise TimedOut(f"the table has not come to offset {offset} of partition {partition} in time") from None
 
     async def close(self) -> None:
-        """Follow no more, and forget what is there. Twice is fine."""
+        """Stop following the stream and free the memory. May be called twice."""
         self._is_closed = True
         task, self._following = self._following, None
         if task is not None:
@@ -146,7 +147,7 @@ class Table(OfThisProcess):
         await self.close()
 
     async def moved(self) -> bool:
-        """Whether something more was read, once that is so; if not, the table is closed."""
+        """Wait until more was applied and return True; return False if the table is closed."""
         self._check()
         if not self._is_closed:
             await self._moved.wait()
@@ -157,7 +158,7 @@ class Table(OfThisProcess):
             raise self._failure
 
     def _check_open(self) -> None:
-        """Nobody is given what may long be another: OperationalError where nothing is followed any more."""
+        """Raise OperationalError if the table is no longer kept up to date, since its messages may be stale."""
         self._check()
         if self._is_closed:
             raise OperationalError("the table is closed")
@@ -178,7 +179,7 @@ class Table(OfThisProcess):
             await self._moved.wait()
 
     async def _follow(self, info: StreamInfo) -> None:
-        """Take what comes, for ever."""
+        """Read the stream for ever; retry while no broker answers."""
         try:
             while True:
                 try:
@@ -203,7 +204,7 @@ class Table(OfThisProcess):
             while (found := await reader.next_batches()) is not None:
                 for batch in found:
                     self._take(batch, reader.leader_epochs)
-                self._ends.update(reader.covered_ends)  # the last rows may be gone
+                self._ends.update(reader.covered_ends)  # an answer may end in a gap
                 self._epochs.update(reader.leader_epochs)
                 self._wake()
 
@@ -225,10 +226,10 @@ class Table(OfThisProcess):
 
 
 class Changes:
-    """Messages that change a table, as they come: `async for`."""
+    """Iterates over the messages that change a table: `async for`."""
 
     def __init__(self, table: Table) -> None:
-        self.pending: dict[bytes, Message] = {}  # not taken yet
+        self.pending: dict[bytes, Message] = {}  # not yet returned, the latest of each key
         self._table = table
 
     def __aiter__(self) -> Changes:
@@ -242,7 +243,7 @@ class Changes:
 
 
 def _latest_of(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The last row of each key."""
+    """Return the last row of each key."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

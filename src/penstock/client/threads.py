@@ -1,8 +1,8 @@
-"""Between the caller's threads and the client's event loop.
+"""Calls from the caller's threads into the client's event loop.
 
-Rules: only these two classes (and the slots they use) know that there are threads. A call crosses over once and waits;
-publishes that nobody waits for are gathered, and one wake-up of the loop serves all of them. Whatever is handed over
-has an end, also when the loop ends first.
+Rules: only these two classes (and the slots they use) deal with threads. A call crosses threads once and waits.
+Publishes that no caller waits for are queued, and one wake-up of the loop serves all of them. Everything queued is
+completed or failed, even if the loop ends first.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ _Publish = tuple[concurrent.futures.Future[PubAck | None], str, Value, dict[str,
 
 _IN_FLIGHT_LOW = limits.PUBLISHES_IN_FLIGHT_MAX // 2
 
-INTERRUPT_CHECK_S = 0.2  # a signal that comes just before a lock is waited for is seen only after the wait
-JOIN_S = 5.0  # how long closing may take before the thread is left to die with the process
+INTERRUPT_CHECK_S = 0.2  # a signal that arrives just before a lock wait is noticed only after the wait
+JOIN_S = 5.0  # how long closing waits; then the daemon thread is left to end with the process
 
 
 class LoopThread:
-    """An event loop in a daemon thread; coroutines are run on it from other threads."""
+    """An event loop in a daemon thread; runs coroutines for other threads."""
 
     def __init__(self) -> None:
         self._pid = os.getpid()
@@ -63,16 +63,16 @@ class LoopThread:
                 call()
 
     def at_end(self, call: Callable[[], None]) -> None:
-        """Call it, in the thread, once the loop runs nothing any more."""
+        """Call `call`, in the loop's thread, after the loop has ended."""
         self._at_end.append(call)
 
     @property
     def is_running(self) -> bool:
-        """Whether coroutines can still be run."""
+        """True while coroutines can be run."""
         return self._thread.is_alive() and self._pid == os.getpid()
 
     def check(self) -> None:
-        """OperationalError unless coroutines can be run from here."""
+        """Raise OperationalError unless coroutines can be run from the current process and thread."""
         if self._pid != os.getpid():
             raise OperationalError("this client was made before the process forked; connect again in the child")
         if not self._thread.is_alive():
@@ -81,7 +81,7 @@ class LoopThread:
             raise OperationalError("a blocking call cannot be made from the client's own thread; use penstock.aio")
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """The result of `work`, waited for here; an interrupt here cancels it there."""
+        """Run `work` on the loop and return its result; an interrupt here cancels it there."""
         try:
             self.check()
         except OperationalError:
@@ -94,32 +94,32 @@ class LoopThread:
             raise _closed() from None
         except KeyboardInterrupt:
             if inspect.getcoroutinestate(work) == inspect.CORO_CREATED:
-                work.close()  # else Python complains that nobody has awaited it
+                work.close()  # else Python warns that it was never awaited
             raise
         try:
             while True:
                 try:
                     return future.result(INTERRUPT_CHECK_S)
                 except TimeoutError:
-                    if future.done():  # the work's own time-out, or its result came this moment
+                    if future.done():  # the work's own time-out, or its result arrived just now
                         return future.result()
-                    if not self._thread.is_alive():  # the loop ended before it looked at the work
+                    if not self._thread.is_alive():  # the loop ended before it started the work
                         raise _closed() from None
-        except concurrent.futures.CancelledError:  # by the end of the loop; nobody else cancels it
+        except concurrent.futures.CancelledError:  # by the end of the loop, the only cause
             raise _closed() from None
         except BaseException:
             future.cancel()
             raise
 
     def stop(self) -> None:
-        """End the loop and its thread."""
+        """Stop the loop and its thread."""
         if self.is_running and threading.current_thread() is not self._thread:
             with contextlib.suppress(RuntimeError):  # it ended meanwhile
                 self.loop.call_soon_threadsafe(self.loop.stop)
             self._thread.join(JOIN_S)
 
     def stop_after(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """End the loop once `work` has been done, without waiting for it here: for the garbage collector."""
+        """Run `work`, then stop the loop, without waiting for it here: for the garbage collector."""
 
         async def work_and_stop() -> None:
             try:
@@ -140,7 +140,7 @@ def _closed() -> OperationalError:
 
 
 class PublishQueue:
-    """Publishes handed from many threads to the loop: one wake-up serves all that have gathered meanwhile."""
+    """Queues publishes from many threads for the loop: one wake-up serves all that were queued meanwhile."""
 
     def __init__(self, client: aio.Client, thread: LoopThread) -> None:
         self._client = client
@@ -150,18 +150,18 @@ class PublishQueue:
         self._waiting: deque[_Publish] = deque()
         self._sending: asyncio.Task[None] | None = None
         self._is_sending = False
-        self._put_count = self._sent_count = 0  # they leave in the order in which they came
+        self._put_count = self._sent_count = 0  # publishes leave in FIFO order
         self._first_failure: BaseException | None = None
         thread.at_end(self._fail_waiting)
 
     def put(self, subject: str, value: Value, call: dict[str, Any]) -> concurrent.futures.Future[PubAck | None]:
-        """The future of one publish; waits for a slot up to the call's time-out."""
+        """Queue one publish and return its future; wait for a slot up to the call's time-out."""
         self._thread.check()
         if not self._slots.take(call["timeout"]):
             text = f"the time-out passed while {limits.PUBLISHES_IN_FLIGHT_MAX} earlier messages waited for their acks"
             raise TimedOut(text)
         future: concurrent.futures.Future[PubAck | None] = concurrent.futures.Future()
-        future.set_running_or_notify_cancel()  # on its way: it cannot be cancelled
+        future.set_running_or_notify_cancel()  # being sent: it cannot be cancelled
         future.add_done_callback(lambda _: self._slots.give_back())
         with self._changed:
             self._put_count += 1
@@ -175,7 +175,7 @@ class PublishQueue:
         return future
 
     def wait_until_sent(self, timeout_s: float) -> None:
-        """Return once all that was put before has been sent; raises what failed before it was sent."""
+        """Wait until everything queued so far is sent; raise the first failure of a publish that could not be sent."""
         with self._changed:
             count = self._put_count
             if not self._changed.wait_for(lambda: self._sent_count >= count, seconds_of(timeout_s)):
@@ -223,7 +223,7 @@ class PublishQueue:
 
         try:
             ack = await self._client.publish_nowait(subject, value, **call)
-        except Exception as error:  # noqa: BLE001 (handed to whoever holds the future, and to flush)
+        except Exception as error:  # noqa: BLE001 (passed to the owner of the future, and to flush)
             self._first_failure = self._first_failure or error
             future.set_exception(error)
         except BaseException:
@@ -243,6 +243,6 @@ class PublishQueue:
 
 
 async def close_client(client: aio.Client) -> None:
-    """Close it, in JOIN_S at most."""
+    """Close the client, within JOIN_S."""
     async with asyncio.timeout(JOIN_S):
         await client.close()

@@ -1,14 +1,14 @@
-"""TLS of a client: which files it uses, and what it makes of what goes wrong.
+"""TLS of a client: options, files, and error messages.
 
-Rules: the environment fills in what is not given. A certificate and its key come from one place. The files are read
-when the client is made, and again when one of them has changed, for connections that are made from then on; what cannot
-be used then changes nothing. All brokers are reached in the same way, also those of which the others tell.
+Rules: environment variables fill in missing options. A certificate and its key come from the same source. The files are
+read when the client is made, and again for new connections after one of them has changed; files that are invalid then
+change nothing. All brokers use the same options, including those that other brokers advertise.
 
-| `tls`           | server             | `PENSTOCK_TLS_CA` | what is spoken                                            |
+| `tls`           | server             | `PENSTOCK_TLS_CA` | protocol                                                  |
 |-----------------|--------------------|-------------------|-----------------------------------------------------------|
 | not given       | `HOST:PORT`        | not set           | plain                                                     |
 | not given       | `HOST:PORT`        | set               | TLS                                                       |
-| not given       | `tls://HOST:PORT`  | any               | TLS; without a CA, those are trusted that the system does |
+| not given       | `tls://HOST:PORT`  | any               | TLS; without a CA, the system's CAs are trusted           |
 | True, or options| any                | any               | the same                                                  |
 | False           | `HOST:PORT`        | any               | plain                                                     |
 """
@@ -43,11 +43,10 @@ _File = str | os.PathLike[str]
 
 @dataclass(frozen=True, slots=True)
 class TlsOptions:
-    """How a client speaks TLS. `ca`, `cert` and `key` are PEM files.
+    """TLS options of a client. `ca`, `cert` and `key` are PEM files.
 
-    `ca`: the authorities that brokers are checked against; None: those that the system trusts. `cert` and `key`: what
-    the client shows of itself. `server_name`: what the certificates of brokers must be for, where that is not the host
-    at which each is reached.
+    `ca`: certificate authorities that sign the brokers' certificates; None: the system's. `cert` and `key`: the
+    client's certificate. `server_name`: the name in the brokers' certificates if it is not the host of each address.
     """
 
     ca: _File | None = None
@@ -59,7 +58,7 @@ class TlsOptions:
 def settled(
     servers: Sequence[str], tls: bool | TlsOptions | None, environment: Mapping[str, str]
 ) -> tuple[tuple[str, ...], TlsOptions | None]:
-    """HOST:PORT of each server, and how TLS is spoken, if it is. ValueError: what does not go together."""
+    """Return HOST:PORT of each server, and the TLS options or None. ValueError: contradictory settings."""
     parsed = [parse_tls(one) for one in servers]
     addresses = tuple(dict.fromkeys(address for address, _ in parsed))
     kinds = {said is not None for _, said in parsed}
@@ -77,7 +76,7 @@ def settled(
 
 
 def _told(queries: Iterable[Mapping[str, str]]) -> dict[str, str]:
-    """What the servers say, together."""
+    """Merge the TLS fields of all server addresses."""
     together: dict[str, str] = {}
     for one in queries:
         for name, value in one.items():
@@ -100,7 +99,7 @@ def _filled(options: TlsOptions, told: Mapping[str, str], environment: Mapping[s
 
 
 class ClientTls:
-    """What the files of one client hold. ValueError: which one cannot be used; blocking."""
+    """The TLS context of one client, from its files. ValueError names the invalid file. Blocking."""
 
     def __init__(self, options: TlsOptions) -> None:
         if options.key is not None and options.cert is None:
@@ -112,11 +111,11 @@ class ClientTls:
         self._context = self._made()
 
     def dialling(self, host: str) -> dict[str, Any]:
-        """What asyncio's `create_connection` takes besides, to reach a broker at `host`."""
+        """Return the keyword arguments for asyncio's `create_connection` to `host`."""
         signature = self._look()
         if signature != self._signature:
             self._signature = signature
-            with contextlib.suppress(ValueError):  # half of it is new, perhaps: then it changes once more
+            with contextlib.suppress(ValueError):  # perhaps only one file was replaced yet; the other follows
                 self._context = self._made()
         return {"ssl": self._context, "server_hostname": self._options.server_name or host}
 
@@ -144,10 +143,10 @@ class ClientTls:
             reason = getattr(error, "strerror", None) or error
             raise ValueError(f"cannot use {options.ca} for TLS: {reason}") from None
         if options.cert is not None:
-            if (key := Path(options.key or options.cert)).is_file():  # without a key of its own the file has both
+            if (key := Path(options.key or options.cert)).is_file():  # without `key` the certificate file contains both
                 check_private(key, os.environ)
             try:
-                # A key that asks for a passphrase would wait for somebody at the terminal.
+                # Without this, an encrypted key would prompt for a passphrase on the terminal.
                 context.load_cert_chain(options.cert, options.key, password=lambda: "")
             except (OSError, ValueError) as error:
                 raise ValueError(pair_mistake(error, options.cert, options.key, "tls key=, --tls-key")) from None
@@ -155,10 +154,10 @@ class ClientTls:
 
 
 def plain(host: str) -> dict[str, Any]:
-    """As `ClientTls.dialling`, where no TLS is spoken."""
+    """Return the keyword arguments for `create_connection` without TLS."""
     return {}
 
 
 def why(error: BaseException | None) -> str | None:
-    """What went wrong, and what to do; None: it was not TLS."""
+    """Return what went wrong and what to do; None: not a TLS error."""
     return tls_mistake(error, _WORDS)

@@ -1,7 +1,7 @@
-"""Giving up the beginning of a stream: from a place in the log to what its leaders are asked for.
+"""Truncate the beginning of a stream: resolve a position and send requests to the leaders.
 
-Rules: a stream that was deleted and made again meanwhile is another one, and keeps what it has. A time is looked up
-first, partition by partition: what is given up ends before the first message at or after it.
+Rules: a stream recreated under the same name is not truncated. A time is first resolved to an offset in each partition:
+the messages before the first one at or after that time are deleted.
 """
 
 from __future__ import annotations
@@ -17,7 +17,10 @@ from penstock.messages import StreamInfo, TruncateRequest, TruncateResponse
 async def truncate(
     link: Link, info: StreamInfo, before: Start, partition: int | None, *, dry_run: bool, timeout_s: float
 ) -> list[Truncation]:
-    """What went, or would go, of each partition. ValueError: a negative offset; one, of a stream of several."""
+    """Truncate; return what was, or would be, deleted of each partition.
+
+    ValueError: a negative offset, or an offset without a partition if the stream has several.
+    """
     numbers, before = [partition_number(info, partition)], place_of(before)
     if partition is None and len(info.partitions) > 1:
         if isinstance(before, int):

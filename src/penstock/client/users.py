@@ -1,7 +1,7 @@
-"""`client.users`: who may log in to a cluster, and what they may do.
+"""`client.users`: manage users, credentials, rules and quotas of a cluster.
 
-Rules: a secret never leaves the program that draws it or was told it: a broker gets what checks it. What is changed
-here counts on all live brokers when the call returns.
+Rules: a secret never leaves the program that generates it or receives it: brokers get only its verifier. A change is in
+effect on all live brokers when the call returns.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ Operations = Literal["read", "append", "create", "alter", "delete", "commit_offs
 
 
 class Made:
-    """A credential that is about to be a user's: what the broker gets, and, of a token, what nobody sees again."""
+    """A new credential: the verifier for the broker, and, of a token, the secret text, which is not stored anywhere."""
 
     def __init__(self, credential: Credential, token: str | None = None) -> None:
         self.credential = credential
@@ -51,7 +51,7 @@ class Made:
 
 
 def password_credential(password: str, *, expires: datetime | None = None) -> Made:
-    """Of a password. ValueError: it is empty. Takes some 0.15 s, as whoever guesses does."""
+    """Return a password credential. ValueError: an empty password. Takes about 0.15 s, to slow down guessing."""
     if not password:
         raise ValueError("the password is empty")
     keys = verifier_of(password, secrets.token_bytes(limits.SALT_BYTES), limits.PASSWORD_ITERATIONS)
@@ -59,15 +59,15 @@ def password_credential(password: str, *, expires: datetime | None = None) -> Ma
 
 
 def token_credential(user: str, *, expires: datetime | None = None) -> Made:
-    """A token, drawn by chance."""
+    """Return a credential with a new random token."""
     credential_id, secret = secrets.token_hex(4), secrets.token_hex(32)
-    keys = verifier_of(secret, secrets.token_bytes(limits.SALT_BYTES), 1)  # a secret of 256 bits needs no more
+    keys = verifier_of(secret, secrets.token_bytes(limits.SALT_BYTES), 1)  # one iteration is enough for 256 random bits
     credential = Credential(credential_id, CredentialKind.TOKEN, _now_us(), _us(expires), *keys)
     return Made(credential, token_text(user, credential_id, secret))
 
 
 def nkey_credential(public_key: str, *, expires: datetime | None = None) -> Made:
-    """Of a public nkey of a user (U…). ValueError: it is none."""
+    """Return the credential for a user's public nkey (U…). ValueError: not a public nkey."""
     if (mistake := public_key_mistake(public_key)) is not None:
         raise ValueError(mistake)
     return Made(Credential(secrets.token_hex(4), CredentialKind.NKEY, _now_us(), _us(expires), public_key=public_key))
@@ -80,7 +80,7 @@ def rule(
     subject: str | None = None,
     group: str | None = None,
 ) -> Rule:
-    """What is allowed. ValueError: it is none, or cannot be."""
+    """Return a permission rule. ValueError: an invalid rule."""
     made = Rule(Operation(operation), stream or "", subject or "", group or EVERYTHING)
     if (mistake := rule_mistake(made)) is not None:
         raise ValueError(mistake)
@@ -96,13 +96,13 @@ def _us(moment: datetime | None) -> int | None:
 
 
 class Users:
-    """See the module."""
+    """Manages users. Changes are in effect on all live brokers on return."""
 
     def __init__(self, link: Link) -> None:
         self._link = link
 
     async def all(self, *, timeout: float = 10.0) -> ListUsersResponse:
-        """All users by name, and `*`, if everybody has rules; who is no administrator hears of himself."""
+        """Return all users by name, and `*` if there are rules for everyone; a non-administrator gets only itself."""
         found: list[UserInfo] = []
         after = ""
         while True:
@@ -113,9 +113,9 @@ class Users:
             after = page.next_after
 
     async def export(self, *, timeout: float = 10.0) -> list[UserExport]:
-        """All that the cluster keeps of users, and of `*`, by name: of passwords and tokens what checks them.
+        """Return everything the cluster stores of users, and of `*`, by name; of passwords and tokens the verifiers.
 
-        For administrators. NotAuthorized; RemoteError unsupported_version: the broker is older.
+        Administrators only. NotAuthorized; RemoteError unsupported_version: the broker is older.
         """
         found: list[UserExport] = []
         after = ""
@@ -127,7 +127,7 @@ class Users:
             after = page.next_after
 
     async def get(self, name: str, *, timeout: float = 10.0) -> UserInfo | None:
-        """One of them; None: there is none, or it is not for whoever asks."""
+        """Return one user; None: it does not exist, or the caller may not see it."""
         request = ListUsersRequest(names=(name,))
         page, _ = await self._link.call(request, ListUsersResponse, timeout_s=timeout)
         return page.users[0] if page.users else None
@@ -140,9 +140,9 @@ class Users:
         quotas: Quotas | None = None,
         timeout: float = 10.0,
     ) -> None:
-        """Make a user. The first one needs the rule `admin`: from then on everybody has to log in.
+        """Create a user. The first one needs the rule `admin`: from then on every client must log in.
 
-        RemoteError user_exists, change_refused; NotAuthorized. ValueError: nobody can have that name.
+        RemoteError user_exists, change_refused; NotAuthorized. ValueError: an invalid name.
         """
         if (mistake := user_name_mistake(name)) is not None:
             raise ValueError(mistake)
@@ -163,21 +163,21 @@ class Users:
         quotas: Quotas | None = None,
         timeout: float = 10.0,
     ) -> None:
-        """Give a user credentials and take some away, by their ids, at once; or other quotas.
+        """Add credentials to a user and remove others, by id, atomically; or set its quotas.
 
-        Whoever has logged in with one that is gone has to log in anew. RemoteError user_not_found, change_refused.
+        Clients logged in with a removed credential must log in again. RemoteError user_not_found, change_refused.
         """
         request = AlterUserRequest(name=name, add=tuple(one.credential for one in add), drop=tuple(drop), quotas=quotas)
         await self._link.call(request, AlterUserResponse, timeout_s=timeout)
 
     async def delete(self, name: str, *, timeout: float = 10.0) -> None:
-        """Delete a user, and its rules. RemoteError user_not_found, change_refused: the last administrator stays."""
+        """Delete a user and its rules. RemoteError user_not_found; change_refused: it is the last administrator."""
         await self._link.call(DeleteUserRequest(name=name), DeleteUserResponse, timeout_s=timeout)
 
     async def change_rules(
         self, name: str = EVERYBODY, *, add: Iterable[Rule] = (), drop: Iterable[Rule] = (), timeout: float = 10.0
     ) -> None:
-        """Give a user rules and take some away, at once; `*` is everybody. RemoteError user_not_found."""
+        """Add rules to a user and remove others, atomically; `*` means everyone. RemoteError user_not_found."""
         request = ChangeRulesRequest(name=name, add=tuple(add), drop=tuple(drop))
         await self._link.call(request, ChangeRulesResponse, timeout_s=timeout)
 
@@ -191,7 +191,7 @@ class Users:
         group: str = "",
         timeout: float = 10.0,
     ) -> TestAccessResponse:
-        """Whether a user may do that, and which rule says so. Nothing is done."""
+        """Return whether a user has the permission, and the rule that decides. Nothing is executed."""
         request = TestAccessRequest(
             name=name, operation=Operation(operation), stream=stream, subject=subject, group=group
         )

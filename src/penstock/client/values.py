@@ -1,7 +1,7 @@
-"""The small values that calls take and give: places in the log, messages, headers, acks.
+"""Argument and result types: positions in the log, messages, headers, acks.
 
-Rules: what a message holds is parsed when it is asked for, never before; header blocks are other people's bytes, so no
-input makes the parser fail.
+Rules: the parts of a message are parsed on access, never before; header blocks come from untrusted publishers, so the
+parser accepts any input.
 """
 
 from __future__ import annotations
@@ -21,40 +21,41 @@ TOMBSTONE_HEADER = "Penstock-Tombstone"
 
 
 class Place(Enum):
-    """Ends of the log by name."""
+    """The ends of the log, by name."""
 
     EARLIEST = "earliest"  # the first message that is kept
-    LATEST = "latest"  # behind the last committed message
+    LATEST = "latest"  # after the last committed message
 
 
 EARLIEST = Place.EARLIEST
 LATEST = Place.LATEST
 
 Start = Place | Literal["earliest", "latest"] | int | datetime | timedelta
-"""A place in the log: an end by name (`EARLIEST` or "earliest"), an offset, an aware datetime (the first message at or
-after it), or a timedelta ("the last 30 seconds", by this machine's clock)."""
+"""A position in the log: an end by name (`EARLIEST` or "earliest"), an offset, an aware datetime (the first message at
+or after it), or a timedelta ("the last 30 seconds", by this machine's clock).
+"""
 
 StreamName = str | StreamInfo
-"""A stream by its name, or as a call returned it (then only that very stream, not one made again under its name)."""
+"""A stream by name, or as returned by a call (then only that very stream, not one recreated under its name)."""
 
 
 def datetime_of(timestamp_us: int) -> datetime:
-    """Microseconds since 1970 UTC as an aware datetime."""
+    """Return microseconds since 1970 UTC as an aware datetime."""
     return _EPOCH + timedelta(microseconds=timestamp_us)
 
 
 def microseconds_of(moment: datetime) -> int:
-    """An aware datetime as microseconds since 1970 UTC; ValueError for a naive one."""
+    """Return an aware datetime as microseconds since 1970 UTC. ValueError: a naive datetime."""
     if moment.tzinfo is None:
         raise ValueError(f"the datetime {moment} has no time zone; give one, such as datetime.now(timezone.utc)")
     return (moment - _EPOCH) // timedelta(microseconds=1)
 
 
 class Headers(Mapping[str, str]):
-    """The headers of a message. Names are case-sensitive; `headers[name]` is the first value, `get_all` gives all.
+    """The headers of a message. Names are case-sensitive; `headers[name]` is the first value, `get_all` returns all.
 
-    Parsed from `raw` (the NATS header block) when first used; lines that are no headers are left out, and bytes that
-    are no UTF-8 come as surrogate escapes.
+    Parsed from `raw` (the NATS header block) on first use; malformed lines are skipped, and bytes that are not UTF-8
+    become surrogate escapes.
     """
 
     __slots__ = ("_values", "raw")
@@ -78,7 +79,7 @@ class Headers(Mapping[str, str]):
         return self._parsed()[name][0]
 
     def get_all(self, name: str) -> list[str]:
-        """Every value of `name`, in order; empty if there is none."""
+        """Return every value of `name`, in order; empty if there is none."""
         return list(self._parsed().get(name, ()))
 
     def __iter__(self) -> Iterator[str]:
@@ -92,7 +93,7 @@ class Headers(Mapping[str, str]):
 
 
 class Message(Row):
-    """One stored message. `value` is None for a tombstone, and b"" for an empty payload."""
+    """One stored message. `value` is None for a tombstone and b"" for an empty payload."""
 
     __slots__ = ()
 
@@ -108,7 +109,7 @@ class Message(Row):
     ) -> None:
         self.offset = offset
         self.partition = partition  # of its stream: offsets count within one
-        self.timestamp_us = timestamp_us  # when it was appended
+        self.timestamp_us = timestamp_us  # append time, microseconds since 1970 UTC
         self.subject = subject
         self.key = key
         self.value = value
@@ -117,7 +118,7 @@ class Message(Row):
 
     @property
     def headers(self) -> Headers:
-        """Its headers, which are parsed when they are first used."""
+        """The headers, parsed on first use."""
         parsed: Headers | None = self._parsed
         if parsed is None:
             parsed = self._parsed = Headers(self.header_block)
@@ -125,12 +126,12 @@ class Message(Row):
 
     @property
     def timestamp(self) -> datetime:
-        """When it was appended, in UTC."""
+        """Append time, in UTC."""
         return datetime_of(self.timestamp_us)
 
     @property
     def is_tombstone(self) -> bool:
-        """Whether it says that its key is gone."""
+        """True if the message is a tombstone: it deletes its key."""
         return self.value is None
 
     def __eq__(self, other: object) -> bool:
@@ -151,13 +152,14 @@ class Message(Row):
 
 
 def encode_headers(headers: Mapping[str, str | Sequence[str]]) -> bytes | None:
-    """The NATS header block of `headers`; None for none. ValueError for a name or value that would break the block,
-    TypeError for one that is no text.
+    """Return the NATS header block of `headers`; None if there are none.
+
+    ValueError: a name or value that would break the block. TypeError: one that is not text.
     """
     if not headers:
         return None
     lines = [_VERSION_LINE]
-    given: Iterable[tuple[Any, Any]] = headers.items()  # of callers who do not check types, too
+    given: Iterable[tuple[Any, Any]] = headers.items()  # callers without a type checker may pass anything
     for name, values in given:
         check_header_name(name)
         if isinstance(values, bytes | bytearray) or not isinstance(values, Iterable):
@@ -169,7 +171,7 @@ def encode_headers(headers: Mapping[str, str | Sequence[str]]) -> bytes | None:
 
 
 def check_header_name(name: str) -> None:
-    """ValueError unless `name` can stand before the colon of a header line; TypeError unless it is text."""
+    """Raise ValueError unless `name` is a valid header name; TypeError unless it is text."""
     if not isinstance(name, str):
         raise TypeError(f"the header name {name!r} is {type(name).__name__}; give text")
     if not name or any(not "!" <= char <= "~" or char == ":" for char in name):
@@ -177,7 +179,7 @@ def check_header_name(name: str) -> None:
 
 
 def check_header_value(name: str, value: str) -> None:
-    """ValueError unless `value` fits one header line and comes back as it is; TypeError unless it is text."""
+    """Raise ValueError unless `value` fits one header line and is read back unchanged; TypeError unless it is text."""
     if not isinstance(value, str):
         raise TypeError(f"the value of header {name!r} is {type(value).__name__}; give text")
     if "\r" in value or "\n" in value or "\0" in value or value != value.strip(" \t"):
@@ -185,7 +187,7 @@ def check_header_value(name: str, value: str) -> None:
 
 
 class OffsetAt(NamedTuple):
-    """A place found in the log. `timestamp` is None where no message lies at or behind `offset`."""
+    """A position resolved to an offset. `timestamp` is None if there is no message at or after `offset`."""
 
     offset: int
     timestamp: datetime | None
@@ -194,7 +196,7 @@ class OffsetAt(NamedTuple):
 
 
 class AppendResult(NamedTuple):
-    """Where one appended batch went: its n-th row has offset `base_offset + n`."""
+    """The result of one appended batch: its n-th row has offset `base_offset + n`."""
 
     base_offset: int
     end_offset: int
@@ -203,7 +205,7 @@ class AppendResult(NamedTuple):
 
 
 class Truncation(NamedTuple):
-    """What was given up of a partition, or would be: messages as offsets count them, bytes in whole batches."""
+    """The part of a partition that was, or would be, deleted: messages counted by offsets, bytes by whole batches."""
 
     partition: int
     log_start: int
@@ -212,10 +214,10 @@ class Truncation(NamedTuple):
 
 
 class Envelope(NamedTuple):
-    """That a message is published in an envelope, and what only an envelope can say.
+    """Publishes a message in an envelope, with options that only an envelope has.
 
-    `correlation_id` comes back with the ack. With `expected_offset` the message is stored only if it gets that offset.
-    `crc` has the broker check what arrives.
+    `correlation_id` is returned with the ack. With `expected_offset` the message is stored only at that offset.
+    With `crc` the broker checks the envelope's checksum.
     """
 
     correlation_id: str = ""
@@ -224,7 +226,7 @@ class Envelope(NamedTuple):
 
 
 class PubAck(NamedTuple):
-    """A stream's word that a published message is stored, and how safely."""
+    """A stream's confirmation that a published message is stored, and how durably."""
 
     stream: str
     offset: int

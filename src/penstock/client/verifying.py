@@ -1,9 +1,9 @@
-"""Have brokers verify what they hold of a partition, each its own replica, slice by slice.
+"""Have brokers verify their replicas of a partition, slice by slice.
 
-Rules: each replica is asked for itself, up to what it knows to be committed; who does not answer says so in the end,
-and stops nobody else. All replicas of a partition get the same ranges, cut where any of them begins or ends. Between
-two slices a broker is left alone: as long as the rate says, and as long as the slice took. Nothing of it goes on there
-once the caller has gone.
+Rules: each replica is asked itself, up to the `committed_end` that it knows; a broker that does not answer is reported
+at the end and does not stop the others. All replicas of a partition get the same ranges, cut where any of them begins
+or ends. Between two slices a broker rests: for as long as the rate limit requires, and a share of the time the slice
+took. Nothing keeps running on the broker after the caller has disconnected.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _PASSING = frozenset({ErrorCode.OVERLOADED, ErrorCode.NOT_YET, ErrorCode.STOPPING})
-_PAUSE_S = 0.5  # before a broker is asked again that has no time
+_PAUSE_S = 0.5  # before a busy broker is asked again
 
 Tell = Callable[[int], None]
-"""Hears of how many offsets more have been verified."""
+"""Called with the number of offsets newly verified."""
 
 
 @dataclass(slots=True, eq=False)
 class ReplicaCheck:
-    """One replica, and what its broker has found in it. `failure`: why it could not be verified to its end."""
+    """One replica and the result of its verification. `failure`: why it could not be verified completely."""
 
     broker_id: BrokerId
     address: str | None
@@ -56,12 +56,12 @@ class ReplicaCheck:
     size_bytes: int = 0
     sums: dict[int, RowSum] = field(default_factory=dict)
     damage: list[DamageInfo] = field(default_factory=list)
-    side_files: list[DamageInfo] = field(default_factory=list)  # what is wrong in files that hold no rows
+    side_files: list[DamageInfo] = field(default_factory=list)  # corruption in files that hold no rows
     failure: str = ""
 
 
 def replicas_of(link: Link, part: PartitionInfo) -> list[ReplicaCheck]:
-    """Those of a partition, by their brokers, and where these are. A broker that stands alone has the only one."""
+    """Return the replicas of a partition, with the brokers' addresses. A single broker has the only one."""
     if not part.replicas:
         return [ReplicaCheck(link.hello.broker_id, link.server)]
     return [
@@ -71,10 +71,10 @@ def replicas_of(link: Link, part: PartitionInfo) -> list[ReplicaCheck]:
 
 
 class PartitionCheck:
-    """The replicas of one partition. `measure` first, then `verify`, then `batches_between` of what differs."""
+    """Verifies the replicas of one partition: call `measure`, `verify`, then `batches_between` where they differ."""
 
     def __init__(self, link: Link, info: StreamInfo, partition: PartitionId, *, rate: int, timeout_s: float) -> None:
-        """`rate`: bytes in a second that each broker reads, as they are when they are not compressed."""
+        """`rate`: bytes per second that each broker reads, counted uncompressed."""
         self._link = link
         self._info = info
         self._partition = partition
@@ -83,29 +83,29 @@ class PartitionCheck:
         self.replicas = replicas_of(link, info.partitions[partition])
 
     async def measure(self) -> int:
-        """Ask each for its range of offsets; how many offsets there are to verify, of all together. NotAuthorized."""
+        """Query each replica's range; return the number of offsets to verify in total. NotAuthorized."""
         await asyncio.gather(*map(self._measure, self.replicas))
         return sum(one.committed_end - one.log_start for one in self.replicas)
 
     async def verify(self, tell: Tell, only: tuple[int, int] | None = None) -> None:
-        """Verify all of it, or `only` what lies between two offsets, where a replica has all of that."""
+        """Verify everything, or the range `only`, for replicas that hold all of it."""
         known = [one for one in self.replicas if not one.failure]
         cuts = sorted({place for one in known for place in (one.log_start, one.committed_end)})
         cuts = cuts if only is None else list(only)
-        # If this is cancelled, or one of them fails as nobody expects, the others end as well.
+        # If this is cancelled, or one task fails unexpectedly, the others end as well.
         async with asyncio.TaskGroup() as group:
             for one in known:
                 group.create_task(self._verify(one, cuts, tell))
 
     async def _measure(self, replica: ReplicaCheck) -> None:
         if replica.address is None:
-            replica.failure = "where that broker is reached is not known"
+            replica.failure = "the broker's address is unknown"
             return
         try:
             found = await self._ask(replica, self._request())
         except (PenstockError, OperationalError) as error:
             if isinstance(error, RemoteError) and error.code == ErrorCode.NOT_AUTHORIZED:
-                raise  # that says nothing of any replica
+                raise  # an authorization error does not concern one replica
             replica.failure = str(error)
             return
         replica.log_start = replica.verified_end = found.log_start
@@ -131,7 +131,7 @@ class PartitionCheck:
             asked_s = clock.time()
             request = self._request(offset=Offset(offset), begin=Offset(begin), end=Offset(end), carried=carried)
             found = await self._slice(replica, request)
-            if found is None:  # retention has come by: what it had there counts no more
+            if found is None:  # retention has removed the range: discard partial sums
                 tell(min(end, replica.log_start) - offset)
                 offset, carried = replica.log_start, None
                 begin = max(begin, min(offset, end))
@@ -146,7 +146,7 @@ class PartitionCheck:
             await asyncio.sleep(max(found.size_bytes / self._rate - took_s, limits.VERIFY_REST_SHARE * took_s))
 
     async def _slice(self, replica: ReplicaCheck, request: VerifyRequest) -> VerifyResponse | None:
-        """None: the log begins later by now, and `replica` knows where."""
+        """Return the broker's answer; None: the log begins later now, and `replica` was updated."""
         try:
             return await self._ask(replica, request)
         except RemoteError as error:
@@ -159,7 +159,7 @@ class PartitionCheck:
             return None
 
     def _take(self, replica: ReplicaCheck, found: VerifyResponse) -> RowSum | None:
-        """Note what was found; the checksums that go on."""
+        """Record the result of a slice; return the partial checksum to be continued."""
         replica.rows += found.rows
         replica.size_bytes += found.size_bytes
         if found.damage is not None:
@@ -174,7 +174,7 @@ class PartitionCheck:
         return VerifyRequest(stream_id=self._info.stream_id, partition=self._partition, **fields)
 
     async def _ask(self, replica: ReplicaCheck, request: VerifyRequest) -> VerifyResponse:
-        """What the broker says; who has no time now is asked again, for as long as the caller waits for one answer."""
+        """Return the broker's answer; retry a busy broker until the time-out."""
         assert replica.address is not None
         clock = asyncio.get_running_loop()
         deadline_s = clock.time() + seconds_of(self._timeout_s)
@@ -190,7 +190,7 @@ class PartitionCheck:
     async def batches_between(
         self, replica: ReplicaCheck, begin: int, end: int
     ) -> AsyncGenerator[Iterator[pa.RecordBatch], None]:
-        """The checked batches of a replica that hold these offsets, asked of its own broker, answer by answer."""
+        """Yield a replica's verified batches that hold these offsets, fetched from its own broker, answer by answer."""
         assert replica.address is not None
         offset = begin
         while offset < end:
@@ -210,30 +210,30 @@ class PartitionCheck:
 
 
 class Verifier:
-    """The same for one partition, from a program that is not asynchronous."""
+    """Verifies one partition, for blocking programs."""
 
     def __init__(self, client: blocking.Client, info: StreamInfo, partition: PartitionId, **options: Any) -> None:
-        """`options` are those of `PartitionCheck`."""
+        """`options`: those of `PartitionCheck`."""
         self._client = client
-        self._thread = client._thread  # noqa: SLF001 (the same client's face)
+        self._thread = client._thread  # noqa: SLF001 (the same client's asyncio API)
         link = client._client._link  # noqa: SLF001 (the same)
         self._check = PartitionCheck(link, info, partition, **options)
 
     @property
     def replicas(self) -> list[ReplicaCheck]:
-        """What is known of each."""
+        """State of each replica."""
         return self._check.replicas
 
     def measure(self) -> int:
-        """As `PartitionCheck.measure`."""
+        """Query the ranges; see `PartitionCheck.measure`."""
         return self._thread.run(self._check.measure())
 
     def verify(self, tell: Tell, only: tuple[int, int] | None = None) -> None:
-        """As `PartitionCheck.verify`; `tell` is called in another thread. An interrupt ends it, also on the brokers."""
+        """Verify; see `PartitionCheck.verify`. `tell` runs in another thread. An interrupt also stops the brokers."""
         self._thread.run(self._check.verify(tell, only))
 
     def batches_between(self, replica: ReplicaCheck, begin: int, end: int) -> Iterator[pa.RecordBatch]:
-        """As `PartitionCheck.batches_between`."""
+        """Yield batches; see `PartitionCheck.batches_between`."""
         yield from self._client._iterate(self._check.batches_between(replica, begin, end))  # noqa: SLF001 (the same)
 
 

@@ -1,4 +1,4 @@
-"""All of a read as one table, each row with its partition where the stream has several."""
+"""Collect a read into one table, with a partition column if the stream has several partitions."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 PARTITION = "partition"
-"""The column that says it: an offset alone is a place only within one."""
+"""Name of the column with the partition number: an offset alone is unique only within a partition."""
 
 
 async def as_table(
     info: StreamInfo, columns: Iterable[str] | None, read: Callable[[list[str] | None], AsyncIterator[pa.RecordBatch]]
 ) -> pa.Table:
-    """What `read` yields of these columns (None: of all). ValueError: there is no such column."""
+    """Return the rows of `read` with these columns (None: all). ValueError: no such column."""
     import pyarrow as pa
 
     from penstock.batch.schema import arrow_schema

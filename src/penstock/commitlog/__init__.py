@@ -1,38 +1,39 @@
-"""The log of one partition on a file system: append, flush, recover, look up, retain.
+"""The log of one partition on a file system: append, flush, recovery, lookup, retention, compaction.
 
-| module       | what it knows                                             |
+| module       | purpose                                                   |
 |--------------|-----------------------------------------------------------|
-| `log`        | `Log`: what its owner decides about it                    |
-| `writer`     | the writing end: append, flush, rest                      |
-| `state`      | what may be done with a log                               |
+| `log`        | `Log`: the interface to the log's owner                   |
+| `writer`     | the write path: append, flush, close the file when idle   |
+| `state`      | states of a log                                           |
 | `view`       | `LogView`: lookups and slices, for any thread             |
-| `validity`   | what of a view is still there, once the log is cut        |
-| `lookups`    | which batches of a segment hold what                      |
-| `segments`   | those that a log has, and when it rolls                   |
-| `segment`    | one of them, active or sealed                             |
-| `flushing`   | what is not on the disk yet                               |
-| `fetched`    | what a leader sent: is it sound, does it go on here       |
+| `validity`   | offsets that views may still read after a truncation      |
+| `lookups`    | binary search over a segment's index entries              |
+| `segments`   | the segments of a log, and when the active one rolls      |
+| `segment`    | one segment, active or sealed                             |
+| `flushing`   | tracks what is not yet synced to disk                     |
+| `fetched`    | validates batches fetched from the leader                 |
 | `index`      | one entry per batch                                       |
-| `resumed`    | entries of a segment that goes on after a start or a rest |
-| `open_files` | how many logs hold a file open                            |
-| `checkpoint` | flushed_end, committed_end and log_start on the disk      |
-| `lineage`    | which leader epoch began where                            |
-| `recovery`   | what to make of the files at start                        |
-| `scan`, `rebuild` | verify a segment from its beginning                  |
-| `known_damage` | what is damaged, and what readers have found since      |
-| `remains`    | what of the bytes that recovery cuts may go               |
-| `retention`  | from which offset on messages are kept                    |
-| `keeper`     | when that is looked up, and what then waits to be removed |
-| `truncation` | how a log is cut, or begins anew                          |
-| `cleaning`   | how small batches become large ones                       |
-| `expiry`     | which messages go because their time to live is over      |
-| `mending`    | how what is damaged is written anew                       |
-| `scrubbing`  | how damage is looked for                                  |
-| `tasks`      | what runs in a disk thread                                |
-| `files`      | names of files                                            |
-| `dump`       | all of it as rows, for people                             |
-| `verifying`, `segment_check` | whether its files are sound               |
-| `checksums`, `comparing` | what replicas differ in                       |
+| `resumed`    | index entries of a segment reopened after a restart or an idle period |
+| `open_files` | limits the open segment files of a broker                 |
+| `checkpoint` | persists flushed_end, committed_end and log_start         |
+| `lineage`    | leader epoch history (Kafka's leader epoch cache)         |
+| `recovery`   | recovery at start                                         |
+| `scan`, `rebuild` | verify a segment from its beginning; rebuild its index |
+| `known_damage` | known corruption, including what readers report         |
+| `remains`    | which of the bytes that recovery cuts off may be deleted  |
+| `retention`  | computes the log start offset from the limits             |
+| `keeper`     | when retention runs, and which files await removal        |
+| `truncation` | truncates or resets a log                                 |
+| `cleaning`   | merges small batches into large ones                      |
+| `compaction`, `compactor` | keeps the last message of each key           |
+| `expiry`, `expirer` | removes messages whose time to live is over        |
+| `mending`    | repairs corrupt segments from other replicas              |
+| `scrubbing`  | reads everything to find corruption                       |
+| `tasks`      | tasks for a disk thread                                   |
+| `files`      | file names                                                |
+| `dump`       | files as rows, for people                                 |
+| `verifying`, `segment_check` | verify the files of a log                 |
+| `checksums`, `comparing` | compare replicas                              |
 """
 
 from penstock.commitlog.cleaning import CleanerTask, Cleaning, Disposal

@@ -1,12 +1,13 @@
-"""Checkpoint: how far the log is known to be on the disk, up to where it is committed, and where it starts.
+"""Checkpoint: the flushed offset (`flushed_end`), high watermark (`committed_end`) and log start offset of a log.
 
-Rules: of two slots one is known to be on the disk, and only the other one is written until that has been synced, so
-that a power loss leaves one of them whole. It is written after every flush, behind the acks, so that a killed broker
-leaves a flushed_end that is true; it is synced once a second, so that a power loss costs a longer scan, in which damage
-is taken for a torn tail. The first write takes the room of both. Only a move of log_start is synced before anything is
-removed because of it. An empty, short or corrupt file is no checkpoint, and no reason not to start.
+Rules: there are two slots. One is known to be on disk; only the other is written until it has been synced, so a power
+loss always leaves one intact. The checkpoint is written after every flush, after the acks, so that a killed broker
+leaves a correct flushed_end. It is synced once a second: after a power loss the scan is longer, and corruption in it is
+taken for a torn tail. The first write allocates the room of both slots. Only a move of log_start is synced before
+segments are removed because of it. An empty, short or corrupt file counts as no checkpoint and does not prevent a
+start.
 
-    slot 0 │ 4, synced      │ 4, synced         │ 7, being written │      the sequence of what stands there
+    slot 0 │ 4, synced      │ 4, synced         │ 7, being written │      the sequence number in the slot
     slot 1 │ 5, written     │ 6, written, synced│ 6, synced        │
 
 Slot n begins at byte 4096 · n; 96 bytes, little-endian:
@@ -43,12 +44,12 @@ _FILE_BYTES = (SLOTS - 1) * SLOT_STEP_BYTES + SLOT_BYTES
 _SYNC_INTERVAL_US = limits.CHECKPOINT_SYNC_INTERVAL_MS * 1000
 _BODY = struct.Struct("<8sQQIIQQQQqQ12x")
 _CRC = struct.Struct("<I")
-_NUMBER_MAX = 2**63  # the end of a log that has every offset there is
+_NUMBER_MAX = 2**63  # the highest possible log end offset
 assert _BODY.size + _CRC.size == SLOT_BYTES
 
 
 class Checkpoint(NamedTuple):
-    """The values of one slot."""
+    """Values of one slot."""
 
     sequence: int
     stream_id: int
@@ -63,13 +64,13 @@ class Checkpoint(NamedTuple):
 
 
 def pack_slot(checkpoint: Checkpoint) -> bytes:
-    """The SLOT_BYTES bytes of a slot."""
+    """Return the SLOT_BYTES bytes of a slot."""
     body = _BODY.pack(MARK, *checkpoint)
     return body + _CRC.pack(crc32c(body))
 
 
 def unpack_slot(data: bytes, *, file: str = "", position: int = 0) -> Checkpoint:
-    """The values in the bytes of a slot, or CorruptionError."""
+    """Parse a slot; raise CorruptionError if it is invalid."""
     if len(data) != SLOT_BYTES:
         raise CorruptionError(file, position, f"a checkpoint of {SLOT_BYTES} bytes", f"{len(data)} bytes")
     mark, *values = _BODY.unpack_from(data)
@@ -85,23 +86,23 @@ def unpack_slot(data: bytes, *, file: str = "", position: int = 0) -> Checkpoint
 
 
 class Read(NamedTuple):
-    """What a checkpoint file holds: the newest whole one, what is wrong with the other one or both, and where it is."""
+    """Content of a checkpoint file: the newest valid slot with its number, and the errors of invalid slots."""
 
     newest: Checkpoint | None
     mistakes: tuple[CorruptionError, ...]
     slot: int
-    is_alone: bool = False  # there is no other whole one
+    is_alone: bool = False  # no other slot is valid
     bad_slots: tuple[int, ...] = ()
-    unused: CorruptionError | None = None  # what is wrong with the bytes that belong to no slot
+    unused: CorruptionError | None = None  # the error in bytes that belong to no slot
 
     @property
     def all_mistakes(self) -> tuple[CorruptionError, ...]:
-        """Those of the slots, and that of the unused bytes."""
+        """Errors of the slots and of the unused bytes."""
         return self.mistakes if self.unused is None else (*self.mistakes, self.unused)
 
 
 def read(vfs: Vfs, directory: str) -> Read:
-    """Read the checkpoint of a log. A slot that was never written is no mistake; a missing file has none."""
+    """Read the checkpoint of a log. A never written slot is no error; a missing file gives an empty result."""
     try:
         file = vfs.open(f"{directory}/{files.CHECKPOINT}", read_only=True)
     except FileNotFoundError:
@@ -127,7 +128,7 @@ def read(vfs: Vfs, directory: str) -> Read:
 
 
 def _unused_mistake(content: bytes, path: str) -> CorruptionError | None:
-    """What is not zero between the slots, or lies behind them: nobody writes there, and nobody else reads it."""
+    """Return the error if bytes between or behind the slots are not zero; nothing else reads or writes them."""
     padding = content[SLOT_BYTES:SLOT_STEP_BYTES]
     if rest := padding.lstrip(b"\0"):
         return CorruptionError(path, SLOT_BYTES + len(padding) - len(rest), "zeros", rest[:1].hex())
@@ -137,7 +138,7 @@ def _unused_mistake(content: bytes, path: str) -> CorruptionError | None:
 
 
 def clear_unused(vfs: Vfs, directory: str) -> None:
-    """Have the bytes that belong to no slot be as they should. Any thread may do it: no slot is there. OSError."""
+    """Zero the bytes that belong to no slot. Safe in any thread, as no slot is touched. OSError."""
     file = vfs.open(f"{directory}/{files.CHECKPOINT}")
     try:
         if file.size() > SLOT_BYTES:
@@ -150,10 +151,10 @@ def clear_unused(vfs: Vfs, directory: str) -> None:
 
 
 class CheckpointFile:
-    """Writes the slots. All but `sync`, which may run in a disk thread, is for the log's own task.
+    """Writes the slots. Only `sync` may run in a disk thread; all else is for the log's own task.
 
-    `is_dirty`: it does not say, or not durably, how things are. `is_behind`: more was flushed than it names. `is_due`:
-    the next flush is to sync it.
+    `is_dirty`: the current values are not written, or not durably. `is_behind`: more was flushed than it names.
+    `is_due`: the next flush must sync it.
     """
 
     __slots__ = (
@@ -162,30 +163,30 @@ class CheckpointFile:
     )  # fmt: skip
 
     def __init__(self, vfs: Vfs, directory: str, sequence: int, slot: int, *, is_alone: bool = False) -> None:
-        """`sequence`, `slot` and `is_alone` of the newest that was found; 0: there is none."""
+        """`sequence`, `slot` and `is_alone` describe the newest valid slot found; sequence 0: there is none."""
         self._vfs = vfs
         self._path = f"{directory}/{files.CHECKPOINT}"
         self._sequence = sequence
-        self.slot = slot  # the newest one stands there …
-        self._synced_sequence = -1  # … and is known to be on the disk if this is its sequence
-        self._is_alone = is_alone  # a write over it that fails would leave none; the other slot holds nothing
-        self._doubtful_sequence = -1  # its write or its sync has failed: that the next sync succeeds means nothing
-        self._bad_slots: tuple[int, ...] = ()  # to be written anew, the next one first
-        self._file: File | None = None  # open from one flush to the next, while the log is awake
+        self.slot = slot  # of the newest checkpoint …
+        self._synced_sequence = -1  # … which is known to be on disk if its sequence is this
+        self._is_alone = is_alone  # the other slot is empty: a failed write over this one would leave no checkpoint
+        self._doubtful_sequence = -1  # its write or sync failed: a later successful sync proves nothing
+        self._bad_slots: tuple[int, ...] = ()  # to be rewritten, the next one first
+        self._file: File | None = None  # kept open between flushes while the log is awake
         self.is_behind = self.is_dirty = self.is_due = False
         self._synced_us = 0
 
     def begin(self, now_us: int) -> None:
-        """A log goes on from what it says."""
+        """Start the sync interval when a log opens."""
         self._synced_us = now_us
 
     @property
     def due_us(self) -> int:
-        """When it is to be written and synced, if it is dirty."""
+        """Time at which a dirty checkpoint is to be written and synced."""
         return self._synced_us + _SYNC_INTERVAL_US
 
     def wants_sync(self, now_us: int) -> bool:
-        """Whether that is now; a clock that was set back does not put it off until it has caught up."""
+        """True if a sync is due. A clock that was set back does not delay it until the clock has caught up."""
         self._synced_us = min(self._synced_us, now_us)
         if not self.is_dirty or now_us < self.due_us:
             return False
@@ -193,14 +194,14 @@ class CheckpointFile:
         return True
 
     def will_sync(self) -> None:
-        """It was written, and the next flush syncs it."""
+        """Record that the checkpoint was written and that the next flush syncs it."""
         self.is_due = True
         self.is_dirty = False
 
     def write(self, checkpoint: Checkpoint, *, keeps_file: bool = False) -> None:
-        """Write a slot (its sequence is set here), or raise OSError; what was known to be on the disk is as it was.
+        """Write a slot and set its sequence, or raise OSError; the slot known to be on disk is untouched.
 
-        `keeps_file`: another write will follow soon. One without looks the file up by its name again.
+        `keeps_file`: keep the file open for the next write. Otherwise the file is looked up by name again.
         """
         self.is_dirty = True
         sequence = self._sequence + 1
@@ -210,16 +211,16 @@ class CheckpointFile:
             if (file := self._file) is None:
                 self._file = file = self._vfs.open(self._path, create=True, make_folders=False)
             if not self._sequence:
-                file.write_at(0, bytes(SLOT_BYTES))  # a full disk must not keep the second write from its place
+                file.write_at(0, bytes(SLOT_BYTES))  # reserve the room: a full disk must not prevent the second write
             if self._bad_slots:
-                self.slot = self._bad_slots[0]  # the other one may be the only whole one
+                self.slot = self._bad_slots[0]  # the other slot may be the only valid one
                 self._is_alone = False
             elif self._synced_sequence == self._sequence or self._is_alone:
                 self._use_other_slot()
             self._sequence = sequence
             file.write_at(self.slot * SLOT_STEP_BYTES, pack_slot(checkpoint._replace(sequence=sequence)))
         except OSError:
-            self._doubtful_sequence = self._sequence  # a part of it may be there: no sync makes that a checkpoint
+            self._doubtful_sequence = self._sequence  # it may be partly written: no sync makes that a checkpoint
             self.rest()
             raise
         if not keeps_file:
@@ -227,15 +228,15 @@ class CheckpointFile:
         self.is_behind = False
 
     def rewrite(self, slots: Iterable[int]) -> None:
-        """What stands in these slots on the disk is damaged: the next writes, of which one is due, are to go there."""
+        """Mark slots as corrupt on disk: a write is due, and the next ones go to these slots."""
         self._bad_slots = tuple(slots)
         if self._bad_slots:
             self.is_dirty = True
 
     def write_again(self, found: Checkpoint) -> None:
-        """Make durable what was found: it may be in the page cache only, and a failed sync has left it there. OSError.
+        """Make the checkpoint found at start durable: after a failed sync it may exist in the page cache only. OSError.
 
-        Until that has been done, the other slot may be the only one on the disk.
+        Until then the other slot may be the only one on disk.
         """
         assert found.sequence == self._sequence, (found, self._sequence)
         if self._is_alone:
@@ -252,14 +253,14 @@ class CheckpointFile:
         self._is_alone = False
 
     def rest(self) -> None:
-        """Give back the file."""
+        """Close the file."""
         if self._file is not None:
             self._file.close()
             self._file = None
 
     def sync(self) -> None:
-        """Return once what was written survives a power loss. OSError, also if the last write was not a whole one."""
-        sequence = self._sequence  # a later one may be written meanwhile: then this slot is not known to be whole
+        """Make the last write durable. OSError, also if the last write was incomplete."""
+        sequence = self._sequence  # a later write may run meanwhile: then this slot is not known to be intact
         try:
             self._check_last_write()
             file = self._vfs.open(self._path)
@@ -278,4 +279,4 @@ class CheckpointFile:
 
     def _check_last_write(self) -> None:
         if self._sequence == self._doubtful_sequence:
-            raise OSError(errno.EIO, "what was written last is not there as a whole", self._path)
+            raise OSError(errno.EIO, "the last checkpoint write is incomplete", self._path)

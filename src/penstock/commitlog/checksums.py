@@ -1,13 +1,13 @@
-"""Checksums of rows by ranges of offsets, for comparing replicas without sending what they hold.
+"""Checksums of rows by offset range, to compare replicas without transferring their rows.
 
-Rules: a checksum depends on the rows alone: not on how they are grouped into batches, nor on whether these are
-compressed, which each replica's cleaner decides by itself. Null and empty differ. Ranges begin at the multiples of
-VERIFY_RANGE_OFFSETS, and at the places given as `cuts`; one in which there is no row has no checksum. Rows come in
-their order, checked (`codec.check_rows`), and are looked at in whole buffers, small batches many at a time. A checksum
-that is not finished can be sent elsewhere, and gone on with.
+Rules: a checksum depends on the rows alone, not on batch boundaries or compression, which each replica's cleaner
+decides by itself. Null and empty differ. Ranges begin at the multiples of VERIFY_RANGE_OFFSETS and at the offsets given
+as `cuts`; a range without rows has no checksum. Rows come in offset order, already checked (`codec.check_rows`), and
+are processed as whole buffers, many small batches at a time. An unfinished checksum can be sent elsewhere and continued
+there.
 
-Theory: a CRC runs on over bytes that come in pieces, so rows that are cut into other batches end in the same one.
-Bounds of values are counted anew in each batch, so their lengths take the place of the bounds, with -1 for null.
+Theory: a CRC can be continued over pieces, so different batch boundaries give the same result. Arrow's value offsets
+restart in each batch, so lengths are hashed in their place, with -1 for null.
 
 | number | CRC-32C of, over all rows of the range, one after the other                     |
 |--------|---------------------------------------------------------------------------------|
@@ -33,7 +33,7 @@ from penstock.hot.crc import crc32c
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_FIRST_STRINGS = 2  # before it come the columns of numbers
+_FIRST_STRINGS = 2  # columns 0 and 1 hold numbers
 CRCS = _FIRST_STRINGS + 2 * (len(COLUMNS) - _FIRST_STRINGS)
 _NONE_YET = (0,) * CRCS
 
@@ -42,7 +42,7 @@ Row = tuple[int, int, str, bytes | None, bytes | None, bytes | None]
 
 
 class RangeSum(NamedTuple):
-    """What lies between two offsets, `end` not included: so many rows, from the first to the last, and their CRCs."""
+    """Row count, first and last offset and CRCs of the rows from `begin` to `end` (exclusive)."""
 
     begin: int
     end: int
@@ -52,7 +52,7 @@ class RangeSum(NamedTuple):
     crcs: tuple[int, ...]
 
     def differing_columns(self, other: RangeSum) -> tuple[str, ...]:
-        """The columns in which another one of the same range differs."""
+        """Return the columns in which another checksum of the same range differs."""
         numbers = (number for number in range(CRCS) if self.crcs[number] != other.crcs[number])
         return tuple(dict.fromkeys(COLUMNS[_column_of(number)] for number in numbers))
 
@@ -62,9 +62,9 @@ def _column_of(number: int) -> int:
 
 
 class RangeSums:
-    """The checksums of a log's rows from `begin` up to `end`, as they come.
+    """Computes the checksums of a log's rows from `begin` up to `end`, batch by batch.
 
-    Those before `start` have been counted: in `carried`, which goes on, if that is not done.
+    Rows before `start` were counted elsewhere; `carried` is the unfinished checksum to continue.
     """
 
     __slots__ = ("_cuts", "_end", "_start", "_waiting", "_waiting_bytes", "done", "going_on")
@@ -81,22 +81,22 @@ class RangeSums:
         self._start = begin if start is None else start
         self._end = end
         self._cuts = tuple(sorted({*cuts, begin, end}))
-        self._waiting: list[pa.RecordBatch] = []  # not counted yet
+        self._waiting: list[pa.RecordBatch] = []  # rows not counted yet
         self._waiting_bytes = 0
         self.done: tuple[RangeSum, ...] = ()
         self.going_on = carried
 
     def range_of(self, offset: int) -> tuple[int, int]:
-        """Where the range begins and ends that holds an offset."""
+        """Return the begin and end of the range that holds an offset."""
         begin = offset - offset % limits.VERIFY_RANGE_OFFSETS
         number = bisect_right(self._cuts, offset)
         earlier, later = self._cuts[:number], self._cuts[number:]
         return max([begin, *earlier[-1:]]), min([begin + limits.VERIFY_RANGE_OFFSETS, *later[:1]])
 
     def add(self, rows: pa.RecordBatch) -> None:
-        """Rows that follow those of before; what lies before `start`, or at or behind `end`, is left out.
+        """Add rows that follow the previous ones. Rows before `start` or from `end` on are ignored.
 
-        They are counted in `done` and `going_on` once `settle` was called.
+        They count in `done` and `going_on` only after `settle`.
         """
         self._waiting.append(rows)
         self._waiting_bytes += rows.nbytes
@@ -104,7 +104,7 @@ class RangeSums:
             self.settle()
 
     def settle(self) -> None:
-        """Count all rows that have come."""
+        """Count all buffered rows."""
         import pyarrow as pa
 
         waiting, self._waiting, self._waiting_bytes = self._waiting, [], 0
@@ -130,7 +130,7 @@ class RangeSums:
         self.going_on = RangeSum(begin, end, found.rows + rows.num_rows, found.first_offset, last_offset, crcs)
 
     def finish(self) -> tuple[RangeSum, ...]:
-        """All of them; the last one does not go on."""
+        """Finish the last range and return all checksums."""
         self.settle()
         self._end_range()
         return self.done
@@ -141,12 +141,12 @@ class RangeSums:
             self.going_on = None
 
     def state(self) -> tuple[tuple[RangeSum, ...], RangeSum | None]:
-        """What `back_to` takes."""
+        """Return the state that `back_to` restores."""
         self.settle()
         return self.done, self.going_on
 
     def back_to(self, state: tuple[tuple[RangeSum, ...], RangeSum | None]) -> None:
-        """Forget the rows that came since."""
+        """Restore an earlier state, dropping the rows added since."""
         self._waiting, self._waiting_bytes = [], 0
         self.done, self.going_on = state
 
@@ -160,12 +160,12 @@ def _pieces(rows: pa.RecordBatch) -> Iterator[memoryview]:
 
 
 def _numbers(column: pa.Array) -> memoryview:
-    """The values of a column of numbers, as bytes."""
+    """Return a numeric column's values as bytes."""
     return _cut(column.buffers()[1], 8 * column.offset, 8 * (column.offset + len(column)))
 
 
 def _strings(column: pa.Array) -> Iterator[memoryview]:
-    """Lengths, -1 for null, and values end to end."""
+    """Yield the lengths (-1 for null), then the values end to end."""
     import pyarrow.compute as pc
 
     lengths = pc.binary_length(column)
@@ -173,7 +173,7 @@ def _strings(column: pa.Array) -> Iterator[memoryview]:
     yield _cut(filled.buffers()[1], 4 * filled.offset, 4 * (filled.offset + len(filled)))
     begin, end = _bounds(column)
     if column.null_count and end - begin != (pc.sum(lengths).as_py() or 0):
-        # Nobody sees the bytes beneath a null, and a replica that has taken out rows may have left them out.
+        # Bytes beneath a null are not visible, and a replica that removed rows may have dropped them.
         column = column.drop_null()
         begin, end = _bounds(column)
     yield _cut(column.buffers()[2], begin, end)
@@ -189,7 +189,7 @@ def _cut(buffer: pa.Buffer | None, begin: int, end: int) -> memoryview:
 
 
 def rows_between(batches: Iterable[pa.RecordBatch], begin: int, end: int) -> Iterator[Row]:
-    """The rows of checked batches that have these offsets, one by one."""
+    """Yield the rows of checked batches from offset `begin` up to `end`, one by one."""
     import pyarrow as pa
 
     for batch in batches:
@@ -201,5 +201,5 @@ def rows_between(batches: Iterable[pa.RecordBatch], begin: int, end: int) -> Ite
 
 
 def cuts_of(extents: Sequence[tuple[int, int]]) -> tuple[int, ...]:
-    """Where replicas that hold these offsets begin and end: so every range lies in each replica, or outside."""
+    """Return the begins and ends of the replicas' extents: no range then lies partly in a replica."""
     return tuple(sorted({Offset(place) for extent in extents for place in extent}))

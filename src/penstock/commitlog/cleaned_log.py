@@ -1,7 +1,7 @@
-"""The part of a log that knows what is committed, and has that written anew, segment by segment: see `cleaning`.
+"""Part of `Log`: the high watermark (`committed_end`), and the tasks of the cleaner (see `cleaning`).
 
-Rules: what is written anew is sealed, committed and on the disk, so that no cut concerns it in the normal course. One
-that does concern it makes what is under way void; no name is used again while a file of that name may yet be removed.
+Rules: only sealed, committed and flushed segments are rewritten, so normally no truncation concerns them. A truncation
+that does voids the running task; no file name is reused while a file of that name may yet be removed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class CleanedLog(LogWriter):
-    """See the module."""
+    """A log's write path with its cleaner. Base class of `Log`."""
 
     __slots__ = ("_cleaner", "_committed_end", "_config")
 
@@ -48,11 +48,11 @@ class CleanedLog(LogWriter):
 
     @property
     def config(self) -> LogConfig:
-        """The rules in force."""
+        """The config in force."""
         return self._config
 
     def configure(self, config: LogConfig) -> None:
-        """Take other rules from now on."""
+        """Replace the config."""
         if config.compression is not self._config.compression:
             self._cleaner.look_again()
         if config != self._config:
@@ -62,11 +62,11 @@ class CleanedLog(LogWriter):
 
     @property
     def committed_end(self) -> int:
-        """The end of what is known to be committed, also after a start; log_start where nothing is."""
+        """High watermark, also after a restart; log_start if nothing is known to be committed."""
         return max(self._committed_end, self.log_start)
 
     def note_committed(self, end: int) -> None:
-        """What comes before `end` is committed. It never goes back, and gets into the next checkpoint."""
+        """Advance the high watermark to `end`. It never goes back, and the next checkpoint records it."""
         end = min(end, self.log_end)
         if end > self._committed_end:
             self._committed_end = end
@@ -75,7 +75,7 @@ class CleanedLog(LogWriter):
                 self.latest = None
 
     def wants_cleaning(self, now_us: int) -> bool:
-        """Whether `clean` has something to do."""
+        """True if `clean` has something to do."""
         cleaner = self._cleaner
         if self.state is not LogState.WRITABLE or cleaner.under_way is not None or cleaner.disposal is not None:
             return False
@@ -84,7 +84,7 @@ class CleanedLog(LogWriter):
         return any(due_us <= now_us for due_us in self._cleaning_dues_us())
 
     def cleaning_due_us(self, now_us: int) -> int | None:
-        """When `wants_cleaning` may come to be true by time alone."""
+        """Time at which `wants_cleaning` may become true without further events; None if never."""
         return min((due_us for due_us in self._cleaning_dues_us() if due_us > now_us), default=None)
 
     def _cleaning_dues_us(self) -> list[int]:
@@ -101,9 +101,9 @@ class CleanedLog(LogWriter):
         return min(self.flushed_end, self.committed_end)
 
     def clean(self, now_us: int, *, may_survey: bool = True) -> CleanerTask | None:
-        """A task that writes a segment anew that is sealed, committed and on the disk, or finds what is to go of one,
-        or, if it may, of all of them; None: there is nothing to be done. One at a time. Small batches are merged once,
-        unless the segment has changed; all are compressed once, if the config says so.
+        """Return a task that rewrites one sealed, committed and flushed segment, or that surveys which rows to remove;
+        None if there is nothing to do. One task at a time. `may_survey`: a survey of all segments may begin. Small
+        batches are merged once, unless the segment changes; with compression configured, all are compressed once.
         """
         if not self.wants_cleaning(now_us):
             return None
@@ -116,7 +116,7 @@ class CleanedLog(LogWriter):
         return cleaner.under_way
 
     def _compact_on(self, now_us: int) -> Cleaning | None:
-        """The next segment of a pass; None: there is none, and the pass is over."""
+        """Return the rewrite of the pass's next segment; if there is none, end the pass and return None."""
         compactor = self._cleaner.compactor
         if not compactor.is_under_way:
             return None
@@ -130,7 +130,7 @@ class CleanedLog(LogWriter):
         return None
 
     def _expire_on(self) -> Cleaning | None:
-        """The segment whose survey has just said that it has rows to go."""
+        """Return the rewrite of the segment whose survey just found expired rows."""
         judged = self._cleaner.expirer.take_judged(self._segments.sealed)
         return None if judged is None else self._cleaning(judged.segment, judged.keep, is_expiry=True)
 
@@ -171,8 +171,8 @@ class CleanedLog(LogWriter):
         return cleaner.expirer.begin(self._vfs, self.view(), sealed, self._config, end, now_us, cleaner.compactor)
 
     def cleaned(self, task: CleanerTask, now_us: int) -> bool:
-        """`task` is done, or has failed, or was given up: whether a new segment has taken the place of an old one,
-        which stays for those who are about to read it, until `dispose`. OSError.
+        """Take a task that succeeded, failed or was abandoned. Return True if a new segment replaced an old one; the
+        old file stays for current readers until `dispose`. OSError.
         """
         self._cleaner.under_way = None
         compactor = self._cleaner.compactor
@@ -196,7 +196,7 @@ class CleanedLog(LogWriter):
             if task.is_expiry:
                 cleaner.expirer.written()
         elif task.segment not in self._segments.sealed:
-            return  # what retention has removed meanwhile has nothing more to go
+            return  # retention removed it meanwhile
         elif not task.takes_rows:
             if task.has_failed and not task.is_void:
                 cleaner.not_merged(task.segment, now_us)
@@ -227,29 +227,29 @@ class CleanedLog(LogWriter):
         return True
 
     def dispose(self, young: int = 0) -> Disposal | None:
-        """A task that removes what `cleaned` has left, but for the newest `young` files; then `disposed`.
+        """Return a task that removes replaced files, except the newest `young` ones; then call `disposed`.
 
-        None: there is nothing, or the log is being cut.
+        None: there is nothing to remove, or a truncation is under way.
         """
         return None if self._state is LogState.TRUNCATING else self._cleaner.dispose(self._vfs, self._directory, young)
 
     def _dispose_now(self) -> None:
-        """Before the log is closed: nobody reads any more."""
+        """For `close`: no reader is left."""
         if (disposal := self.dispose()) is not None:
-            with contextlib.suppress(OSError):  # the next start does
+            with contextlib.suppress(OSError):  # the next start removes them
                 disposal.run()
             self.disposed()
 
     @property
     def is_cleaned(self) -> bool:
-        """Whether a task of the cleaner is under way."""
+        """True while a cleaner task is under way."""
         return self._cleaner.under_way is not None
 
     @property
     def is_disposing(self) -> bool:
-        """Whether such a task is under way: the log is not to be cut meanwhile."""
+        """True while a `Disposal` is under way: the log must not be truncated meanwhile."""
         return self._cleaner.disposal is not None
 
     def disposed(self, *, has_failed: bool = False) -> None:
-        """That task has ended; what it could not remove goes with the next one, or the next start."""
+        """End the `Disposal`; files it failed to remove go with the next one or the next start."""
         self._cleaner.disposed(has_failed=has_failed)

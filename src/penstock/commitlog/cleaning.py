@@ -1,28 +1,28 @@
-"""Cleaning: one sealed segment is written anew, with few large batches in place of many small ones. In a disk thread.
+"""Cleaning: rewrite one sealed segment with few large batches in place of many small ones. Runs in a disk thread.
 
-Rules: offsets, timestamps and covered ranges stay as they are, and no batch of two leader epochs is made. Nothing of
-the old file is touched: the new one is written under a name that no reader looks for, synced, read back and verified,
-and only then `Log.cleaned` gives it the name of a segment. So a crash at any point leaves the old one, or both, and of
-both the newer counts; it goes once nobody can be about to read it. Memory is bounded by one merged batch and what it
-is made of, whatever the size of the segment. Rows that are to go, as `compaction` has judged, are left out. What is
-written is compressed, if the stream's config says so; `compressing` says what of a segment is sought for that alone.
+Rules: offsets, timestamps and covered ranges stay as they are, and batches of different leader epochs are not merged.
+The old file is never touched: the new one is written under a name that no reader looks for, synced, read back and
+verified, and only then does `Log.cleaned` rename it to a segment. So a crash at any point leaves the old file or both,
+and of both the newer counts; the old one is removed once no reader can be about to open it. Memory is bounded by one
+merged batch and its sources, whatever the size of the segment. Rows that `compaction` removes are left out. The output
+is compressed if the stream's config says so; `compressing` decides which segments are rewritten for that alone.
 
 Theory: a batch costs 720 bytes beside its rows, and a reader some microseconds. A lone message of 256 bytes takes 1,050
 on the disk, and 300 in a batch of thousands.
 
-    0…0.arrows ──▶ 0…0.1.cleaned ──synced, verified, index written──▶ 0…0.1.arrows      later: 0…0.arrows goes
+    0…0.arrows ──▶ 0…0.1.cleaned ──synced, verified, index written──▶ 0…0.1.arrows      later: 0…0.arrows is removed
 
-Any step may fail, and the next try, which comes later each time, begins with what it finds:
+Any step may fail. Retries back off, and each begins with what it finds:
 
 | step                                | files when it fails            | what the next try does       |
 |-------------------------------------|--------------------------------|------------------------------|
-| 1. write X.1.cleaned, sync          | X, perhaps part of X.1.cleaned | writes it from its beginning |
-| 2. read it back, write X.1.index    | … and part of X.1.index        | the same once more           |
-| 3. rename X.1.cleaned to X.1.arrows | X, X.1.cleaned, X.1.index      | the same once more           |
+| 1. write X.1.cleaned, sync          | X, perhaps part of X.1.cleaned | rewrites it from the start   |
+| 2. read it back, write X.1.index    | … and part of X.1.index        | same                         |
+| 3. rename X.1.cleaned to X.1.arrows | X, X.1.cleaned, X.1.index      | same                         |
 | 4. sync the folder (`Disposal`)     | X and X.1, which counts        | syncs it; so does a start    |
 | 5. remove X and its index           | X.1, and perhaps X             | removes it; so does a start  |
 
-One writes at a time, and none while a Disposal runs: that may be about to remove a file of the same name.
+One task writes at a time, and none while a `Disposal` runs: that may be about to remove a file of the same name.
 """
 
 from __future__ import annotations
@@ -57,15 +57,15 @@ if TYPE_CHECKING:
 
 _end_offset = attrgetter("end_offset")
 _ENTRIES_AT_ONCE = 16_384
-_WORDS = ENTRY_BYTES // 4  # of an index entry, as numbers of 32 bits: which of them is what
+_WORDS = ENTRY_BYTES // 4  # 32-bit words per index entry; the numbers below name them
 _RETRY_US = limits.COMPACTION_RETRY_MS * 1_000
 _RETRY_US_MAX = limits.COMPACTION_RETRY_MS_MAX * 1_000
-_SKIPPED_MAX = 64  # segments without an index file, which wait for a restart
+_SKIPPED_MAX = 64  # segments without an index file; they are skipped until a restart
 _SIZE_WORD, _ROWS_WORD, _EPOCH_WORD = 10, 11, 12
 
 
 class _Outgoing(NamedTuple):
-    """What is to be written next: made of `sources` batches, for which `read_bytes` were read."""
+    """Messages to write next, made of `sources` batches for which `read_bytes` were read."""
 
     messages: list[Message]
     sources: int
@@ -73,7 +73,7 @@ class _Outgoing(NamedTuple):
 
 
 class Cleaning(SlicedWork):
-    """Writes a segment anew. `replacement` is the new segment then; None: it was not worth it, or not to be read."""
+    """Rewrites a segment. `replacement`: the new segment; None: not worth it, or the old one is unreadable."""
 
     def __init__(
         self,
@@ -88,16 +88,16 @@ class Cleaning(SlicedWork):
         is_expiry: bool = False,
         is_ordered: bool = False,
     ) -> None:
-        """`bytes_max`: of the rows of one merged batch. `view` is of the log, and has the segment. `keep`: which of its
-        rows stay; None: all. `is_expiry`: the others go because their time is over. `is_ordered`: what was written
-        before this one is to be durable before it.
+        """`bytes_max`: limit of the rows of one merged batch. `view`: a view of the log that has the segment. `keep`:
+        which of its rows stay; None: all. `is_expiry`: the others are removed because they expired. `is_ordered`:
+        earlier renames must be durable before this segment is rewritten.
         """
         self.segment = segment
         self.path = files.following(segment.path)
         self.cleaned_path = files.cleaned_path(self.path)
         self.replacement: Segment | None = None
         self.takes_rows = keep is not None
-        self.has_failed = False  # it may be done when it is tried again
+        self.has_failed = False  # a retry may succeed
         self.is_expiry = is_expiry
         self._is_ordered = is_ordered
         self._vfs = vfs
@@ -106,14 +106,14 @@ class Cleaning(SlicedWork):
         self._bytes_max = bytes_max
         self._keep = keep
         self._compression = compression
-        self._has_compressed = False  # or marked what is not worth it
+        self._has_compressed = False  # or marked as incompressible
         super().__init__()
 
     def _work(self) -> Generator[int, None, None]:
         try:
             yield from self._look_and_write()
         except GeneratorExit:
-            raise  # what it has written stays: the next try writes it from its beginning, and a start removes it
+            raise  # the file stays: the next try rewrites it, and a start removes it
         except BaseException:
             self.has_failed = True
             self._discard()
@@ -131,17 +131,17 @@ class Cleaning(SlicedWork):
         yield from self._write()
 
     def _discard(self) -> None:
-        with contextlib.suppress(OSError):  # a start tries again
+        with contextlib.suppress(OSError):  # the next start removes it
             self._vfs.remove(self.cleaned_path)
 
     def _is_worth_it(self) -> bool:
-        """Whether the segment has small batches, most of which would be merged, by what its index says."""
+        """True if, by the segment's index, its batches are small and merging would at least halve their number."""
         count = rows = size_bytes = 0
         epochs: set[int] = set()
         try:
             file = self._vfs.open(files.index_path(self.segment.path), read_only=True)
         except FileNotFoundError:
-            return False  # whoever reads the segment writes it again
+            return False  # the next reader rebuilds the index
         try:
             while data := file.read_at(count * ENTRY_BYTES, _ENTRIES_AT_ONCE * ENTRY_BYTES):
                 words = array("I", data[: len(data) // ENTRY_BYTES * ENTRY_BYTES])
@@ -168,12 +168,12 @@ class Cleaning(SlicedWork):
             if self.takes_rows or self._has_compressed or 2 * len(entries) <= sources * ENTRY_BYTES:
                 self._finish(target, entries)
         except UnsoundError:
-            return  # its readers hear of it; what cannot be read is not written anew
+            return  # its readers report the corruption; an unreadable segment is not rewritten
         finally:
             target.close()
 
     def _copy(self, target: File) -> Generator[int, None, tuple[int, int]]:
-        """Write all that is to be written; gives how many batches were read, and how many rows are written."""
+        """Write the new batches; return how many batches were read, and how many rows were written."""
         end_position = SCHEMA_BYTES
         sources = rows = moved = 0
         for outgoing in self._outgoing():
@@ -187,7 +187,7 @@ class Cleaning(SlicedWork):
             sources += outgoing.sources
             moved += outgoing.read_bytes
             if moved >= limits.CLEANING_SLICE_BYTES:
-                target.sync()  # a little each time: one large sync would hold up all others
+                target.sync()  # in small steps: one large sync would delay all others
                 yield moved
                 moved = 0
                 if self.is_void:
@@ -213,7 +213,7 @@ class Cleaning(SlicedWork):
         assert not thinner.forced_keys, "a row was judged to go, and must stay"
 
     def _read_back(self, target: File, rows: int) -> Generator[int, None, bytearray]:
-        """What is written is what was meant; gives the entries of its index."""
+        """Verify what was written; return its index entries."""
         entries = bytearray()
         moved = 0
         walk = Walk(target, position=SCHEMA_BYTES, end_position=target.size(), offset=self.segment.base_offset)
@@ -226,7 +226,7 @@ class Cleaning(SlicedWork):
                 moved = 0
         yield moved
         if walk.mistake is not None:
-            raise OSError(f"what was written to {target.path} reads otherwise: {walk.mistake}")
+            raise OSError(f"{target.path} fails verification after the write: {walk.mistake}")
         assert (walk.offset, rows) == (self.segment.end_offset, 0), (walk.offset, rows)
         return entries
 
@@ -238,11 +238,11 @@ class Cleaning(SlicedWork):
 
 
 CleanerTask = Cleaning | Survey | ExpirySurvey
-"""What is under way of one log."""
+"""The cleaner task that a log has under way."""
 
 
 class Disposal:
-    """Removes what the cleaner needs no more. Run it in a disk thread; then hand it to `Log.disposed` in any case."""
+    """Removes files that the cleaner replaced. Run it in a disk thread; then call `Log.disposed` in any case."""
 
     def __init__(self, vfs: Vfs, directory: str, paths: tuple[str, ...]) -> None:
         self._vfs = vfs
@@ -250,7 +250,7 @@ class Disposal:
         self.paths = paths
 
     def run(self) -> None:
-        """Make the names of what took its place durable, then remove; OSError: it can be tried again, as by a start."""
+        """Make the new files' names durable, then remove the old ones. OSError: it can be retried, also by a start."""
         self._vfs.sync_dir(self._directory)
         for path in self.paths:
             self._vfs.remove(path)
@@ -258,7 +258,7 @@ class Disposal:
 
 
 class Cleaner:
-    """What one log knows of its cleaning. One task is under way at a time, and one disposal is open."""
+    """Cleaning state of one log: one task at a time, and one open disposal."""
 
     __slots__ = ("_done_end", "_failed_base", "_failures", "_not_before_us", "_stale", "compactor", "disposal",
                  "expirer", "under_way")  # fmt: skip
@@ -268,18 +268,18 @@ class Cleaner:
         self.disposal: Disposal | None = None
         self.compactor = Compactor()
         self.expirer = Expirer()
-        self._done_end = 0  # segments up to here were looked at
-        self._failed_base = 0  # of the segment whose merge has failed last …
-        self._failures = 0  # … so often in a row
+        self._done_end = 0  # segments up to here were checked
+        self._failed_base = 0  # of the segment whose merge failed last …
+        self._failures = 0  # … so many times in a row
         self._not_before_us = 0
-        self._stale: list[str] = []  # files that others took the place of
+        self._stale: list[str] = []  # replaced files, to be removed
 
     def merge_due_us(self, sealed: Sequence[Segment], end: int) -> int | None:
-        """When the next segment is to be merged; None: there is none."""
+        """Time at which the next segment is to be merged; None: there is none."""
         return None if self.next_of(sealed, end) is None else self._not_before_us
 
     def next_of(self, sealed: Sequence[Segment], end: int) -> Segment | None:
-        """The first segment below `end` that was not looked at."""
+        """Return the first segment below `end` that was not checked; None: there is none."""
         number = bisect_right(sealed, self._done_end, key=_end_offset)
         for segment in sealed[number : number + _SKIPPED_MAX]:
             if segment.end_offset > end:
@@ -289,25 +289,25 @@ class Cleaner:
         return None
 
     def look_again(self) -> None:
-        """The config has changed: what was looked at may be sought now."""
+        """Check all segments again, as the config has changed."""
         self._done_end = 0
 
     def reconsider(self) -> None:
-        """The config has changed: what was found to have expired was found by other rules."""
+        """Void what expiry has found, as the config has changed."""
         self.expirer.reconsider()
         if isinstance(self.under_way, Cleaning) and self.under_way.is_expiry:
             self.under_way.is_void = True
 
     def looks_at(self, segment: Segment) -> None:
-        """Its small batches are merged, or it is at least looked at."""
+        """Mark the segment as checked."""
         self._done_end = segment.end_offset
 
     def merged(self) -> None:
-        """One was: the disk takes something."""
+        """Reset the backoff after a success."""
         self._failures = self._not_before_us = 0
 
     def not_merged(self, segment: Segment, now_us: int) -> None:
-        """It has failed, and is looked at again, unless that was tried often enough."""
+        """Back off, and retry the segment unless MERGE_TRIES_MAX is reached."""
         self._failures = self._failures + 1 if segment.base_offset == self._failed_base else 1
         self._failed_base = segment.base_offset
         if self._failures < limits.MERGE_TRIES_MAX:
@@ -315,17 +315,17 @@ class Cleaner:
         self._not_before_us = now_us + growing(_RETRY_US, self._failures, _RETRY_US_MAX)
 
     def superseded(self, path: str) -> None:
-        """Another file has taken its place, and readers may still be at it."""
+        """Queue a replaced file for removal; readers may still use it."""
         self._stale.append(path)
 
     def writes(self, path: str) -> None:
-        """A task is about to write the file at this path anew: it is not to be removed any more."""
+        """Drop the path from the removal queue, as a task is about to write it."""
         assert self.disposal is None, "files are being removed"
         if path in self._stale:
             self._stale.remove(path)
 
     def dispose(self, vfs: Vfs, directory: str, young: int) -> Disposal | None:
-        """A task that removes what nobody is at any more: all but the newest `young` files."""
+        """Return a task that removes all replaced files but the newest `young`; None: there are none."""
         count = len(self._stale) - young
         if self.disposal is None and count > 0:
             self.disposal = Disposal(vfs, directory, tuple(self._stale[:count]))
@@ -333,18 +333,18 @@ class Cleaner:
         return self.disposal
 
     def disposed(self, *, has_failed: bool) -> None:
-        """That task has ended."""
+        """End the disposal; if it failed, requeue its files."""
         if has_failed and self.disposal is not None:
             self._stale[:0] = self.disposal.paths
         self.disposal = None
 
     def void(self) -> None:
-        """The log is about to be cut, or closed: what is under way comes to nothing."""
+        """Void the running task: the log is about to be truncated or closed."""
         if self.under_way is not None:
             self.under_way.is_void = True
 
     def restart(self, active_base: int) -> None:
-        """The log was cut, and goes on in the segment that begins there: names behind it may be used again."""
+        """Forget what lies behind `active_base` after a truncation: file names from there on may be reused."""
         self._done_end = min(self._done_end, active_base)
         self.compactor.cut(active_base)
         self.expirer.cut(active_base)

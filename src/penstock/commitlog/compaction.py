@@ -1,25 +1,25 @@
-"""Compaction: of each key the last message stays, and of a subject what came since its last rollup. This decides which
-rows go; `cleaning` writes segments without them.
+"""Compaction: keep the last message of each key and, with rollups, what followed a subject's last rollup. Decides which
+rows to remove; `cleaning` rewrites segments without them.
 
-Rules: judged is what is sealed, committed, on the disk and old enough. Messages without a key always stay, and an empty
-key is none. A pass reads what has come since the last one (the dirty part), notes the last offset of each key in it,
-and then judges all rows before its end: those of the dirty part, and those before it, where each key is there once.
-Where there are too many keys to be noted, the pass ends there, and the next one goes on.
+Rules: only sealed, committed, flushed and old enough segments are considered. Messages without a key always stay, and
+an empty key counts as none. A pass reads the segments added since the last pass (the dirty part), records the last
+offset of each key in it, and then decides on all rows before its end: those of the dirty part, and those before it,
+where each key is unique already. If there are too many keys to hold, the pass ends there and the next one continues.
 
-A tombstone (a null value) takes the older messages of its key with it, and may go itself, but later: a reader that has
-seen one of those must find it. So it stays until a pass that had it judged has been over for `tombstone_retention`; and
-as long as an older message of its key is still there, which is so where that was the only row that could cover its
-offsets. The last row of all stays in any case. What was judged before a start is not known: then all is dirty again.
+A tombstone (a null value) removes the older messages of its key. It may be removed itself, but later: a reader that has
+seen one of those must find it. So it stays until `tombstone_retention` has elapsed since the end of a pass that covered
+it, and as long as an older message of its key is still there, which happens where that row alone could cover its
+offsets. The last row of the log always stays. Decisions made before a restart are not known: then all is dirty again.
 
     [     clean: each key once     |      dirty      | too new ][ active ]
                                     ╰── last of each key ──╯
 
-Where rollups are allowed (`Nats-Rollup: sub`), the same pass has rows go that one of their subject came behind: see
-`rolled`. Which segments have new ones is looked up by the headers of batches; where there is none, and no keys are to
-be judged, the pass ends there.
+Where rollups are allowed (`Nats-Rollup: sub`), the same pass removes rows that a rollup of their subject follows: see
+`rolled`. Batch headers tell which segments have new rollups; if none has, and no keys are due, the pass ends there.
 
 The idea is that of Kafka's log cleaner: "dirty" and "clean" parts, and tombstones that stay for a while after a pass
-(KIP-534). Here keys are compared as they are, and rows are judged before a segment is written, for good or not at all.
+(KIP-534). Here keys are compared as they are, not by a hash, and all decisions on a segment are made before it is
+rewritten, completely or not at all.
 """
 
 from __future__ import annotations
@@ -47,17 +47,17 @@ if TYPE_CHECKING:
 
 
 class Survey(SlicedWork):
-    """Finds which rows go."""
+    """Finds the rows that a compaction pass removes."""
 
     def __init__(self, vfs: Vfs, view: LogView, segments: Sequence[Segment], rules: Rules, bytes_max: int) -> None:
         self.judged: list[Judged] = []
         self.rules = rules
-        self.end = rules.end  # up to where it has come
-        self.has_tombstones = False  # that stay, and may go later
-        self.forced_keys: list[bytes] = []  # of rows that were to go, and cannot
-        self.forced_subjects: list[bytes] = []  # the same, where there are rollups
-        self.is_whole = False  # all was read, and is judged
-        self.has_judged = False  # it was more than a look for rollups
+        self.end = rules.end  # up to which the pass has decided
+        self.has_tombstones = False  # that stay now and may be removed later
+        self.forced_keys: list[bytes] = []  # of rows that should be removed but must cover offsets
+        self.forced_subjects: list[bytes] = []  # the same for subjects, where rollups are allowed
+        self.is_whole = False  # everything was read and decided
+        self.has_judged = False  # more than the search for rollups was done
         self._vfs = vfs
         self._view = view
         self._segments = segments
@@ -65,7 +65,7 @@ class Survey(SlicedWork):
         super().__init__()
 
     def _work(self) -> Generator[int, None, None]:
-        # A tombstone that goes must not come back to what it has ended, whatever the power does.
+        # A removed tombstone must not coexist with the messages that it ended, even after a power loss.
         self._vfs.sync_dir(self._segments[0].path.rpartition("/")[0])
         latest, rollups = (Latest(limits.COMPACTION_KEYS_MAX, limits.COMPACTION_KEY_BYTES_MAX) for _ in range(2))
         try:
@@ -79,7 +79,7 @@ class Survey(SlicedWork):
         self.is_whole = True
 
     def _rolling(self) -> Generator[int, None, list[Segment]]:
-        """The segments that may have new rollups, by the headers of their batches."""
+        """Return the segments that may have new rollups, by the headers of their batches."""
         start = self.rules.rollups_start
         found: list[Segment] = []
         if start is None:
@@ -89,7 +89,7 @@ class Survey(SlicedWork):
             if segment.end_offset <= start:
                 continue
             with (
-                contextlib.suppress(FileNotFoundError),  # retention has removed it
+                contextlib.suppress(FileNotFoundError),  # retention removed it
                 contextlib.closing(flagged_batches(self._vfs, segment, self._view, 0)) as batches,
             ):
                 for header, _ in batches:
@@ -131,7 +131,7 @@ class Survey(SlicedWork):
 
     def _batches(self, segments: Iterable[Segment]) -> Iterator[Merged]:
         for segment in segments:
-            with contextlib.suppress(FileNotFoundError):  # retention has removed it: it has no rows any more
+            with contextlib.suppress(FileNotFoundError):  # retention removed it: it has no rows any more
                 for merged in merged_batches(self._vfs, segment, self._view, self._bytes_max):
                     if self.is_void:
                         raise UnsoundError
@@ -159,7 +159,7 @@ class Survey(SlicedWork):
 
 
 class _Judging:
-    """Collects what is judged, segment by segment."""
+    """Collects the decisions, segment by segment."""
 
     def __init__(self, rules: Rules, latest: Latest, rollups: Latest, last_offset: int) -> None:
         self.judged: list[Judged] = []
@@ -168,30 +168,30 @@ class _Judging:
         self.has_tombstones = False
         self._rules = rules
         self._latest = latest
-        # Who has read all is there: a log whose last row went would end, for them, before it does.
+        # Keep the last row: without it, the log would seem to end earlier than readers have read.
         self._last_offset = last_offset
         self._found: list[Found] = []
         self._rolled = Rolled(rules, rollups) if len(rollups) else None
-        # Clean rows are judged many at a time: each time costs as much as all keys that are noted.
+        # Clean rows are processed in bulk: each lookup costs as much as all recorded keys.
         self._clean: list[tuple[list[pa.BooleanArray | None], int, pa.Table]] = []
         self._clean_rows = self._clean_bytes = 0
 
     def begin(self, segment: Segment) -> None:
-        """What comes now is of it."""
+        """Start the next segment."""
         if self._rolled is not None and self._rolled.is_enough:
             self._judge_clean()
             self._rolled.judge()
         self._found.append(Found(segment))
 
     def batch(self, header: BatchHeader, rows: pa.RecordBatch) -> None:
-        """The next batch of the segment."""
+        """Process the next batch of the segment."""
         import pyarrow as pa
 
         found, rules = self._found[-1], self._rules
         last_key = _keys(rows)[-1].as_py() if rules.by_key else None
         last_subject = None if self._rolled is None else rows.column("subject")[-1].as_py().encode()
         found.batch(header, last_key, last_subject)
-        if header.end_offset > self._last_offset + 1:  # the next pass judges it
+        if header.end_offset > self._last_offset + 1:  # left to the next pass
             self.note(pa.repeat(pa.scalar(True), header.count))
             return
         if not rules.by_key:
@@ -204,11 +204,11 @@ class _Judging:
             self._rolled.add(found, header, rows)
 
     def note(self, keep: pa.BooleanArray) -> None:
-        """The next rows of the segment, judged."""
+        """Append decisions for the next rows of the segment."""
         self._found[-1].keeps.append(keep)
 
     def dirty(self, rows: pa.RecordBatch) -> None:
-        """The next rows, of the dirty part."""
+        """Decide on the next rows of the dirty part."""
         import pyarrow.compute as pc
 
         keys = _keys(rows)
@@ -219,7 +219,7 @@ class _Judging:
         self.note(keep)
 
     def _look_for_tombstones(self, offsets: pa.Int64Array, keys: pa.BinaryArray, stay: pa.BooleanArray) -> None:
-        """Whether one of those that stay may go later."""
+        """Set `has_tombstones` if one of the rows that stay may be removed later."""
         import pyarrow.compute as pc
 
         if stay.true_count:
@@ -227,7 +227,7 @@ class _Judging:
             self.has_tombstones = self.has_tombstones or bool(may_go.true_count)
 
     def _are_free(self, keys: pa.BinaryArray) -> pa.BooleanArray:
-        """Of each key whether no older message of it must stay."""
+        """Return, per key, True if no older message of it has to stay."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
@@ -235,7 +235,7 @@ class _Judging:
         return pc.invert(pc.is_in(keys, value_set=forced))
 
     def clean(self, rows: pa.RecordBatch) -> None:
-        """The next rows, of the clean part."""
+        """Buffer the next rows of the clean part."""
         import pyarrow as pa
 
         places, keys = self._found[-1].keeps, _keys(rows)
@@ -272,7 +272,7 @@ class _Judging:
         return keep
 
     def finish(self) -> None:
-        """That was all."""
+        """Finish the pass: decide on all buffered rows, and force one row to stay where offsets need a cover."""
         self._judge_clean()
         if self._rolled is not None:
             self._rolled.judge()

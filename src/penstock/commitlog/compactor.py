@@ -1,8 +1,8 @@
-"""When one log is compacted, and what is known of the passes before.
+"""Schedules the compaction passes of one log, and holds their state.
 
-A pass begins once enough has come since the last one, and is old enough; or when tombstones may go. Where rollups of
-subjects are allowed, one begins with each segment that is sealed. It ends soon if there is none in it; else it judges
-all, and the next such one waits so long that they take a part of the time only.
+A pass begins once enough has been added since the last one and is old enough, or when tombstones may be removed. Where
+rollups of subjects are allowed, a pass begins with each sealed segment. It ends at once if the segment has no rollup;
+otherwise it covers the whole log, and the next such pass waits so that they take only a share of the time.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _RETRY_US_MAX = limits.COMPACTION_RETRY_MS_MAX * 1_000
 
 
 class _Forced:
-    """Keys, or subjects, of messages that were to go and could not; those that went since, too. Bounded."""
+    """Keys (or subjects) of messages that should be removed but must cover offsets; includes removed ones. Bounded."""
 
     __slots__ = ("_size_bytes", "values")
 
@@ -35,22 +35,22 @@ class _Forced:
 
     @property
     def is_whole(self) -> bool:
-        """Whether all of them are known."""
+        """True if the set is complete."""
         return self._size_bytes <= limits.COMPACTION_FORCED_BYTES_MAX
 
     def add(self, values: Iterable[bytes]) -> None:
-        """These, too; none, once there are too many."""
+        """Add values; clear the set once it exceeds its limit."""
         if not self.is_whole:
             return
         more = frozenset(values) - self.values
         self.values |= more
         self._size_bytes += sum(len(one) + limits.COMPACTION_FORCED_BYTES_EACH for one in more)
         if self._size_bytes > limits.COMPACTION_FORCED_BYTES_MAX:
-            self.values = frozenset()  # of what is not whole nothing follows
+            self.values = frozenset()  # an incomplete set proves nothing
 
 
 class Compactor:
-    """One log's. `begin` a survey, run it, hand it to `surveyed`; write what `next_judged` gives, until `finish`."""
+    """Compaction of one log: `begin`, run the survey, `surveyed`; rewrite each `next_judged`; `finish`."""
 
     __slots__ = (
         "_clean_end",
@@ -70,28 +70,28 @@ class Compactor:
     )
 
     def __init__(self) -> None:
-        self._survey: Survey | None = None  # of the pass under way
-        self._judged: deque[Judged] = deque()  # what is to be written yet
-        self._clean_end = 0  # of the pass before
-        self._goes_on = False  # that pass had more keys than it could note: the next one is not to wait for more
+        self._survey: Survey | None = None  # of the running pass
+        self._judged: deque[Judged] = deque()  # segments still to be rewritten
+        self._clean_end = 0  # of the previous pass
+        self._goes_on = False  # the previous pass had too many keys to hold: the next one does not wait for more data
         self._forced_keys = _Forced()
-        self._forced_subjects = _Forced()  # of messages that were to go for a rollup
-        self._passes: deque[tuple[int, int]] = deque()  # when each was over, and up to where it had judged
-        self._tombstones_end = 0  # those before it have stayed long enough
+        self._forced_subjects = _Forced()  # of messages that a rollup should have removed
+        self._passes: deque[tuple[int, int]] = deque()  # when each ended, and its end offset
+        self._tombstones_end = 0  # tombstones before it have stayed long enough
         self._has_tombstones = False
         self._not_before_us = 0
-        self._failures = 0  # passes in a row that came to nothing
-        self._rolled_end = 0  # up to where rollups of subjects have been seen to
+        self._failures = 0  # failed passes in a row
+        self._rolled_end = 0  # end offset up to which rollups are done
         self._rollups_not_before_us = 0
-        self._started_us = 0  # when the pass under way began
+        self._started_us = 0  # when the running pass began
 
     @property
     def is_under_way(self) -> bool:
-        """Whether a pass is."""
+        """True while a pass is running."""
         return self._survey is not None
 
     def due_us(self, sealed: Iterable[Segment], config: LogConfig, end: int) -> int | None:
-        """When the next pass may begin; None: not by time alone. `end`: of what may be judged."""
+        """Time at which the next pass may begin; None if time alone starts none. `end`: of what may be compacted."""
         if self.is_under_way:
             return None
         dues = []
@@ -102,14 +102,14 @@ class Compactor:
         return min((max(one, self._not_before_us) for one in dues if one is not None), default=None)
 
     def _rollups_due_us(self, sealed: Iterable[Segment], config: LogConfig, end: int) -> int | None:
-        """When the first segment that was not looked at for rollups is old enough."""
+        """Time at which the first segment not checked for rollups is old enough."""
         for segment in _judgeable(sealed, end):
             if segment.end_offset > self._rolled_end:
                 return max(segment.last_timestamp_us + config.passes_lag_us, self._rollups_not_before_us)
         return None
 
     def _keys_due_us(self, sealed: Iterable[Segment], config: LogConfig, end: int) -> int | None:
-        """When the next pass may begin because of keys."""
+        """Time at which the next pass may begin because of keys."""
         dues = []
         total_bytes = dirty_bytes = 0
         for segment in _judgeable(sealed, end):
@@ -125,7 +125,7 @@ class Compactor:
     def begin(
         self, vfs: Vfs, view: LogView, sealed: Iterable[Segment], config: LogConfig, end: int, now_us: int
     ) -> Survey | None:
-        """A pass, if it is time for one."""
+        """Return the survey of a new pass if one is due."""
         due_us = self.due_us(sealed, config, end)
         if due_us is None or now_us < due_us:
             return None
@@ -155,24 +155,24 @@ class Compactor:
 
     @property
     def settled(self) -> tuple[int, frozenset[bytes]]:
-        """Up to where no key has an older message, and those keys of which that is not so."""
+        """Offset below which no key has an older message, and the keys excepted from that."""
         return (self._clean_end, self._forced_keys.values) if self._may_go else (0, frozenset())
 
     @property
     def rolled(self) -> tuple[int, frozenset[bytes]]:
-        """Up to where what comes before the rollups of subjects has gone, and those subjects of which not all has."""
+        """Offset below which rollups have removed all older messages, and the subjects excepted from that."""
         forced = self._forced_subjects
         return (self._rolled_end, forced.values) if forced.is_whole else (0, frozenset())
 
     def is_wanted(self, config: LogConfig) -> bool:
-        """Whether the pass under way is, by the config as it is now."""
+        """True if the running pass is still wanted by the current config."""
         if self._survey is None:
             return False
         rules = self._survey.rules
         return (config.compact or not rules.by_key) and (config.rolls_up or rules.rollups_start is None)
 
     def surveyed(self, survey: Survey, now_us: int) -> None:
-        """It is done, has failed, or was given up."""
+        """Take a survey that succeeded, failed or was abandoned."""
         if survey is not self._survey:
             return
         if survey.is_void or not survey.is_whole:
@@ -183,7 +183,7 @@ class Compactor:
             self._judged.extend(survey.judged)
 
     def next_judged(self, sealed: Sequence[Segment]) -> Judged | None:
-        """The next segment to be written, which is there still."""
+        """Return the next segment to rewrite that still exists; None at the end of the pass."""
         while self._judged:
             judged = self._judged.popleft()
             if judged.segment in sealed:
@@ -192,11 +192,11 @@ class Compactor:
 
     @property
     def _may_go(self) -> bool:
-        """Whether tombstones may: all keys are known of which an older message must stay."""
+        """True if tombstones may be removed: all keys whose older message must stay are known."""
         return self._forced_keys.is_whole
 
     def finish(self, now_us: int) -> None:
-        """All segments of the pass are written."""
+        """End the pass after all its segments were rewritten."""
         survey = self._survey
         assert survey is not None
         self._failures = 0
@@ -205,7 +205,7 @@ class Compactor:
             self._goes_on = survey.end < survey.rules.end
             self._has_tombstones = survey.has_tombstones
             if len(self._passes) == limits.COMPACTION_PASSES_MAX:
-                self._passes.pop()  # its tombstones wait for those of this one
+                self._passes.pop()  # its tombstones wait for those of this pass
             self._passes.append((now_us, survey.end))
         if survey.rules.rollups_start is not None:
             self._rolled_end = max(self._rolled_end, survey.end)
@@ -215,7 +215,7 @@ class Compactor:
         self._end()
 
     def abandon(self, now_us: int) -> None:
-        """The pass under way comes to nothing; what it has written is well."""
+        """Abandon the running pass and back off; segments already rewritten stay valid."""
         self._failures += 1
         self._not_before_us = now_us + growing(_RETRY_US, self._failures, _RETRY_US_MAX)
         self._end()
@@ -225,7 +225,7 @@ class Compactor:
         self._judged.clear()
 
     def cut(self, end: int) -> None:
-        """The log was cut there: what comes behind is new."""
+        """Adjust the state after a truncation to `end`."""
         self._end()
         self._clean_end = min(self._clean_end, end)
         self._rolled_end = min(self._rolled_end, end)

@@ -1,12 +1,11 @@
-"""Which ranges of offsets differ between the replicas of a partition, and in which rows.
+"""Finds the offset ranges in which replicas of a partition differ, and the differing rows.
 
-Rules: a replica counts in a range if it has all of it: its log begins no later, it knows all of it to be committed, and
-none of it is damaged. Ranges are those of `checksums`, cut at the beginning and the end of every replica. Who of those
-that differ is right, nobody says here.
+Rules: a replica takes part in a range if it has all of it: its log starts no later, it knows all of the range to be
+committed, and none of it is corrupt. Ranges are those of `checksums`, cut at the begin and end of every replica. This
+module does not decide which replica is right.
 
-Where a stream lets rows go one by one (compaction by key, time to live, rollups of a subject), every replica does so at
-its own time: a row that one has and another one has not is no difference there, and two rows at one offset that are not
-the same always are.
+Where a stream removes single rows (compaction by key, time to live, rollups of a subject), each replica does so at its
+own time: a row missing on one replica is no difference there, but two unequal rows at one offset always are.
 """
 
 from __future__ import annotations
@@ -20,23 +19,23 @@ from penstock.commitlog.checksums import RangeSum, Row
 
 
 class Compared(NamedTuple):
-    """One replica. `damaged` are its offsets that cannot be read, half-open; None: to an unknown end."""
+    """One replica. `damaged`: its corrupt offset ranges, half-open; an end of None is unknown."""
 
     name: str
     log_start: int
     committed_end: int
-    sums: Mapping[int, RangeSum]  # by where they begin
+    sums: Mapping[int, RangeSum]  # by their begin offset
     damaged: tuple[tuple[int, int | None], ...] = ()
 
     def has(self, begin: int, end: int) -> bool:
-        """Whether it counts in this range."""
+        """True if the replica takes part in this range."""
         if not self.log_start <= begin < end <= self.committed_end:
             return False
         return not any(lost < end and (lost_end is None or begin < lost_end) for lost, lost_end in self.damaged)
 
 
 class Unequal(NamedTuple):
-    """A range in which replicas differ: those with equal rows together, the largest group first."""
+    """A range in which replicas differ. `groups`: replicas with equal rows, the largest group first."""
 
     begin: int
     end: int
@@ -44,7 +43,7 @@ class Unequal(NamedTuple):
 
 
 def unequal_ranges(replicas: Sequence[Compared]) -> Iterator[Unequal]:
-    """All of them, in order."""
+    """Yield all ranges that differ, in order."""
     ends = {one.begin: one.end for replica in replicas for one in replica.sums.values()}
     for begin, end in sorted(ends.items()):
         groups: dict[object, list[str]] = {}
@@ -59,22 +58,22 @@ def unequal_ranges(replicas: Sequence[Compared]) -> Iterator[Unequal]:
 
 @dataclass(slots=True)
 class RowsCompared:
-    """What two replicas have in one range. Of the offsets that differ the first ones are named."""
+    """Row counts of two replicas in one range. The first differing offsets are listed."""
 
     both: int = 0
     only_first: int = 0
     only_second: int = 0
-    other: int = 0  # at the same offset, and not the same row
+    other: int = 0  # same offset, different rows
     offsets_only: list[int] = field(default_factory=list)
     offsets_other: list[int] = field(default_factory=list)
 
     def is_difference(self, *, may_lack: bool) -> bool:
-        """`may_lack`: each of them may have let go of rows that the other one still has."""
+        """True if the replicas differ illegally. `may_lack`: each may have removed rows that the other still has."""
         return bool(self.other or (not may_lack and (self.only_first or self.only_second)))
 
 
 class Difference(NamedTuple):
-    """Two groups of replicas that have other rows in a range. `is_legal`: each may have let go of what it lacks."""
+    """Two groups of replicas with different rows in a range. `is_legal`: each may have removed what it lacks."""
 
     begin: int
     end: int
@@ -87,7 +86,7 @@ class Difference(NamedTuple):
 def differences(
     replicas: Sequence[Compared], rows_of: Callable[[str, int, int], Iterable[Row]], *, may_lack: bool
 ) -> Iterator[Difference]:
-    """All of them, in order. `rows_of` gives the rows that a replica has between two offsets."""
+    """Yield all differences, in order. `rows_of` returns a replica's rows between two offsets."""
     for found in unequal_ranges(replicas):
         ones = found.groups[0]
         for others in found.groups[1:]:
@@ -98,7 +97,7 @@ def differences(
 
 
 def compare_rows(first: Iterable[Row], second: Iterable[Row]) -> RowsCompared:
-    """Row by row, both in the order of their offsets; no more than two rows are held at once."""
+    """Compare row by row, both sides in offset order, holding at most two rows in memory."""
     found = RowsCompared()
     ones, twos = iter(first), iter(second)
     one, two = next(ones, None), next(twos, None)

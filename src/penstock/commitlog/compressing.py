@@ -1,8 +1,8 @@
-"""Which batches of a sealed segment are to be compressed, and how the cleaner does it.
+"""Decides which batches of a sealed segment the cleaner compresses, and compresses them.
 
-Rules: a batch is compressed once, and another codec in the config is no reason to do it again: it holds for what is
-written from then on. What gains next to nothing is marked, for good, so that nobody tries again after a start. Small
-batches stay plain, and unmarked: they may be merged one day.
+Rules: a batch is compressed once; a change of the configured codec affects only later writes. A batch that gains next
+to nothing is marked permanently, so that no later start tries again. Small batches stay plain and unmarked, as they may
+be merged later.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _HEADERS_AT_ONCE = 1_024
 
 
 def is_sought(header: BatchHeader) -> bool:
-    """Whether a batch was never compressed, and is large enough."""
+    """True if the batch was never compressed or marked, and is large enough."""
     return not header.flags & COMPRESSION_FLAGS and header.size_bytes >= limits.COMPRESSED_BATCH_BYTES_MIN
 
 
 def has_sought(vfs: Vfs, segment: Segment) -> Generator[int, None, bool]:
-    """Whether a segment has such a batch, by the headers; gives after some of them how many bytes it has read.
+    """Return True if the segment has a batch to compress, by its headers; yield the bytes read now and then.
 
     OSError.
     """
@@ -39,7 +39,7 @@ def has_sought(vfs: Vfs, segment: Segment) -> Generator[int, None, bool]:
             try:
                 header = codec.read_header(file.read_at(position, codec.PREFIX_BYTES))
             except CorruptionError:
-                return True  # whoever writes it anew says what is wrong
+                return True  # the rewrite reports the corruption
             if is_sought(header):
                 return True
             position += header.size_bytes
@@ -52,7 +52,7 @@ def has_sought(vfs: Vfs, segment: Segment) -> Generator[int, None, bool]:
 
 
 def compressed(message: Message, wished: Compression) -> Message:
-    """The same message, compressed or marked if it is to be; else itself."""
+    """Return the message compressed, or marked as incompressible; unchanged if it is not to be compressed."""
     if wished is Compression.NONE or not is_sought(message.header):
         return message
     return Message(*codec.compressed(message.data, wished))

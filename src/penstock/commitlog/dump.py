@@ -1,7 +1,7 @@
-"""The files of a log as rows, for people: what `penstock dump` prints.
+"""The files of a log as rows for people: the output of `penstock dump`.
 
-Rules: nothing is changed, and nothing stops it: what cannot be read becomes a row that says what is wrong and where
-(its key is `damage`), and the rest goes on. One row is a dict of plain values; all rows of one kind have the same keys.
+Rules: nothing is changed, and no error stops it: what cannot be read becomes a row with the key `damage` that says what
+is wrong and where. A row is a dict of plain values; rows of one kind have the same keys.
 
 | file name               | rows                                                                        |
 |-------------------------|-----------------------------------------------------------------------------|
@@ -31,9 +31,9 @@ Row = dict[str, object]
 
 
 def file_rows(vfs: Vfs, path: str) -> Iterator[Row]:
-    """Rows of one file, chosen by its name (see the module's table); OSError if it cannot be opened.
+    """Yield the rows of one file, chosen by its name (see the module's table); OSError if it cannot be opened.
 
-    ValueError if the name is none of a log's.
+    ValueError if it is no file of a log.
     """
     name = path.rsplit("/", 1)[-1]
     file = vfs.open(path, read_only=True)
@@ -55,7 +55,7 @@ def file_rows(vfs: Vfs, path: str) -> Iterator[Row]:
 
 
 def log_files(vfs: Vfs, directory: str) -> list[str]:
-    """Paths of the files in a log's folder that `file_rows` can read."""
+    """Return the paths of the files in a log's folder that `file_rows` can read."""
     return [f"{directory}/{name}" if directory else name for name in vfs.list(directory) if files.is_known(name)]
 
 
@@ -76,7 +76,7 @@ def _segment_rows(file: File, *, with_schema: bool) -> Iterator[Row]:
         offset = files.base_offset_of(file.path.rsplit("/", 1)[-1])
     size = file.size()
     if offset is None:
-        # A side file begins wherever the cut was.
+        # A side file begins at an arbitrary position.
         found = find_behind(file, Beyond(position - 1, size, 0, None))
         if found is None:
             return

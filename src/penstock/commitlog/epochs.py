@@ -1,6 +1,6 @@
-"""Which leader epoch begins where in a segment, as its batches say: for a lineage that was lost, or is in doubt.
+"""The first offset of each leader epoch in a segment, from its batches: used when the lineage is lost or in doubt.
 
-Rules: an index is believed where it fits its segment; elsewhere the segment itself is read. Epochs do not fall.
+Rules: an index is trusted if it matches its segment; otherwise the segment itself is read. Epochs never decrease.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from penstock.vfs import Vfs
 
 
 def epochs_in(vfs: Vfs, segment: Segment) -> tuple[LineageEntry, ...]:
-    """Where each has its first batch in a segment; nothing of what is damaged there. OSError."""
+    """Return the first batch of each epoch in a segment, skipping corrupt parts. OSError."""
     try:
         index_file = vfs.open(files.index_path(segment.path), read_only=True)
     except FileNotFoundError:
@@ -62,7 +62,7 @@ def _read(vfs: Vfs, segment: Segment) -> tuple[LineageEntry, ...]:
 
 
 def joined(lineages: Iterable[Iterable[LineageEntry]]) -> tuple[LineageEntry, ...]:
-    """Those of segments, one behind the other, as that of the log."""
+    """Concatenate the segments' entries into those of the log."""
     out: list[LineageEntry] = []
     for entry in chain.from_iterable(lineages):
         if not out or entry.leader_epoch > out[-1].leader_epoch:

@@ -1,14 +1,14 @@
-"""What can go wrong with a log: the disk, or the log's own state.
+"""Errors of a log: the disk, or the log's own state.
 
-| error                | what it means                                        | what the caller may do   |
+| error                | meaning                                              | what the caller may do   |
 |----------------------|------------------------------------------------------|--------------------------|
 | `StorageFullError`   | no room; the log is as it was before                 | refuse, try later        |
 | `ShortageError`      | no descriptor, memory or key; as it was before       | refuse, try later        |
 | `StorageFailedError` | another error; as it was before, unless it is fenced | refuse, tell an operator |
 | `NotWritableError`   | read-only or fenced until a restart, or truncating   | refuse everything        |
-| `RangeRefusedError`  | what a leader sent is broken, or does not go on here | ask again, or truncate   |
-| `LogCutError`        | the log was cut while somebody read it               | look again               |
-| `LogMissingError`    | a log that was made has no files; nothing is written | tell an operator         |
+| `RangeRefusedError`  | fetched batches are invalid or do not fit here       | fetch again, or truncate |
+| `LogCutError`        | the log was truncated during a read                  | read again               |
+| `LogMissingError`    | the files of an existing log are missing             | tell an operator         |
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ class StorageFullError(StorageFailedError):
 
 
 class ShortageError(StorageFailedError):
-    """This process is at a limit of its own; the disk is well."""
+    """This process is at one of its own limits; the disk is fine."""
 
 
 class NotWritableError(OperationalError):
-    """The log takes no messages in its present state."""
+    """The log accepts no messages in its present state."""
 
 
 class RangeRefusedError(OperationalError):
-    """What a leader sent is broken, or does not go on where this log ends: nothing was written, and the log is well.
+    """The leader's batches are invalid, or do not continue this log: nothing was written, the log is intact.
 
-    `position` is the byte in the range. `truncate_to`: cut the log there, which is before log_end, and append the range
-    as a whole, or what there is `instead` of it; None: the range is wrong.
+    `position` is the byte in the fetched range. `truncate_to`: truncate the log to this offset, below log_end, and
+    append the whole range, or `instead` if it is not empty; None: the range is invalid.
     """
 
     def __init__(self, position: int, reason: str, *, truncate_to: int | None = None, instead: bytes = b"") -> None:
@@ -54,33 +54,33 @@ class RangeRefusedError(OperationalError):
 
 
 class LogCutError(OperationalError):
-    """The log was cut, or began anew, while it was read: what a view shows of it is not all there any more."""
+    """The log was truncated or reset during a read: part of what the view shows is gone."""
 
 
 class LogMissingError(OperationalError):
-    """A log that must be there is not. A new one in its place would give its offsets to other messages."""
+    """The files of an existing log are missing. Creating a new log would reuse its offsets for other messages."""
 
 
 class IndexDamagedError(CorruptionError):
-    """An index file cannot be trusted. Harmless: it is rebuilt from its segment."""
+    """An index file is corrupt. Harmless: it is rebuilt from its segment."""
 
 
 class IndexShortError(IndexDamagedError):
-    """An index file lacks its last entries, as a crash or a full disk leaves it: no damage."""
+    """An index file lacks its last entries, as after a crash or on a full disk; not corruption."""
 
 
 def is_shortage(error: OSError) -> bool:
-    """Whether this process, not the file, is at fault: it may work later."""
+    """True if this process, not the file, is at fault, so that a retry may succeed."""
     return error.errno in _SHORT or is_missing_key(error)
 
 
 def is_full(error: OSError) -> bool:
-    """Whether the disk, or our share of it, has no room."""
+    """True if the disk, or our quota, has no room."""
     return error.errno in _FULL
 
 
 def storage_error(doing: str, error: OSError) -> StorageFailedError:
-    """`error` as ours; `doing` says what failed, with the path."""
+    """Convert an OSError. `doing` says what failed, with the path."""
     text = f"{doing}: {error.strerror or error}"
     if is_shortage(error):
         return ShortageError(text)

@@ -1,8 +1,8 @@
-"""When the segments of one log are looked at for messages whose time to live is over, and what is known of them.
+"""Schedules the search of one log's segments for messages whose time to live (TTL) is over, and holds its state.
 
-Rules: each sealed segment is looked at once, and again when the next of its messages is to go: what is known of it is
-one number. Where there are too many such segments, those are forgotten whose messages go last, and all are looked at
-again when their time has come. After a start nothing is known.
+Rules: each sealed segment is checked once, and again when its next message expires: one number per segment is kept.
+Beyond EXPIRING_SEGMENTS_MAX segments the ones that expire last are forgotten, and all are checked again when the first
+of those is due. After a restart nothing is known.
 """
 
 from __future__ import annotations
@@ -32,25 +32,25 @@ _end_offset = attrgetter("end_offset")
 
 
 class Expirer:
-    """One log's. `begin` a survey, run it, hand it to `surveyed`; write what `take_judged` gives."""
+    """Expiry of one log: `begin` a survey, run it, call `surveyed`; rewrite what `take_judged` returns."""
 
     __slots__ = ("_awaits_compaction", "_awaits_more", "_dues", "_failures", "_forgotten_us", "_judged", "_known_end",
                  "_next_us", "_not_before_us", "_survey")  # fmt: skip
 
     def __init__(self) -> None:
-        self._survey: ExpirySurvey | None = None  # under way
-        self._judged: Judged | None = None  # what is to be written
-        self._known_end = 0  # segments up to here were looked at
-        self._dues: dict[int, int] = {}  # of those by their base offsets: when their next messages go
+        self._survey: ExpirySurvey | None = None  # running
+        self._judged: Judged | None = None  # the segment to be rewritten
+        self._known_end = 0  # segments up to here were checked
+        self._dues: dict[int, int] = {}  # base offset → time at which the segment's next message expires
         self._next_us: int | None = None  # the first of these times
-        self._forgotten_us: int | None = None  # the first of others
-        self._awaits_more: tuple[int, int] | None = None  # base and end of the last one, whose last message is to go
-        self._awaits_compaction: set[int] = set()  # base offsets of those that have messages to go after a pass
+        self._forgotten_us: int | None = None  # the first time among forgotten segments
+        self._awaits_more: tuple[int, int] | None = None  # base and end of the last segment: its last row has expired
+        self._awaits_compaction: set[int] = set()  # base offsets of segments whose messages go after a compaction pass
         self._not_before_us = 0
-        self._failures = 0  # in a row
+        self._failures = 0  # failures in a row
 
     def due_us(self, sealed: Sequence[Segment], config: LogConfig, end: int) -> int | None:
-        """When a segment is to be looked at; None: not by time alone. `end`: of what may be judged."""
+        """Time at which a segment is to be checked; None if time alone requires none. `end`: of what may be removed."""
         if not config.expires or self._survey is not None:
             return None
         if self._judged is not None:
@@ -63,7 +63,7 @@ class Expirer:
         return max(min(dues), self._not_before_us) if dues else None
 
     def _unknown(self, sealed: Sequence[Segment], end: int) -> Segment | None:
-        """The next one that was not looked at; one whose index file is not written yet is passed over."""
+        """Return the next segment not yet checked, skipping those whose index file is not yet written."""
         number = bisect_right(sealed, self._known_end, key=_end_offset)
         for segment in sealed[number : number + _SKIPPED_MAX]:
             if segment.end_offset > end:
@@ -82,7 +82,7 @@ class Expirer:
         now_us: int,
         compactor: Compactor,
     ) -> ExpirySurvey | None:
-        """A survey, if it is time for one; no pass of compaction is under way."""
+        """Return a survey if one is due. Call it only while no compaction pass is running."""
         due_us = self.due_us(sealed, config, end)
         if due_us is None or now_us < due_us:
             return None
@@ -102,7 +102,7 @@ class Expirer:
         return self._survey
 
     def _next_of(self, sealed: Sequence[Segment], end: int, now_us: int) -> Segment | None:
-        """The segment whose turn it is; those that are not there any more are forgotten on the way."""
+        """Return the segment to check next, forgetting removed ones on the way."""
         if self._awaits_more is not None and end > self._awaits_more[1]:
             self._know(self._awaits_more[0], 0)
             self._awaits_more = None
@@ -138,7 +138,7 @@ class Expirer:
         self._next_us = self._forgotten_us = self._awaits_more = None
 
     def surveyed(self, survey: ExpirySurvey, now_us: int) -> None:
-        """It is done, has failed, or was given up."""
+        """Take a survey that succeeded, failed or was abandoned."""
         if survey is not self._survey:
             return
         self._survey = None
@@ -158,16 +158,16 @@ class Expirer:
         self._judged = survey.judged
 
     def take_judged(self, sealed: Sequence[Segment]) -> Judged | None:
-        """The segment that is to be written, if it is there still."""
+        """Return the segment to rewrite if it still exists."""
         judged, self._judged = self._judged, None
         return judged if judged is not None and judged.segment in sealed else None
 
     def not_written(self, base_offset: int, now_us: int) -> None:
-        """What was judged is not done: look at it again."""
+        """Retry a segment whose rewrite failed, with backoff."""
         self._know(base_offset, now_us + self._wait_us())
 
     def written(self) -> None:
-        """What was judged is done."""
+        """Reset the backoff after a rewrite."""
         self._failures = 0
 
     def _wait_us(self) -> int:
@@ -175,15 +175,15 @@ class Expirer:
         return growing(_RETRY_US, self._failures, _RETRY_US_MAX)
 
     def reconsider(self) -> None:
-        """What was judged and is not written yet is judged anew: the rules are others, or the log is."""
+        """Decide again on what was not yet rewritten: the rules or the log have changed."""
         self._survey = None
         if self._judged is not None:
             self._know(self._judged.segment.base_offset, 0)
             self._judged = None
 
     def compacted(self) -> None:
-        """A pass of compaction is over: what has waited for that may go."""
-        if len(self._awaits_compaction) >= limits.EXPIRING_SEGMENTS_MAX:  # there may be more
+        """Check the segments that waited for the end of a compaction pass."""
+        if len(self._awaits_compaction) >= limits.EXPIRING_SEGMENTS_MAX:  # more may wait than were recorded
             self._forget_all()
         elif self._awaits_compaction:
             self._dues.update(dict.fromkeys(self._awaits_compaction, 0))
@@ -191,7 +191,7 @@ class Expirer:
             self._awaits_compaction.clear()
 
     def cut(self, end: int) -> None:
-        """The log was cut there: what comes behind is new."""
+        """Adjust the state after a truncation to `end`."""
         self.reconsider()
         self._known_end = min(self._known_end, end)
         self._awaits_compaction = {one for one in self._awaits_compaction if one < end}

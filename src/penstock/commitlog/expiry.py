@@ -1,12 +1,12 @@
-"""Expiry: messages whose own time to live is over go. This decides which rows of a segment; `cleaning` writes it anew.
+"""Expiry: find the messages of a segment whose own time to live (TTL) is over; `cleaning` rewrites it without them.
 
-Rules: judged is what is sealed, committed and on the disk, segment by segment. A batch that says of itself that no row
-of it has a time to live is not read. What a log cannot do without stays, as in `compaction`: the last row of all, and
-one row where nothing else could cover the offsets. A message with an id stays as long as the id counts.
+Rules: only sealed, committed and flushed segments are considered, one at a time. A batch whose header says that no row
+has a TTL is not read. As in `compaction`, the last row of the log stays, and one row where nothing else could cover the
+offsets. A message with an id stays as long as the deduplication window needs the id.
 
-Where of each key the last message is kept, one with a key stays until the older ones of its key have gone: they would
-count again, else. So it goes as a tombstone does, once a pass of compaction has come by. In the same way a rollup of
-its subject stays until those before it have gone, and while one of them must stay.
+With compaction, a message with a key stays until the older ones of its key are removed; otherwise those would count as
+current again. Like a tombstone, it goes after a compaction pass. In the same way a rollup of its subject stays until
+the messages before it are removed, and while one of them must stay.
 """
 
 from __future__ import annotations
@@ -31,40 +31,40 @@ if TYPE_CHECKING:
 
 
 class ExpiryRules(NamedTuple):
-    """By what a segment is judged."""
+    """Rules by which a segment's rows expire."""
 
     now_us: int
-    end: int  # of all that may be judged: its last row stays
-    dedup_window_us: int = 0  # so long a message with an id stays at least
-    is_compacted: bool = False  # those with keys stay, …
-    compacted_end: int = 0  # … but for those before it, …
-    forced_keys: frozenset[bytes] = frozenset()  # … if they are not of these keys
-    rolled_end: int | None = None  # rollups of subjects stay from there on, …
-    forced_subjects: frozenset[bytes] = frozenset()  # … and those of these subjects; None above: they mean nothing
+    end: int  # of all that may be removed: the row before it stays
+    dedup_window_us: int = 0  # a message with an id stays at least so long
+    is_compacted: bool = False  # rows with keys stay, …
+    compacted_end: int = 0  # … except those before it, …
+    forced_keys: frozenset[bytes] = frozenset()  # … unless they have one of these keys
+    rolled_end: int | None = None  # rollups of subjects stay from there on; None: rollups are not allowed …
+    forced_subjects: frozenset[bytes] = frozenset()  # … and so do those of these subjects
 
 
 class ExpirySurvey(SlicedWork):
-    """Finds which rows of one segment go now, and when the next ones will."""
+    """Finds which rows of one segment expire now, and when the next ones do."""
 
     def __init__(self, vfs: Vfs, view: LogView, segment: Segment, rules: ExpiryRules) -> None:
         self.segment = segment
         self.rules = rules
-        self.judged: Judged | None = None  # None: no row goes
-        self.next_us: int | None = None  # when the next one is to go; None: none of those that are left
-        self.awaits_more = False  # one would go if others came behind it
-        self.awaits_compaction = False  # one would go if those before it of its key had gone
-        self.is_whole = False  # all was read, and is judged
+        self.judged: Judged | None = None  # None: no row is removed
+        self.next_us: int | None = None  # when the next row expires; None: no remaining row does
+        self.awaits_more = False  # a row waits for others to follow it
+        self.awaits_compaction = False  # a row waits for the removal of older ones of its key or subject
+        self.is_whole = False  # everything was read and decided
         self._vfs = vfs
         self._view = view
         super().__init__()
 
     def _work(self) -> Generator[int, None, None]:
         if self.rules.is_compacted or self.rules.rolled_end is not None:
-            # What goes must not come back to what was before it, whatever the power does.
+            # A removed message must not coexist with the older ones that it replaced, even after a power loss.
             self._vfs.sync_dir(self.segment.path.rpartition("/")[0])
         try:
             yield from self._judge()
-        except FileNotFoundError:  # retention has removed it: it has no rows any more
+        except FileNotFoundError:  # retention removed it: it has no rows any more
             self.is_whole = True
         except UnsoundError:
             return
@@ -95,7 +95,7 @@ class ExpirySurvey(SlicedWork):
         yield moved
 
     def _of_batch(self, header: BatchHeader, data: bytes) -> pa.BooleanArray:
-        """Which of its rows stay."""
+        """Return which rows of the batch stay."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
@@ -128,7 +128,7 @@ class ExpirySurvey(SlicedWork):
         return pc.invert(goes)
 
     def _is_free(self, rows: pa.RecordBatch) -> pa.BooleanArray:
-        """Of each row whether no older one of its key is there."""
+        """Return, per row, True if no older row of its key exists."""
         import pyarrow as pa
         import pyarrow.compute as pc
 

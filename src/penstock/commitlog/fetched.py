@@ -1,21 +1,20 @@
-"""What a follower was sent by its leader: whole batches, looked at before any of them is written.
+"""Validates batches that a follower fetched from the leader, before any of them is written.
 
-Rules: bytes of a peer are hostile. All of them are checked first, so that a range is either good as a whole or refused
-as a whole, with the place of the first mistake: a corrupt answer is no damage of this log. What is good is written as
-it came, byte for byte.
+Rules: bytes from a peer are untrusted. All are checked first, so a range is accepted or rejected as a whole, with the
+place of the first error: a corrupt answer is no corruption of this log. Accepted batches are written byte for byte.
 
 | checked of each batch | against                                                            |
 |-----------------------|--------------------------------------------------------------------|
 | bounds, layout, CRC   | itself                                                             |
-| base offset           | the end of the one before it; of the first one, log_end            |
-| timestamps            | those of the one before it: they never fall                        |
-| leader epoch          | that of the one before it: it never falls, and is 1 at least       |
+| base offset           | the end of the previous batch; of the first one, log_end           |
+| timestamps            | those of the previous batch: they never decrease                   |
+| leader epoch          | that of the previous batch: it never decreases, and is at least 1  |
 
-A leader's cleaner merges batches, so its first batch may begin before log_end and end behind it: of that one only the
-rest is taken (`without_overlap`). What the follower has is not cut for it: that may be merged as well, in other places,
-and readers have seen it. Where compaction has left no row of that rest, the follower's own last batch comes to cover it
-(`extended`): it is cut off, and appended anew. Where there is none, `truncate_to` says from where on the log is to be
-taken anew. It may be below log_start: then `Log.reset` to it.
+A leader's cleaner merges batches, so its first batch may begin before log_end and end behind it: only the rest of it is
+taken (`without_overlap`). The follower's own batches are not truncated for it: they may be merged, too, at other
+places, and readers have seen them. If compaction has left no row in that rest, the follower's last batch is extended to
+cover it (`extended`): it is truncated and appended again. If the log is empty, `truncate_to` says from where to fetch
+again. It may be below log_start: then call `Log.reset` with it.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ _leader_epoch = attrgetter("leader_epoch")
 
 
 class Appended(NamedTuple):
-    """What was appended of a range, and where the log ends now. It may be a part of it, if the disk took no more."""
+    """Result of appending a range: the new log end offset and what was written, perhaps only a part."""
 
     log_end: int
     size_bytes: int
@@ -43,7 +42,7 @@ class Appended(NamedTuple):
 
 
 class Before(NamedTuple):
-    """What the next batch must go on from."""
+    """State that the next batch must continue."""
 
     end_offset: int
     max_timestamp_us: int
@@ -51,7 +50,7 @@ class Before(NamedTuple):
 
 
 def checked(data: memoryview, before: Before) -> list[BatchHeader]:
-    """The headers of the batches that `data` is made of, all of them sound and in order, or RangeRefusedError."""
+    """Return the headers of the batches in `data` if all are valid and in order; otherwise raise RangeRefusedError."""
     headers: list[BatchHeader] = []
     position = 0
     while position < len(data):
@@ -71,11 +70,10 @@ def checked(data: memoryview, before: Before) -> list[BatchHeader]:
 
 
 def without_overlap(data: memoryview, end_offset: int) -> memoryview | None:
-    """The range without the rows of its first batch that come before `end_offset`, if that lies in the midst of it;
-    None: it has no others.
+    """Drop the first batch's rows before `end_offset` if that lies inside it; None if no row of it is left.
 
-    Batches of producers and runs are left whole: they are never merged, and a part would say something else. What is
-    left of a compressed one is plain. RangeRefusedError if its rows are not sound.
+    Batches of producers and runs are left whole: they are never merged, and a part of one would claim something else.
+    The rest of a compressed batch is plain. RangeRefusedError if the batch's rows are invalid.
     """
     try:
         prefix = codec.read_header(data[: codec.PREFIX_BYTES])
@@ -84,25 +82,25 @@ def without_overlap(data: memoryview, end_offset: int) -> memoryview | None:
             return data
         codec.verify(data[: prefix.size_bytes])
     except CorruptionError:
-        return data  # whoever checks it says what is wrong
+        return data  # `checked` reports the error
     try:
         rest = codec.rest_of(data[: prefix.size_bytes], end_offset)
-    except CorruptionError as error:  # what is here is not to be cut for it
+    except CorruptionError as error:  # own batches are not truncated for it
         raise RangeRefusedError(error.position, f"expected {error.expected}, found {error.found}") from None
     return None if rest is None else memoryview(rest + data[prefix.size_bytes :])
 
 
 def extended(data: memoryview, last: tuple[BatchHeader, Buffer] | None) -> RangeRefusedError:
-    """What is to be done with a range whose first batch has no row behind the end of this log, whose last batch is
-    `last`, plain; None: it has none.
+    """Return the error for a range whose first batch has no row beyond this log's end. `last`: this log's last batch,
+    uncompressed; None if it is empty.
     """
     first = codec.read_header(data[: codec.PREFIX_BYTES])
-    reason = f"no row behind the end of this log, of those from {first.base_offset} to {first.end_offset}"
+    reason = f"the batch from {first.base_offset} to {first.end_offset} has no row beyond this log's end"
     if last is None:
         return RangeRefusedError(0, reason, truncate_to=first.base_offset)
     header, rows = last
     if header.leader_epoch != first.leader_epoch or header.producer_id or header.run_id != NO_RUN:
-        return RangeRefusedError(0, f"{reason}, which come from another leadership here, or from a producer")
+        return RangeRefusedError(0, f"{reason}; this log's last batch is of another leader epoch, or a producer's")
     message = bytearray(rows)
     codec.covering(message, header.base_offset, first.end_offset)
     return RangeRefusedError(
@@ -121,7 +119,7 @@ def _misfit(header: BatchHeader, before: Before) -> str | None:
 
 
 def by_epoch(data: memoryview, headers: list[BatchHeader]) -> Iterator[tuple[int, memoryview, list[BatchHeader]]]:
-    """The range in parts of one leader epoch each: the epoch, the bytes, the headers."""
+    """Split the range by leader epoch: yield the epoch, the bytes and the headers."""
     position = 0
     for leader_epoch, group in groupby(headers, key=_leader_epoch):
         part = list(group)
@@ -131,5 +129,5 @@ def by_epoch(data: memoryview, headers: list[BatchHeader]) -> Iterator[tuple[int
 
 
 def as_bytes(data: Buffer) -> memoryview:
-    """`data` as single bytes, whatever it is a view of."""
+    """Return `data` as a view of single bytes."""
     return memoryview(data).cast("B")

@@ -1,15 +1,15 @@
-"""The files of one log, by name.
+"""File names of one log.
 
-| name                          | what it is                                                                     |
+| name                          | content                                                                        |
 |-------------------------------|--------------------------------------------------------------------------------|
 | `<base offset>.arrows`        | a segment; 20 digits, so that names sort as offsets do                         |
-| `<base offset>.<n>.arrows`    | the same, written anew by the cleaner for the n-th time: the highest n counts  |
+| `<base offset>.<n>.arrows`    | the same, rewritten by the cleaner for the n-th time: the highest n counts     |
 | `<base offset>[.<n>].index`   | its index; can be deleted, is rebuilt                                          |
-| `<base offset>.<n>.cleaned`   | a segment that the cleaner has not finished: a start removes it                |
-| `<base offset>.<n>.mended`    | a segment that is being mended: a start removes it                             |
-| `checkpoint`                  | how far the log is on the disk, and where it starts                            |
-| `lineage`                     | which leader epoch began where                                                 |
-| `<any of them>.cut-<position>`| bytes that recovery took out from that position on; nobody reads or deletes it |
+| `<base offset>.<n>.cleaned`   | an unfinished rewrite by the cleaner; removed at start                         |
+| `<base offset>.<n>.mended`    | an unfinished repair of a segment; removed at start                            |
+| `checkpoint`                  | flushed_end, committed_end and log_start                                       |
+| `lineage`                     | leader epoch history                                                           |
+| `<any of them>.cut-<position>`| bytes that recovery cut off from that position on; never read or deleted       |
 """
 
 from __future__ import annotations
@@ -32,35 +32,35 @@ _KNOWN = re.compile(r"\d{20}(\.[1-9]\d{0,8})?\.(index|cleaned|mended)|checkpoint
 
 
 def segment_path(directory: str, base_offset: int, generation: int = 0) -> str:
-    """Path of the segment that begins with `base_offset`; `generation`: how often the cleaner has written it anew."""
+    """Return the path of a segment. `generation`: how many times the cleaner has rewritten it."""
     middle = f".{generation}" if generation else ""
     return f"{directory}/{base_offset:020d}{middle}.arrows"
 
 
 def cleaned_path(segment: str) -> str:
-    """Path under which the cleaner writes the segment at path `segment`, until that is whole."""
+    """Return the path of the cleaner's unfinished rewrite of a segment."""
     return f"{segment.removesuffix('.arrows')}.cleaned"
 
 
 def mended_path(segment: str) -> str:
-    """Path under which the segment at path `segment` is mended, until that is whole: never the cleaner's."""
+    """Return the path of a segment's unfinished repair; it differs from the cleaner's."""
     return f"{segment.removesuffix('.arrows')}.mended"
 
 
 def index_path(segment: str) -> str:
-    """Path of the index of the segment at path `segment`."""
+    """Return the path of a segment's index."""
     return f"{segment.removesuffix('.arrows')}.index"
 
 
 class SegmentName(NamedTuple):
-    """What the name of a segment says."""
+    """Parts of a segment's file name."""
 
     base_offset: int
     generation: int
 
 
 def parsed(name: str) -> SegmentName | None:
-    """The name of a segment in its parts, or None if it names no segment."""
+    """Parse a segment's file name; None if it is none."""
     match = _SEGMENT.fullmatch(name)
     if match is None or int(match.group(1)) >= _OFFSET_END:
         return None
@@ -68,13 +68,13 @@ def parsed(name: str) -> SegmentName | None:
 
 
 def base_offset_of(name: str) -> int | None:
-    """The base offset of a segment's file name, or None if it names no segment."""
+    """Return the base offset of a segment's file name; None if it is none."""
     segment = parsed(name)
     return None if segment is None else segment.base_offset
 
 
 def following(segment: str) -> str:
-    """Path of the segment at path `segment` once the cleaner has written it anew."""
+    """Return the path of a segment after its next rewrite."""
     directory, _, name = segment.rpartition("/")
     found = parsed(name)
     assert found is not None, segment
@@ -82,19 +82,19 @@ def following(segment: str) -> str:
 
 
 def is_unfinished(name: str) -> bool:
-    """Whether it is a segment that was not finished, by the cleaner or while it was mended."""
+    """True if the file is an unfinished rewrite or repair of a segment."""
     return _UNFINISHED.fullmatch(name) is not None
 
 
 def owner_of(name: str) -> int | None:
-    """The base offset of the segment, of whatever generation, that a file of this name is or belongs to, or None."""
+    """Return the base offset of the segment, of any generation, that a file belongs to; None if there is none."""
     for suffix in (".index", ".cleaned", ".mended"):
         name = f"{name.removesuffix(suffix)}.arrows" if name.endswith(suffix) else name
     return base_offset_of(name)
 
 
 def side_path(vfs: Vfs, path: str, position: int) -> str:
-    """A path for the bytes that are cut out of the file at `path` from `position` on; OSError if there are too many."""
+    """Return an unused side file path for bytes cut off from `position` on; OSError if all are used."""
     directory = path.rpartition("/")[0]
     there = set(vfs.list(directory))
     for side in _side_names(path, position):
@@ -104,7 +104,7 @@ def side_path(vfs: Vfs, path: str, position: int) -> str:
 
 
 def side_files(vfs: Vfs, path: str, position: int) -> list[str]:
-    """Paths of the side files that there are of the file at `path` and of that position."""
+    """Return the paths of the existing side files of a file and position."""
     directory = path.rpartition("/")[0]
     there = set(vfs.list(directory))
     return [f"{directory}/{side}" for side in _side_names(path, position) if side in there]
@@ -117,12 +117,12 @@ def _side_names(path: str, position: int) -> Iterator[str]:
 
 
 def is_known(name: str) -> bool:
-    """Whether a log may have a file of this name."""
+    """True if a log may have a file of this name."""
     return name in _FIXED or base_offset_of(name) is not None or _KNOWN.fullmatch(name) is not None
 
 
 def holds_messages(path: str) -> bool:
-    """Whether there may be anything of a message in the file at `path`: the others hold numbers only."""
+    """True if the file may contain message data; the other files contain numbers only."""
     name = path.rpartition("/")[2]
     has_none = name in _FIXED or name.endswith(".index") or name == f"{LINEAGE}.new"
     return not has_none and not is_nfs_leftover(name)

@@ -1,7 +1,7 @@
-"""What of one log may not be on the disk, and the flush that brings it there.
+"""Tracks what of one log is not yet synced to disk, and creates the flushes.
 
-Rules: at most one flush is under way. All that it must sync is open before its bytes are accepted, so that it cannot
-fail for want of descriptors. Only the log's own task touches this; the flush itself runs in a disk thread.
+Rules: at most one flush is running. All files that it syncs are open before their bytes are accepted, so that it cannot
+fail for lack of descriptors. Only the log's own task uses this class; the flush itself runs in a disk thread.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from penstock.vfs import File, Folder, Vfs
 
 
 class Flushing:
-    """`under_way`: the flush that has not ended. `end_place`: segment and position up to which all is on the disk."""
+    """`under_way`: the running flush. `end_place`: segment and position up to which everything is synced."""
 
     __slots__ = ("_directory", "_lineage_file", "_names", "_sealed", "_vfs", "end_place", "under_way")
 
@@ -22,40 +22,40 @@ class Flushing:
         self._directory = directory
         self.end_place = (0, 0) if active is None else (active.base_offset, active.size_bytes)
         self.under_way: Flush | None = None
-        self._sealed: list[tuple[ActiveSegment, Segment]] = []  # since the last flush
+        self._sealed: list[tuple[ActiveSegment, Segment]] = []  # sealed since the last flush
         self._names: Folder | None = None
         self._lineage_file: File | None = None
 
     @property
     def waits(self) -> bool:
-        """Whether something beside the active segment's bytes is to be synced."""
+        """True if something besides the active segment's bytes needs a sync."""
         return bool(self._sealed) or self._names is not None
 
     @property
     def unsynced(self) -> tuple[File, ...]:
-        """The files of the sealed ones."""
+        """Files of the sealed segments that need a sync."""
         return tuple(one.file for one, _ in self._sealed if one.file is not None)
 
     def restart(self, active: ActiveSegment) -> None:
-        """All that there is up to the end of `active` is on the disk, and nothing else is to be synced."""
+        """Reset after a truncation: everything up to the end of `active` is synced."""
         self.close()
         self._sealed = []
         self._names = self._lineage_file = None
         self.end_place = (active.base_offset, active.size_bytes)
 
     def open_names(self) -> None:
-        """A file is about to be made or renamed: the next flush syncs the folder. OSError."""
+        """Have the next flush sync the folder. Call it before a file is created or renamed. OSError."""
         if self._names is None:
             self._names = self._vfs.open_folder(self._directory)
 
     def add_lineage(self, file: File) -> None:
-        """The lineage was written: the next flush syncs and closes its file."""
+        """Have the next flush sync and close the lineage file just written."""
         if self._lineage_file is not None:
             self._lineage_file.close()
         self._lineage_file = file
 
     def add_sealed(self, active: ActiveSegment, sealed: Segment) -> None:
-        """This segment was sealed, and may have bytes that are not on the disk."""
+        """Add a segment just sealed, which may have unsynced bytes."""
         self._sealed.append((active, sealed))
 
     def begin(
@@ -68,9 +68,10 @@ class Flushing:
         with_index: bool,
         indexes: bool,
     ) -> Flush | None:
-        """A flush of all that was appended so far, or None if nothing is to do.
+        """Return a flush of everything appended so far; None if there is nothing to flush.
 
-        `with_index`: the index gets what it lacks; without, one flush in many brings it. `indexes` False: none may.
+        `with_index`: write missing index entries; otherwise only one flush in many does. `indexes` False: write none at
+        all.
         """
         has_bytes = log_end != flushed_end or bool(self._sealed)
         is_due = checkpoint.is_due
@@ -105,7 +106,7 @@ class Flushing:
         return self.under_way
 
     def ended(self, flush: Flush, active: ActiveSegment | None) -> int:
-        """It is done: forget what the index files have now; how many sealed segments were closed."""
+        """Record a successful flush; return how many sealed segments were closed."""
         self._end(flush)
         self.end_place = (flush.segment_base, flush.end_position)
         for dirty in flush.dirty:
@@ -118,7 +119,7 @@ class Flushing:
         return _close_sealed(flush)
 
     def failed(self, flush: Flush) -> int:
-        """It has failed; how many sealed segments were closed."""
+        """Record a failed flush; return how many sealed segments were closed."""
         self._end(flush)
         return _close_sealed(flush)
 
@@ -127,14 +128,14 @@ class Flushing:
         self.under_way = None
 
     def close_segments(self) -> None:
-        """Nothing of them will be synced any more."""
+        """Close the sealed segments without syncing them."""
         for one, _ in self._sealed:
             if one.file is not None:
                 one.file.close()
                 one.file = None
 
     def close(self) -> None:
-        """Give back all files."""
+        """Close all files."""
         self.close_segments()
         for opened in (self._names, self._lineage_file):
             if opened is not None:

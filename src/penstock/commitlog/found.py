@@ -1,4 +1,4 @@
-"""One segment file that recovery came upon, and what follows from several of them."""
+"""One segment file found by recovery, and checks across several."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from penstock.commitlog.rebuild import Scan
 
 @dataclass(slots=True)
 class Found:
-    """One segment file, and what was seen in it. `foreign`: why it is not ours to read."""
+    """One segment file and its scan. `foreign`: the reason why it is not treated as part of this log."""
 
     path: str
     base_offset: int
@@ -18,12 +18,12 @@ class Found:
     size_bytes: int
     flushed_position: int | None
     foreign: str | None = None
-    scan: Scan | None = None  # None: its index agrees with it
+    scan: Scan | None = None  # None: it was not scanned, as its index agrees with it
     last_timestamp_us: int = 0
-    refusal: OSError | None = None  # why it cannot be written
+    refusal: OSError | None = None  # the reason why it cannot be written
 
     def has_batches(self) -> bool:
-        """Whether anything in it verifies."""
+        """True if the segment has any valid batch."""
         scan = self.scan
         if scan is None or scan.head is not None or scan.entries:
             return True
@@ -31,7 +31,7 @@ class Found:
 
 
 def end_of(one: Found, flushed_end: int) -> int:
-    """Where its offsets end, those that are damaged counted."""
+    """Return the segment's end offset, including corrupt ranges."""
     if one.scan is None:
         assert one.next_base is not None
         return one.next_base
@@ -40,7 +40,7 @@ def end_of(one: Found, flushed_end: int) -> int:
 
 
 def start_mistake(point: Checkpoint, found: list[Found]) -> str | None:
-    """Why the log cannot begin where the checkpoint says, in view of the last segments; None if it can."""
+    """Return why the log cannot begin at the checkpoint's log_start, given the segments; None if it can."""
     if point.log_start > point.flushed_end:
         return f"it says that the log begins at offset {point.log_start}, beyond {point.flushed_end} that was flushed"
     last = found[-1]

@@ -1,8 +1,8 @@
 """Index: one fixed-width entry per batch, for lookup by offset, time and position.
 
-Rules: an index can be deleted, short or corrupt: it is rebuilt from its segment. An entry reaches the file only after
+Rules: an index may be deleted, short or corrupt: it is rebuilt from its segment. An entry reaches the file only after
 its batch has reached the disk, so an index never claims more than the segment holds. Entries are in the order of the
-segment; offset, position and time rise together, so each of them can be searched by halving.
+segment; offset, position and time rise together, so each can be binary-searched.
 
 One entry, 64 bytes, little-endian:
 
@@ -40,7 +40,7 @@ assert _BODY.size == _CRC_POSITION
 
 
 class Extent(NamedTuple):
-    """Where one batch lies and what it covers."""
+    """Position of one batch and what it covers."""
 
     position: int
     size_bytes: int
@@ -56,7 +56,7 @@ class Extent(NamedTuple):
 
 
 class IndexEntry(NamedTuple):
-    """One entry as it lies in the file, without its CRC."""
+    """One entry as stored in the file, without its CRC."""
 
     position: int
     base_offset: int
@@ -70,12 +70,12 @@ class IndexEntry(NamedTuple):
     version: int
 
     def extent(self) -> Extent:
-        """The part of it that lookups use."""
+        """Return the part of the entry that lookups use."""
         return Extent(self[0], self[5], self[1], self[2], self[3], self[4])
 
 
 def pack_entry(position: int, header: BatchHeader) -> bytes:
-    """The entry of the batch at `position`: ENTRY_BYTES bytes."""
+    """Return the ENTRY_BYTES bytes of the entry for the batch at `position`."""
     body = _BODY.pack(
         position,
         header.base_offset,
@@ -92,12 +92,12 @@ def pack_entry(position: int, header: BatchHeader) -> bytes:
 
 
 def pack_entries(places: Iterable[tuple[int, BatchHeader]]) -> bytes:
-    """The entries of several batches, end to end."""
+    """Return the concatenated entries of several batches."""
     return b"".join([pack_entry(position, header) for position, header in places])
 
 
 def unpack_entry(data: Buffer, *, file: str = "", position: int = 0) -> IndexEntry:
-    """The entry in the ENTRY_BYTES bytes `data`; IndexDamagedError if it fails its check."""
+    """Parse an entry of ENTRY_BYTES bytes; raise IndexDamagedError if it is invalid."""
     if len(data) != ENTRY_BYTES:
         raise IndexShortError(file, position, f"an index entry of {ENTRY_BYTES} bytes", f"{len(data)} bytes")
     body = data[:_CRC_POSITION]
@@ -115,17 +115,17 @@ class Entries(Protocol):
 
     @property
     def count(self) -> int:
-        """How many there are."""
+        """Number of batches."""
 
     def extent(self, number: int) -> Extent:
-        """Batch `number`. IndexDamagedError where an index file cannot be trusted."""
+        """Return batch `number`. IndexDamagedError if an index file is corrupt."""
 
     def last_at_or_below(self, offset: int) -> int:
-        """Number of the last batch with base_offset <= offset, or -1."""
+        """Return the number of the last batch with base_offset <= offset, or -1."""
 
 
 class ActiveEntries:
-    """The entries of the segment that is being written: arrays that only grow, seen up to a fixed count."""
+    """Entries of the active segment: append-only arrays, seen up to a fixed count."""
 
     __slots__ = ("_bases", "_end_offset", "_end_position", "_max", "_min", "_positions", "count")
 
@@ -142,7 +142,6 @@ class ActiveEntries:
         self._end_position = end_position
 
     def extent(self, number: int) -> Extent:
-        """Batch `number`; it ends where the next one begins."""
         position = self._positions[number]
         if number + 1 < self.count:
             end_offset, end_position = self._bases[number + 1], self._positions[number + 1]
@@ -153,12 +152,11 @@ class ActiveEntries:
         )
 
     def last_at_or_below(self, offset: int) -> int:
-        """Number of the last batch with base_offset <= offset, or -1."""
         return bisect_right(self._bases, offset, 0, self.count) - 1
 
 
 class Columns(NamedTuple):
-    """What lookups need of many entries: arrays of signed 64-bit numbers, one value per batch."""
+    """Columns that lookups need: arrays of signed 64-bit numbers, one value per batch."""
 
     base_offsets: array[int]
     positions: array[int]
@@ -167,7 +165,7 @@ class Columns(NamedTuple):
 
 
 class PackedEntries:
-    """Entries in memory, as they would lie in a file. Gaps between them are damage."""
+    """Entries in memory, in the file's layout. Gaps between them are corrupt ranges."""
 
     __slots__ = ("_data", "count")
 
@@ -178,11 +176,11 @@ class PackedEntries:
 
     @property
     def data(self) -> Buffer:
-        """All entries, end to end."""
+        """All entries, concatenated."""
         return self._data
 
     def columns(self) -> Columns:
-        """All entries at once, as arrays: their first fields are 64-bit numbers, an entry is eight of these."""
+        """Return all entries as arrays. An entry is eight 64-bit words, and its first five fields are one word each."""
         numbers = array("q", bytes(self._data))
         if sys.byteorder == "big":
             numbers.byteswap()
@@ -190,23 +188,20 @@ class PackedEntries:
         return Columns(numbers[1::step], numbers[0::step], numbers[3::step], numbers[4::step])
 
     def entry(self, number: int) -> IndexEntry:
-        """Entry `number` with all its fields."""
         assert 0 <= number < self.count
         return IndexEntry._make(_BODY.unpack_from(self._data, number * ENTRY_BYTES))
 
     def extent(self, number: int) -> Extent:
-        """Batch `number`."""
         return self.entry(number).extent()
 
     def last_at_or_below(self, offset: int) -> int:
-        """Number of the last batch with base_offset <= offset, or -1."""
         return bisect_right(range(self.count), offset, key=lambda number: self.extent(number).base_offset) - 1
 
 
 class FileEntries:
-    """Entries read from an index file one by one, each checked; for batches that shall cost no memory.
+    """Entries read one by one from an index file, each checked; they take no memory per batch.
 
-    `count` of them, or all that the file holds. IndexDamagedError if they do not end at `end_position`, `end_offset`.
+    `count` entries, or all in the file. IndexDamagedError if they do not end at `end_position` and `end_offset`.
     """
 
     __slots__ = ("_file", "count")
@@ -225,26 +220,25 @@ class FileEntries:
             raise kind(file.path, size - ENTRY_BYTES, wanted, found)
 
     def entry(self, number: int) -> IndexEntry:
-        """Entry `number` with all its fields; IndexDamagedError if it fails the check."""
+        """Return entry `number`; IndexDamagedError if it is invalid."""
         assert 0 <= number < self.count
         position = number * ENTRY_BYTES
         data = self._file.read_at(position, ENTRY_BYTES)
         return unpack_entry(data, file=self._file.path, position=position)
 
     def extent(self, number: int) -> Extent:
-        """Batch `number`; IndexDamagedError if its entry fails the check."""
+        """Return batch `number`; IndexDamagedError if its entry is invalid."""
         return self.entry(number).extent()
 
     def last_at_or_below(self, offset: int) -> int:
-        """Number of the last batch with base_offset <= offset, or -1."""
         return bisect_right(range(self.count), offset, key=lambda number: self.extent(number).base_offset) - 1
 
 
 def last_sound_entry(file: File, *, base_offset: int, end_position: int) -> tuple[int, IndexEntry, IndexEntry] | None:
-    """The number of entries in an index file whose batches end at or before `end_position`, the first one and the last.
+    """Return the number of entries whose batches end at or before `end_position`, with the first and the last of them.
 
-    None if there is none, if one of those that were looked at fails its check, or if the first one is not at the
-    beginning of a segment that begins with `base_offset`. Those in between are checked by whoever asks for them.
+    None if there is none, if an entry read here is invalid, or if the first one is not at the beginning of a segment
+    with this `base_offset`. The entries in between are checked when they are used.
     """
 
     def entry(number: int) -> IndexEntry:
@@ -264,17 +258,17 @@ def last_sound_entry(file: File, *, base_offset: int, end_position: int) -> tupl
 
 
 def first_not_before(entries: Entries, timestamp_us: int) -> int:
-    """Number of the first batch that holds a row at or after `timestamp_us`; `count` if there is none."""
+    """Return the number of the first batch that holds a row at or after `timestamp_us`; `count` if there is none."""
     return bisect_left(range(entries.count), timestamp_us, key=lambda number: entries.extent(number).max_timestamp_us)
 
 
 def last_ending_at_or_below_position(entries: Entries, position: int, first: int = 0) -> int:
-    """Number of the last batch, from number `first` on, that ends at or before `position`, or `first` - 1."""
+    """Return the number of the last batch, from `first` on, that ends at or before `position`, or `first` - 1."""
     numbers = range(first, entries.count)
     return first + bisect_right(numbers, position, key=lambda number: entries.extent(number).end_position) - 1
 
 
 def last_ending_at_or_below(entries: Entries, offset: int, first: int = 0) -> int:
-    """Number of the last batch, from number `first` on, with end_offset <= offset, or `first` - 1."""
+    """Return the number of the last batch, from `first` on, with end_offset <= offset, or `first` - 1."""
     numbers = range(first, entries.count)
     return first + bisect_right(numbers, offset, key=lambda number: entries.extent(number).end_offset) - 1

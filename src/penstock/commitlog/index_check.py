@@ -1,7 +1,6 @@
-"""Hold an index file against the batches of its segment: for `penstock verify` of files, and for a broker that runs.
+"""Checks an index file against the batches of its segment: for `penstock verify` and for a running broker.
 
-Rules: an index that is missing or short is no mistake. Of one that is wrong in VERIFY_MISTAKES_MAX places no more is
-looked at.
+Rules: a missing or short index is no error. After VERIFY_MISTAKES_MAX errors the rest of an index is not checked.
 """
 
 from __future__ import annotations
@@ -19,12 +18,12 @@ from penstock.vfs import File, Vfs
 
 
 class IndexCheck:
-    """The entries of a segment's index, as the batches come: from number `first_entry` on, if these do."""
+    """Checks a segment's index entries, from number `first_entry` on, while the caller reads the batches."""
 
     def __init__(self, vfs: Vfs, path: str, first_entry: int = 0) -> None:
         self._path = path
         self._number = first_entry
-        self._lost_end = 0  # batches before this byte are damaged: what the index says of them cannot be told
+        self._lost_end = 0  # batches before this byte are corrupt: their entries cannot be judged
         self._is_over = False
         self._places_left = limits.VERIFY_MISTAKES_MAX
         self._file: File | None = None
@@ -52,7 +51,7 @@ class IndexCheck:
         return index.unpack_entry(data, file=self._path, position=position)
 
     def batch(self, position: int, header: BatchHeader) -> Iterator[Mistake]:
-        """What is wrong with the entry of this batch, and with those before it that no batch has asked for."""
+        """Yield the errors in this batch's entry and in the entries before it that belong to no batch."""
         if self._file is None or self._is_over:
             return
         for mistake in self._of_batch(position, header):
@@ -75,7 +74,7 @@ class IndexCheck:
                 continue
             if entry.position > position:
                 if has_bad:
-                    return  # that was this batch's
+                    return  # the invalid entry was this batch's
                 self._is_over = True
                 yield Mistake(self._path, place, None, None, f"the batch at byte {position}", f"byte {entry.position}")
                 return
@@ -89,11 +88,11 @@ class IndexCheck:
                 yield Mistake(self._path, place, None, None, f"the batch at byte {position}", f"byte {entry.position}")
 
     def lose(self, end_position: int) -> None:
-        """What lies before this byte is damaged."""
+        """Declare everything before this byte corrupt."""
         self._lost_end = end_position
 
     def hints(self, position: int) -> Iterator[int]:
-        """Where batches lie behind a byte, as far as the index can be trusted."""
+        """Yield the positions of batches behind a byte, as far as the index is valid."""
         if self._file is None:
             return
         bad_left = self._places_left
@@ -109,7 +108,7 @@ class IndexCheck:
                 yield entry.position
 
     def finish(self, end_position: int, *, is_last: bool) -> list[Mistake]:
-        """What is wrong behind the last batch. Of the last segment more may have been written meanwhile."""
+        """Return the errors behind the last batch. The last segment may have grown meanwhile."""
         found = [] if self._refusal is None else [self._refusal]
         if self._file is None or self._is_over:
             return found
@@ -130,7 +129,7 @@ class IndexCheck:
         return found
 
     def close(self) -> None:
-        """Give the file back."""
+        """Close the file."""
         if self._file is not None:
             self._file.close()
 

@@ -1,7 +1,7 @@
-"""What is judged of a log: by which rules, and which rows of a segment stay.
+"""Decisions of compaction and expiry: the rules of a pass, and which rows of a segment stay.
 
-Rules: a batch has one row at least, and none of another leader epoch, or of a producer, covers its offsets. So of each
-run of batches that may cover each other's one row stays, whatever else was judged.
+Rules: a batch has at least one row, and its offsets can be covered neither by a batch of another leader epoch nor by a
+producer's batch. So of each run of batches that may cover each other at least one row stays.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ if TYPE_CHECKING:
 
 
 class Rules(NamedTuple):
-    """By what a pass judges."""
+    """Rules of one compaction pass."""
 
-    dirty_start: int  # where keys count, each key is there once in what comes before
+    dirty_start: int  # with compaction by key, each key is unique before it
     end: int
-    tombstones_end: int = 0  # those before it may go, …
-    forced_keys: frozenset[bytes] = frozenset()  # … but for those of these keys
-    by_key: bool = True  # of each the last row stays
-    rollups_start: int | None = None  # others of their subject go for rollups from there on; None: for none
-    keys_go: bool = True  # the last row of a key may go for a rollup
-    is_due: bool = True  # also without rollups
+    tombstones_end: int = 0  # tombstones before it may be removed, …
+    forced_keys: frozenset[bytes] = frozenset()  # … except those of these keys
+    by_key: bool = True  # keep the last row of each key
+    rollups_start: int | None = None  # first offset of rollups that remove older rows; None: none do
+    keys_go: bool = True  # a rollup may remove the last row of a key
+    is_due: bool = True  # the pass runs also if there are no rollups
 
 
 class Judged(NamedTuple):
-    """One segment that has rows to go: which of its rows stay, as far as they were judged."""
+    """One segment that has rows to remove. `keep`: which of its rows stay, as far as decided."""
 
     segment: Segment
     keep: pa.BooleanArray
-    is_ordered: bool = False  # the names of those before it are to be durable first
+    is_ordered: bool = False  # the renames of earlier segments must be durable first
 
 
 class _Run:
@@ -42,14 +42,14 @@ class _Run:
     __slots__ = ("end_row", "epoch", "last_key", "last_subject", "start_row")
 
     def __init__(self, epoch: int | None, start_row: int) -> None:
-        self.epoch = epoch  # None: a batch of a producer, which stays one of its own
+        self.epoch = epoch  # None: a producer's batch, which is never merged
         self.start_row = self.end_row = start_row
         self.last_key: bytes | None = None
         self.last_subject: bytes | None = None
 
 
 class Forced(NamedTuple):
-    """Which rows of a segment stay, with those that were to go and cannot; keys and subjects of these, where asked."""
+    """Rows of a segment that stay, including forced ones; keys and subjects of the forced rows."""
 
     keep: pa.BooleanArray
     keys: list[bytes]
@@ -57,7 +57,7 @@ class Forced(NamedTuple):
 
 
 class Found:
-    """What is judged of one segment."""
+    """Collects the decisions on one segment."""
 
     def __init__(self, segment: Segment) -> None:
         self.segment = segment
@@ -65,7 +65,7 @@ class Found:
         self._runs: list[_Run] = []
 
     def batch(self, header: BatchHeader, last_key: bytes | None = None, last_subject: bytes | None = None) -> None:
-        """The next batch of it, and the key and the subject of its last row."""
+        """Add the next batch, with the key and the subject of its last row."""
         is_alone = header.producer_id or header.run_id != NO_RUN
         epoch = None if is_alone else header.leader_epoch
         rows = self._runs[-1].end_row if self._runs else 0
@@ -76,7 +76,7 @@ class Found:
         self._runs[-1].last_subject = last_subject
 
     def forced(self) -> Forced:
-        """Which rows stay, once all are judged."""
+        """Return which rows stay, once all are decided."""
         import pyarrow as pa
 
         keep = pa.concat_arrays(self.keeps)

@@ -1,8 +1,7 @@
-"""What is known to be damaged in one log, and what threads that read have found since.
+"""Known corruption of one log, including what reader threads report.
 
-Rules: `note` and `report` may be called in any thread, and tell `noticed` that there is something to take in; the log's
-own task does so, so that what is known changes for it at one place only. A damage is known once, by its file and
-position.
+Rules: `note` and `report` may be called in any thread and call `noticed`. The log's own task takes the reports in, so
+the known set changes for it at one place only. A corrupt range is identified by its file and position.
 """
 
 from __future__ import annotations
@@ -12,11 +11,11 @@ from collections.abc import Callable, Iterable
 from penstock.commitlog.segment import Damage
 
 Locate = Callable[[str, int, str], Damage | None]
-"""File, position and reason of a report → the offsets that are lost with it; None if the log has no such file."""
+"""Maps file, position and reason of a report to the corrupt offsets; None if the log has no such file."""
 
 
 class KnownDamage:
-    """The damage of one log. `known` is what its own task has taken in."""
+    """Corrupt ranges of one log. `known`: those that its own task has taken in."""
 
     __slots__ = ("_noted", "_noticed", "_reported", "has_news", "known")
 
@@ -28,12 +27,12 @@ class KnownDamage:
         self.has_news = False  # there is something to take in
 
     def note(self, damage: Damage) -> None:
-        """Somebody found this."""
+        """Report a corrupt range."""
         self._noted[damage.file, damage.position] = damage
         self._tell()
 
     def report(self, path: str, position: int, reason: str) -> None:
-        """Somebody could not read the file from this byte on."""
+        """Report that a file cannot be read from this byte on."""
         self._reported[path, position] = reason
         self._tell()
 
@@ -42,17 +41,17 @@ class KnownDamage:
         self.ask_for_visit()
 
     def ask_for_visit(self) -> None:
-        """Have the log's own task look at it."""
+        """Have the log's own task run."""
         if self._noticed is not None:
             self._noticed()
 
     def of(self, path: str) -> tuple[Damage, ...]:
-        """What is known of one file."""
+        """Return the known corrupt ranges of one file."""
         return tuple(one for one in self.known if one.file == path)
 
     def take_in(self, locate: Locate) -> None:
-        """Make known what was noted and reported."""
-        self.has_news = False  # first: a thread may find more meanwhile
+        """Add the reported ranges to `known`."""
+        self.has_news = False  # cleared first: a thread may report more meanwhile
         while self._reported:
             (path, position), reason = self._reported.popitem()
             if (located := locate(path, position, reason)) is not None:

@@ -1,11 +1,11 @@
-"""Which offset is the last one of each key, of a part of a log: what compaction decides by.
+"""The last offset of each key in a part of a log: the basis of compaction.
 
-Rules: rows come in the order of their offsets. Keys are compared as they are, not by a hash. Memory is bounded: once
-there are too many keys, or too many bytes of them, `is_full`, and whoever asks stops there.
+Rules: rows come in offset order. Keys are compared as they are, not by a hash. Memory is bounded: with too many keys,
+or too many bytes of them, `is_full` is set, and the caller stops there.
 
-Theory: one grouping of all rows would take the memory of all their keys. So each batch is grouped by itself, and groups
-are put together when they have become as many as those that are put together already: each row is grouped a few times
-at most, and what is kept is never more than twice what it comes to.
+Theory: grouping all rows at once would take the memory of all their keys. So each batch is grouped by itself, and the
+groups are merged once they hold as many rows as the groups merged before: each row is grouped a few times at most, and
+memory never exceeds twice that of the result.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_ROWS_AT_ONCE = 262_144  # fewer are not worth being put together
-_PARTS_SHARE = 4  # of all bytes that may be noted; to put parts together takes several times as much for a moment
+_ROWS_AT_ONCE = 262_144  # fewer are not worth a merge
+_PARTS_SHARE = 4  # of the bytes limit; a merge takes several times as much for a moment
 
 
 class Latest:
-    """See the module. `rows_max`: how many keys are too many; `bytes_max`: how many bytes of them."""
+    """Maps each key to its last offset. `rows_max` and `bytes_max` limit the number and the bytes of the keys."""
 
     def __init__(self, rows_max: int, bytes_max: int) -> None:
         self.is_full = False
@@ -30,10 +30,10 @@ class Latest:
         self._whole: pa.Table | None = None
         self._parts: list[pa.Table] = []
         self._part_rows = self._part_bytes = 0
-        self._offsets: memoryview | None = None  # of all that are the last of their keys, in order
+        self._offsets: memoryview | None = None  # of all rows that are the last of their keys, in order
 
     def add(self, keys: pa.BinaryArray, offsets: pa.Int64Array) -> None:
-        """The next rows; those without a key are passed over."""
+        """Add the next rows; rows without a key are ignored."""
         import pyarrow as pa
 
         table = pa.table({"key": keys, "offset": offsets})
@@ -58,7 +58,7 @@ class Latest:
         self.is_full = len(whole) > self._rows_max or whole.nbytes > self._bytes_max
 
     def close(self) -> None:
-        """All rows are there; before anything is asked."""
+        """End the input; required before any lookup."""
         import pyarrow as pa
 
         self._put_together()
@@ -68,12 +68,12 @@ class Latest:
         self._offsets = memoryview(offsets.buffers()[1]).cast("B").cast("q")[: len(offsets)]
 
     def __len__(self) -> int:
-        """How many keys there are."""
+        """Number of keys."""
         assert self._whole is not None
         return len(self._whole)
 
     def are_last(self, keys: pa.BinaryArray, offsets: pa.Int64Array) -> pa.BooleanArray:
-        """Of rows that were added: whether each is the last of its key, or has none."""
+        """Return, per added row, True if it is the last of its key or has no key."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
@@ -86,14 +86,14 @@ class Latest:
         return pc.or_(pc.is_in(offsets, value_set=last), keys.is_null())
 
     def lack(self, keys: pa.BinaryArray) -> pa.BooleanArray:
-        """Of rows that come before all that were added: whether the key of each is not among theirs, or it has none."""
+        """Return, per row before all added ones, True if its key was not added or it has no key."""
         import pyarrow.compute as pc
 
         assert self._whole is not None
         return pc.or_(pc.invert(pc.is_in(keys, value_set=self._whole.column("key"))), keys.is_null())
 
     def last_of(self, keys: pa.BinaryArray) -> pa.Int64Array:
-        """Of each row the last offset that was added of its key; null: there is none."""
+        """Return, per row, the last offset added for its key; null if there is none."""
         import pyarrow.compute as pc
 
         assert self._whole is not None
@@ -102,7 +102,7 @@ class Latest:
 
     @property
     def last_offset(self) -> int:
-        """Of all that were added; -1: there was none."""
+        """Highest offset added; -1 if there was none."""
         return self._offsets[-1] if self._offsets else -1
 
 

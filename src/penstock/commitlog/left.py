@@ -1,4 +1,4 @@
-"""What is left of a damaged segment: its sound batches, and the bytes that nobody understands."""
+"""The intact batches of a corrupt segment, and the byte ranges that cannot be parsed."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from penstock.vfs import File, Vfs
 
 
 class Old(NamedTuple):
-    """What is left of a damaged segment."""
+    """Remains of a corrupt segment."""
 
     file: File | None
     sound: PackedEntries
-    aside: tuple[tuple[int, int], ...]  # positions from where to where nothing can be understood
+    aside: tuple[tuple[int, int], ...]  # byte ranges that cannot be parsed
     size_bytes: int
 
 
 def look_into(vfs: Vfs, segment: Segment, ids: tuple[int, int]) -> Old:
-    """Its file is open, if there is one. MendingError if it is of a format that this version does not know."""
+    """Scan a corrupt segment; its file, if any, stays open. MendingError if a newer version wrote it."""
     try:
         file = vfs.open(segment.path, read_only=True)
     except FileNotFoundError:
         return Old(None, PackedEntries(b""), (), 0)
     except OSError as error:
         if is_shortage(error):
-            raise  # the disk is well
+            raise  # the disk is fine
         return Old(None, PackedEntries(b""), ((0, 1),), 0)
     try:
         return _understood(vfs, segment, file, ids)
@@ -52,7 +52,7 @@ def _understood(vfs: Vfs, segment: Segment, file: File, ids: tuple[int, int]) ->
     aside: list[tuple[int, int]] = []
     newer = ""
     try:
-        if check_schema_message(head, file=file.path) != ids:  # another stream's: none of it is ours
+        if check_schema_message(head, file=file.path) != ids:  # another stream's: none of it belongs here
             return Old(file, PackedEntries(b""), ((0, size_bytes),), size_bytes)
     except CorruptionError:
         aside.append((0, len(head)))
@@ -66,16 +66,16 @@ def _understood(vfs: Vfs, segment: Segment, file: File, ids: tuple[int, int]) ->
         size_bytes=size_bytes,
         flushed_position=size_bytes,
         end_offset=segment.end_offset,
-        by_marks=False,  # else a message that holds batches could be taken for them
+        by_marks=False,  # otherwise batches inside a message could be mistaken for batches of the log
     )
     entries = PackedEntries(bytes(scan.entries))
-    if newer and not entries.count:  # with batches of ours, it is the number of the format that is damaged
+    if newer and not entries.count:  # it has batches of ours, so only the format number is corrupt
         raise MendingError(f"{file.path} cannot be mended: {newer}")
     return Old(file, entries, (*aside, *_between(entries, size_bytes)), size_bytes)
 
 
 def _between(entries: PackedEntries, size_bytes: int) -> Iterator[tuple[int, int]]:
-    """The positions of what lies between the batches that were found, and behind them."""
+    """Yield the byte ranges between and behind the batches found."""
     position = SCHEMA_BYTES
     for number in range(entries.count):
         extent = entries.extent(number)

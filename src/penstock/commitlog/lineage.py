@@ -1,10 +1,10 @@
-"""Lineage: which leader epoch began at which offset.
+"""Lineage: which leader epoch began at which offset (Kafka's leader epoch cache).
 
-Rules: epochs rise, offsets do not fall. An epoch that wrote nothing is replaced by the next one. What cannot be read is
-copied aside before the file is written anew. The batches themselves carry their epoch too, and of those that were not
-flushed a start believes nothing else: an entry and its batches reach the disk in any order. So two replicas whose
-batches are the same have the same lineage, but for an epoch at its very end that wrote nothing yet. What comes behind
-LINEAGE_ENTRIES_READ_MAX entries is a mistake; memory is bounded by them, whatever the size of the file.
+Rules: epochs rise, offsets do not fall. An epoch that wrote nothing is replaced by the next one. Unreadable content is
+copied to a side file before the file is rewritten. The batches carry their epochs, too, and for unflushed batches a
+start trusts nothing else, since an entry and its batches reach the disk in any order. So replicas with the same batches
+have the same lineage, except for a last epoch that wrote nothing yet. More than LINEAGE_ENTRIES_READ_MAX entries are an
+error; this bounds the memory, whatever the size of the file.
 
 One entry, 24 bytes, little-endian, at byte 24 · n:
 
@@ -47,13 +47,13 @@ class LineageEntry(NamedTuple):
 
 
 def pack_entry(entry: LineageEntry) -> bytes:
-    """The ENTRY_BYTES bytes of an entry."""
+    """Return the ENTRY_BYTES bytes of an entry."""
     body = _BODY.pack(*entry)
     return body + _CRC.pack(crc32c(body))
 
 
 def unpack_entry(data: bytes, *, file: str = "", position: int = 0) -> LineageEntry:
-    """The entry in `data`, or CorruptionError."""
+    """Parse an entry; raise CorruptionError if it is invalid."""
     if len(data) != ENTRY_BYTES:
         raise CorruptionError(file, position, f"a lineage entry of {ENTRY_BYTES} bytes", f"{len(data)} bytes")
     (wanted,) = _CRC.unpack_from(data, _BODY.size)
@@ -66,7 +66,7 @@ def unpack_entry(data: bytes, *, file: str = "", position: int = 0) -> LineageEn
 
 
 class Read(NamedTuple):
-    """The entries before the first mistake; `size_bytes` is the whole file's."""
+    """The entries before the first error. `size_bytes`: of the whole file."""
 
     entries: tuple[LineageEntry, ...]
     size_bytes: int
@@ -93,7 +93,7 @@ def read(vfs: Vfs, directory: str) -> Read:
 
 
 def _take(entries: list[LineageEntry], file: File, begin: int, length: int) -> None:
-    """Add those of a piece of the file, up to a mistake: CorruptionError."""
+    """Append the entries of one piece of the file, up to an error: CorruptionError."""
     data = file.read_at(begin, length)
     for place in range(0, len(data), ENTRY_BYTES):
         position = begin + place
@@ -106,13 +106,13 @@ def _take(entries: list[LineageEntry], file: File, begin: int, length: int) -> N
 
 
 def rewrite(vfs: Vfs, directory: str, entries: Iterable[LineageEntry]) -> None:
-    """Put a new file in the place of the old one, at once and durably."""
+    """Replace the file atomically and durably."""
     write_new(vfs, directory, entries)
     put_in_place(vfs, directory)
 
 
 def write_new(vfs: Vfs, directory: str, entries: Iterable[LineageEntry]) -> None:
-    """The first half: the new file beside the old one."""
+    """Write the new file beside the old one: the first half of `rewrite`."""
     file = vfs.open(f"{directory}/{files.LINEAGE}.new", create=True, make_folders=False)
     try:
         file.truncate(0)
@@ -123,16 +123,16 @@ def write_new(vfs: Vfs, directory: str, entries: Iterable[LineageEntry]) -> None
 
 
 def put_in_place(vfs: Vfs, directory: str) -> None:
-    """The second half."""
+    """Rename the new file over the old one: the second half of `rewrite`."""
     path = f"{directory}/{files.LINEAGE}"
     vfs.rename(f"{path}.new", path)
     vfs.sync_dir(directory)
 
 
 class Told(NamedTuple):
-    """What the batches from offset `begin` up to `end` say: where an epoch has its first batch among them.
+    """First offset of each epoch among the batches from offset `begin` up to `end`, as the batches say.
 
-    `epoch_before` is the one of the batch that ends at `begin`; 0: not known.
+    `epoch_before` is the epoch of the batch that ends at `begin`; 0: not known.
     """
 
     begin: int
@@ -142,7 +142,7 @@ class Told(NamedTuple):
 
 
 def is_in_doubt(found: Read, told: Iterable[Told]) -> bool:
-    """Whether it is not the lineage of these batches, as far as they can say: then all batches are to be asked."""
+    """True if the lineage contradicts the scanned batches, so that it must be rebuilt from all batches."""
     if found.mistake is not None:
         return True
     return any(one.epoch_before not in (0, _epoch_below(found.entries, one.begin)) for one in told)
@@ -161,8 +161,8 @@ def recover(
     told: Iterable[Told] = (),
     known: tuple[LineageEntry, ...] | None = None,
 ) -> tuple[LineageEntry, ...]:
-    """What a log from `log_start` to `log_end` makes of the lineage that was found, and of what those of its batches
-    say that were read; or of what is `known` by all of its batches. The file is mended. OSError.
+    """Return the lineage of a log from `log_start` to `log_end`, and repair the file. `found` is the file's content,
+    `told` what the scanned batches say, and `known` the epochs of all batches if they were read. OSError.
     """
     entries = found.entries if known is None else known
     told = tuple(told)
@@ -177,11 +177,11 @@ def recover(
 
 
 def _write_again(vfs: Vfs, directory: str, entries: Iterable[LineageEntry]) -> None:
-    """The run that wrote the last entries may have died before it synced them: the page cache may be all that has them.
+    """Make the last entries durable: a run killed before its sync leaves them in the page cache only.
 
-    Their batches are about to count as flushed, and nothing would ask them again. Where a sync of that run has failed,
-    another one would prove nothing without a write, which takes no room; a disk that refuses it all the same is no
-    reason not to read what is there.
+    Their batches are about to count as flushed, and then no start would read the entries from them again. If a sync of
+    that run failed, a later sync without a write would prove nothing. The write takes no room; a disk that still
+    reports itself full must not prevent the start.
     """
     file = vfs.open(f"{directory}/{files.LINEAGE}")
     try:
@@ -197,7 +197,7 @@ def _write_again(vfs: Vfs, directory: str, entries: Iterable[LineageEntry]) -> N
 
 
 def amended(entries: Sequence[LineageEntry], told: Told) -> tuple[LineageEntry, ...]:
-    """The lineage as these batches tell it. An epoch before them that it has lost begins as early as it may have."""
+    """Return the lineage corrected by these batches. A lost epoch begins at the earliest possible offset."""
     out = [entry for entry in entries if entry.start_offset < told.begin]
     if told.epoch_before > (out[-1].leader_epoch if out else 0):
         out.append(LineageEntry(told.epoch_before, out[-1].start_offset if out else 0))
@@ -209,7 +209,7 @@ def amended(entries: Sequence[LineageEntry], told: Told) -> tuple[LineageEntry, 
 
 
 def _mend(vfs: Vfs, directory: str, found: Read, entries: Iterable[LineageEntry]) -> None:
-    """Write the file anew with `entries`; what could not be read in it is kept in a side file."""
+    """Rewrite the file with `entries`; keep its unreadable part in a side file."""
     path = f"{directory}/{files.LINEAGE}"
     position = len(found.entries) * ENTRY_BYTES
     if found.size_bytes - position >= ENTRY_BYTES:
@@ -223,7 +223,7 @@ def _mend(vfs: Vfs, directory: str, found: Read, entries: Iterable[LineageEntry]
 
 
 class Lineage:
-    """The leaderships of one log, in memory and in their file."""
+    """Leader epoch history of one log, in memory and in its file."""
 
     __slots__ = ("_directory", "_vfs", "entries")
 
@@ -233,9 +233,9 @@ class Lineage:
         self.entries = tuple(entries)
 
     def start(self, entry: LineageEntry) -> File:
-        """The batches from its start on are of this leadership: write so, or raise OSError.
+        """Record a leadership that begins at `entry.start_offset`, or raise OSError.
 
-        Gives the file, which the caller is to sync and to close.
+        Return the file, which the caller must sync and close.
         """
         kept = tuple(one for one in self.entries if one.start_offset < entry.start_offset)
         is_new = not kept or kept[-1].leader_epoch != entry.leader_epoch
@@ -253,7 +253,7 @@ class Lineage:
         return file
 
     def rewritten(self) -> File:
-        """Write the file anew; it is the caller's to sync and to close. OSError."""
+        """Rewrite the file and return it; the caller must sync and close it. OSError."""
         file = self._vfs.open(f"{self._directory}/{files.LINEAGE}", create=True, make_folders=False)
         try:
             file.write_at(0, b"".join(map(pack_entry, self.entries)))
@@ -264,24 +264,24 @@ class Lineage:
         return file
 
     def says(self, leader_epoch: int, offset: int) -> bool:
-        """Whether it is known already that what comes at `offset`, the end of the log, is of this leadership."""
+        """True if a batch at `offset`, the end of the log, is already known to belong to this epoch."""
         last = self.entries[-1] if self.entries else None
         return last is not None and last.leader_epoch == leader_epoch and last.start_offset <= offset
 
     def epoch_before(self, offset: int) -> int:
-        """The leadership that wrote the batch before `offset`; 0 if there was none."""
+        """Return the epoch that wrote the batch before `offset`; 0 if there was none."""
         return next((one.leader_epoch for one in reversed(self.entries) if one.start_offset < offset), 0)
 
     def epoch_end(self, leader_epoch: int, log_end: int) -> LineageEntry:
-        """The last known leadership up to `leader_epoch`, and where it ended; see `Log.epoch_end`."""
+        """Return the last known epoch up to `leader_epoch`, and its end offset; see `Log.epoch_end`."""
         number = bisect_right(self.entries, leader_epoch, key=_leader_epoch)
         end = self.entries[number].start_offset if number < len(self.entries) else log_end
         return LineageEntry(self.entries[number - 1].leader_epoch if number else 0, end)
 
 
 def still_needed(entries: tuple[LineageEntry, ...], log_start: int, log_end: int) -> tuple[LineageEntry, ...]:
-    """The entries that a log from `log_start` to `log_end` has a use for: none that began beyond its end,
-    and, once there are many, none that ended before its start.
+    """Return the entries that a log from `log_start` to `log_end` needs: none that begins beyond its end and, beyond
+    LINEAGE_ENTRIES_MAX entries, none that ended before its start.
     """
     kept = tuple(entry for entry in entries if entry.start_offset <= log_end)
     if len(kept) <= limits.LINEAGE_ENTRIES_MAX:

@@ -1,12 +1,12 @@
-"""Log: one partition's messages, in segments; written by one task, read by any thread through views.
+"""Log: one partition's messages, in segments. One task writes it; any thread may read it through views.
 
-Rules: one writer. `append` writes to the page cache and returns; durability is another matter: `flush` gives a task for
-a disk thread, and `flushed` tells the log that it is done. At most one flush is under way; what is appended meanwhile
-goes with the next one, so one fdatasync serves all that waits. Recovery cuts nothing that the checkpoint says is on the
-disk: `note_flushed` has it say so after each flush, once nobody waits for that any more.
+Rules: `append` writes to the page cache and returns. Durability is separate (group commit): `flush` returns a task for
+a disk thread, and `flushed` takes its result. At most one flush is running; what is appended meanwhile goes with the
+next one, so one fdatasync serves all waiting messages. Recovery never truncates what the checkpoint declares flushed:
+`note_flushed` writes it after each flush, once no ack waits for that any more.
 
-Offsets: log_start <= flushed_end, committed_end <= log_end. Timestamps never decrease: the caller stamps max(now,
-last_timestamp_us).
+Offsets: log_start (log start offset) <= flushed_end (flushed offset), committed_end (high watermark) <= log_end (log
+end offset). Timestamps never decrease: the caller stamps max(now, last_timestamp_us).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _REST_US = limits.LOG_REST_MS * 1000
 
 
 class Log(CleanedLog):
-    """One partition's log. Make it with `Log.open`."""
+    """One partition's log. Create it with `Log.open`."""
 
     __slots__ = ("_is_lineage_sure", "_lineage", "_removal", "cuts")
 
@@ -60,11 +60,10 @@ class Log(CleanedLog):
         open_files: OpenFiles,
         noticed: Callable[[int, int], None] | None,
     ) -> None:
-        """For `open` only."""
         super().__init__(vfs, directory, ids, config, found, now_us, open_files, noticed)
         self._lineage = Lineage(vfs, directory, ())
-        self._is_lineage_sure = True  # nothing of it is lost
-        self._removal: Removal | None = None  # the last one
+        self._is_lineage_sure = True  # False: some of it was lost
+        self._removal: Removal | None = None  # the latest one
         self.cuts: tuple[Cut, ...] = tuple(found.cuts)
 
     @classmethod
@@ -81,11 +80,11 @@ class Log(CleanedLog):
         open_files: OpenFiles | None = None,
         noticed: Callable[[int, int], None] | None = None,
     ) -> Log:
-        """The log in `directory`, recovered; or a new one, whose files are durable. StorageFailedError.
+        """Open and recover the log in `directory`, or create a new, durable one. StorageFailedError.
 
-        `must_exist`: it was made before, so that a new one is none; LogMissingError if nothing of it is there.
-        `open_files`: where its open file is counted. It has none until its first message. `noticed` is told, in any
-        thread, the id of the stream when a reader has found damage: the next tick takes it in.
+        `must_exist`: the log was created before; LogMissingError if nothing of it is there. `open_files`: counts its
+        open file; it opens none until its first message. `noticed` is called in any thread, with the stream id and the
+        partition, when a reader has found corruption; the next tick takes that in.
         """
         try:
             found = Recovery(vfs, directory, stream_id, partition, must_exist=must_exist).run()
@@ -97,7 +96,7 @@ class Log(CleanedLog):
                     log._checkpoint.write_again(found.checkpoint)
                 log.checkpoint()
                 if found.checkpoint is None:
-                    # A log that was not known to be made: the folder's own name must be durable.
+                    # The log may be new: make the folder's own name durable.
                     vfs.sync_dir(directory)
             if found.has_unused:
                 checkpoints.clear_unused(vfs, directory)
@@ -109,11 +108,11 @@ class Log(CleanedLog):
 
     @property
     def lineage(self) -> tuple[LineageEntry, ...]:
-        """The leaderships, oldest first."""
+        """Leader epoch history, oldest first."""
         return self._lineage.entries
 
     def start_epoch(self, leader_epoch: int) -> None:
-        """A leadership begins at log_end; durable with the next flush. StorageFailedError, NotWritableError."""
+        """Begin a leadership at log_end; the next flush makes it durable. StorageFailedError, NotWritableError."""
         self._check_writable()
         assert leader_epoch > self.leader_epoch, (leader_epoch, self.leader_epoch)
         self._write_lineage(leader_epoch)
@@ -134,33 +133,32 @@ class Log(CleanedLog):
 
     @property
     def last_epoch(self) -> int:
-        """The leader epoch of the newest batch that the log has (or had, below log_start); 0: there was none."""
+        """Leader epoch of the newest batch, even if that is below log_start; 0: there was none."""
         return self._lineage.epoch_before(self.log_end)
 
     def epoch_end(self, leader_epoch: int) -> LineageEntry:
-        """The last leadership known here that is `leader_epoch` or came before it, and the offset where it ended.
+        """Return the last epoch known here up to `leader_epoch`, and its end offset (Kafka's OffsetsForLeaderEpoch).
 
-        Up to the lower one of their two ends, two logs agree about an epoch that both know. 0, the `last_epoch` of a
-        log that never had a batch, ends at log_end: there is nothing to differ in. An epoch older than all that are
-        known here is answered with (0, where the oldest known one began).
+        Two logs agree about an epoch that both know up to the lower of their two ends. Epoch 0, the `last_epoch` of an
+        empty log, ends at log_end: nothing can differ. For an epoch older than all known ones the answer is 0 and the
+        start offset of the oldest known epoch.
         """
         return self._lineage.epoch_end(leader_epoch, self.log_end) if leader_epoch else LineageEntry(0, self.log_end)
 
     # Following a leader.
 
     def append_fetched(self, data: Buffer) -> Appended:
-        """Write whole batches of a leader's log, as they lie there one after the other, at the end of this one; of a
-        first one that this log has in part, the rest.
+        """Append whole batches of the leader's log, byte for byte; of a first one held in part, only the rest.
 
-        RangeRefusedError: nothing was written. StorageFailedError: the same; if the disk fails behind the first
-        batches, these are appended, and the next call says so. NotWritableError.
+        RangeRefusedError: nothing was written. StorageFailedError: the same; if the disk fails after the first batches,
+        those are appended, and the next call raises it. NotWritableError.
         """
         self._check_writable()
         begin = self.log_end
         view = fetched.without_overlap(fetched.as_bytes(data), begin)
         if view is None:
             raise fetched.extended(fetched.as_bytes(data), self._last_batch())
-        last_timestamp_us = self.last_timestamp_us if self.log_start < begin else 0  # of what is not here any more
+        last_timestamp_us = self.last_timestamp_us if self.log_start < begin else 0  # no batch is left to follow
         headers = fetched.checked(view, fetched.Before(begin, last_timestamp_us, self.last_epoch))
         size_bytes = batches = 0
         try:
@@ -179,7 +177,7 @@ class Log(CleanedLog):
         return Appended(self.log_end, size_bytes, batches)
 
     def _last_batch(self) -> tuple[BatchHeader, Buffer] | None:
-        """Unpacked; None: the log is empty. StorageFailedError."""
+        """Return the last batch, uncompressed; None: the log is empty. StorageFailedError."""
         if self.log_start == self.log_end:
             return None
         try:
@@ -188,19 +186,19 @@ class Log(CleanedLog):
             raise StorageFailedError(f"cannot read the last batch: {error}") from error
 
     def truncate(self, end: int) -> Truncation | None:
-        """A task that cuts off all from `end` on, or from where its batch begins; None: nothing is there to be cut.
+        """Return a task that truncates the log to `end`, or to the begin of the batch there; None if already so.
 
-        Nothing below log_start goes, but for the batch that holds it. No flush may be under way, and until `truncated`
-        the log takes nothing. NotWritableError.
+        Nothing below log_start is removed, except the batch that holds it. No flush may be running, and the log accepts
+        nothing until `truncated`. NotWritableError.
         """
         self._check_writable()
         end = max(end, self.log_start)
         return None if end >= self.log_end else self._begin_cut(end, None)
 
     def reset(self, start: int) -> Truncation:
-        """A task that gives up all that the log holds and begins it anew at `start`, wherever it ended; see `truncate`.
+        """Return a task that discards the whole log and restarts it at offset `start`; see `truncate`.
 
-        The leader's log begins behind the end of this one, or shares nothing with it.
+        For a follower whose leader's log starts beyond this one's end, or shares nothing with it.
         """
         self._check_writable()
         assert start >= 0, start
@@ -215,7 +213,7 @@ class Log(CleanedLog):
         cut = Truncation(
             self._vfs,
             self._directory,
-            self.view(Validity()),  # of its own: the cut that is to come changes nothing for whoever makes it
+            self.view(Validity()),  # its own: this truncation must not invalidate the task's view
             end,
             start=start,
             checkpoint=self._checkpoint,
@@ -225,13 +223,13 @@ class Log(CleanedLog):
             note=self._damage.note,
         )
         self._state = LogState.TRUNCATING
-        self._validity.cut(end)  # from here on; views may be at it in other threads
+        self._validity.cut(end)  # at once: other threads may be reading
         if start is not None and self._removal is not None:
             self._removal.is_void = True
         return cut
 
     def truncated(self, truncation: Truncation) -> None:
-        """`truncation.run()` returned: the log goes on from there, and all that is left of it is on the disk."""
+        """Take the result of `truncation.run()`: the log continues from there, and all of it is on disk."""
         left = truncation.left
         assert left is not None
         self._end_cut()
@@ -253,9 +251,9 @@ class Log(CleanedLog):
         left.active.rest(self.log_end, self.last_timestamp_us)
 
     def truncate_failed(self, truncation: Truncation, error: Exception) -> None:
-        """`truncation.run()` raised. If it had begun to cut, the log is fenced; else it is as it was."""
+        """Handle the failure of `truncation.run()`: fence the log if files were changed; otherwise it is as it was."""
         self._end_cut()
-        # Once it has begun to cut, the checkpoint says what may be left: what is known here must not take its place.
+        # Once files have changed, the checkpoint on disk is right: values known here must not overwrite it.
         self._checkpoint.is_dirty = self._checkpoint.is_behind = not truncation.has_changed
         if truncation.has_changed:
             self._fence(str(error))
@@ -265,9 +263,9 @@ class Log(CleanedLog):
             self._removal = None
 
     def mend(self) -> Mending:
-        """A task that writes anew what is damaged, with what other replicas have of it; then the log is opened anew.
+        """Return a task that repairs corrupt segments from other replicas; reopen the log afterwards.
 
-        It takes nothing because of that, and all that it has is on the disk.
+        The log must be read-only because of the corruption, and flushed.
         """
         assert self.state is LogState.READ_ONLY, self._state
         assert self.flushed_end == self.log_end, "something is to be flushed"
@@ -277,17 +275,17 @@ class Log(CleanedLog):
 
     @property
     def awaits_opening(self) -> bool:
-        """Whether its tail is not on the disk, and only another opening brings it there: it was opened with damage."""
+        """True if unflushed data can only be synced by reopening the log, since it was opened with corruption."""
         return self._segments.active is None and self.flushed_end != self.log_end
 
     def side_files(self) -> SideFiles:
-        """A look at the files beside the segments; run it in a disk thread, then hand it to `mend_side_files`."""
+        """Return a check of the files beside the segments; run it in a disk thread, then call `mend_side_files`."""
         return SideFiles(self._vfs, self._directory, self._lineage.entries)
 
     def mend_side_files(self, look: SideFiles) -> tuple[Mistake, ...]:
-        """`look.run()` returned: what is wrong. It is written anew from what the log knows, if the log is writable.
+        """Return the errors that `look.run()` found; if the log is writable, repair them from what it knows.
 
-        The slots of the checkpoint are due at the next tick, for which the log asks.
+        The checkpoint's slots are rewritten at the next tick, which this call requests.
         """
         found = list(look.mistakes)
         may_mend = self.state is LogState.WRITABLE
@@ -297,7 +295,7 @@ class Log(CleanedLog):
         if look.lineage is self._lineage.entries and (wrong := look.lineage_mistake()) is not None:
             found.append(wrong)
             if may_mend:
-                with contextlib.suppress(OSError):  # the next look finds it again
+                with contextlib.suppress(OSError):  # the next check finds it again
                     self._rewrite_lineage()
         if may_mend and (wrong := self._trim_index()) is not None:
             found.append(wrong)
@@ -309,14 +307,14 @@ class Log(CleanedLog):
         self._damage.ask_for_visit()
 
     def _trim_index(self) -> Mistake | None:
-        """Cut off what the index of the active segment names beyond its last batch; what that was."""
+        """Truncate the active segment's index beyond its last batch; return what was wrong."""
         active = self._segments.active
         assert active is not None
         path, end_position = files.index_path(active.path), active.count * ENTRY_BYTES
         try:
             file = self._vfs.open(path)
         except OSError:
-            return None  # whoever holds it against the batches says so
+            return None  # the check against the batches reports it
         try:
             if (size := file.size()) <= end_position:
                 return None
@@ -327,7 +325,7 @@ class Log(CleanedLog):
         return Mistake(path, end_position, None, None, "the end of the file", f"{size - end_position} bytes more")
 
     def supersede(self) -> None:
-        """Close it: another log of the same files takes its place, and views of this one say that it has changed.
+        """Close the log, as another one is opened on its files; its views raise LogCutError from now on.
 
         StorageFailedError: it is closed nevertheless.
         """
@@ -340,17 +338,17 @@ class Log(CleanedLog):
         self._state = LogState.READ_ONLY if self._damage.known else LogState.WRITABLE
 
     def follow_start(self, log_start: int) -> None:
-        """The leader's log begins there: so does this one, as far as it is on the disk. Call it with every answer.
+        """Move log_start to the leader's, limited to flushed_end. Call it with every fetch response.
 
-        A log that ends before it is to be `reset`. StorageFailedError, NotWritableError.
+        If the log ends before the leader's start, call `reset`. StorageFailedError, NotWritableError.
         """
         self._check_writable()
         self._move_start(min(log_start, self.flushed_end))
 
     def note_flushed(self) -> None:
-        """Let the checkpoint name what has been flushed, so that no start takes damage in it for a torn tail.
+        """Record the flushed offset in the checkpoint, so that no start takes corruption below it for a torn tail.
 
-        If it fails, it lags behind, and a later one names it.
+        On failure the checkpoint lags behind until a later call succeeds.
         """
         if self._checkpoint.is_behind and self._state is not LogState.TRUNCATING:
             with contextlib.suppress(OSError):
@@ -359,10 +357,10 @@ class Log(CleanedLog):
     # Time and retention.
 
     def tick(self, now_us: int, committed_end: int | None = None) -> Retention | None:
-        """Do what time asks for: roll by age, the checkpoint. Gives a task if messages may have to go.
+        """Do time-based work: roll, write the checkpoint. Return a retention task if messages may have to go.
 
-        Nothing goes that is not on the disk, nor what is not committed, if it is told how far that is.
-        After a tick `flush` may have something to do, too. Call it about once a second, or as `due_us` says.
+        Retention removes only flushed and, if `committed_end` is given, committed messages. A flush may be due
+        afterwards. Call it about once a second, or when `due_us` says.
         """
         if self.state is not LogState.WRITABLE:
             return None
@@ -381,19 +379,19 @@ class Log(CleanedLog):
         return self._keeper.look(look, now_us)
 
     def hasten(self) -> None:
-        """Before the log is closed: the next flush is to do all the syncing that `close` would wait for."""
+        """Before closing: have the next flush do the syncs that `close` would otherwise wait for."""
         if self.state is LogState.WRITABLE and self._checkpoint.is_dirty and self.flushed_end == self.log_end:
             self._hasten_checkpoint()
 
     def _hasten_checkpoint(self) -> None:
-        with contextlib.suppress(OSError):  # the next time, then
+        with contextlib.suppress(OSError):  # retried next time
             self._checkpoint.write(self._checkpoint_values())
             self._checkpoint.will_sync()
 
     def due_us(self, now_us: int) -> int | None:
-        """When `tick` has something to do, as far as it is known now; None: not by time alone.
+        """Time at which `tick` next has something to do, as far as known; None if time alone requires nothing.
 
-        An append, the end of a flush or of retention, another config and damage may bring it forward.
+        An append, the end of a flush or of retention, a config change and corruption may bring it forward.
         """
         if self.state is not LogState.WRITABLE:
             return None
@@ -415,17 +413,17 @@ class Log(CleanedLog):
         return {"messages": self.log_end - self.log_start, "size_bytes": self.size_bytes}
 
     def retained(self, retention: Retention) -> Removal | None:
-        """`retention.run()` returned or raised. Moves log_start, and gives a task if segments are to go with it."""
+        """Take the result of `retention.run()`: move log_start, and return a task if segments are to be removed."""
         if not self._keeper.looked(retention):
-            return None  # the log was closed meanwhile
+            return None  # the log was closed or truncated meanwhile
         if self.state is not LogState.WRITABLE:
             return None
-        # With a config that has changed meanwhile more may be kept: the next tick looks again.
+        # A config changed meanwhile may keep more: the next tick starts retention again.
         if retention.log_start is not None and retention.config == self._config:
             try:
                 self._move_start(retention.log_start)
             except StorageFailedError:
-                return None  # a later tick tries again
+                return None  # a later tick retries
             if retention.oldest_us is not None:
                 self._keeper.oldest_us = retention.oldest_us
         paths = self._keeper.take_removable()
@@ -435,16 +433,16 @@ class Log(CleanedLog):
         return self._removal
 
     def not_retained(self, retention: Retention) -> None:
-        """Nothing is to come of it: the log is about to be cut."""
+        """Discard a retention task, as the log is about to be truncated."""
         self._keeper.looked(retention)
 
     def removed(self, removal: Removal) -> None:
-        """`removal.run()` returned."""
+        """Record that `removal.run()` returned."""
         if not removal.is_void:
             self._keeper.removed()
 
     def removal_failed(self, removal: Removal) -> None:
-        """`removal.run()` raised OSError: a later tick tries again, later each time."""
+        """Record that `removal.run()` raised OSError; a later tick retries with backoff."""
         if not removal.is_void:
             self._keeper.failed(removal.paths)
 
@@ -452,7 +450,7 @@ class Log(CleanedLog):
         try:
             self._roll(active)
         except StorageFailedError:
-            # No harm: the segment goes on as it is, the next tick tries again, and an append reports a full disk.
+            # Harmless: the segment grows, the next tick retries, and an append reports a full disk.
             return
 
     def _move_start(self, log_start: int) -> None:
@@ -464,24 +462,25 @@ class Log(CleanedLog):
         except OSError as error:
             self.log_start = before
             raise storage_error(f"the checkpoint of {self._directory} cannot be written", error) from error
-        self._validity.give_up(log_start)  # from here on; views may be at it in other threads
+        self._validity.give_up(log_start)  # at once: other threads may be reading
         active = self._segments.active
         assert active is not None
         if log_start == self.log_end and active.count:
             self._try_roll(active)
-        # What is gone and not flushed stays with the next flush, which closes its file: one may be at it right now.
+        # Removed but unflushed segments stay with the next flush, which closes their files: one may be running right
+        # now.
         self._keeper.moved(self._segments.give_up_below(log_start))
 
-    # Checkpoint, lineage, end.
+    # Checkpoint, close, lineage.
 
     def checkpoint(self) -> None:
-        """Write the checkpoint and sync it, in this thread. OSError."""
+        """Write and sync the checkpoint in this thread. OSError."""
         self._checkpoint.write(self._checkpoint_values())
         self._checkpoint.sync()
         self._checkpoint.is_dirty = False
 
     def close(self) -> None:
-        """Make everything durable, in this thread, and give back the files. No flush may be under way.
+        """Make everything durable, in this thread, and close the files. No flush may be running.
 
         StorageFailedError if a sync failed; the log is closed nevertheless.
         """

@@ -1,4 +1,4 @@
-"""Which batches of one segment hold what: by halving over its entries."""
+"""Lookups in one segment: binary search over its entries."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from penstock.commitlog.segment import Segment
 
 
 def start_keeping(segment: Segment, entries: Entries, room: int) -> int:
-    """The base offset of the first batch from which on the rest of the segment has at most `room` bytes."""
-    # The first batch at or behind this position begins a rest that has room.
+    """Return the base offset of the first batch from which the rest of the segment has at most `room` bytes."""
+    # The first batch at or behind this position starts such a rest.
     number = bisect_left(
         range(entries.count), segment.size_bytes - room, key=lambda number: entries.extent(number).position
     )
@@ -19,26 +19,26 @@ def start_keeping(segment: Segment, entries: Entries, room: int) -> int:
 
 
 def extent_of(entries: Entries, offset: int) -> Extent | None:
-    """The batch that holds `offset`, or the last one before it; None if there is none."""
+    """Return the batch that holds `offset`, or the last one before it; None if there is none."""
     number = entries.last_at_or_below(offset)
     return entries.extent(number) if number >= 0 else None
 
 
 def extents_from(entries: Entries, start: int, end: int, wanted: int) -> list[Extent]:
-    """At most `wanted` batches that hold offsets from `start` to `end`, the first ones."""
+    """Return the first batches, at most `wanted`, that hold offsets from `start` to `end`."""
     first = max(0, entries.last_at_or_below(start))
     found = [entries.extent(number) for number in range(first, min(first + wanted, entries.count))]
     return [extent for extent in found if extent.end_offset > start and extent.base_offset < end]
 
 
 def extents_before(entries: Entries, start: int, end: int, wanted: int) -> list[Extent]:
-    """The same, the last ones, backwards."""
+    """Return the last batches, at most `wanted`, that hold offsets from `start` to `end`, in reverse order."""
     last = entries.last_at_or_below(end - 1)
     found = [entries.extent(number) for number in range(last, max(last - wanted, -1), -1)]
     return [extent for extent in found if extent.end_offset > start and extent.base_offset < end]
 
 
 def extent_across(entries: Entries, position: int) -> Extent | None:
-    """The first batch that ends behind `position`."""
+    """Return the first batch that ends behind `position`."""
     number = index.last_ending_at_or_below_position(entries, position) + 1
     return entries.extent(number) if number < entries.count else None

@@ -1,4 +1,4 @@
-"""The file that takes a damaged segment's place, while it is written: batch after batch, each of which must go on."""
+"""Writes the file that replaces a corrupt segment, batch by batch, checking that each continues the previous one."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from penstock.vfs import Buffer, File
 
 
 class MendingError(OperationalError):
-    """The log cannot be mended with what was offered; it is as it was."""
+    """The log cannot be repaired with what was offered; it is unchanged."""
 
 
 class NoRowError(MendingError):
-    """Compaction has left no row from `offset` up to `end_offset`, or to the end of the file (None), and no batch in it
-    may cover them: one of the segment before, or behind it, may.
+    """Compaction has left no row from `offset` to `end_offset`, or to the end of the file (None), and no batch in the
+    file may cover these offsets: a batch of a neighbouring segment may.
     """
 
     def __init__(self, offset: int, end_offset: int | None) -> None:
@@ -24,26 +24,26 @@ class NoRowError(MendingError):
 
 
 class MendedFile:
-    """Writes batches one after the other. Offsets of which compaction has left no row are covered by the batch before
-    them, or by the one behind: so the last one waits until it is known what follows.
+    """Writes batches in order. Offsets without rows after compaction are covered by the previous batch or by the next
+    one, so the last batch is held back until the next one is known.
 
-    Where the log begins in the midst of a batch, the file begins where that one does, as in a log that was never
-    damaged: a producer's batch says what it holds, and of another one the rows before may be all that is left.
+    Where the log starts inside a batch, the file starts where that batch starts, as in a log that was never corrupt: a
+    producer's batch cannot be split, and of another batch the earlier rows may be the only ones left.
     """
 
     def __init__(self, file: File, lowest_offset: int) -> None:
-        """It begins no lower than at `lowest_offset`."""
-        self.base_offset: int | None = None  # of the first one
+        """`lowest_offset`: the file starts no lower."""
+        self.base_offset: int | None = None  # of the first batch
         self._file = file
         self._lowest_offset = lowest_offset
         self._position = SCHEMA_BYTES
         self._waiting: tuple[BatchHeader, Buffer] | None = None
-        self._empty_start: int | None = None  # from there on no row has come yet
+        self._empty_start: int | None = None  # no row was added from there on
         self._last_timestamp_us = 0
         self._last_epoch = 0
 
     def add(self, header: BatchHeader, data: Buffer) -> None:
-        """The next one, as it is. MendingError if it does not go on."""
+        """Add the next batch unchanged. MendingError if it does not continue the previous one."""
         if header.min_timestamp_us < self._last_timestamp_us or header.leader_epoch < self._last_epoch:
             raise MendingError(
                 f"the batch from {header.base_offset} on is of an earlier time or leader epoch than the one before"
@@ -61,20 +61,18 @@ class MendedFile:
         self._waiting = header, data
 
     def add_part(self, header: BatchHeader, data: Buffer, begin: int, end: int) -> None:
-        """The next one, or what of it lies from offset `begin` up to `end`; of the first one, all up to there.
-        MendingError.
-        """
+        """Add the batch's part from offset `begin` to `end`; of the first batch, all before, too. MendingError."""
         if self.base_offset is None and self._empty_start is None:
             begin = max(header.base_offset, self._lowest_offset)
         if (header.base_offset, header.end_offset) == (begin, end):
             self.add(header, data)
             return
         if not _may_cover(header, header):
-            raise MendingError(f"a producer's batch from {header.base_offset} on lies across what is here")
+            raise MendingError(f"a producer's batch from {header.base_offset} on overlaps a batch that is here")
         try:
             part = codec.part_of(data, begin, end)
         except CorruptionError as error:
-            raise MendingError(f"what a replica offers is not sound: {error}") from None
+            raise MendingError(f"a replica offers an invalid batch: {error}") from None
         if part is not None:
             self.add(codec.read_header(part), part)
         elif self._waiting is None:
@@ -82,26 +80,24 @@ class MendedFile:
         elif _may_cover(self._waiting[0], header):
             message = bytearray(self._waiting[1])
             self._waiting = codec.covering(message, self._waiting[0].base_offset, end), message
-        else:  # what comes next may cover it: `add` looks
+        else:  # the next batch may cover it: `add` checks
             self._write_waiting()
             self._empty_start = begin
 
     def end(self) -> None:
-        """That was all. NoRowError."""
+        """End the file. NoRowError."""
         if self._empty_start is not None:
             raise NoRowError(self._empty_start, None)
         self._write_waiting()
 
     def cut(self) -> int | None:
-        """That was all, and nothing comes behind it: what has no row goes, if that was left to be covered; from where
-        on.
-        """
+        """End the last file of the log; return the offset from which the log is truncated for lack of rows, or None."""
         offset, self._empty_start = self._empty_start, None
         self._write_waiting()
         return offset
 
     def restart(self) -> None:
-        """What was written is given up: nothing of it counts."""
+        """Discard everything written so far."""
         self._waiting = self._empty_start = self.base_offset = None
         self._position = SCHEMA_BYTES
         self._file.truncate(SCHEMA_BYTES)
@@ -114,6 +110,6 @@ class MendedFile:
 
 
 def _may_cover(covering: BatchHeader, covered: BatchHeader) -> bool:
-    """Whether one may cover the offsets of the other: a producer's batch, or one of a run, says what it holds."""
+    """True if one batch may cover the other's offsets; batches of producers and runs may not."""
     is_plain = not covering.producer_id and covering.run_id == NO_RUN
     return is_plain and covering.leader_epoch == covered.leader_epoch

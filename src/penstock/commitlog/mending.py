@@ -1,50 +1,50 @@
-"""Mending: the damaged segments of a log are written anew, with another replica's batches where their own are damaged.
+"""Repair (`Mending`): rewrite corrupt segments, taking batches from another replica where this log's are corrupt.
 
-Rules: what is sound here stays as it is, byte for byte; only what lies in a hole is asked for. What may be offered is
-what is committed, or what the leader has: of the same leader epoch that is what was here. Bytes of a peer are hostile:
-what is offered is verified, has to go on where the batch before it ends, in offsets, times and leader epochs, and is
-refused as a whole if it does not. Nothing of an old file is touched until the new one is whole, synced and read back;
-of the old one, the bytes that could not be understood are kept in a side file, and what was sound in it is in the new
-one. A crash or a failure at any step leaves a log that is damaged, or less so, and that can be mended again: by another
-Mending, never by the same one. The cleaner writes nothing of the log meanwhile, and its files have other names.
+Rules: intact batches stay byte for byte; only what lies in a hole is requested. Offered batches must be committed or
+the leader's: with the same leader epoch they are what was here. Bytes from a peer are untrusted: they are verified,
+must continue the previous batch in offsets, times and leader epochs, and are rejected as a whole otherwise. No old file
+is touched until the new one is complete, synced and read back. Bytes of the old file that cannot be parsed are kept in
+a side file; its intact batches are in the new one. A crash or failure at any step leaves a log that is as corrupt as
+before or less, and that a new `Mending` can repair; an instance is never reused. The cleaner does not run meanwhile,
+and its files have other names.
 
-| step of one damaged segment, X.arrows               | files when it fails        | what the next try does        |
+| step for one corrupt segment, X.arrows              | files when it fails        | what the next try does        |
 |-----------------------------------------------------|----------------------------|-------------------------------|
-| 1. write X.1.mended, sync                           | X, part of X.1.mended      | writes it from its beginning  |
-| 2. copy to X.cut-P what nobody understands, sync    | … and part of X.cut-P      | completes that copy           |
-| 3. read X.1.mended back, write X.1.index            | … and part of X.1.index    | the same once more            |
-| of all (`place`; the log is closed, then opened)    |                            |                               |
-| 4. sync the folder                                  | X, X.1.mended, X.cut-P     | 1 to 3 once more              |
+| 1. write X.1.mended, sync                           | X, part of X.1.mended      | rewrites it from the start    |
+| 2. copy unparsable bytes to X.cut-P, sync           | … and part of X.cut-P      | completes that copy           |
+| 3. read X.1.mended back, write X.1.index            | … and part of X.1.index    | same                          |
+| then for all (`place`; log closed, then opened)     |                            |                               |
+| 4. sync the folder                                  | X, X.1.mended, X.cut-P     | 1 to 3 again                  |
 | 5. rename X.1.mended to X.1.arrows, sync the folder | X and X.1, or one of them  | the start takes X.1           |
 | 6. remove X and its index, or rename X to X.cut-0   | X.1, and perhaps X         | the start removes X           |
-| 7. put aside what is behind a cut, and strays       | X.1, and some of them      | puts the others aside         |
-| 8. the lineage anew, if lost: beside, then renamed  | as before, and lineage.new | the start writes it anew      |
-| 9. both slots of the checkpoint, each synced        | one slot tells of before   | the start writes it, or mends |
+| 7. move aside segments behind a truncation, strays  | X.1, and some of them      | moves the others aside        |
+| 8. rewrite a lost lineage: new file, then rename    | as before, and lineage.new | the start rewrites it         |
+| 9. both slots of the checkpoint, each synced        | one slot is outdated       | the start repairs it          |
 
-    a damaged segment    [ 0..9 ][ 10..19 ][#########][ 40..49 ]         holes: 20 to 40
-    offered by a replica                    [ 15..29 ][ 30..59 ]         its cleaner has merged otherwise
-    written anew         [ 0..9 ][ 10..19 ][20..29][30..39][ 40..49 ]    what stands over is cut to the hole
+    a corrupt segment    [ 0..9 ][ 10..19 ][#########][ 40..49 ]         holes: 20 to 40
+    offered by a replica                    [ 15..29 ][ 30..59 ]         its cleaner has merged differently
+    rewritten            [ 0..9 ][ 10..19 ][20..29][30..39][ 40..49 ]    what overlaps is cut to the hole
 
-| what is found of a hole                                   | then                                                |
+| offered for a hole                                        | then                                                |
 |-----------------------------------------------------------|-----------------------------------------------------|
-| batches of the epochs that the lineage says               | they fill it                                        |
-| the leader has other epochs: what is here comes from a    | the log ends where they begin: all behind it was    |
-| leadership whose messages there were never committed      | never committed either, and is fetched as by anyone |
+| batches of the epochs in the own lineage                  | they fill it                                        |
+| the leader has other epochs: the own batches come from a  | the log is truncated there: nothing behind it was   |
+| leadership whose messages there were never committed      | committed, and replication fetches it again         |
 | the leader has nothing there (`ends`)                     | the same                                            |
-| another replica has other epochs                          | nothing: that may be the one that is wrong          |
-| the lineage was lost, too: the leader has epochs that fit | they fill it; what is behind it here is as certain  |
-| between those before and behind the hole                  | as it was: whoever follows compares it              |
-| … and they do not fit, or another replica has them        | as with other epochs, unless all around are of one  |
-| it was given up meanwhile (`begins`)                      | the log begins behind it                            |
+| another replica has other epochs                          | error: that replica may be the wrong one            |
+| the lineage is lost: the leader has epochs that lie       | they fill it; what is behind it here is as certain  |
+| between those before and behind the hole                  | as before: followers compare it as usual            |
+| the same, but they do not, or another replica has them    | as with other epochs, unless all around are of one  |
+| log_start moved past the hole meanwhile (`begins`)        | the log starts behind it                            |
 
-Each replica has segments of its own. Where another one has compacted, no row may be left of a segment here, or of where
-it begins or ends, but a batch that covers it from beyond. So two segments become one file:
+Each replica has its own segment boundaries. Where another replica has compacted, it may have no row for the begin or
+the end of a segment here, only a batch that covers it from beyond. Then two segments become one file:
 
 | no row is left                         | then                       | if there is no such segment                    |
 |----------------------------------------|----------------------------|------------------------------------------------|
-| of where a segment ends                | one file with that behind  | the log ends there; who follows gets the cover |
-| of where it begins, and a producer's   | one file with that before  | the log begins behind it                       |
-| batch, which covers no other, is next  |                            |                                                |
+| for the end of a segment               | one file with the next     | truncated there; the follower refetches it     |
+| for its begin, and a producer's batch, | one file with the previous | the log starts behind it                       |
+| which covers no other, is next         |                            |                                                |
 """
 
 from __future__ import annotations
@@ -77,28 +77,28 @@ _ANY_EPOCH = 2**63
 
 
 class Hole(NamedTuple):
-    """Offsets that are to be offered, from `offset` on; those before it have been."""
+    """Missing offsets. `offset`: the first one that was not offered yet."""
 
     offset: int
     end_offset: int
 
 
 class _Mended(NamedTuple):
-    """A segment that is written anew, and not in its place yet."""
+    """A rewritten segment that is not yet in place."""
 
     old_paths: tuple[str, ...]
-    kept_paths: frozenset[str]  # of those some could not be copied: they stay, under other names
+    kept_paths: frozenset[str]  # unparsable bytes of these could not be copied: they are kept under other names
     written_path: str
     path: str
     base_offset: int
     end_offset: int
     size_bytes: int
-    ranges: int  # of offsets that were damaged there
+    ranges: int  # number of corrupt ranges
 
 
 class Mending(SlicedWork):
-    """`run` in a disk thread until `is_done`; while `hole` says what is wanted, `offer` it first, or say what it is
-    instead. Then `place` it, in a disk thread, once, while the log is closed, and open the log anew in any case.
+    """Call `run` in a disk thread until `is_done`. Whenever `hole` is not None, call `offer`, `ends` or `begins` first.
+    Then call `place` once, in a disk thread, while the log is closed; then reopen the log in any case.
     """
 
     def __init__(
@@ -111,13 +111,14 @@ class Mending(SlicedWork):
         values: Checkpoint,
         lineage: tuple[LineageEntry, ...] | None,
     ) -> None:
-        """`segments`, `damage`, `lineage`: of the log, which takes nothing. `values`: what its checkpoint would say.
+        """`segments`, `damage`, `lineage`: of the log, which accepts nothing meanwhile. `values`: its current
+        checkpoint values.
 
-        `lineage` None: some of it is lost; it is written anew, too.
+        `lineage` None: some of it is lost; it is rewritten, too.
         """
         self.offered_bytes = 0
-        self.ranges = 0  # of offsets that were damaged
-        self.has_kept = False  # what could not be understood, or does not belong to the log
+        self.ranges = 0  # number of corrupt ranges
+        self.has_kept = False  # side files were created, for unparsable bytes or stray files
         self._vfs = vfs
         self._directory = directory
         self._ids = ids
@@ -125,18 +126,18 @@ class Mending(SlicedWork):
         self._lineage = lineage
         self._hole: Hole | None = None
         self._offered = b""
-        self._is_leaders = False  # what is offered is the leader's
+        self._is_leaders = False  # the offered batches are the leader's
         self._damage = {one.file: one for one in damage}
         self._segments = sorted((*segments, *_missing(segments, damage)), key=_base_offset)
         self._strays = self._find_strays(damage)
-        # Below its start only where it has lost segments that it is to begin with: what was given up stays given up.
+        # Below log_start only if lost segments are restored there; removed messages stay removed.
         self._begin = min([values.log_start, *(one.base_offset for one in _missing(segments, damage))])
-        self._end: int | None = None  # the log is cut there
+        self._end: int | None = None  # the log is truncated there
         self._mended: list[_Mended] = []
         super().__init__()
 
     def _find_strays(self, damage: Sequence[Damage]) -> list[str]:
-        """Files that are no part of the log: they lie where others do."""
+        """Return segment files that overlap others and so do not belong to the log."""
         known = {one.path for one in self._segments}
         return [
             one.file
@@ -146,31 +147,31 @@ class Mending(SlicedWork):
             and files.base_offset_of(one.file.rpartition("/")[2]) is not None
         ]
 
-    # What a replica says of the hole
+    # Answers of other replicas.
 
     @property
     def hole(self) -> Hole | None:
-        """What another replica is to be asked for, before `run` is called again."""
+        """Range to request from another replica before the next `run`; None: nothing is needed."""
         hole = self._hole
         is_told = hole is None or self._offered or self._end is not None or self._begin > hole.offset
         return None if is_told else hole
 
     def offer(self, data: bytes, *, leads: bool) -> None:
-        """Batches of another replica, the first of which holds the first offset of the hole; `run` looks at them.
+        """Offer another replica's batches; the first one must hold the first offset of the hole. `run` checks them.
 
-        `leads`: of the leader, as it is in its epoch.
+        `leads`: they come from the current leader.
         """
         assert self.hole is not None
         self._offered, self._is_leaders = data, leads
         self.offered_bytes += len(data)
 
     def ends(self) -> None:
-        """The leader has nothing there: what is here behind it was never committed."""
+        """Declare that the leader has nothing there: what follows here was never committed."""
         assert self.hole is not None
         self._end = self.hole.offset
 
     def begins(self, log_start: int) -> None:
-        """The log begins there by now."""
+        """Declare that the log starts at `log_start` by now."""
         assert self.hole is not None
         assert log_start > self.hole.offset, (log_start, self.hole)
         self._begin = log_start
@@ -184,18 +185,20 @@ class Mending(SlicedWork):
                 message = data[position : position + prefix.size_bytes]
                 header = codec.verify(message)
             except CorruptionError as error:
-                raise MendingError(f"what a replica offers is not sound: {error}") from None
+                raise MendingError(f"a replica offers an invalid batch: {error}") from None
             fits = header.base_offset <= offset < header.end_offset if not position else header.base_offset == offset
             if not fits:
-                raise MendingError(f"a replica offers {header.base_offset} to {header.end_offset} for {offset}")
+                raise MendingError(
+                    f"a replica offers a batch from {header.base_offset} to {header.end_offset} for offset {offset}"
+                )
             yield header, message
             position += header.size_bytes
             offset = header.end_offset
 
-    # Writing anew
+    # Rewriting.
 
     def _work(self) -> Generator[int, None, None]:
-        groups = [[one] for one in self._segments]  # of each group one file is made
+        groups = [[one] for one in self._segments]  # each group becomes one file
         number = 0
         while number < len(groups):
             group = groups[number]
@@ -216,14 +219,12 @@ class Mending(SlicedWork):
             number += 1
 
     def _join(self, groups: list[list[Segment]], number: int, error: NoRowError) -> int:
-        """No row is left where a segment of this log ends, for the replica that gave them has others: then one file is
-        made of two. Gives the number of the group that is to be mended now.
-        """
+        """Merge two segments into one file, as no row is left at their boundary; return the group to repair next."""
         if error.end_offset is None:
             groups[number] += groups.pop(number + 1)
             return number
         if not number:
-            self._begin = error.end_offset  # what is left begins there
+            self._begin = error.end_offset  # the rest starts there
             return number
         before = groups[number - 1]
         if self._mended and self._mended[-1].old_paths[0] == before[0].path:
@@ -256,7 +257,7 @@ class Mending(SlicedWork):
             target.sync()
             kept_paths = set()
             for segment, old in zip(group, olds, strict=True):
-                # Not before all is there: else each try would leave a copy.
+                # Only now that the file is complete; otherwise each try would leave a copy.
                 for position, end_position in old.aside:
                     if not self._copy_aside(old, position, end_position):
                         kept_paths.add(segment.path)
@@ -264,7 +265,7 @@ class Mending(SlicedWork):
             end_offset = self._end if self._end is not None else max(group[-1].end_offset, self._begin)
             base_offset = end_offset if writer.base_offset is None else writer.base_offset
             if writer.base_offset is None and self._end is None and not is_last:
-                return  # all of it was given up meanwhile: the next start removes it
+                return  # all of it is below log_start by now: the next start removes it
             path = self._path_of(base_offset, group)
             entries = yield from self._read_back(target, base_offset, end_offset)
             if entries:
@@ -286,22 +287,22 @@ class Mending(SlicedWork):
         if self._end is None and not is_last:
             writer.end()
         elif (end := writer.cut()) is not None:
-            self._end = end  # no row of it is lost, and who follows is given what covers it
+            self._end = end  # no row is lost: the follower fetches a batch that covers it
 
     def _path_of(self, base_offset: int, group: Sequence[Segment]) -> str:
-        """The name of the file that begins there: not at all that of one of the old ones."""
+        """Return the path of the file that begins at `base_offset`; never that of an old file."""
         for segment in group:
             if files.base_offset_of(segment.path.rpartition("/")[2]) == base_offset:
                 return files.following(segment.path)
-        return files.segment_path(self._directory, base_offset)  # it was given up in part
+        return files.segment_path(self._directory, base_offset)  # log_start moved into it meanwhile
 
     def _lowest_offset(self, segment: Segment, old: Old) -> int:
-        """Where its file may begin. Of one that the log was opened without only the log's start is known."""
+        """Return the lowest begin of the segment's file. For a lost first segment only the log's start is known."""
         was_there = old.file is not None or segment.size_bytes > 0
         return segment.base_offset if was_there or segment is not self._segments[0] else 0
 
     def _copy_aside(self, old: Old, position: int, end_position: int) -> bool:
-        """Whether the bytes that nobody understands are kept now."""
+        """Copy unparsable bytes to a side file; return True on success."""
         if old.file is None:
             return False
         try:
@@ -340,7 +341,7 @@ class Mending(SlicedWork):
     def _fill_hole(
         self, offset: int, end: int, writer: MendedFile, around: tuple[int, int]
     ) -> Generator[int, None, None]:
-        """`around`: the leader epochs of what is before and behind it."""
+        """`around`: the leader epochs before and behind the hole."""
         if offset < end:
             self.ranges += 1
         while max(offset, self._begin) < end:
@@ -368,7 +369,7 @@ class Mending(SlicedWork):
             yield moved
 
     def _is_of_this_log(self, leader_epoch: int, offset: int, around: tuple[int, int]) -> bool:
-        """Whether what is offered goes here; False: the log ends here. MendingError: only the leader may say so."""
+        """True if an offered batch fits here, False if the log ends here. MendingError if only the leader may say."""
         before, behind = around
         if self._lineage is not None:
             found = [entry.leader_epoch for entry in self._lineage if entry.start_offset <= offset]
@@ -378,12 +379,14 @@ class Mending(SlicedWork):
         else:
             is_ours = before == leader_epoch == behind
         if not is_ours and not self._is_leaders:
-            raise MendingError(f"a replica that does not lead offers leader epoch {leader_epoch} for {offset}")
+            raise MendingError(
+                f"a replica that is not the leader offers leader epoch {leader_epoch} at offset {offset}"
+            )
         return is_ours
 
     def _epoch_before(self, segment: Segment) -> int:
         if self._lineage is not None:
-            return 0  # nobody asks
+            return 0  # not needed
         earlier = [one for one in self._segments if one.base_offset < segment.base_offset]
         lineage = epochs.joined(epochs.epochs_in(self._vfs, one) for one in earlier)
         return lineage[-1].leader_epoch if lineage else 0
@@ -396,7 +399,7 @@ class Mending(SlicedWork):
         return lineage[0].leader_epoch if lineage else _ANY_EPOCH
 
     def _read_back(self, target: File, base_offset: int, end_offset: int) -> Generator[int, None, bytearray]:
-        """What is written is what was meant; gives the entries of its index."""
+        """Verify what was written; return its index entries."""
         entries = bytearray()
         moved = 0
         walk = Walk(target, position=SCHEMA_BYTES, end_position=target.size(), offset=base_offset)
@@ -407,16 +410,16 @@ class Mending(SlicedWork):
                 yield moved
                 moved = 0
         if walk.mistake is not None:
-            raise OSError(f"what was written to {target.path} reads otherwise: {walk.mistake}")
+            raise OSError(f"{target.path} fails verification after the write: {walk.mistake}")
         if walk.offset != end_offset:
-            raise MendingError(f"{target.path} comes to offset {walk.offset}, not to {end_offset}")
+            raise MendingError(f"{target.path} ends at offset {walk.offset}, not at {end_offset}")
         return entries
 
-    # Putting it in its place
+    # Putting the files in place.
 
     def place(self) -> None:
-        """Have the log be what was written anew. OSError, PenstockError: it lies there as a crash would leave it."""
-        self._vfs.sync_dir(self._directory)  # what was kept aside
+        """Put the rewritten files in place. OSError, PenstockError: the files are as a crash would leave them."""
+        self._vfs.sync_dir(self._directory)  # the side files
         for one in self._mended:
             self._vfs.rename(one.written_path, one.path)
             self._vfs.sync_dir(self._directory)
@@ -439,7 +442,7 @@ class Mending(SlicedWork):
         self._write_checkpoint()
 
     def _lineage_anew(self) -> tuple[LineageEntry, ...]:
-        """As the batches say: all of them are sound now."""
+        """Return the lineage from the batches, all of which are valid now."""
         mended = self._mended_of()
         segments = []
         for segment in self._segments:
@@ -453,7 +456,7 @@ class Mending(SlicedWork):
         return epochs.joined(epochs.epochs_in(self._vfs, one) for one in segments)
 
     def _mended_of(self) -> dict[str, _Mended]:
-        """What was made of each old file; of several, it is that of the last one."""
+        """Map each old path to its rewrite; of several old files, only the last one."""
         return {one.old_paths[-1]: one for one in self._mended}
 
     def _put_aside(self, path: str) -> None:
@@ -488,14 +491,14 @@ class Mending(SlicedWork):
         found = checkpoints.read(self._vfs, self._directory)
         sequence = 0 if found.newest is None else found.newest.sequence
         checkpoint = CheckpointFile(self._vfs, self._directory, sequence, found.slot, is_alone=found.is_alone)
-        for _ in range(checkpoints.SLOTS):  # no slot may tell of what was there before
+        for _ in range(checkpoints.SLOTS):  # no slot may hold outdated values
             checkpoint.write(values)
             checkpoint.sync()
         self._vfs.sync_dir(self._directory)
 
 
 def _missing(segments: Sequence[Segment], damage: Sequence[Damage]) -> Iterator[Segment]:
-    """Segments of which nothing is there: those that the log is to begin with."""
+    """Return lost segments that the log is to begin with."""
     paths = {one.path for one in segments}
     first = min((one.base_offset for one in segments), default=None)
     for one in damage:
@@ -503,5 +506,5 @@ def _missing(segments: Sequence[Segment], damage: Sequence[Damage]) -> Iterator[
         if one.file in paths or base_offset is None or one.end_offset in (None, one.base_offset):
             continue
         assert one.end_offset is not None
-        if first is None or one.end_offset <= first:  # else it is of a file that another one has taken the place of
+        if first is None or one.end_offset <= first:  # otherwise another file has replaced it
             yield Segment(one.file, one.base_offset, one.end_offset, 0, 0, PackedEntries(b""), (one,))

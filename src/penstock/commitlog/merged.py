@@ -1,7 +1,7 @@
-"""The batches of one sealed segment, merged as far as they can be, or of some the headers only: what the cleaner reads.
+"""Reads the batches of a sealed segment for the cleaner: merged as far as possible, or only some beyond their headers.
 
-Rules: memory is bounded by one merged batch and what it is made of, whatever the size of the segment. All is verified.
-What is damaged ends it, and the log hears of it as from any reader.
+Rules: memory is bounded by one merged batch and its sources, whatever the size of the segment. All batches are
+verified. Corruption ends the iteration and is reported to the log as by any reader.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from penstock.vfs import File, Vfs
 
 
 class UnsoundError(Exception):
-    """The segment cannot be read to its end, or is no more to be cleaned."""
+    """The segment cannot be read to its end, or is not to be cleaned any more."""
 
 
 def merged_batches(
     vfs: Vfs, segment: Segment, view: LogView, bytes_max: int, *, unpacked: bool = True
 ) -> Iterator[Merged]:
-    """All of them; `bytes_max` is of the rows of one. `view` is of the log, and has the segment. `unpacked`: as they
-    were before a cleaner compressed them; else those that are compressed come as they are, and are not merged.
+    """Yield all batches, merged up to `bytes_max` bytes of rows. `view`: a view of the log that has the segment.
+    `unpacked`: return compressed batches uncompressed; otherwise they come as they are and are not merged.
 
-    UnsoundError where the segment is damaged; OSError.
+    UnsoundError if the segment is corrupt; OSError.
     """
     position, offset = SCHEMA_BYTES, segment.base_offset
     source = vfs.open(segment.path, read_only=True)
@@ -60,10 +60,10 @@ def merged_batches(
 def flagged_batches(
     vfs: Vfs, segment: Segment, view: LogView, flags: int
 ) -> Generator[tuple[BatchHeader, bytes | None], None, None]:
-    """All batches, as they lie there; with what is in them, unpacked, where they have one of these flags. Of the others
-    no more than the header is read. `view` is of the log, and has the segment.
+    """Yield all batches as stored; the uncompressed content only of those with one of these flags. Of the others only
+    the header is read. `view`: a view of the log that has the segment.
 
-    UnsoundError where the segment is damaged; OSError.
+    UnsoundError if the segment is corrupt; OSError.
     """
     source = vfs.open(segment.path, read_only=True)
     try:
@@ -96,18 +96,18 @@ def _flagged(source: File, segment: Segment, flags: int) -> Iterator[tuple[Batch
 
 
 def _window(source: File, position: int, size_bytes: int) -> bytes:
-    """What one merged batch may be made of, from `position` on, if all are like the first one; that one at least."""
+    """Read enough bytes for one merged batch if all batches resemble the first one; at least that one."""
     rest = size_bytes - position
     try:
         first = read_header(source.read_at(position, PREFIX_BYTES))
-    except CorruptionError:  # whoever reads it says what is wrong
+    except CorruptionError:  # the verification reports the error
         return source.read_at(position, min(limits.CLEANING_WINDOW_BYTES, rest))
     wanted = min(first.size_bytes * -(-limits.MERGED_ROWS_MAX // first.count), limits.CLEANING_WINDOW_BYTES)
     return source.read_at(position, min(max(first.size_bytes, wanted), rest))
 
 
 def tell(segment: Segment, view: LogView) -> None:
-    """Have the log hear of the damage, as from any reader."""
+    """Report the corruption to the log by reading the segment as any reader does."""
     with contextlib.suppress(PenstockError, OSError):
         for _ in view.batches(max(segment.base_offset, view.log_start), segment.end_offset):
             pass

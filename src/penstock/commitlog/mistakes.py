@@ -1,4 +1,4 @@
-"""What is wrong in a file of a log: one place, as `penstock verify` shows it."""
+"""One error in a file of a log, as `penstock verify` shows it."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import NamedTuple
 
 from penstock.base.errors import CorruptionError
 
-# That bytes cannot be read; all else, as a want of descriptors or of permission, is this process's own affair.
+# Errors of the file itself. Others, such as a lack of descriptors or permissions, concern this process.
 _UNREADABLE = frozenset({errno.EIO, errno.ENXIO, errno.EISDIR, errno.ELOOP, errno.ENOTDIR})
 
 
 class Mistake(NamedTuple):
-    """What is wrong at one byte. Offsets as of `Damage`; None, None: no rows are lost with it."""
+    """An error at one byte. Lost offsets as in `Damage`; None, None: no rows are lost."""
 
     file: str
     position: int
@@ -23,12 +23,12 @@ class Mistake(NamedTuple):
 
 
 def mistake_of(error: CorruptionError, base_offset: int | None = None, end_offset: int | None = None) -> Mistake:
-    """The mistake that an error tells of."""
+    """Convert a CorruptionError."""
     return Mistake(error.file, error.position, base_offset, end_offset, str(error.expected), str(error.found))
 
 
 def unreadable(path: str, position: int, error: OSError, lost: tuple[int | None, int | None] = (None, None)) -> Mistake:
-    """The mistake that a file cannot be read from there on; OSError, the one that came, if that is no fault of it."""
+    """Return the error of a file that cannot be read from there on; re-raise `error` if the file is not at fault."""
     if error.errno not in _UNREADABLE:
         raise error
     return Mistake(path, position, *lost, "bytes", error.strerror or str(error))

@@ -1,9 +1,9 @@
-"""Scan one segment: for recovery, and for an index that is lost.
+"""Scans one segment, for recovery and for an index that is lost.
 
-Rules: nothing is changed here but an index file, which holds nothing that the segment does not. Below the flushed
-position a mistake is damage, and the scan goes on behind it; from there on it is a torn tail, and the scan ends.
-What was flushed and what the index vouches for is not read again: a start costs what was written since the last flush,
-and a flipped bit there is found by whoever reads it, as in a segment that was sealed long ago.
+Rules: only the index file is changed, and it never holds more than the segment. Below the flushed position an error is
+corruption, and the scan continues behind it; from there on it is a torn tail, and the scan ends. What was flushed and
+is covered by the index is not read again: a start costs what was written since the last flush, and a flipped bit there
+is found by a reader, as in a segment that was sealed long ago.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from penstock.vfs import Buffer, File, Vfs
 
 @dataclass(slots=True)
 class Torn:
-    """Where a segment stops making sense beyond what was flushed. `whole` is a verified batch from there on, if any."""
+    """End of the valid part of a segment beyond the flushed position. `whole`: a valid batch behind it, if any."""
 
     position: int
     reason: str
@@ -37,11 +37,11 @@ class Torn:
 
 @dataclass(slots=True)
 class Scan:
-    """What the batches of one segment are. `entries` are those behind the `head`, if the index vouches for one."""
+    """Batches of one segment. `entries`: those behind the `head`, if the index covers one."""
 
     head: Head | None = None
     entries: bytearray = field(default_factory=bytearray)
-    epochs: list[LineageEntry] = field(default_factory=list)  # behind the head, as their first batches say
+    epochs: list[LineageEntry] = field(default_factory=list)  # behind the head, with their first batches
     begin_offset: int = 0  # of the first batch behind the head
     head_epoch: int = 0  # of the last batch of the head
     end_position: int = SCHEMA_BYTES
@@ -52,21 +52,21 @@ class Scan:
     torn: Torn | None = None
 
     def told(self) -> tuple[Told, ...]:
-        """What its batches say of the lineage, if there are any."""
+        """Return what the batches say about the lineage; empty if there are none."""
         if not (self.epochs or self.head_epoch):
             return ()
         return (Told(self.begin_offset, self.end_offset, self.head_epoch, tuple(self.epochs)),)
 
     def all_entries(self) -> PackedEntries | ResumedEntries:
-        """Those of the head, too."""
+        """Return all entries, including those of the head."""
         entries = PackedEntries(bytes(self.entries))
         return entries if self.head is None else ResumedEntries(self.head, entries)
 
 
 def vouched_head(vfs: Vfs, file: File, *, base_offset: int, flushed_position: int) -> tuple[Head, int] | None:
-    """What the index says of the batches of a segment below `flushed_position`, and the leader epoch of the last one.
+    """Return the batches below `flushed_position` that the index covers, and the leader epoch of the last one.
 
-    None if the last batch that it names is not there as it says: then it may be another segment's.
+    None if the last batch does not match its entry: then the index may belong to another segment.
     """
     try:
         index_file = vfs.open(files.index_path(file.path), read_only=True)
@@ -103,10 +103,10 @@ def scan_segment(
     vouched: tuple[Head, int] | None = None,
     by_marks: bool = True,
 ) -> Scan:
-    """Verify every batch of a segment behind those that are `vouched` for; `by_marks` as of `find_behind`.
+    """Verify every batch of a segment behind the `vouched` ones; `by_marks` as in `find_behind`.
 
-    `end_offset`: where it must end at the latest, None if not known. `flushed_position` None: not known; a mistake is
-    then damage if something verified lies behind it.
+    `end_offset`: upper bound of the segment's end; None if unknown. `flushed_position` None: unknown; then an error is
+    corruption if a valid batch lies behind it.
     """
     scan = Scan(end_offset=base_offset)
     position = SCHEMA_BYTES
@@ -128,7 +128,7 @@ def scan_segment(
         if walk.mistake is None:
             return scan
         if flushed_position is None or walk.position >= flushed_position:
-            # Whatever verifies counts here, also a batch that does not fit on.
+            # Any valid batch counts here, even if its offsets do not fit.
             whole = find_behind(file, Beyond(walk.position - 1, size_bytes, 0, None))
             if whole is None or flushed_position is not None:
                 scan.torn = Torn(walk.position, str(walk.mistake), whole)
@@ -143,7 +143,7 @@ def scan_segment(
 
 
 def _hints(vfs: Vfs, path: str, position: int) -> Iterator[int]:
-    """Positions behind `position` that the index file names, as far as it can be trusted."""
+    """Yield the positions behind `position` in the index file, as far as it is valid."""
     try:
         file = vfs.open(files.index_path(path), read_only=True)
     except OSError:
@@ -161,9 +161,10 @@ def _hints(vfs: Vfs, path: str, position: int) -> Iterator[int]:
 def rebuild_index(
     vfs: Vfs, file: File, segment: Segment, *, may_write: Callable[[], bool]
 ) -> tuple[PackedEntries, tuple[Damage, ...]]:
-    """The entries of a sealed segment, from the segment itself; if all is sound, its index file gets them, too.
+    """Rebuild the entries of a sealed segment; if it has no corruption, write its index file, too.
 
-    `may_write`: whether the segment is still the one that was read; asked in this thread, while others may cut the log.
+    `may_write`: True while the segment is still the one that was read; called in this thread, while others may
+    truncate.
     """
     entries, damage = rebuild_entries(
         vfs, file, base_offset=segment.base_offset, end_position=segment.size_bytes, end_offset=segment.end_offset
@@ -176,15 +177,15 @@ def rebuild_index(
 def rebuild_head(
     vfs: Vfs, file: File, base_offset: int, head: Head, *, may_write: Callable[[], bool]
 ) -> tuple[Damage, ...]:
-    """Give a head the entries that the segment itself says; if all is sound, the index file gets them, too.
+    """Rebuild the entries of a head from the segment; if it has no corruption, write the index file, too.
 
-    `may_write` as of `rebuild_index`.
+    `may_write` as in `rebuild_index`.
     """
     entries, damage = rebuild_entries(
         vfs, file, base_offset=base_offset, end_position=head.end_position, end_offset=head.end_offset
     )
     if not damage:
-        write_while(may_write, vfs, file.path, entries, are_last=False)  # a flush may write those behind them meanwhile
+        write_while(may_write, vfs, file.path, entries, are_last=False)  # a flush may write the later ones meanwhile
     head.entries = entries
     return damage
 
@@ -192,10 +193,10 @@ def rebuild_head(
 def write_while(
     may_write: Callable[[], bool], vfs: Vfs, segment_path: str, entries: PackedEntries, *, are_last: bool = True
 ) -> None:
-    """Have the index file hold the entries, if it can be had, and if they are still those of the segment.
+    """Write the entries to the index file, ignoring write errors, if they are still those of the segment.
 
-    A cut does not wait for readers, and may come at any step of one: it is looked for before and after, and what was
-    written behind it goes again. If that was the index of what is left, somebody builds it anew.
+    A truncation does not wait for readers and may happen at any moment: it is checked for before and after, and an
+    index written after it is removed. If that was the index of the rest of the segment, a reader rebuilds it.
     """
     if not may_write():
         return
@@ -209,7 +210,7 @@ def write_while(
 def rebuild_entries(
     vfs: Vfs, file: File, *, base_offset: int, end_position: int, end_offset: int
 ) -> tuple[PackedEntries, tuple[Damage, ...]]:
-    """The entries of a segment up to a place where a flushed batch ends, from the segment itself."""
+    """Rebuild the entries of a segment up to a position where a flushed batch ends."""
     scan = scan_segment(
         vfs,
         file,
@@ -223,20 +224,20 @@ def rebuild_entries(
 
 
 class RebuiltIndexes:
-    """Indexes of one log that were lost, for all its views: kept in memory, because they may not get onto the disk.
+    """Rebuilt indexes of one log, shared by its views and kept in memory, as writing them to disk may fail.
 
-    For any thread without a lock: what is kept is a value that is replaced as a whole. Of two threads that do so at
-    once one is forgotten, which costs another rebuild and nothing else.
+    Thread-safe without a lock: the state is one value that is replaced as a whole. If two threads replace it at once,
+    one index is forgotten, which only costs another rebuild.
     """
 
     __slots__ = ("_bytes_max", "_kept")
 
     def __init__(self, bytes_max: int = limits.REBUILT_INDEX_BYTES_MAX) -> None:
         self._bytes_max = bytes_max
-        self._kept: tuple[tuple[str, PackedEntries], ...] = ()  # by path of the segment, what was rebuilt last first
+        self._kept: tuple[tuple[str, PackedEntries], ...] = ()  # by path of the segment, the latest first
 
     def entries(self, segment_path: str, rebuild: Callable[[], PackedEntries]) -> PackedEntries:
-        """Those of one segment; what `rebuild` gives is kept while there is room. Raises what it raises."""
+        """Return a segment's entries; keep the result of `rebuild` while there is room. Raises its errors."""
         for path, kept in self._kept:
             if path == segment_path:
                 return kept
@@ -254,7 +255,7 @@ class RebuiltIndexes:
 
 
 def complete_damage(scan: Scan, path: str, end_offset: int) -> None:
-    """Give damage of unknown extent its end, and report offsets that are missing before `end_offset`."""
+    """Set the end of corruption of unknown extent, and report offsets missing before `end_offset`."""
     if scan.damage and scan.damage[-1].end_offset is None:
         last = scan.damage[-1]
         scan.damage[-1] = Damage(path, last.position, last.base_offset, end_offset, last.reason)
@@ -264,9 +265,9 @@ def complete_damage(scan: Scan, path: str, end_offset: int) -> None:
 
 
 def write_index(vfs: Vfs, segment_path: str, entries: Buffer, first_entry: int = 0, *, are_last: bool = True) -> None:
-    """Make the index file hold `entries` from number `first_entry` on, and none behind if they `are_last`; or OSError.
+    """Write `entries` to the index file from number `first_entry` on; truncate it behind them if `are_last`. OSError.
 
-    It is touched only where it does not. Not synced.
+    The file is changed only where it differs. It is not synced.
     """
     file = vfs.open(files.index_path(segment_path), create=True, make_folders=False)
     try:
@@ -281,7 +282,7 @@ def write_index(vfs: Vfs, segment_path: str, entries: Buffer, first_entry: int =
 
 
 def write_again(vfs: Vfs, path: str, flushed_position: int, size_bytes: int) -> None:
-    """Make durable what was not known to be: a sync of pages that an earlier one gave up on would prove nothing."""
+    """Rewrite and sync what may be unsynced: after a failed sync, another sync without a write proves nothing."""
     position = min(flushed_position, size_bytes)
     if position >= size_bytes:
         return

@@ -1,31 +1,30 @@
-"""Recovery: what a log finds in its folder at start, and what it makes of it.
+"""Recovery: reads a log's folder at start and restores a consistent log.
 
-Rules: nothing is deleted because it could not be understood. What was flushed is never cut; if it cannot be read, that
-is damage: it is reported, the log is read-only, and everything else can be read. What was not flushed may be torn: it
-is cut there, and if something whole lies behind the cut, the cut bytes are kept in a side file. What is kept beyond
-flushed_end is written once more and synced, because an earlier sync may have failed and left it in the page cache only.
-Below flushed_end nothing is read that the index vouches for (see `rebuild`); damage there is found by readers.
+Rules: nothing is deleted because it could not be understood. Flushed data is never truncated; if it cannot be read,
+that is corruption: it is reported, the log becomes read-only, and all else stays readable. Unflushed data may be torn:
+it is cut off there, and if a valid batch lies behind the cut, the cut bytes are kept in a side file. What stays beyond
+flushed_end is rewritten and synced, because an earlier sync may have failed and left it in the page cache only. Below
+flushed_end, batches covered by the index are not read (see `rebuild`); readers find corruption there.
 
 | found                                     | flushed         | beyond           | no checkpoint             |
 |-------------------------------------------|-----------------|------------------|---------------------------|
-| broken bytes, nothing whole behind        | damage          | cut              | cut, bytes kept           |
-| broken bytes, something whole behind      | damage          | cut, bytes kept  | damage                    |
-| schema message short or broken            | damage (0 rows) | cut at byte 0    | last: cut; others: damage |
-| segment of another stream or newer format | damage          | damage           | damage                    |
-| segment that cannot be opened or read     | damage          | damage           | damage                    |
-| offsets missing between two segments      | damage          | later ones aside | damage                    |
-| log_start beyond what was flushed or found| damage (0 rows) in the checkpoint; all segments count     |
-| no segment at all                         | damage          | damage           | new log, unless it must be|
-| any, of a log that must be                |                 |                  | damage (0 rows), no cut   |
-| index missing, short, broken              | rebuilt         | rebuilt          | rebuilt                   |
+| invalid bytes, no valid batch behind      | corruption      | cut              | cut, bytes kept           |
+| invalid bytes, a valid batch behind       | corruption      | cut, bytes kept  | corruption                |
+| schema message short or invalid           | corrupt (0 rows)| cut at byte 0    | last: cut; others: corrupt|
+| segment of another stream or newer format | corruption      | corruption       | corruption                |
+| segment that cannot be opened or read     | corruption      | corruption       | corruption                |
+| offsets missing between two segments      | corruption      | later ones aside | corruption                |
+| log_start beyond what was flushed or found| checkpoint corrupt (0 rows); all segments count           |
+| no segment at all                         | corruption      | corruption       | new log unless `must_exist`|
+| anything, with `must_exist`               |                 |                  | corrupt (0 rows), no cut  |
+| index missing, short, corrupt             | rebuilt         | rebuilt          | rebuilt                   |
 
-Of a segment that was written anew, by the cleaner or while it was mended, the newest one counts. The older one goes,
-and so does what was not finished, where the log is sound: so a newer one that has an older one beside it is read as a
-whole.
+Of a segment rewritten by the cleaner or a repair, the newest generation counts. Older generations and unfinished
+rewrites are removed if the log has no corruption; so a segment with an older generation beside it is read completely.
 
-"Cut" keeps the bytes in a side file unless it is clear that they are a write of our own that was not finished (see
-`remains`). No segment is removed here: a `Removal` takes those below log_start, as if retention had just moved it.
-"Something whole" is a batch that verifies; "aside" is a rename to `<segment>.cut-0`.
+"Cut" keeps the bytes in a side file unless they are clearly an unfinished write of our own (see `remains`). Segments
+below log_start are not removed here: a `Removal` takes them, as if retention had just moved log_start. "Aside" is a
+rename to `<segment>.cut-0`.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ _ALL = 2**63
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Bytes that were never flushed and that recovery took out of the log. `kept_as` is their side file, if any."""
+    """Unflushed bytes that recovery removed from the log. `kept_as`: their side file, if any."""
 
     file: str
     position: int
@@ -66,53 +65,53 @@ class Cut:
 
 @dataclass(slots=True)
 class Recovered:
-    """The log as recovery leaves it. `active` None: there is damage, nothing may be written."""
+    """The recovered log. `active` None: there is corruption, and nothing may be written."""
 
     sealed: list[Segment] = field(default_factory=list)
     active: ActiveSegment | None = None
     log_start: int = 0
     log_end: int = 0
-    flushed_end: int = 0  # below log_end only where a damaged log's tail could not be synced
+    flushed_end: int = 0  # below log_end only if the tail of a corrupt log could not be synced
     last_timestamp_us: int = 0
     leader_epoch: int = 0
     checkpoint: Checkpoint | None = None
-    slot: int = 1  # in which that stands
-    is_alone: bool = False  # there is no other whole slot
+    slot: int = 1  # the checkpoint's slot
+    is_alone: bool = False  # no other slot is valid
     damage: list[Damage] = field(default_factory=list)
     cuts: list[Cut] = field(default_factory=list)
     notices: list[str] = field(default_factory=list)
-    told: list[Told] = field(default_factory=list)  # of the lineage, by the batches that were read
+    told: list[Told] = field(default_factory=list)  # leader epochs according to the batches that were read
     retired: tuple[str, ...] = ()  # segments below log_start (perhaps only their indexes), to be removed
-    has_unused: bool = False  # what belongs to no slot of the checkpoint is not as it should be
-    is_slot_lost: bool = False  # of the checkpoint; it may have been the newest
+    has_unused: bool = False  # bytes outside the checkpoint's slots are not zero
+    is_slot_lost: bool = False  # a checkpoint slot is invalid; it may have been the newest
 
     def left_as(self, checkpoint: Checkpoint) -> bool:
-        """Whether the file of the checkpoint says just this, with both of its slots."""
+        """True if the checkpoint file has exactly these values, and both of its slots are valid."""
         found = self.checkpoint
         return found is not None and not self.is_slot_lost and found._replace(sequence=0) == checkpoint
 
 
 class Recovery:
-    """One run over the folder of one log."""
+    """One recovery of the folder of one log."""
 
     def __init__(self, vfs: Vfs, directory: str, stream_id: int, partition: int, *, must_exist: bool) -> None:
         self._vfs = vfs
         self._directory = directory
         self._ids = (stream_id, partition)
         self._generations: dict[int, int] = {}
-        self._doubled: set[int] = set()  # segments of which there is an older one, too
+        self._doubled: set[int] = set()  # base offsets of segments with an older generation beside them
         self._must_exist = must_exist
         self._out = Recovered()
 
     def run(self) -> Recovered:
-        """Look, decide, mend. OSError if the disk does not let it; LogMissingError."""
+        """Read, decide, repair. OSError if the disk fails; LogMissingError."""
         out = self._out
         names = self._vfs.list(self._directory)
         strange = [name for name in names if not (files.is_known(name) or is_nfs_leftover(name))]
         out.notices += [f"{self._directory}/{name}: not a file of a log" for name in strange]
         out.checkpoint = point = self._read_checkpoint()
         generations = sorted(parsed for name in names if (parsed := files.parsed(name)) is not None)
-        self._generations = dict(generations)  # the last one of each counts
+        self._generations = dict(generations)  # the highest one counts
         self._doubled = {base for base, generation in generations if generation != self._generations[base]}
         bases = sorted(self._generations)
         flushed_end = 0 if point is None else point.flushed_end
@@ -124,7 +123,7 @@ class Recovery:
         found = self._look_at_all(bases)
         if point is None and self._must_exist:
             path = f"{self._directory}/{files.CHECKPOINT}"
-            reason = "the log was made, and no checkpoint can be read: whether its end was cut off is not known"
+            reason = "the log exists, but no checkpoint can be read: whether its end was cut off is not known"
             out.damage.append(Damage(path, 0, bases[0], bases[0], reason))
         kept, cut_at = self._decide(found, flushed_end)
         newest = 0
@@ -135,9 +134,9 @@ class Recovery:
                 out.told += scan.told()
                 out.leader_epoch = max(out.leader_epoch, scan.leader_epoch)
                 one.last_timestamp_us = scan.last_timestamp_us
-            # A segment in which nothing can be read keeps the order of time: halving passes over it.
+            # Keep timestamps ordered across unreadable segments: binary search relies on it.
             newest = one.last_timestamp_us = max(newest, one.last_timestamp_us)
-        # What the checkpoint says may be of messages that were lost. A leader has other times then.
+        # The checkpoint's timestamp may belong to lost messages; the leader has other times then.
         out.last_timestamp_us = newest or out.last_timestamp_us
         out.log_end = out.flushed_end = end_of(kept[-1], flushed_end)
         if out.damage:
@@ -171,7 +170,7 @@ class Recovery:
             path = files.segment_path(self._directory, wanted)
             reason = f"the log begins at offset {first_base}, not at {wanted}"
             if out.is_slot_lost:
-                out.notices.append(f"{path}: {reason}; the other slot of the checkpoint may have said so")
+                out.notices.append(f"{path}: {reason}; the corrupt checkpoint slot may have recorded that")
             else:
                 out.damage.append(Damage(path, 0, wanted, first_base, reason))
 
@@ -179,7 +178,7 @@ class Recovery:
         out = self._out
         if point is None:
             if self._must_exist:
-                raise LogMissingError(f"{self._directory}: the log that was made here is gone, no segment is there")
+                raise LogMissingError(f"{self._directory}: a log was created here earlier, but it has no segment files")
             out.active = create(self._vfs, self._directory, 0, *self._ids, make_folders=True)
             out.active.opened(self._vfs).sync()
             self._vfs.sync_dir(self._directory)
@@ -191,15 +190,15 @@ class Recovery:
             Segment(path, out.log_start, out.log_end, 0, out.last_timestamp_us, PackedEntries(b""), tuple(out.damage))
         )
 
-    # Looking: nothing is changed.
+    # Scanning: changes nothing.
 
     def _look_at_all(self, bases: list[int]) -> list[Found]:
-        """What is in the segments from log_start on; in all of them, if what the checkpoint says cannot be true."""
+        """Scan the segments from log_start on; all segments if the checkpoint is implausible."""
         point = self._out.checkpoint
         nexts: list[int | None] = [*bases[1:], None]
         first = 0
         if point is not None:
-            # Retention leaves whole segments behind when it is interrupted; they are no part of the log.
+            # An interrupted retention leaves whole segments below log_start; they are no part of the log.
             first = max(0, bisect_right(bases, point.log_start) - 1)
         found = [self._look(base, following) for base, following in zip(bases[first:], nexts[first:], strict=True)]
         if point is not None and (reason := start_mistake(point, found)) is not None:
@@ -225,7 +224,7 @@ class Recovery:
         except OSError as error:
             if is_shortage(error):
                 raise
-            # Whatever is wrong with it, the other segments can be read.
+            # Other segments remain readable.
             found.foreign = f"it cannot be read: {error.strerror or error}"
             found.scan = None
         return found
@@ -243,7 +242,7 @@ class Recovery:
             file.close()
 
     def _open_to_look(self, found: Found) -> File:
-        """The last segment is going to be written: whether it can be shows here, not at the first message."""
+        """Open the last segment for writing, so that an error shows now and not at the first message."""
         if found.next_base is None:
             try:
                 return self._vfs.open(found.path)
@@ -307,10 +306,10 @@ class Recovery:
                 0, Damage(found.path, position, found.base_offset, found.base_offset, str(schema_mistake))
             )
 
-    # Deciding: nothing is changed, but for what the scans say.
+    # Deciding: changes only the scan results.
 
     def _decide(self, found: list[Found], flushed_end: int) -> tuple[list[Found], int | None]:
-        """The segments that make the log, and the number of the one to cut (None: none is)."""
+        """Return the segments that form the log, and the number of the one to cut (None: none)."""
         kept: list[Found] = []
         for number, one in enumerate(found):
             if kept and (end := end_of(kept[-1], flushed_end)) > one.base_offset:
@@ -350,12 +349,12 @@ class Recovery:
             return False
         return self._out.checkpoint is not None or not any(each.has_batches() for each in later)
 
-    # Mending.
+    # Repairing.
 
     def _remove_superseded(self, names: Sequence[str]) -> None:
-        """What was written anew and not finished, and what something else has taken the place of, and was not removed.
+        """Remove unfinished rewrites and superseded generations.
 
-        Before anything is cut: else an old segment would come back once the new one is gone.
+        It runs before any cut; otherwise an old generation would come back once the new one is gone.
         """
         gone = [name for name in names if files.is_unfinished(name)]
         for name in names:
@@ -365,15 +364,13 @@ class Recovery:
                 if found.generation != newest:
                     gone += [name, files.index_path(name)]
         if gone:
-            self._vfs.sync_dir(
-                self._directory
-            )  # the new name may not be on the disk yet: who was killed had not come to it
+            self._vfs.sync_dir(self._directory)  # a crash may have kept the new name off the disk
             for name in gone:
                 self._vfs.remove(f"{self._directory}/{name}")
             self._vfs.sync_dir(self._directory)
 
     def _retire(self, names: Sequence[str], first_base: int) -> None:
-        """Give what lies below the log to whoever removes segments: after log_start is durable, and not before.
+        """Queue what lies below the log for removal after log_start is durable, not before.
 
         A flush may also have written an index for a segment that retention removed at the same moment.
         """
@@ -381,7 +378,7 @@ class Recovery:
         if point is None or first_base > point.log_start:
             return
         below: dict[int, None] = {}
-        for name in names:  # sorted, so that those of the lowest offsets come first
+        for name in names:  # sorted: the lowest offsets come first
             if (base := files.owner_of(name)) is not None:
                 if base >= first_base:
                     break
@@ -400,14 +397,14 @@ class Recovery:
             )
 
     def _sync_tail(self, kept: list[Found], flushed_end: int) -> None:
-        """Readers are shown what is flushed, of a damaged log too: a power loss must not take it back."""
+        """Sync the tail of a corrupt log: readers see it, and a power loss must not take it back."""
         out = self._out
         try:
             for one in kept:
                 if one.scan is not None and one.foreign is None:
                     rebuild.write_again(self._vfs, one.path, one.flushed_position or 0, one.size_bytes)
             if out.checkpoint is not None:
-                # Else an older one could take its place, beyond which damage looks like a torn tail and is cut.
+                # Otherwise an older checkpoint could count, beyond which corruption looks like a torn tail and is cut.
                 sequence = out.checkpoint.sequence
                 point = CheckpointFile(self._vfs, self._directory, sequence, out.slot, is_alone=out.is_alone)
                 point.write_again(out.checkpoint)
@@ -415,11 +412,11 @@ class Recovery:
             self._vfs.sync_dir(self._directory)
         except OSError as error:
             out.flushed_end = min(max(flushed_end, out.log_start), out.log_end)
-            text = f"{self._directory}: what was not flushed before cannot be synced, and is not shown: {error}"
+            text = f"{self._directory}: unflushed data cannot be synced, so readers do not get it: {error}"
             out.notices.append(text)
 
     def _cut(self, found: list[Found], number: int) -> None:
-        """Take what does not belong to the log out of it: later segments first, so that a crash leaves no gap."""
+        """Remove what does not belong to the log, later segments first, so that a crash leaves no gap."""
         one, later = found[number], found[number + 1 :]
         scan = one.scan
         assert scan is not None
@@ -471,7 +468,7 @@ class Recovery:
         if torn.position == 0:
             return remains.is_unfinished_segment(file, one.size_bytes, self._ids)
         if self._out.checkpoint is None:
-            # It may have been flushed.
+            # The tail may have been flushed.
             return remains.is_zeros(file, torn.position, one.size_bytes)
         assert one.scan is not None
         return remains.is_unfinished_append(file, torn.position, one.size_bytes, one.scan.end_offset)
@@ -494,14 +491,14 @@ class Recovery:
             self._vfs.sync_dir(self._directory)
 
     def _settle(self, one: Found, scan: Scan) -> bool:
-        """Make durable what was not known to be, and the index fit, if the disk takes it."""
+        """Make the segment durable and, if the disk allows it, its index valid; return True if it is."""
         rebuild.write_again(self._vfs, one.path, one.flushed_position or 0, one.size_bytes)
         if scan.head is None and not scan.entries:
             return True  # an empty segment
         try:
             rebuild.write_index(self._vfs, one.path, scan.entries, 0 if scan.head is None else scan.head.count)
         except OSError:
-            # An index that does not fit must not stay; without one it is rebuilt when somebody asks.
+            # A wrong index must not stay; without one, a reader rebuilds it.
             with contextlib.suppress(OSError):
                 self._vfs.remove(files.index_path(one.path))
             return False

@@ -1,13 +1,13 @@
-"""Which of the bytes that recovery takes out of a log may go, and which are kept in a side file.
+"""Decides which of the bytes that recovery cuts off may be deleted, and which are kept in a side file.
 
-Rules: only what is understood goes. Everything else is somebody's, until a person says otherwise.
+Rules: only bytes whose origin is understood are deleted. Everything else is kept until a person decides.
 
-| bytes                                                                        | may go                       |
+| bytes                                                                        | may be deleted               |
 |------------------------------------------------------------------------------|------------------------------|
 | none, or zeros                                                               | yes                          |
-| a schema message of this log, in part, then zeros                            | yes: a crash while it rolled |
-| batches that were to come next, the last one in part, their headers sound    | unless they may be flushed   |
-| a whole, verified batch, wherever it lies; anything else                     | no                           |
+| part of a schema message of this log, then zeros                             | yes: a crash during a roll   |
+| the next batches, the last one incomplete, with valid headers                | unless they may be flushed   |
+| a complete, valid batch anywhere; anything else                              | no                           |
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _MARK = layout.TEMPLATE[: layout.BODY_LENGTH_POSITION]
 
 
 def is_zeros(file: File, position: int, end_position: int) -> bool:
-    """Whether nothing but zeros lies between the two."""
+    """True if all bytes between the two positions are zero."""
     while position < end_position:
         data = file.read_at(position, min(limits.SCAN_READ_BYTES, end_position - position))
         if any(data):
@@ -35,13 +35,13 @@ def is_zeros(file: File, position: int, end_position: int) -> bool:
 
 
 def is_unfinished_segment(file: File, end_position: int, ids: tuple[int, int]) -> bool:
-    """Whether the file holds no more than what a crash leaves of the making of a segment of this log."""
+    """True if the file holds no more than a crash during the creation of a segment leaves."""
     head = file.read_at(0, min(SCHEMA_BYTES, end_position))
     return schema_message(*ids).startswith(head.rstrip(b"\0")) and is_zeros(file, SCHEMA_BYTES, end_position)
 
 
 def is_unfinished_append(file: File, position: int, end_position: int, offset: int) -> bool:
-    """Whether from `position` on there is no more than what a crash leaves of appends from `offset` on."""
+    """True if from `position` on there is no more than a crash during appends from `offset` on leaves."""
     while position < end_position and not is_zeros(file, position, end_position):
         prefix = file.read_at(position, min(codec.PREFIX_BYTES, end_position - position))
         if len(prefix) < codec.PREFIX_BYTES:
@@ -58,9 +58,9 @@ def is_unfinished_append(file: File, position: int, end_position: int, offset: i
 
 
 def copy_aside(vfs: Vfs, source: File, position: int, end_position: int) -> str:
-    """Copy these bytes to a side file, and sync it; its path. Its name is for the caller to sync. OSError.
+    """Copy these bytes to a side file, sync it and return its path. The caller must sync its name. OSError.
 
-    A copy that an earlier try has made, or begun, is that file: there is one, however often this is repeated.
+    A complete or partial copy of an earlier try is reused, so repetition creates no second one.
     """
     side_path = _begun_copy(vfs, source, position, end_position) or files.side_path(vfs, source.path, position)
     target = vfs.open(side_path, create=True, make_folders=False)
@@ -80,12 +80,12 @@ def copy_aside(vfs: Vfs, source: File, position: int, end_position: int) -> str:
 
 
 def _begun_copy(vfs: Vfs, source: File, position: int, end_position: int) -> str | None:
-    """A side file that holds these bytes, or the first of them and nothing else."""
+    """Return the path of a side file that holds a prefix of these bytes, and nothing else; None if there is none."""
     for path in files.side_files(vfs, source.path, position):
         try:
             file = vfs.open(path, read_only=True)
         except OSError:
-            continue  # another one, then
+            continue  # try another one
         try:
             size_bytes = file.size()
             if size_bytes <= end_position - position and _is_same(file, source, position, size_bytes):

@@ -1,8 +1,8 @@
-"""The entries of a segment that goes on: of its first batches in the index file, of the later ones in memory.
+"""Entries of a resumed segment: those of its first batches in the index file, those of later ones in memory.
 
-Rules: a start, and a log at rest, keep nothing in memory of the batches that the index file names; only what is written
-afterwards is. Who asks about those opens no file. An index file that cannot be trusted any more is replaced, in memory,
-by what the segment itself says: `Head.entries`.
+Rules: after a start, and for an idle log, batches in the index file take no memory; only later ones do. Lookups in
+those open no file. If the index file turns out to be corrupt, entries rebuilt from the segment replace it in memory:
+`Head.entries`.
 
     batches   0 1 2 3 4 5 6 7 8 | 9 10 11
               head: index file  | tail: memory
@@ -19,9 +19,9 @@ from penstock.vfs import File, Vfs
 
 
 class Head:
-    """The first `count` batches of a segment: one at least. A value, but for `entries`.
+    """The first `count` batches of a segment, at least one. Immutable except for `entries`.
 
-    `entries`: what the segment itself says, once the index file has failed; None before.
+    `entries`: rebuilt from the segment after the index file has failed; None before.
     """
 
     __slots__ = ("count", "end_offset", "end_position", "entries", "first_timestamp_us", "last_timestamp_us")
@@ -47,12 +47,12 @@ class ResumedEntries:
         self._tail = tail
 
     def in_memory(self, offset: int) -> bool:
-        """Whether what is asked about the batches from `offset` on needs no file."""
+        """True if lookups from `offset` on need no file."""
         return offset >= self.head.end_offset or self.head.entries is not None
 
     @contextmanager
     def opened(self, vfs: Vfs, segment_path: str) -> Iterator[Entries]:
-        """All entries as one; the index file is opened when it is needed, and closed at the end."""
+        """Yield all entries as one sequence; the index file is opened on first use and closed at the end."""
         if (rebuilt := self.head.entries) is not None:
             yield _Joined(rebuilt, self.head.end_offset, self._tail)
             return
@@ -64,7 +64,7 @@ class ResumedEntries:
 
 
 class _IndexFile:
-    """The entries of a head, from a file that is opened when somebody asks."""
+    """Entries of a head, from an index file that is opened on first use."""
 
     __slots__ = ("_entries", "_file", "_head", "_path", "_vfs", "count")
 
@@ -86,21 +86,18 @@ class _IndexFile:
         return self._entries
 
     def extent(self, number: int) -> Extent:
-        """Batch `number`."""
         return self._opened().extent(number)
 
     def last_at_or_below(self, offset: int) -> int:
-        """Number of the last batch with base_offset <= offset, or -1."""
         return self._opened().last_at_or_below(offset)
 
     def close(self) -> None:
-        """Give the file back."""
         if self._file is not None:
             self._file.close()
 
 
 class _Joined:
-    """Two runs of entries as one: the second begins at `offset`."""
+    """Two sequences of entries as one; the second begins at `offset`."""
 
     __slots__ = ("_first", "_offset", "_second", "count")
 
@@ -111,12 +108,10 @@ class _Joined:
         self.count = first.count + second.count
 
     def extent(self, number: int) -> Extent:
-        """Batch `number`."""
         later = number - self._first.count
         return self._first.extent(number) if later < 0 else self._second.extent(later)
 
     def last_at_or_below(self, offset: int) -> int:
-        """Number of the last batch with base_offset <= offset, or -1."""
         if offset < self._offset:
             return self._first.last_at_or_below(offset)
         return self._first.count + self._second.last_at_or_below(offset)

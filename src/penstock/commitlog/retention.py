@@ -1,18 +1,18 @@
-"""Retention: from which offset on a log is kept.
+"""Retention: computes the log start offset (`log_start`) from the stream's limits.
 
-Rules: exact, to the message for age and count and to the batch for bytes; whole segments below it are removed, the
-rest of the space follows when its segment does. Only what is on the disk is given up, so that log_start survives a
-crash. The newest batch is kept whatever `max_bytes` says, because a limit below the size of one message would keep
-nothing. Where the log is to begin is looked up in a disk thread, because it may need an index that is on the disk or,
-where that is lost, the whole segment; the log's own task only acts on the answer.
+Rules: exact to the message for age and count, and to the batch for bytes. Whole segments below log_start are removed;
+other space is freed with its segment. Only flushed messages are removed, so that log_start survives a crash. The newest
+batch stays whatever `max_bytes` says, because a limit below the size of one message would keep nothing. The new start
+is computed in a disk thread, because it may need an index on disk or, if that is lost, the whole segment; the log's own
+task only acts on the result.
 
     tick → Retention.run (disk thread) → retained → Removal.run (disk thread)
 
 | limit          | keeps                                                                     |
 |----------------|---------------------------------------------------------------------------|
-| `max_age_us`   | messages whose timestamp is not more than this before now                 |
-| `max_messages` | the newest so many, counted in offsets                                    |
-| `max_bytes`    | the newest batches whose bytes together are at most this many             |
+| `max_age_us`   | messages whose timestamp is at most this much before now                  |
+| `max_messages` | the newest messages, counted in offsets                                   |
+| `max_bytes`    | the newest batches whose total size is at most this                       |
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _EXPIRING_AGE_US = limits.EXPIRING_SEGMENT_AGE_MS * 1_000
 
 @dataclass(frozen=True, slots=True)
 class LogConfig:
-    """What a log needs of its stream's config. None: without limit."""
+    """The part of a stream's config that its logs need. None: no limit."""
 
     segment_bytes: int
     segment_age_us: int | None = None
@@ -47,7 +47,6 @@ class LogConfig:
 
     @classmethod
     def of(cls, config: StreamConfig) -> LogConfig:
-        """The part of a stream's config that its logs need."""
         return cls(
             segment_bytes=config.segment_bytes,
             segment_age_us=None if config.segment_age_ms is None else config.segment_age_ms * 1000,
@@ -55,7 +54,7 @@ class LogConfig:
             max_messages=config.max_messages,
             max_bytes=config.max_bytes,
             compact=config.compact,
-            # The ids of messages are kept as a function of the log: those that are asked for stay.
+            # Message ids are rebuilt from the log after a restart: messages within the deduplication window stay.
             compaction_lag_us=max(config.compaction_lag_ms, config.dedup_window_ms or 0) * 1000,
             tombstone_retention_us=config.tombstone_retention_ms * 1000,
             compression=config.compression,
@@ -66,33 +65,33 @@ class LogConfig:
 
     @property
     def roll_age_us(self) -> int | None:
-        """How old a segment becomes before the next one begins."""
+        """Maximum age of the active segment before it rolls."""
         if not (self.expires or self.rolls_up):
             return self.segment_age_us
         return min(_EXPIRING_AGE_US, self.segment_age_us or _EXPIRING_AGE_US)
 
     @property
     def passes_lag_us(self) -> int:
-        """How old messages are before a pass judges them."""
+        """Minimum age of messages before a compaction pass considers them."""
         return self.compaction_lag_us if self.compact else self.dedup_window_us
 
     @property
     def merged_bytes_max(self) -> int:
-        """Bytes of one batch that the cleaner makes; `max_bytes` is exact to the batch, and is to stay nearly exact."""
+        """Maximum size of a merged batch. `max_bytes` is exact to the batch, so batches must stay small beside it."""
         if self.max_bytes is None:
             return limits.MERGED_BYTES_MAX
         return min(limits.MERGED_BYTES_MAX, self.max_bytes // limits.MERGED_SHARE)
 
     def following(self) -> LogConfig:
-        """The same for a follower: only the leader decides from where on a log is kept; see `Log.follow_start`."""
+        """Return the config for a follower: retention limits are the leader's business; see `Log.follow_start`."""
         return replace(self, max_age_us=None, max_messages=None, max_bytes=None)
 
     def untouched(self) -> LogConfig:
-        """The same for a log of which nothing goes."""
+        """Return the config for a log from which nothing is removed."""
         return replace(self.following(), compact=False, expires=False, rolls_up=False)
 
     def is_exceeded(self, *, messages: int, size_bytes: int, oldest_us: int | None, now_us: int) -> bool:
-        """Whether a log of so many messages and bytes has too many of either, or too old ones (None: it has none)."""
+        """True if a log exceeds one of the limits. `oldest_us` None: it has no messages."""
         too_many = self.max_messages is not None and messages > self.max_messages
         too_large = self.max_bytes is not None and size_bytes > self.max_bytes
         too_old = self.max_age_us is not None and oldest_us is not None and oldest_us < now_us - self.max_age_us
@@ -100,21 +99,21 @@ class LogConfig:
 
 
 class Retention:
-    """Looks up where a log is to begin. Run it in a disk thread; then hand it to `Log.retained` in any case."""
+    """Computes the new log_start. Run it in a disk thread; then call `Log.retained` in any case."""
 
     __slots__ = ("_end", "_now_us", "_size_bytes", "_view", "config", "log_start", "oldest_us")
 
     def __init__(self, config: LogConfig, view: LogView, *, size_bytes: int, now_us: int, end: int) -> None:
         self.config = config
-        self.log_start: int | None = None  # None: not known
-        self.oldest_us: int | None = None  # no message from there on is older; None: not known, or there is none
+        self.log_start: int | None = None  # None: unknown
+        self.oldest_us: int | None = None  # lower bound of timestamps from log_start on; None: unknown, or no message
         self._view = view
         self._size_bytes = size_bytes
         self._now_us = now_us
         self._end = end
 
     def run(self) -> None:
-        """Look it up. Where the log cannot be read nothing is given up: damage is noted, the rest is tried again."""
+        """Compute the new log_start. If a read fails nothing is removed: corruption is reported, others retried."""
         try:
             log_start = log_start_by(
                 self.config, self._view, size_bytes=self._size_bytes, now_us=self._now_us, end=self._end
@@ -126,7 +125,7 @@ class Retention:
 
 
 def log_start_by(config: LogConfig, view: LogView, *, size_bytes: int, now_us: int, end: int) -> int:
-    """The log_start that `config` asks for, at most `end`; never below the present one."""
+    """Return the log_start that `config` requires, at most `end`, and never below the present one."""
     wanted = view.log_start
     if config.max_messages is not None:
         wanted = max(wanted, view.log_end - config.max_messages)

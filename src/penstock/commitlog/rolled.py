@@ -1,13 +1,12 @@
-"""Rollups of subjects: for a message with `Nats-Rollup: sub` the older ones of its subject go. This decides which.
+"""Rollups: a message with `Nats-Rollup: sub` removes the older messages of its subject. Decides which ones.
 
-Rules: a rollup counts once it is judged, so it is committed, and what comes before it goes in that pass. The rollup
-itself stays until another one comes, or a newer message of its key, where that counts. So that no power loss keeps what
-was to go without what it was to go for, such a pass writes segments in their order, each once the names of those before
-are durable.
+Rules: a rollup takes effect in the pass that covers it, so it is committed by then. It stays itself until the next
+rollup or, with compaction, a newer message of its key. So that no power loss keeps the older messages but loses the
+rollup's effect, such a pass writes segments in order, each after the names of the earlier ones are durable.
 
-Where of each key the last row stays, one that goes for a rollup must take those before it of its key along: they would
-count again, else. Where one of these must stay, to cover offsets, so does the last one. What must stay of a segment is
-known once all of it is judged, so segments are judged as a whole, some at a time.
+With compaction, a row removed by a rollup must take the earlier rows of its key along, as those would count as current
+again. If one of these must stay to cover offsets, the last row of the key stays, too. Forced rows are known only once
+the whole segment is decided, so segments are decided as a whole, several at a time.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class _Part(NamedTuple):
-    """Rows that a rollup may come behind, and where what is judged of them is noted."""
+    """Rows that a rollup may remove, and where their decisions are stored."""
 
     found: Found
     number: int
@@ -34,7 +33,7 @@ class _Part(NamedTuple):
 
 
 def rollups_of(data: Buffer, start: int) -> tuple[pa.BinaryArray, pa.Int64Array]:
-    """Subjects and offsets of the rollups of a plain message, from `start` on."""
+    """Return subjects and offsets of the rollups in an uncompressed message, from `start` on."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -45,7 +44,7 @@ def rollups_of(data: Buffer, start: int) -> tuple[pa.BinaryArray, pa.Int64Array]
 
 
 class Rolled:
-    """Judges rows by the rollups that are noted: takes out of what else was judged those that go."""
+    """Applies the recorded rollups to the decisions already made on rows."""
 
     def __init__(self, rules: Rules, rollups: Latest) -> None:
         self._rules = rules
@@ -56,11 +55,11 @@ class Rolled:
 
     @property
     def is_enough(self) -> bool:
-        """Whether `judge` is worth it: each time costs as much as all rollups that are noted."""
+        """True if enough rows are buffered for `judge`, which costs as much as all recorded rollups."""
         return self._rows >= limits.COMPACTION_ROWS_AT_ONCE or self._bytes >= limits.COMPACTION_KEY_BYTES_MAX
 
     def add(self, found: Found, header: BatchHeader, rows: pa.RecordBatch) -> None:
-        """The next rows, of which something was noted last."""
+        """Buffer the rows on which the latest decisions were made."""
         import pyarrow as pa
 
         if header.base_offset >= self._rollups.last_offset:
@@ -74,7 +73,7 @@ class Rolled:
         self._bytes += part.rows.nbytes
 
     def judge(self) -> None:
-        """All rows of some segments are there, and judged else."""
+        """Apply the rollups to the buffered rows, which must be complete segments with all other decisions made."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
@@ -97,14 +96,14 @@ class Rolled:
         self._rows = self._bytes = 0
 
     def _note(self, keep: pa.BooleanArray) -> None:
-        """What is judged goes to where it belongs."""
+        """Store the decisions."""
         first = 0
         for part in self._parts:
             part.found.keeps[part.number] = keep.slice(first, part.rows.num_rows)
             first += part.rows.num_rows
 
     def _are_forced(self, keys: pa.BinaryArray) -> pa.BooleanArray:
-        """Of each row whether an older one of its key must stay, as far as was judged."""
+        """Return, per row, True if an older row of its key must stay, as far as decided."""
         import pyarrow as pa
         import pyarrow.compute as pc
 

@@ -1,11 +1,11 @@
-"""Walk a segment batch by batch, verifying each; and find the way again behind damage.
+"""Walks a segment batch by batch, verifying each, and resynchronises behind corruption.
 
-Rules: memory is bounded by one batch, whatever the size of the file. A walk stops at the first byte that it cannot
-vouch for and says why; what that means (a torn tail, or damage) is for the caller to decide.
+Rules: memory is bounded by one batch, whatever the size of the file. A walk stops at the first invalid byte and says
+why; the caller decides whether that is a torn tail or corruption.
 
-Finding the way again, in this order: behind the damaged batch, if its header still names a size; at a place that the
-index names; at the next place that looks like the beginning of a batch message. Whatever is found there must verify,
-and its offsets must fit between what was before and what is known to come.
+Resynchronisation tries, in this order: the position behind the corrupt batch, if its header still gives a size;
+positions from the index; the next bytes that look like the start of a batch. A batch found there must verify, and its
+offsets must fit between the known ones before and behind.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _ALIGNMENT = 8
 
 
 class Window:
-    """Reads a file in large pieces, handing out small ones."""
+    """Reads a file in large blocks and returns small pieces."""
 
     __slots__ = ("_data", "_end", "_file", "_start")
 
@@ -37,7 +37,7 @@ class Window:
         self._data = b""
 
     def read(self, position: int, length: int) -> bytes:
-        """Up to `length` bytes from `position`, fewer only at the end and none behind it."""
+        """Return up to `length` bytes from `position`; fewer only at the end."""
         length = min(length, self._end - position)
         if length <= 0:
             return b""
@@ -50,9 +50,10 @@ class Window:
 
 
 class Walk:
-    """Iterates over the verified, contiguous batches from a position on, as (position, header).
+    """Iterates over verified, contiguous batches from a position on, as (position, header).
 
-    Afterwards `position` and `offset` say how far it came, and `mistake` why it stopped there (None: the end).
+    Afterwards `position` and `offset` give the end of the walk, and `mistake` the error there (None: the end of the
+    file).
     """
 
     __slots__ = ("_end", "_window", "mistake", "offset", "path", "position")
@@ -66,7 +67,7 @@ class Walk:
         self._window = Window(file, end_position)
 
     def __iter__(self) -> Iterator[tuple[int, BatchHeader]]:
-        """The batches; the walk can be taken once."""
+        """Yield the batches. Usable once."""
         while self.position < self._end:
             try:
                 header = verified_at(self._window, self.position, self._end, self.path)
@@ -82,7 +83,7 @@ class Walk:
 
 
 def verified_at(window: Window, position: int, end_position: int, path: str) -> BatchHeader:
-    """The header of the whole, verified batch at `position`, or CorruptionError."""
+    """Return the header of the complete, verified batch at `position`; raise CorruptionError otherwise."""
     header = codec.read_header(window.read(position, codec.PREFIX_BYTES), file=path, position=position)
     if header.size_bytes > end_position - position:
         raise CorruptionError(path, position, f"{header.size_bytes} bytes", f"{end_position - position} bytes")
@@ -90,26 +91,26 @@ def verified_at(window: Window, position: int, end_position: int, path: str) -> 
 
 
 class Found(NamedTuple):
-    """A verified batch behind damage."""
+    """A verified batch behind corruption."""
 
     position: int
     base_offset: int
 
 
 class Beyond(NamedTuple):
-    """What the batch behind the damage must fit: from these bytes and offsets on, up to those."""
+    """Bounds that a batch behind corruption must fit."""
 
-    position: int  # of the damage; the search begins behind it
+    position: int  # of the corruption; the search begins behind it
     end_position: int
     offset: int
-    end_offset: int | None  # None: not known
+    end_offset: int | None  # None: unknown
 
 
 def find_behind(file: File, beyond: Beyond, hints: Iterable[int] = (), *, by_marks: bool = True) -> Found | None:
-    """The first verified batch behind the damage at `beyond.position`, or None. `hints` are positions to try first.
+    """Return the first verified batch behind the corruption, or None. `hints`: positions to try first.
 
-    `by_marks`: also where nothing but bytes that look like the beginning of one says that there is a batch. A message
-    may hold such bytes, and whole batches.
+    `by_marks`: also search for bytes that look like the start of a batch. A message may contain such bytes, and whole
+    batches.
     """
     window = Window(file, beyond.end_position)
     budget = limits.RESYNC_BYTES_MAX
@@ -134,7 +135,7 @@ def _candidates(file: File, window: Window, beyond: Beyond, hints: Iterable[int]
     first = []
     with contextlib.suppress(CorruptionError):
         header = codec.read_header(window.read(max(0, beyond.position), codec.PREFIX_BYTES))
-        # Of a batch that the end of the file cuts through it is a place behind that end.
+        # If the file ends inside the batch, this is a position behind the end.
         first.append(beyond.position + header.size_bytes)
     yield from (place for place in chain(first, hints) if beyond.position < place < beyond.end_position)
     if not by_marks:
@@ -149,5 +150,5 @@ def _candidates(file: File, window: Window, beyond: Beyond, hints: Iterable[int]
             place = data.find(_MARK, place + 1)
         if len(data) < limits.SCAN_READ_BYTES:
             return
-        # A mark may lie across the border of two pieces.
+        # A mark may span two pieces.
         start += len(data) - (len(_MARK) + _ALIGNMENT - 1) // _ALIGNMENT * _ALIGNMENT

@@ -1,8 +1,8 @@
-"""Scrubbing: everything that lies in a log is read and verified, so that damage is found before anybody needs it.
+"""Scrubbing: reads and verifies a whole log, so that corruption is found before a reader needs the data.
 
-Rules: as any reader, so that what is found is known to the log, and what is written anew or given up meanwhile is no
-mistake. What the disk does not let it read is damage, too. Memory is bounded by one batch. What is in the page cache is
-read there: it proves the disk only where the system has dropped it since.
+Rules: it reads as any reader does, so the log learns of corruption, and data rewritten or removed meanwhile is no
+error. Read errors of the disk count as corruption, too. Memory is bounded by one batch. Data in the page cache is read
+from there, which proves the disk only after the kernel has dropped it.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ from penstock.commitlog.sliced import SlicedWork
 from penstock.commitlog.view import LogView
 
 DamageFound = Callable[[str, int, str], None]
-"""(path, position, reason): the file does not hold what it should, from this byte on."""
+"""(path, position, reason): the file cannot be read, or is corrupt, from this byte on."""
 
 
 class Scrub(SlicedWork):
-    """Reads a view from offset `begin` to `end`. `read_bytes` and `damaged` say what it came to so far.
+    """Reads a view from offset `begin` to `end`. `read_bytes` and `damaged` hold the results so far.
 
-    `moved_bytes` counts something for each batch, too: small ones cost more time than their bytes.
+    `moved_bytes` adds a constant per batch, since small batches cost more time than their bytes.
     """
 
     def __init__(
         self, view: LogView, begin: int, end: int, damage_found: DamageFound, side_files: SideFiles | None = None
     ) -> None:
-        """`damage_found` is told where the disk does not let it read; the view tells of all else.
+        """`damage_found` is called for read errors of the disk; the view reports everything else.
 
-        `side_files` are looked at in the end, and then for `Log.mend_side_files`. The log is flushed up to `end`.
+        `side_files` are checked last; then call `Log.mend_side_files`. The log must be flushed up to `end`.
         """
         self.side_files = side_files
-        self.wrong_indexes = view.wrong_indexes  # which are written anew from their segments
+        self.wrong_indexes = view.wrong_indexes  # they are rebuilt from their segments
         self.read_bytes = 0
-        self.damaged = 0  # ranges
+        self.damaged = 0  # number of corrupt ranges
         self._view = view
         self._begin = begin
         self._end = end
@@ -47,7 +47,7 @@ class Scrub(SlicedWork):
         offset = max(self._begin, self._view.log_start)
         moved = 0
         failed_at = -1
-        indexed = offset  # up to there the index files were looked at
+        indexed = offset  # index files were checked up to here
         while offset < self._end or indexed < offset:
             try:
                 for header, _ in self._view.batches(offset, self._end):
@@ -66,12 +66,12 @@ class Scrub(SlicedWork):
             except RemoteError as error:
                 offset = self._behind(error, offset)
             except FileNotFoundError:
-                return  # retention, or somebody who deletes files: whoever reads it is told
+                return  # retention, or files deleted by hand: a reader reports it
             except OSError as error:
                 if is_shortage(error):
-                    raise  # the disk is well; the rest is read in the next pass
+                    raise  # the disk is fine; the rest is read in the next pass
                 if failed_at != offset:
-                    failed_at = offset  # it may pass: it is read once more
+                    failed_at = offset  # the error may be transient: read once more
                     yield moved
                     moved = 0
                 else:
@@ -82,18 +82,18 @@ class Scrub(SlicedWork):
         yield moved
 
     def _behind(self, error: RemoteError, offset: int) -> int:
-        """Where to go on."""
+        """Return the offset at which to continue."""
         if error.code == ErrorCode.CORRUPT_RANGE:
             self.damaged += 1
             end = error.details.get("end_offset")
-        elif error.code == ErrorCode.OFFSET_OUT_OF_RANGE:  # retention was quicker
+        elif error.code == ErrorCode.OFFSET_OUT_OF_RANGE:  # retention removed it
             end = error.details.get("log_start")
         else:
             raise error
         return max(offset + 1, end) if isinstance(end, int) else self._end
 
     def _unreadable(self, error: OSError, offset: int) -> int:
-        """The disk does not give what it was given."""
+        """Report a segment that the disk cannot read."""
         segment = next(one for one in self._view.segments if offset < one.end_offset)
         self.damaged += 1
         self._damage_found(segment.path, 0, f"it cannot be read: {error.strerror or error}")

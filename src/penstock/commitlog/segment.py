@@ -1,19 +1,19 @@
-"""Segments: the one that is written, and the sealed ones before it.
+"""Segments: the active one, and the sealed ones before it.
 
-Rules: only the active segment grows, at its end. A sealed one never changes until it is removed as a whole. A segment
-costs no open file once it is flushed, and no memory per batch: readers open it, and its index, by name.
+Rules: only the active segment grows, at its end. A sealed one never changes until it is removed as a whole. A flushed
+segment costs no open file and no memory per batch: readers open it, and its index, by name.
 
 | kind           | entries of its batches                                    | open file |
 |----------------|-----------------------------------------------------------|-----------|
 | active         | arrays in memory                                          | yes       |
 | active, resumed| its index file; arrays of what was written since          | yes       |
-| active, at rest| its index file                                            | no        |
+| active, idle   | its index file                                            | no        |
 | sealed         | the active one's arrays, until its index file is written  | until then|
 | sealed, flushed| its index file                                            | no        |
-| damaged        | in memory, from a scan; gaps where the damage is          | no        |
+| corrupt        | in memory, from a scan; gaps where the corruption is      | no        |
 
-The cleaner writes a sealed segment anew, under another name. Views of before have the old one, whose `successor` is
-then the new one: whoever does not find the old file any more looks there.
+The cleaner rewrites a sealed segment under another name. Older views have the old one, whose `successor` is then the
+new one: a reader that does not find the old file continues there.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from penstock.vfs.keys import NoHeaderError
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """A range of the log that cannot be read. Nothing of it is ever deleted or cut.
+    """A corrupt range of the log. Nothing of it is ever deleted or cut.
 
-    `base_offset` to `end_offset` are the offsets that are lost with it (`end_offset` None: to an unknown end; equal to
-    base_offset: none). `position` is the byte in `file` where it begins.
+    `base_offset` to `end_offset` are the lost offsets (`end_offset` None: unknown end; equal to base_offset: none
+    lost). `position` is the first corrupt byte in `file`.
     """
 
     file: str
@@ -47,12 +47,12 @@ class Damage:
     reason: str
 
     def holds(self, offset: int) -> bool:
-        """Whether `offset` is among the lost ones."""
+        """True if `offset` is lost."""
         return self.base_offset <= offset and (self.end_offset is None or offset < self.end_offset)
 
 
 class Segment:
-    """One segment as readers see it. Treat it as a value; only `entries`, `damage` and `successor` may be learnt later.
+    """One segment as readers see it. Immutable except for `entries`, `damage` and `successor`.
 
     `entries` None: they are in the index file.
     """
@@ -81,7 +81,7 @@ class Segment:
 
     @property
     def latest(self) -> Segment:
-        """What the cleaner has made of it."""
+        """The latest rewrite of this segment, or itself."""
         one = self
         while one.successor is not None:
             one = one.successor
@@ -99,9 +99,9 @@ _NO_COLUMNS: _Columns = (array("q"), array("q"), array("q"), array("q"))
 class ActiveSegment:
     """The segment that is written, with the entries of its batches.
 
-    `file` is None while the log rests. `head` are the batches whose entries are left to the index file, the others are
-    in memory. `places` are the entries that are not in the index file yet, `places_from` is the number of the first;
-    the last of them stand in the columns only once somebody asks: publishers wait while a batch is noted.
+    `file` is None while the log is idle. `head`: the batches whose entries are in the index file only; the others are
+    in memory. `places`: the entries not yet in the index file; `places_from` is the number of the first. The latest
+    entries reach the columns only on demand, to keep appends fast.
     """
 
     __slots__ = ("_columns", "_index_count", "base_offset", "count", "file", "head", "path", "places", "places_from",
@@ -116,11 +116,11 @@ class ActiveSegment:
         self.head: Head | None = None
         self.places: Places = []
         self.places_from = 0
-        self._index_count = 0  # entries in the index file, from the first on without a gap
-        self._columns: _Columns = _NO_COLUMNS  # base offsets, positions, min and max timestamps of those in memory
+        self._index_count = 0  # contiguous entries in the index file, from the first on
+        self._columns: _Columns = _NO_COLUMNS  # base offsets, positions, min and max timestamps of entries in memory
 
     def opened(self, vfs: Vfs) -> File:
-        """Its file, opened to be written if it is not; OSError, also if somebody has changed it meanwhile."""
+        """Return the file, opened for writing on demand; OSError, also if its size was changed by others."""
         if self.file is None:
             file = vfs.open(self.path)
             if (size := file.size()) != self.size_bytes:
@@ -130,7 +130,7 @@ class ActiveSegment:
         return self.file
 
     def add(self, header: BatchHeader) -> None:
-        """Note the batch that was written at the end of the file."""
+        """Record the batch just written at the end of the file."""
         self.places.append((self.size_bytes, header))
         self.size_bytes += header.size_bytes
         self.count += 1
@@ -149,7 +149,7 @@ class ActiveSegment:
         maxs.extend([header.max_timestamp_us for _, header in places])
 
     def resume(self, head: Head | None, tail: PackedEntries, *, is_indexed: bool) -> None:
-        """Note batches that recovery found in the file; whether the index file names all of them, the tail too."""
+        """Record batches that recovery found. `is_indexed`: the index file has all their entries."""
         self.head = head
         if tail.count:
             columns = tail.columns()
@@ -160,7 +160,7 @@ class ActiveSegment:
         self._index_count = self.count if is_indexed else 0
 
     def take_places(self) -> tuple[int, Places]:
-        """Number of the first entry that the index file lacks, and all of these; they are then the caller's."""
+        """Return the number of the first entry missing in the index file, and all missing ones; forget them."""
         self._fill_columns()
         taken = self.places_from, self.places
         self.places_from = self.count
@@ -169,18 +169,18 @@ class ActiveSegment:
 
     @property
     def is_index_behind(self) -> bool:
-        """Whether a start after a crash would have more to scan than it should."""
+        """True if a start after a crash would have more to scan than the limits allow."""
         places = self.places
         return len(places) >= limits.UNINDEXED_BATCHES_MAX or (
             bool(places) and self.size_bytes - places[0][0] >= limits.UNINDEXED_BYTES_MAX
         )
 
     def indexed(self, count: int) -> None:
-        """The index file has the first so many entries, all of them."""
+        """Record that the index file has the first `count` entries."""
         self._index_count = count
 
     def rest(self, end_offset: int, last_timestamp_us: int) -> None:
-        """Give back the file, all of which is on the disk, and the memory, if the index file has all entries."""
+        """Close the file, which must be synced, and free the entries if the index file has them all."""
         self.close()
         first_timestamp_us = self.first_timestamp_us()
         if first_timestamp_us is not None and self._index_count == self.count:
@@ -188,13 +188,13 @@ class ActiveSegment:
             self._columns = _NO_COLUMNS
 
     def close(self) -> None:
-        """Give back the file. Twice is fine."""
+        """Close the file. Idempotent."""
         if self.file is not None:
             self.file.close()
             self.file = None
 
     def first_timestamp_us(self) -> int | None:
-        """Timestamp of the first message, None while it is empty."""
+        """Timestamp of the first message; None while the segment is empty."""
         if self.head is not None:
             return self.head.first_timestamp_us
         if not self.count:
@@ -202,7 +202,7 @@ class ActiveSegment:
         return self._columns[2][0] if self._columns[2] else self.places[0][1].min_timestamp_us
 
     def seen(self, end_offset: int, last_timestamp_us: int, damage: tuple[Damage, ...] = ()) -> Segment:
-        """The segment as it is now, for readers."""
+        """Return the segment as it is now, for readers."""
         self._fill_columns()
         count = self.count if self.head is None else self.count - self.head.count
         tail = ActiveEntries(self._columns, count, end_offset, self.size_bytes)
@@ -211,7 +211,7 @@ class ActiveSegment:
 
 
 def clear_the_way(vfs: Vfs, directory: str, base_offset: int, stream_id: int, partition: int) -> None:
-    """Put a file aside that has a new segment's name and is not what an earlier attempt left behind; or OSError."""
+    """Move aside a file that has the new segment's name, unless it is the remains of an earlier attempt. OSError."""
     path = files.segment_path(directory, base_offset)
     try:
         file = vfs.open(path, read_only=True)
@@ -231,9 +231,9 @@ def clear_the_way(vfs: Vfs, directory: str, base_offset: int, stream_id: int, pa
 def create(
     vfs: Vfs, directory: str, base_offset: int, stream_id: int, partition: int, *, make_folders: bool = False
 ) -> ActiveSegment:
-    """A new, empty segment file with its schema message, not synced; or OSError.
+    """Create an empty segment file with its schema message, not synced. OSError.
 
-    A file of that name is written anew: see `clear_the_way`.
+    An existing file of that name is overwritten: call `clear_the_way` first.
     """
     file = vfs.open(files.segment_path(directory, base_offset), create=True, make_folders=make_folders)
     try:

@@ -1,8 +1,8 @@
-"""Verify one segment file, and its index: see `verifying` for what, and what is not judged.
+"""Verifies one segment file and its index; see `verifying` for the rules.
 
-Rules: a mistake has the file, the byte, the offsets that are lost with it, what was expected and what is there.
-Behind damage the way is found again as recovery finds it (see `scan`); where the disk cannot read a sector, or there is
-no file that could be read, all of the segment from there on is taken for lost.
+Rules: an error has the file, the byte, the lost offsets, the expected and the actual value. Behind corruption the check
+resynchronises as recovery does (see `scan`); if the disk cannot read a sector, or the file cannot be opened, the rest
+of the segment counts as lost.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ _start_offset = attrgetter("start_offset")
 
 
 def ids_text(ids: tuple[int, int]) -> str:
-    """A stream and a partition, for people."""
+    """Format a stream and a partition for people."""
     return f"stream {ids[0]}, partition {ids[1]}"
 
 
 class EpochRun(NamedTuple):
-    """Rows of one leader epoch that follow each other: the first and the last offset."""
+    """Consecutive rows of one leader epoch: the first and the last offset."""
 
     leader_epoch: int
     first_offset: int
@@ -44,25 +44,24 @@ class EpochRun(NamedTuple):
 
 
 class Epochs:
-    """Which rows are of which leader epoch, by their batches."""
+    """Leader epochs of the rows, according to their batches."""
 
     def __init__(self) -> None:
         self.runs: list[EpochRun] = []
 
     def add(self, run: EpochRun) -> None:
-        """What comes next."""
         if self.runs and self.runs[-1].leader_epoch == run.leader_epoch:
             self.runs[-1] = self.runs[-1]._replace(last_offset=run.last_offset)
         else:
             self.runs.append(run)
 
     def extend(self, others: Epochs) -> None:
-        """Those of the next segment."""
+        """Append those of the next segment."""
         for run in others.runs:
             self.add(run)
 
     def mistakes(self, found: lineages.Read, path: str, log_start: int, flushed_end: int) -> Iterator[Mistake]:
-        """Where the lineage says otherwise of rows from `log_start` up to `flushed_end`."""
+        """Yield where the lineage contradicts the rows from `log_start` up to `flushed_end`."""
         for run in self.runs:
             first, last = max(run.first_offset, log_start), min(run.last_offset, flushed_end - 1)
             if first > last or not run.leader_epoch:
@@ -70,7 +69,7 @@ class Epochs:
             for offset in (first, last):
                 number = bisect_right(found.entries, offset, key=_start_offset) - 1
                 if found.mistake is not None and number == len(found.entries) - 1:
-                    continue  # what cannot be read may say so
+                    continue  # the unreadable part may say so
                 said = found.entries[number].leader_epoch if number >= 0 else None
                 if said != run.leader_epoch:
                     wanted = f"leader epoch {run.leader_epoch} at offset {offset}, as its batch says"
@@ -82,7 +81,7 @@ class Epochs:
 
 @dataclass(slots=True)
 class Looked:
-    """What was found in one segment. `is_open_end`: what is lost of it may reach beyond its end."""
+    """Result of checking one segment. `is_open_end`: its corruption may extend beyond its end."""
 
     path: str
     end_offset: int
@@ -92,7 +91,7 @@ class Looked:
     size_bytes: int = 0
     last_timestamp_us: int = 0
     leader_epoch: int = 0
-    last_offset: int = -1  # of all rows so far
+    last_offset: int = -1  # highest offset of the rows so far
     torn: Mistake | None = None
     is_open_end: bool = False
     mistakes: list[Mistake] = field(default_factory=list)
@@ -100,7 +99,7 @@ class Looked:
 
 
 class SegmentCheck:
-    """One look at a segment."""
+    """One check of a segment."""
 
     def __init__(
         self,
@@ -114,9 +113,10 @@ class SegmentCheck:
         tell: Callable[[int], None],
         ids: tuple[int, int] | None = None,
     ) -> None:
-        """`following`: where the next segment begins; None: this is the last one. `before`: the one before it.
+        """`following`: where the next segment begins; None: this is the last one. `before`: the result of the previous
+        segment.
 
-        `ids`: of which stream and partition it is to be; None: of that of the one before it, or of the checkpoint.
+        `ids`: the expected stream and partition; None: those of the previous segment, or of the checkpoint.
         """
         self._ids = ids
         self._vfs = vfs
@@ -133,9 +133,8 @@ class SegmentCheck:
             self._out.last_offset = before.last_offset
 
     def run(self) -> Looked:
-        """OSError."""
         out = self._out
-        # The index first: it never names more than the segment held then.
+        # Open the index first: it never has more entries than the segment had batches then.
         entries = IndexCheck(self._vfs, files.index_path(out.path))
         try:
             if self._read(entries) and out.torn is None:
@@ -147,7 +146,7 @@ class SegmentCheck:
         return out
 
     def _read(self, entries: IndexCheck) -> bool:
-        """Look at its bytes; whether the disk lets it, as far as there is something to look at."""
+        """Check the segment's content; return False if the disk cannot read it."""
         out = self._out
         file: File | None = None
         try:
@@ -170,7 +169,7 @@ class SegmentCheck:
         return True
 
     def _check_schema(self, file: File) -> bool:
-        """Whether its batches can be read."""
+        """Return True if its batches can be read."""
         out = self._out
         try:
             out.ids = check_schema_message(file.read_at(0, SCHEMA_BYTES), file=out.path)
@@ -178,7 +177,7 @@ class SegmentCheck:
             if self._following is None and (self._point is None or self._is_unflushed(self._base_offset)):
                 out.torn = mistake_of(error)
                 return False
-            # No batch goes with it.
+            # No batch is lost with it.
             out.mistakes.append(mistake_of(error))
             return True
         except RemoteError as error:
@@ -190,7 +189,7 @@ class SegmentCheck:
             self._offset = self._following if self._following is not None else self._base_offset
             return False
         if self._ids is not None and self._ids != out.ids:
-            # A start takes nothing of it for the log's.
+            # At a start, the broker takes no batch of it for the log's.
             texts = ids_text(self._ids), ids_text(out.ids)
             out.mistakes.append(Mistake(out.path, 0, self._base_offset, self._following, *texts))
             out.is_open_end = self._following is None
@@ -206,7 +205,7 @@ class SegmentCheck:
         return True
 
     def _is_unflushed(self, offset: int) -> bool:
-        """Whether a crash may have torn what comes there; where no checkpoint says so, it is not known to be."""
+        """True if a crash may have torn what comes there; False without a checkpoint."""
         return self._point is not None and offset >= self._point.flushed_end
 
     def _check_batches(self, file: File, size: int, entries: IndexCheck) -> None:
@@ -234,12 +233,12 @@ class SegmentCheck:
             self._tell(header.size_bytes)
 
     def _behind(self, file: File, position: int, size: int, error: CorruptionError, entries: IndexCheck) -> int | None:
-        """Where it goes on behind a mistake at `position`; None: nowhere."""
+        """Return the position at which the check continues behind an error at `position`; None: nowhere."""
         out = self._out
         is_torn = self._is_unflushed(self._offset)
         beyond = Beyond(position, size, self._offset, self._following)
         found = None if is_torn else find_behind(file, beyond, entries.hints(position))
-        # Where no checkpoint says what was flushed, a mistake with something whole behind it is damage.
+        # Without a checkpoint, an error with a valid batch behind it is corruption.
         if is_torn or (self._point is None and self._following is None and found is None):
             out.torn = mistake_of(error, self._offset, None)
             return None
@@ -273,7 +272,7 @@ class SegmentCheck:
         out.leader_epoch = max(out.leader_epoch, header.leader_epoch)
         first, last = rows.column(0)[0].as_py(), rows.column(0)[-1].as_py()
         out.epochs.add(EpochRun(header.leader_epoch, first, last))
-        if first > out.last_offset:  # else two segments overlap, which is told: no row counts twice
+        if first > out.last_offset:  # overlapping segments are reported elsewhere: no row counts twice
             out.last_offset = last
             out.rows += header.count
             self._sums.add(rows)

@@ -1,6 +1,6 @@
-"""The segments of one log: the sealed ones, and the active one that is written behind them.
+"""The segments of one log: the sealed ones, and the active one behind them.
 
-Rules: only the log's own task touches it. What readers see of it is a tuple that never changes: see `seen`.
+Rules: only the log's own task uses it. Readers get an immutable tuple: see `seen`.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ NEVER_US = 2**63 - 1
 
 
 class Segments:
-    """What a log is made of. `active` None: there is damage, nothing may be written.
+    """The segments of a log. `active` None: there is corruption, and nothing may be written.
 
-    `roll_bytes`, `roll_at_us`: a batch that would make the active segment larger, or is as late, goes into a new one.
+    `roll_bytes`, `roll_at_us`: a batch that would exceed this size, or has this timestamp or a later one, goes into a
+    new segment.
     """
 
     __slots__ = (
@@ -53,22 +54,22 @@ class Segments:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of all files."""
+        """Total size of all segment files in bytes."""
         return self._sealed_bytes + (0 if self.active is None else self.active.size_bytes)
 
     @property
     def count(self) -> int:
-        """How many there are, the active one too."""
+        """Number of segments, including the active one."""
         return len(self.sealed) + (self.active is not None)
 
     def configure(self, config: LogConfig) -> None:
-        """Roll by these rules from now on."""
+        """Apply the config's roll limits."""
         self.roll_bytes = config.segment_bytes
         self._age_us = config.roll_age_us
         self.set_roll_time()
 
     def room_for(self, headers: Sequence[BatchHeader]) -> int:
-        """How many of these batches, from the first on, go into the active segment; one at least into an empty one."""
+        """Return how many of these batches fit into the active segment; at least one if it is empty."""
         active = self.active
         assert active is not None
         size_bytes, roll_at_us = active.size_bytes, self.roll_at_us
@@ -81,16 +82,16 @@ class Segments:
         return len(headers)
 
     def set_roll_time(self) -> None:
-        """The active segment has its first batch now, or none yet."""
+        """Recompute the roll time when the active segment gets its first batch or is replaced."""
         self.roll_at_us = self._roll_time(None if self.active is None else self.active.first_timestamp_us())
 
     def _roll_time(self, first_timestamp_us: int | None) -> int:
         return NEVER_US if first_timestamp_us is None or self._age_us is None else first_timestamp_us + self._age_us
 
     def create_next(self, base_offset: int, undo: Callable[[Callable[[], None]], None]) -> ActiveSegment:
-        """An empty segment file for what comes from `base_offset` on, or OSError.
+        """Create an empty segment file for offsets from `base_offset` on, or raise OSError.
 
-        `undo` runs what it is given: a file of that name would stand in the way once the old segment goes on.
+        On failure `undo` is called to remove the file, which would be in the way when the old segment continues.
         """
         segment.clear_the_way(self._vfs, self._directory, base_offset, *self._ids)
         try:
@@ -100,7 +101,7 @@ class Segments:
             raise
 
     def seal(self, following: ActiveSegment, log_end: int, last_timestamp_us: int) -> Segment:
-        """The active segment ends here, and `following` is the active one; gives what was sealed."""
+        """Seal the active segment, make `following` the active one, and return the sealed one."""
         active = self.active
         assert active is not None
         sealed = active.seen(log_end, last_timestamp_us)
@@ -111,31 +112,31 @@ class Segments:
         return sealed
 
     def seen(self, log_end: int, last_timestamp_us: int, damage: tuple[Damage, ...]) -> tuple[Segment, ...]:
-        """All of them as they are now, for readers; `damage` is the active one's."""
+        """Return all segments as they are now, for readers; `damage` is the active one's."""
         if self.active is None:
             return self.sealed
         return (*self.sealed, self.active.seen(log_end, last_timestamp_us, damage))
 
     def swap(self, old: Segment, new: Segment) -> None:
-        """One was written anew."""
+        """Replace a segment by its rewrite."""
         self.sealed = tuple(new if one is old else one for one in self.sealed)
         self._sealed_bytes += new.size_bytes - old.size_bytes
 
     def replace(self, sealed: Iterable[Segment], active: ActiveSegment) -> None:
-        """The log was cut: this is what is left."""
+        """Replace all segments after a truncation."""
         self.sealed = tuple(sealed)
         self._sealed_bytes = sum(one.size_bytes for one in self.sealed)
         self.active = active
         self.set_roll_time()
 
     def has_byte(self, path: str, position: int) -> bool:
-        """Whether the file at `path` is a segment, and large enough to have a byte there."""
+        """True if the file at `path` is a segment and has a byte at this position."""
         if (active := self.active) is not None and active.path == path:
             return position < active.size_bytes
         return any(one.path == path and position < one.size_bytes for one in self.sealed)
 
     def give_up_below(self, log_start: int) -> tuple[str, ...]:
-        """Forget what ends at or below `log_start`; the paths of what is to be removed."""
+        """Drop segments that end at or below `log_start`; return their paths, to be removed."""
         kept = tuple(one for one in self.sealed if one.end_offset > log_start)
         gone = self.sealed[: len(self.sealed) - len(kept)]
         self.sealed = kept

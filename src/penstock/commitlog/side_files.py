@@ -1,13 +1,13 @@
-"""The files of a log beside its segments, judged in one place: for `penstock verify` of files, and while a broker runs.
+"""Checks the files beside a log's segments, for `penstock verify` and for a running broker.
 
-Rules: nothing is written but what nobody else writes. What is read while its owner may write it is read again before it
-counts. The log's own task mends what it owns: see `Log.mend_side_files`.
+Rules: only bytes without another writer are written. An error in a file that its owner may be writing counts only
+after a second read. The log's own task repairs what it owns: see `Log.mend_side_files`.
 
-| file       | judged by                                   | mended by                                          |
+| file       | checked by                                  | repaired by                                        |
 |------------|---------------------------------------------|----------------------------------------------------|
 | index      | `index_check.IndexCheck`, batch by batch    | `LogView.check_indexes`, from the segment          |
-| checkpoint | `read_checkpoint`: slots and unused bytes   | `SideFiles` the unused bytes, the log the slots    |
-| lineage    | `lineage.read`; `segment_check.Epochs`      | the log, from what it knows; a start, from batches |
+| checkpoint | `checked_checkpoint`: slots, unused bytes   | `SideFiles` the unused bytes, the log the slots    |
+| lineage    | `lineage.read`; `segment_check.Epochs`      | the log, from memory; a start, from the batches    |
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class _ReadCheckpoint(NamedTuple):
     newest: Checkpoint | None
     mistakes: list[Mistake]
     bad_slots: tuple[int, ...] = ()
-    has_unused: bool = False  # something is wrong with the unused bytes
+    has_unused: bool = False  # the unused bytes have an error
 
 
 def _read_checkpoint(vfs: Vfs, directory: str) -> _ReadCheckpoint:
@@ -43,32 +43,34 @@ def _read_checkpoint(vfs: Vfs, directory: str) -> _ReadCheckpoint:
 
 
 def checked_checkpoint(vfs: Vfs, directory: str) -> tuple[Checkpoint | None, list[Mistake]]:
-    """What the checkpoint says, and what is wrong with it. OSError."""
+    """Return the checkpoint and its errors. OSError."""
     found = _settled_checkpoint(vfs, directory)
     return found.newest, found.mistakes
 
 
 def _settled_checkpoint(vfs: Vfs, directory: str) -> _ReadCheckpoint:
     found = _read_checkpoint(vfs, directory)
-    return _read_checkpoint(vfs, directory) if found.mistakes else found  # it may have been written just now
+    return (
+        _read_checkpoint(vfs, directory) if found.mistakes else found
+    )  # the first read may have met a concurrent write
 
 
 class SideFiles:
-    """A look at the checkpoint and the lineage of a log that runs; then it is for `Log.mend_side_files`."""
+    """A check of a running log's checkpoint and lineage; afterwards call `Log.mend_side_files`."""
 
     __slots__ = ("_directory", "_vfs", "bad_slots", "lineage", "mistakes", "said")
 
     def __init__(self, vfs: Vfs, directory: str, lineage: tuple[LineageEntry, ...]) -> None:
-        """`lineage`: what the log knows when the look begins."""
+        """`lineage`: the log's entries when the check begins."""
         self._vfs = vfs
         self._directory = directory
         self.lineage = lineage
-        self.mistakes: list[Mistake] = []  # of the checkpoint
+        self.mistakes: list[Mistake] = []  # errors of the checkpoint
         self.bad_slots: tuple[int, ...] = ()
-        self.said: tuple[LineageEntry, ...] | CorruptionError | OSError = lineage  # what the lineage's file says
+        self.said: tuple[LineageEntry, ...] | CorruptionError | OSError = lineage  # content of the lineage file
 
     def run(self) -> None:
-        """Look, in a disk thread. OSError."""
+        """Run the check in a disk thread. OSError."""
         found = _settled_checkpoint(self._vfs, self._directory)
         self.mistakes, self.bad_slots = found.mistakes, found.bad_slots
         if found.newest is None and not found.mistakes:
@@ -78,7 +80,7 @@ class SideFiles:
         if found.has_unused:
             checkpoints.clear_unused(self._vfs, self._directory)
         self.said = self._lineage()
-        if self.said != self.lineage:  # it may have been written just now
+        if self.said != self.lineage:  # the first read may have met a concurrent write
             self.said = self._lineage()
 
     def _lineage(self) -> tuple[LineageEntry, ...] | CorruptionError | OSError:
@@ -89,7 +91,7 @@ class SideFiles:
         return found.entries if found.mistake is None else found.mistake
 
     def lineage_mistake(self) -> Mistake | None:
-        """How its file differs from what the log knows. OSError, the one that came, if that is no fault of the file."""
+        """Return how the file differs from the log's entries; re-raise an OSError that is not the file's fault."""
         path = f"{self._directory}/{files.LINEAGE}"
         if isinstance(self.said, OSError):
             return unreadable(path, 0, self.said)

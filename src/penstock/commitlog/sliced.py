@@ -1,4 +1,4 @@
-"""Work of the cleaner, done in slices: a disk thread runs one, and others have their turn before the next."""
+"""Cleaner work done in slices: a disk thread runs one slice, and other tasks get their turn before the next."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from collections.abc import Generator
 
 
 class SlicedWork:
-    """`run` it in a disk thread until `is_done`; then hand it to `Log.cleaned` in any case."""
+    """Call `run` in a disk thread until `is_done`; then call `Log.cleaned` in any case."""
 
     def __init__(self) -> None:
         self.is_done = False
-        self.is_void = False  # the log was cut meanwhile, or is closed
-        self.moved_bytes = 0  # read and written by the last `run`
+        self.is_void = False  # the log was truncated or closed meanwhile
+        self.moved_bytes = 0  # bytes read and written by the last `run`
         self._steps = self._work()
 
     def run(self) -> None:
-        """Go on, by CLEANING_SLICE_BYTES or so. OSError: then it is over."""
+        """Run one slice of about CLEANING_SLICE_BYTES. OSError ends the work."""
         self.moved_bytes = 0
         try:
             self.moved_bytes = next(self._steps)
@@ -26,10 +26,10 @@ class SlicedWork:
             raise
 
     def close(self) -> None:
-        """Give it up, and all files; what is written stays until the next start. Not while it runs."""
+        """Abandon the work and close its files; what is written stays until a start. Not while `run` runs."""
         self.is_void = self.is_done = True
         self._steps.close()
 
     def _work(self) -> Generator[int, None, None]:
-        """A generator that gives after each slice how many bytes it has moved."""
+        """Yield, after each slice, the number of bytes moved."""
         raise NotImplementedError

@@ -1,10 +1,10 @@
-"""What may be done with a log.
+"""States of a log.
 
-| state     | append | flush | retention | how it gets there                                    | how it gets out    |
+| state     | append | flush | retention | entered by                                           | left by            |
 |-----------|--------|-------|-----------|------------------------------------------------------|--------------------|
 | WRITABLE  | yes    | yes   | yes       | open                                                 |                    |
-| TRUNCATING| no     | no    | no        | `truncate`, `reset`                                  | when that has ended|
-| READ_ONLY | no     | yes   | no        | damage found, at open or by a reader                 | mended, or restart |
+| TRUNCATING| no     | no    | no        | `truncate`, `reset`                                  | the end of that    |
+| READ_ONLY | no     | yes   | no        | corruption found, at open or by a reader             | repair, or restart |
 | FENCED    | no     | no    | no        | a sync failed, or a failed write could not be undone | restart            |
 """
 
@@ -14,7 +14,7 @@ from enum import Enum
 
 
 class LogState(Enum):
-    """What may be done with a log. See the module's table."""
+    """State of a log. See the module's table."""
 
     WRITABLE = "writable"
     TRUNCATING = "truncating"

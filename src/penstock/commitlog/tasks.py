@@ -1,10 +1,10 @@
-"""What a log hands to a disk thread: flushing and removing. Each task touches only what it was given.
+"""Tasks that a log hands to a disk thread: flush and removal. Each task touches only what it was given.
 
-Rules: the log goes on while a task runs. A flush that fails is not tried again: after a failed fdatasync the kernel may
-have dropped the bytes and still report success the next time. So nothing else may make it fail: all that it must sync
-is open before its bytes are accepted. What only saves work at the next start (the index, the checkpoint) may fail
-without consequence. A file that was removed or moved under a running broker takes no acked rows with it: no later start
-would find them.
+Rules: the log continues while a task runs. A failed flush is not retried: after a failed fdatasync the kernel may have
+dropped the dirty pages and still report success the next time. So nothing else may make a flush fail: all files that it
+syncs are open before their bytes are accepted. Work that only speeds up the next start (the index, the checkpoint) may
+fail without consequence. A flush fails if a file was removed or moved under the running broker: no later start would
+find its acked rows.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from penstock.vfs import File, Folder, Vfs
 
 
 class DirtyFile(NamedTuple):
-    """A segment with bytes that may not be on the disk, and the entries that its index lacks.
+    """A segment that may have unsynced bytes, and the entries that its index lacks.
 
-    `sealed` is the segment as readers see it, once it is sealed; its file is closed after the flush. With `has_news`
-    some of its rows were never synced; of a file without, retention may take the name at any time.
+    `sealed`: the sealed segment as readers see it; its file is closed after the flush. `has_news`: some of its rows
+    were never synced; a file without may be removed by retention at any time.
     """
 
     file: File
@@ -40,9 +40,9 @@ class DirtyFile(NamedTuple):
 
 
 class Flush:
-    """Makes all that was appended before it durable: up to the offset `end`, at `end_position` of `segment_base`.
+    """Makes everything appended before it durable: up to offset `end`, at `end_position` of segment `segment_base`.
 
-    Run it in a disk thread, once; then hand it to `Log.flushed` or, with the OSError, to `Log.flush_failed`.
+    Run it once in a disk thread; then call `Log.flushed` or, with the OSError, `Log.flush_failed`.
     """
 
     __slots__ = ("_indexes", "_lineage", "_names", "_sync_last", "_vfs", "dirty", "end", "end_position", "indexed",
@@ -61,7 +61,7 @@ class Flush:
         sync_last: Callable[[], None] | None,
         indexes: bool,
     ) -> None:
-        """`lineage` and `names` are open, and closed by `run`."""
+        """`lineage` and `names` are open; `run` closes them."""
         self._vfs = vfs
         self.dirty = dirty
         self._lineage = lineage
@@ -71,10 +71,10 @@ class Flush:
         self.end = end
         self.end_position = end_position
         self.segment_base = segment_base
-        self.indexed: frozenset[str] = frozenset()  # paths of segments whose index file has all their entries now
+        self.indexed: frozenset[str] = frozenset()  # paths of segments whose index file is now complete
 
     def run(self) -> None:
-        """Sync; OSError if the disk refuses, and then nothing is known of what was to be flushed."""
+        """Sync. OSError if the disk fails; then the state of all bytes to be flushed is unknown."""
         try:
             self._sync()
         finally:
@@ -100,7 +100,7 @@ class Flush:
 
     def _write_index(self, dirty: DirtyFile) -> bool:
         if not dirty.places and dirty.sealed is None:
-            return False  # a later flush brings what it lacks
+            return False  # a later flush writes its missing entries
         sealed = dirty.sealed
         end_position = None if sealed is None else sealed.size_bytes
         try:
@@ -112,14 +112,14 @@ class Flush:
 def write_entries(
     vfs: Vfs, segment: File, first_entry: int, places: Places, *, sealed_bytes: int | None = None
 ) -> bool:
-    """Write entries, from number `first_entry` on, to a segment's index file; whether it has all of them now. OSError.
+    """Write entries from number `first_entry` on to a segment's index file; return True if it is now complete. OSError.
 
-    The file never has a hole: what it lacks before them, because an earlier write failed, is read from the segment. If
-    that is more than INDEX_GAP_BATCHES_MAX batches, the next call goes on. `sealed_bytes`: the size of the segment, if
-    it is sealed; then the file is synced.
+    The file never has a hole: earlier entries missing after a failed write are rebuilt from the segment. If those are
+    more than INDEX_GAP_BATCHES_MAX batches, the next call continues. `sealed_bytes`: the size of a sealed segment,
+    whose index file is then synced.
     """
     if not segment.has_its_name():
-        return False  # nor is its index wanted any more
+        return False  # its index is not needed any more
     file = vfs.open(files.index_path(segment.path), create=True, make_folders=False)
     try:
         position = places[0][0] if places else sealed_bytes
@@ -129,7 +129,7 @@ def write_entries(
         file.write_at(gap.first_entry * ENTRY_BYTES, data)
         end_position = gap.first_entry * ENTRY_BYTES + len(data)
         if file.size() > end_position:
-            file.truncate(end_position)  # entries of batches that were cut off, in a file that could not be cut
+            file.truncate(end_position)  # stale entries of truncated batches, in a file that could not be truncated
         if sealed_bytes is not None:
             file.sync()
     finally:
@@ -138,7 +138,7 @@ def write_entries(
 
 
 class Gap(NamedTuple):
-    """What an index file lacks: the entries from number `first_entry` on. `is_filled`: these are all."""
+    """Entries that an index file lacks, from number `first_entry` on. `is_filled`: these are all."""
 
     first_entry: int
     entries: bytes
@@ -146,9 +146,9 @@ class Gap(NamedTuple):
 
 
 def gap_of(index_file: File, segment: File, end_entry: int, end_position: int) -> Gap:
-    """What lacks before entry `end_entry`, which is that of the batch at `end_position` of the segment.
+    """Return the entries missing before entry `end_entry`, which belongs to the batch at `end_position` of the segment.
 
-    Errors as of `File.read_at`.
+    Errors as in `File.read_at`.
     """
     base_offset = files.base_offset_of(segment.path.rpartition("/")[2])
     assert base_offset is not None, segment.path
@@ -161,7 +161,7 @@ def gap_of(index_file: File, segment: File, end_entry: int, end_position: int) -
         except IndexDamagedError:
             have = 0
         if begin > end_position or (have == end_entry) != (begin == end_position):
-            have, begin, offset = 0, SCHEMA_BYTES, base_offset  # it is the index of something else
+            have, begin, offset = 0, SCHEMA_BYTES, base_offset  # it is the index of another segment
     entries: list[bytes] = []
     walk = Walk(segment, position=begin, end_position=end_position, offset=offset)
     for position, header in islice(walk, limits.INDEX_GAP_BATCHES_MAX):
@@ -171,9 +171,9 @@ def gap_of(index_file: File, segment: File, end_entry: int, end_position: int) -
 
 
 class Removal:
-    """Makes a move of log_start durable, then deletes the segments below it. The log has forgotten them already.
+    """Makes a move of log_start durable, then deletes the segments below it, which the log has already dropped.
 
-    Run it in a disk thread. If it raises OSError, hand it to `Log.removal_failed`: the files are tried again later.
+    Run it in a disk thread. If it raises OSError, call `Log.removal_failed`: the removal is retried later.
     """
 
     __slots__ = ("_directory", "_sync_first", "_vfs", "is_void", "paths")
@@ -182,11 +182,11 @@ class Removal:
         self._vfs = vfs
         self._directory = directory
         self._sync_first = sync_first
-        self.paths = paths  # of segments, oldest first
-        self.is_void = False  # the log began anew meanwhile: it has removed them, and one of the names may be in use
+        self.paths = paths  # segment paths, oldest first
+        self.is_void = False  # the log was reset meanwhile: the files are removed, and a name may be in use again
 
     def run(self) -> None:
-        """Sync the checkpoint, and the name of the segment that goes on; remove; sync the names."""
+        """Sync the checkpoint and the next segment's name, remove the files, and sync their folder."""
         self._sync_first()
         if self.paths:
             self._vfs.sync_dir(self._directory)

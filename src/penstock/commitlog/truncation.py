@@ -1,24 +1,24 @@
-"""Truncation: everything from an offset on is cut off a log, or a log begins anew at another offset. In a disk thread.
+"""Truncation: cut a log off at an offset, or reset it to begin at another offset. Runs in a disk thread.
 
-Rules: a log without what was cut must be what the disk says before any byte goes, or the next start would take what is
-missing for damage. So the steps below are synced one after the other, and a crash after any of them leaves a log: all
-of the old one, or less of it down to the cut, without a gap. While it runs the log takes nothing and flushes nothing.
-What cannot be looked up, or is damaged, changes nothing; once something has changed, a failure fences the log.
+Rules: before any byte is removed, the files on disk must describe a log without it, or the next start would take the
+missing part for corruption. So the steps below are synced one after the other, and a crash after any of them leaves a
+consistent log: all of the old one, or less of it down to the cut, without a gap. Meanwhile the log accepts and flushes
+nothing. A failed lookup or corruption changes nothing; after the first change, a failure fences the log.
 
-| step                                                            | a crash behind it leaves                      |
+| step                                                            | a crash after it leaves                       |
 |-----------------------------------------------------------------|-----------------------------------------------|
-| 1. the checkpoint's flushed_end, committed_end at the cut at most| all batches: none beyond the cut is promised  |
-| 2. the lineage, without leaderships that begin behind the cut   | the same; the batches tell their epochs       |
+| 1. checkpoint: flushed_end, committed_end at most at the cut    | all batches, none beyond the cut promised     |
+| 2. lineage, without leaderships that begin behind the cut       | the same; the batches carry their epochs      |
 | 3. segments behind the cut, the last one first                  | fewer batches                                 |
-| 4. the segment that holds the cut, and its index                | the log as it will be                         |
-| 5. the checkpoint once more: its other slot tells the same      |                                               |
-| to begin anew (the cut is where the first segment begins):      |                                               |
-| 6. an empty segment of the new name                             | the empty log of before: it has no batches    |
-| 7. the checkpoint: the log begins, and ends, there              | the new log: all else is not its own          |
+| 4. the segment that holds the cut, and its index                | the truncated log                             |
+| 5. checkpoint again, in its other slot                          |                                               |
+| for a reset (the cut is the begin of the first segment):        |                                               |
+| 6. an empty segment of the new name                             | the old log, empty: it has no batches         |
+| 7. checkpoint: the log begins and ends at the new offset        | the new log; other files do not belong to it  |
 | 8. all other segments; the checkpoint's other slot              | the new log                                   |
 
-A cut inside of a batch is where that batch begins, also where that is below log_start: then the log is empty, and
-begins there. A segment of which nothing is left goes, but for the first one.
+A cut inside a batch moves to the begin of that batch, even if that is below log_start: then the log is empty and begins
+there. A segment of which nothing is left is removed, except the first one.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from penstock.vfs import File, Vfs
 
 
 class _Cut(NamedTuple):
-    """Where the log is cut: in the last one of the `kept` segments, at a byte and an offset."""
+    """Place of the cut: a byte and an offset in the last of the `kept` segments."""
 
     kept: tuple[Segment, ...]
     position: int
@@ -50,7 +50,7 @@ class _Cut(NamedTuple):
 
 
 class Left(NamedTuple):
-    """What is left of the log. All of it is on the disk, and `checkpoint` says so."""
+    """The rest of the log. All of it is on disk, and so is `checkpoint`."""
 
     sealed: tuple[Segment, ...]
     active: ActiveSegment
@@ -59,9 +59,9 @@ class Left(NamedTuple):
 
 
 class Truncation:
-    """Cuts a log at the offset `end`, or, with `start`, cuts all of it and begins it anew there.
+    """Truncates a log to the offset `end` or, with `start`, discards all of it and resets it to begin at `start`.
 
-    Run it in a disk thread, once; then hand it to `Log.truncated` or, with the error, to `Log.truncate_failed`.
+    Run it once in a disk thread; then call `Log.truncated` or, with the error, `Log.truncate_failed`.
     """
 
     __slots__ = ("_checkpoint", "_directory", "_end", "_files", "_lineage", "_note", "_values", "_vfs", "_view",
@@ -81,7 +81,7 @@ class Truncation:
         unsynced: tuple[File, ...],
         note: Callable[[Damage], None],
     ) -> None:
-        """`values`: what the checkpoint would say now. `unsynced`: files of segments, open, that may need a sync."""
+        """`values`: the current checkpoint values. `unsynced`: open segment files that may need a sync."""
         self._vfs = vfs
         self._directory = directory
         self._view = view
@@ -92,17 +92,17 @@ class Truncation:
         self._lineage = lineage
         self._files = {file.path: file for file in unsynced}
         self._note = note
-        self.has_changed = False  # beyond what the log can go on with
-        self.left: Left | None = None  # once it is done
+        self.has_changed = False  # files changed in a way that the log cannot continue from
+        self.left: Left | None = None  # set at the end
 
     def run(self) -> None:
-        """Look where the cut is, then cut. OSError; RemoteError or CorruptionError where that cannot be read."""
+        """Find the cut, then truncate. OSError; RemoteError or CorruptionError if the log cannot be read there."""
         cut = self._look()
         scan = self._scan(cut)
         left = self._cut(cut, scan)
         self.left = left if self.start is None else self._begin_anew(self.start, left)
 
-    # Looking.
+    # Finding the cut.
 
     def _look(self) -> _Cut:
         segments = self._view.segments
@@ -115,7 +115,7 @@ class Truncation:
         return _Cut(segments[: number + 1], extent.position, extent.base_offset)
 
     def _scan(self, cut: _Cut) -> Scan:
-        """The batches of the segment that goes on, as recovery would see them; CorruptionError if they are damaged."""
+        """Scan the segment that stays active as recovery would; CorruptionError if it is corrupt."""
         last = cut.kept[-1]
         file = self._vfs.open(last.path, read_only=True)
         try:
@@ -139,11 +139,11 @@ class Truncation:
             raise CorruptionError(last.path, damage.position, "sound batches up to the cut", damage.reason)
         return scan
 
-    # Cutting.
+    # Truncating.
 
     def _cut(self, cut: _Cut, scan: Scan) -> Left:
         *sealed, last = cut.kept
-        kept_epochs = self._lineage if self.start is None else ()  # a new log is told by its leader what came before
+        kept_epochs = self._lineage if self.start is None else ()  # a reset log gets its history from the leader
         lineage = tuple(entry for entry in kept_epochs if entry.start_offset < cut.offset)
         end_values = self._values._replace(
             leader_epoch=lineage[-1].leader_epoch if lineage else 0,
@@ -155,7 +155,7 @@ class Truncation:
             committed_end=min(self._values.committed_end, cut.offset),
         )
         values = end_values
-        # An offset does not tell: a segment that has no batch yet may not have been synced at all.
+        # Compare positions, not offsets: a segment without a batch may not have been synced at all.
         if (self._values.segment_base, self._values.segment_position) < (last.base_offset, cut.position):
             values = end_values._replace(
                 flushed_end=min(self._values.flushed_end, cut.offset),
@@ -185,7 +185,7 @@ class Truncation:
                 _sync(file)
 
     def _remove(self, one: Segment) -> None:
-        # Also what the cleaner has left: else an older generation would come back in its place.
+        # Remove all generations; otherwise an older one would come back in its place.
         names = self._vfs.list(self._directory)
         generations = sorted(
             found for name in names if (found := files.parsed(name)) is not None and found[0] == one.base_offset
@@ -197,7 +197,7 @@ class Truncation:
         self._vfs.sync_dir(self._directory)
 
     def _cut_segment(self, path: str, position: int, scan: Scan) -> bool:
-        """Whether the index has all entries. One that named more than the segment has must not stay."""
+        """Truncate the segment; return True if its index is complete. An index with more entries must not stay."""
         opened = None if path in self._files else self._vfs.open(path)
         file = self._files[path] if opened is None else opened
         try:
@@ -208,7 +208,7 @@ class Truncation:
                 opened.close()
         is_indexed = False
         if position > SCHEMA_BYTES:
-            with contextlib.suppress(OSError):  # it is rebuilt when somebody asks
+            with contextlib.suppress(OSError):  # a reader rebuilds it
                 rebuild.write_index(self._vfs, path, scan.entries, 0 if scan.head is None else scan.head.count)
                 index_file = self._vfs.open(files.index_path(path))
                 try:
@@ -221,12 +221,12 @@ class Truncation:
         self._vfs.sync_dir(self._directory)
         return is_indexed or position == SCHEMA_BYTES
 
-    # Beginning anew.
+    # Reset.
 
     def _begin_anew(self, start: int, left: Left) -> Left:
         old, active = left.active, left.active
         ids = self._values.stream_id, self._values.partition
-        self._remove_all_but(old.base_offset)  # what retention left: no part of the log before, nor of the new one
+        self._remove_all_but(old.base_offset)  # leftovers of retention belong neither to the old log nor to the new one
         if start != old.base_offset:
             segment.clear_the_way(self._vfs, self._directory, start, *ids)
             active = segment.create(self._vfs, self._directory, start, *ids)
@@ -240,7 +240,7 @@ class Truncation:
         )
         self._write_checkpoint(values)
         self._remove_all_but(start)
-        self._write_checkpoint(values)  # of the log of before no slot may tell any more
+        self._write_checkpoint(values)  # no slot may describe the old log any more
         return Left((), active, (), values)
 
     def _remove_all_but(self, base_offset: int) -> None:

@@ -1,13 +1,13 @@
-"""What of a log the views of it show is still there."""
+"""Offsets that existing views may still read after a truncation or retention."""
 
 from __future__ import annotations
 
-NEVER_OFFSET = 2**63  # behind all that there may be
+NEVER_OFFSET = 2**63  # beyond every offset
 
 
 class Validity:
-    """Up to which offset what views show is still there. They share it with the log, which lowers it before it is cut:
-    whoever then finds a file changed knows that it is no damage. Views of before a cut feel those that come later, too.
+    """Offset bounds shared by a log and its views. The log lowers the end before it truncates, so a view that then
+    finds a file changed knows that it is no corruption. Views from before a truncation are also bound by later ones.
     """
 
     __slots__ = ("of_later_views", "own_end", "own_start")
@@ -18,29 +18,29 @@ class Validity:
         self.of_later_views: Validity | None = None
 
     def cut(self, end_offset: int) -> None:
-        """The log is about to be cut there."""
+        """Limit the views: the log is about to be truncated to `end_offset`."""
         self.own_end = end_offset
 
     def give_up(self, log_start: int) -> None:
-        """What lies before is about to be removed."""
+        """Limit the views: messages below `log_start` are about to be removed."""
         self.own_start = log_start
 
     @property
     def start_offset(self) -> int:
-        """From which offset on files are still there, if nobody else removes them."""
+        """Offset from which segment files still exist, unless removed by others."""
         start_offset, one = self.own_start, self.of_later_views
         while one is not None:
             start_offset, one = max(start_offset, one.own_start), one.of_later_views
         return start_offset
 
     def later(self) -> Validity:
-        """It was cut: what holds for the views of what is left."""
+        """Return the object for views taken after a truncation."""
         self.of_later_views = Validity()
         return self.of_later_views
 
     @property
     def end_offset(self) -> int:
-        """What a view shows before it is still there."""
+        """End of the offsets that a view may still read."""
         end_offset, one = self.own_end, self.of_later_views
         while one is not None:
             end_offset, one = min(end_offset, one.own_end), one.of_later_views
@@ -48,5 +48,5 @@ class Validity:
 
     @property
     def is_whole(self) -> bool:
-        """Whether the log was not cut: the files are what the views take them for."""
+        """True if the log was not truncated, so that files are what the views assume."""
         return self.own_end == NEVER_OFFSET

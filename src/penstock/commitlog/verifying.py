@@ -1,21 +1,20 @@
-"""Verify the files of a log, all of them, without a broker, or beside one that runs.
+"""Verifies all files of a log, without a broker or beside a running one.
 
-Rules: nothing is written, and damage ends nothing: it is noted, and what comes behind it is verified, too. A file that
-cannot be read, as one with a FIFO in its place, is damage. What is
-appended meanwhile is not judged. Nor is what a crash may have torn: what lies at or behind the `flushed_end` of the
-checkpoint; a start cuts that. Memory is bounded by one batch, a mebibyte of small ones, and some bytes for each range
-of offsets.
+Rules: nothing is written, and corruption does not stop the check: it is recorded, and the rest is verified, too. A file
+that cannot be read, such as a FIFO in its place, counts as corrupt. Data appended meanwhile is not judged, nor is data
+at or behind the checkpoint's `flushed_end`, which a crash may have torn; a start cuts that. Memory is bounded by one
+batch, a mebibyte of small ones, and some bytes for each range of offsets.
 
 | file       | what is verified                                                                                  |
 |------------|---------------------------------------------------------------------------------------------------|
 | segment    | schema message; of each batch layout, CRC, every value; offsets without a gap up to the next      |
-|            | segment, timestamps and leader epochs that do not fall                                            |
-| index      | each entry, and that it says of its batch what the batch says; it may be short, or missing        |
-| checkpoint | both slots, the unused bytes, and that the segments begin and end as it says                      |
-| lineage    | each entry, and that it says of each row's leader epoch what the row's batch says                 |
+|            | segment; timestamps and leader epochs that never decrease                                         |
+| index      | each entry, and that it agrees with its batch; it may be short or missing                         |
+| checkpoint | both slots, the unused bytes, and that the segments begin and end accordingly                     |
+| lineage    | each entry, and that it agrees with the leader epochs of the batches                              |
 
-A broker that runs may cut a log, or clean a segment, while this reads it: so what is wrong with a segment is looked at
-again, and counts only if it is still so.
+A running broker may truncate the log or clean a segment during the check: so a segment with errors is checked again,
+and only repeated errors count.
 """
 
 from __future__ import annotations
@@ -42,11 +41,11 @@ if TYPE_CHECKING:
 
 
 class NotALogError(PenstockError):
-    """A folder has no segment in it."""
+    """The folder has no segment."""
 
 
 class Extent(NamedTuple):
-    """Which offsets a log has, by its checkpoint: `committed_end` is 0 where it does not say."""
+    """Offsets of a log by its checkpoint. `committed_end` 0: unknown."""
 
     log_start: int
     committed_end: int
@@ -54,30 +53,30 @@ class Extent(NamedTuple):
 
 @dataclass(slots=True)
 class Verified:
-    """What was found in the folder of one log; offsets as they are there, rows below log_start counted, too."""
+    """Result for the folder of one log, including rows below log_start that are still there."""
 
     directory: str
     stream_id: int = -1  # -1: no schema message could be read
     partition: int = -1
     log_start: int = 0
     log_end: int = 0
-    committed_end: int = 0  # 0: not known
+    committed_end: int = 0  # 0: unknown
     segments: int = 0
     batches: int = 0
     rows: int = 0
     size_bytes: int = 0  # of its segments, as far as they were read
-    torn: Mistake | None = None  # where it is not judged any more
+    torn: Mistake | None = None  # the position from which nothing is judged
     mistakes: list[Mistake] = field(default_factory=list)
-    unlisted: int = 0  # further ones
+    unlisted: int = 0  # number of further errors
     sums: tuple[RangeSum, ...] = ()
 
     @property
     def is_sound(self) -> bool:
-        """Whether nothing is wrong."""
+        """True if there are no errors."""
         return not self.mistakes
 
     def note(self, mistakes: Iterable[Mistake]) -> None:
-        """They are wrong for good."""
+        """Record confirmed errors."""
         for one in mistakes:
             if len(self.mistakes) < limits.VERIFY_MISTAKES_MAX:
                 self.mistakes.append(one)
@@ -85,7 +84,7 @@ class Verified:
                 self.unlisted += 1
 
     def damaged(self) -> tuple[tuple[int, int | None], ...]:
-        """Offsets that cannot be read."""
+        """Return the offset ranges that cannot be read."""
         return tuple(
             (one.base_offset, one.end_offset)
             for one in self.mistakes
@@ -94,7 +93,7 @@ class Verified:
 
 
 def extent_of(vfs: Vfs, directory: str) -> Extent:
-    """What the checkpoint says. OSError; NotALogError."""
+    """Return the offsets according to the checkpoint. OSError; NotALogError."""
     bases = sorted(_generations(vfs, directory))
     if not bases:
         raise NotALogError(f"{directory}: no segment of a log is there")
@@ -111,17 +110,16 @@ def verify_log(
     cuts: Iterable[int] = (),
     tell: Callable[[int], None] = lambda _: None,
 ) -> Verified:
-    """All files of a log. `cuts` as of `RangeSums`; `tell` hears how many bytes of segments were read since.
+    """Verify all files of a log. `cuts` as in `RangeSums`; `tell` gets the number of segment bytes just read.
 
-    `ids`: of which stream and partition it is to be, as a start of the broker wants it, if that is known. `is_made`:
-    the data directory says that the log was made: then it has a checkpoint. OSError where the disk does not let it;
-    NotALogError.
+    `ids`: the expected stream and partition, if known, as at a broker's start. `is_made`: the data directory says that
+    the log was created, so it must have a checkpoint. OSError if the disk fails; NotALogError.
     """
     return _LogCheck(vfs, directory, ids, cuts, tell, is_made=is_made).run()
 
 
 def batches_between(vfs: Vfs, directory: str, begin: int, end: int) -> Iterator[pa.RecordBatch]:
-    """The checked batches that hold these offsets, from the newest segments. CorruptionError, OSError."""
+    """Yield the checked batches that hold these offsets, from the newest generations. CorruptionError, OSError."""
     generations = _generations(vfs, directory)
     bases = sorted(generations)
     for base, following in zip(bases, [*bases[1:], limits.OFFSET_MAX], strict=True):
@@ -143,7 +141,7 @@ def batches_between(vfs: Vfs, directory: str, begin: int, end: int) -> Iterator[
 
 
 def size_of(vfs: Vfs, directory: str) -> int:
-    """How many bytes there are to read; those of files that go meanwhile, or cannot be opened, do not count."""
+    """Return the number of bytes to read, without files that are removed meanwhile or cannot be opened."""
     total = 0
     for base_offset, generation in _generations(vfs, directory).items():
         try:
@@ -156,7 +154,7 @@ def size_of(vfs: Vfs, directory: str) -> int:
 
 
 def _generations(vfs: Vfs, directory: str) -> dict[int, int]:
-    """The newest generation of each segment, by its base offset."""
+    """Map each base offset to its newest generation."""
     found = sorted(parsed for name in vfs.list(directory) if (parsed := files.parsed(name)) is not None)
     return dict(found)
 
@@ -182,11 +180,11 @@ class _LogCheck:
         self._cuts = tuple(cuts)
         self._epochs = Epochs()
         self._sums = RangeSums()
-        self._at: Looked | None = None  # what came last
+        self._at: Looked | None = None  # the previous segment
 
     def run(self) -> Verified:
         out = self._out
-        # What is read first is never ahead of what is read later: a checkpoint says what was written before it.
+        # Read the checkpoint first: it describes what was written before it.
         self._point = point = self._checkpoint()
         generations = _generations(self._vfs, self._directory)
         if not generations:
@@ -199,7 +197,7 @@ class _LogCheck:
         out.log_start = bases[0]
         if point is not None:
             out.committed_end = point.committed_end
-            # Retention that was interrupted leaves whole segments behind; they are no part of the log.
+            # An interrupted retention leaves whole segments below log_start; they are no part of the log.
             bases = [base for base, following in zip(bases, [*bases[1:], None], strict=True)
                      if following is None or following > point.log_start]  # fmt: skip
             if point.log_start < bases[0]:
@@ -211,13 +209,13 @@ class _LogCheck:
         for base, following in nexts:
             if not self._segment(base, following):
                 break
-        for base, following in nexts:  # what is in them is not judged; where nothing can be read, a start cuts nothing
+        for base, following in nexts:  # their content is not judged, but a start fails on unreadable ones
             self._note_unreadable(base, following)
         self._finish()
         return out
 
     def _checkpoint(self) -> Checkpoint | None:
-        """The one that a start would go by."""
+        """Return the checkpoint that a start would use."""
         point, mistakes = side_files.checked_checkpoint(self._vfs, self._directory)
         self._out.note(mistakes)
         path = f"{self._directory}/{files.CHECKPOINT}"
@@ -230,12 +228,12 @@ class _LogCheck:
         return point
 
     def _segment(self, base_offset: int, following: int | None) -> bool:
-        """Whether what comes behind it is to be judged, too."""
+        """Check one segment; return True if the next ones are to be judged, too."""
         looked: Looked | None = None
         for number in range(limits.VERIFY_AGAIN_MAX):
             state, before = self._sums.state(), looked
             path = self._path_of(base_offset)
-            if path is None:  # retention has removed it
+            if path is None:  # retention removed it
                 return True
             check = SegmentCheck(
                 self._vfs, path, base_offset, following, self._point, self._at, self._sums, self._tell, self._ids
@@ -293,7 +291,7 @@ class _LogCheck:
             wanted = f"offsets up to {point.flushed_end}, which were flushed"
             place = Mistake(self._at.path, self._at.size_bytes, out.log_end, point.flushed_end, wanted, "the end")
             out.note([place])
-        # Read last: it may go on while the segments are read, and is written before the batches are.
+        # Read the lineage last: it is written before the batches, and grows during the check.
         self._check_lineage(out.log_end if point is None else point.flushed_end)
         out.sums = self._sums.finish()
 
@@ -312,7 +310,7 @@ class _LogCheck:
 def verify_segment(
     vfs: Vfs, path: str, *, ids: tuple[int, int] | None = None, tell: Callable[[int], None] = lambda _: None
 ) -> Verified:
-    """One segment file alone, with its index; `ids` as of `verify_log`. ValueError: no segment's name; OSError."""
+    """Verify one segment file and its index; `ids` as in `verify_log`. ValueError: not a segment's name; OSError."""
     directory, _, name = path.rpartition("/")
     base_offset = files.base_offset_of(name)
     if base_offset is None:

@@ -1,12 +1,12 @@
-"""What a log looks like at one moment, for any thread: lookups, slices and batches.
+"""A snapshot of a log for any thread: lookups, slices and batches.
 
-Rules: a view never changes, and the log never waits for it. Files are opened by name for one lookup and closed again,
-so a view that is kept costs nothing, and a segment that retention has removed meanwhile is reported as out of range.
-An index that cannot be trusted is rebuilt from its segment on the way, for all views of the log. Of a segment that the
-cleaner has written anew, a view goes on with the old file, or, once that is gone, with the new one.
+Rules: a view is immutable, and the log never waits for it. Files are opened by name for one lookup and closed again, so
+a kept view costs nothing, and a segment that retention removed meanwhile is reported as out of range. A corrupt index
+is rebuilt from its segment on the way, for all views of the log. If the cleaner rewrote a segment, a view continues
+with the old file or, once that is removed, with the new one.
 
-Theory: offsets, timestamps and positions rise together, so every question is answered by halving twice: over the
-segments (in memory), then over the entries of one segment (in its index).
+Theory: offsets, timestamps and positions rise together, so every lookup is two binary searches: over the segments (in
+memory), then over the entries of one segment (in its index).
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from penstock.vfs import Buffer, File, Vfs
 
 _T = TypeVar("_T")
 Wants = Callable[[BatchHeader], bool]
-_EXTENTS_AT_ONCE = 256  # at most: whoever wants one message asks for one, whoever reads on for ever more
+_EXTENTS_AT_ONCE = 256  # upper bound: a request for one message reads one extent, and long reads grow to this
 _EXTENTS_GROWTH = 16
 _base_offset = attrgetter("base_offset")
 _last_timestamp_us = attrgetter("last_timestamp_us")
 
 
 class Slice(NamedTuple):
-    """Whole batches of one segment, as they lie in its file. `base_offset` is the first batch's."""
+    """Whole batches of one segment, as a byte range of its file. `base_offset` is the first batch's."""
 
     path: str
     position: int
@@ -52,7 +52,7 @@ class Slice(NamedTuple):
 
 
 class _IndexLook(NamedTuple):
-    """What an index file was found to be, up to a batch that ends there. `lacks`: the last entries are not in it."""
+    """Result of checking an index file up to a batch and its end. `lacks`: the last entries are missing."""
 
     mistakes: list[Mistake]
     lacks: bool
@@ -61,14 +61,14 @@ class _IndexLook(NamedTuple):
 
 
 class _ReplacedError(Exception):
-    """The cleaner has written the segment anew, and the old file is gone."""
+    """The cleaner rewrote the segment, and the old file is removed."""
 
 
 class LogView:
-    """An immutable snapshot of one log. `on_damage` is told of damage that reading finds; it must be thread-safe.
+    """An immutable snapshot of one log. `on_damage` is called when a read finds corruption; it must be thread-safe.
 
-    Every method may also raise OSError, where the disk does not let it read, and LogCutError, where what it would read
-    was cut off meanwhile. A slice may be cut while it is sent: whoever gets it checks each batch.
+    Every method may also raise OSError if the disk fails, and LogCutError if the data was truncated meanwhile. A slice
+    may be truncated while it is sent: the receiver checks each batch.
     """
 
     __slots__ = ("_on_damage", "_rebuilt_indexes", "_validity", "_vfs", "log_end", "log_start", "segments",
@@ -91,15 +91,15 @@ class LogView:
         self._on_damage = on_damage
         self.log_start = log_start
         self.log_end = log_end
-        self.wrong_indexes: list[Mistake] = []  # where index files were found to be wrong, and are written anew
+        self.wrong_indexes: list[Mistake] = []  # errors in index files, which are then rebuilt
 
     def starting_at(self, log_start: int) -> LogView:
-        """The same, of a log that begins there, which is no earlier."""
+        """Return the same view with a log_start raised to this offset."""
         on_damage, rebuilt_indexes = self._on_damage, self._rebuilt_indexes
         return LogView(self._vfs, self.segments, log_start, self.log_end, on_damage, rebuilt_indexes, self._validity)
 
     def bytes_between(self, start: int, end: int) -> int:
-        """How many bytes lie between the batches that hold these offsets. RemoteError as of `slice`."""
+        """Return the number of bytes between the batches that hold these offsets. RemoteError as in `slice`."""
         return self._position_of(end) - self._position_of(start)
 
     def _position_of(self, offset: int) -> int:
@@ -109,8 +109,8 @@ class LogView:
         return sum(segment.latest.size_bytes for segment in self.segments[:number]) + extent.position
 
     def slice(self, offset: int, *, end: int, bytes_max: int) -> Slice | None:
-        """Whole batches, the first one holding `offset`, the last one ending at or before `end`; at most `bytes_max`
-        bytes, but at least one batch. None if there is nothing (yet) between `offset` and `end`.
+        """Return whole batches, the first one holding `offset`, the last one ending at or before `end`; at most
+        `bytes_max` bytes, but at least one batch. None if there is nothing (yet) between `offset` and `end`.
 
         RemoteError: offset_out_of_range (details log_start, log_end), corrupt_range (file, position, base_offset,
         end_offset).
@@ -125,10 +125,10 @@ class LogView:
         return self._with_entries(segment, lambda one, entries: self._cut(one, entries, offset, end, bytes_max))
 
     def replica_range(self, offset: int, *, bytes_max: int) -> Slice | None:
-        """What a replica that ends at `offset` lacks: as `slice`, but up to log_end, committed or not.
+        """Return what a replica with log end `offset` lacks: as `slice`, but up to log_end, committed or not.
 
-        A replica's log may begin with the batch that holds log_start, of which the rows before it come along.
-        RemoteError as of `slice`; the detail `replica_start` of offset_out_of_range is where that batch begins.
+        A replica's log may begin with the batch that holds log_start, whose earlier rows are then included. RemoteError
+        as in `slice`; offset_out_of_range has the detail `replica_start`, the begin of that batch.
         """
         if self.log_start <= offset <= self.log_end:
             return self.slice(offset, end=self.log_end, bytes_max=bytes_max)
@@ -140,7 +140,7 @@ class LogView:
         return self.slice(self.log_start, end=self.log_end, bytes_max=bytes_max)
 
     def batch_at(self, offset: int) -> tuple[int, Extent]:
-        """The number of the segment that holds `offset`, and the place of its batch. RemoteError as of `slice`."""
+        """Return the number of the segment that holds `offset`, and its batch's place. RemoteError as in `slice`."""
         if not self.log_start <= offset < self.log_end:
             raise self._out_of_range(offset)
         number = self._number_of(offset)
@@ -151,9 +151,9 @@ class LogView:
         return number, extent
 
     def in_memory(self, offset: int) -> bool:
-        """Whether `slice` from `offset` on asks no file; else it belongs into a disk thread.
+        """Return True if `slice` from `offset` on reads no file; otherwise run it in a disk thread.
 
-        The log's own task may trust it until the next `Log.flushed`; for other threads it is a guess.
+        The log's own task may rely on it until the next `Log.flushed`; for other threads it is a guess.
         """
         if not self.log_start <= offset < self.log_end:
             return True
@@ -161,11 +161,11 @@ class LogView:
         return entries.in_memory(offset) if isinstance(entries, ResumedEntries) else entries is not None
 
     def offset_at(self, timestamp_us: int, *, end: int) -> int:
-        """Offset of the first message at or after `timestamp_us`, or `end` if there is none before it."""
+        """Return the offset of the first message at or after `timestamp_us`; `end` if there is none before it."""
         return self.first_at(timestamp_us, end=end)[0]
 
     def first_at(self, timestamp_us: int, *, end: int) -> tuple[int, int | None]:
-        """The same, and its timestamp if its batch had to be read to find it."""
+        """Return the same offset, and its timestamp if its batch had to be read to find it."""
         number = bisect_left(self.segments, timestamp_us, key=_last_timestamp_us)
         if number == len(self.segments):
             return end, None
@@ -175,7 +175,7 @@ class LogView:
         return clamped, found_us if clamped == offset != end else None
 
     def start_keeping(self, bytes_max: int) -> int:
-        """The smallest base offset of a batch from which on the log has at most `bytes_max` bytes.
+        """Return the smallest batch base offset from which the log has at most `bytes_max` bytes.
 
         The newest batch is kept, whatever its size.
         """
@@ -189,7 +189,7 @@ class LogView:
         return self.log_start
 
     def timestamp_us_at(self, offset: int) -> int | None:
-        """Timestamp at which the batch begins that holds `offset`; None if there is none (or it is damaged)."""
+        """Return the first timestamp of the batch that holds `offset`; None if there is none, or it is corrupt."""
         if offset >= self.log_end:
             return None
         segment = self._segment_of(offset)
@@ -199,11 +199,11 @@ class LogView:
     def batches(
         self, start: int, end: int, *, reverse: bool = False, wants: Wants | None = None
     ) -> Iterator[tuple[BatchHeader, Buffer]]:
-        """The batches that hold offsets from `start` to `end`, verified, as header and bytes; one in memory at a time.
-        What is compressed comes unpacked, and its header with it.
+        """Yield the verified batches that hold offsets from `start` to `end`, as header and bytes, one in memory at a
+        time. Compressed batches come uncompressed, with a matching header.
 
-        With `wants` only those of which it says so, by their headers: of the others no more than that is read.
-        RemoteError as `slice` raises it, at the place where it matters.
+        With `wants`, yield only batches whose header it accepts, reading no more than the header of the others.
+        RemoteError as in `slice`, raised when the iteration gets there.
         """
         if start < self.log_start or end > self.log_end:
             raise self._out_of_range(min(start, end))
@@ -219,11 +219,11 @@ class LogView:
                 yield from self._segment_batches(segment, begin, stop, reverse=reverse, wants=wants)
 
     def check_indexes(self, begin: int, end: int, flushed_end: int) -> None:
-        """Hold the index files against the batches from `begin` to `end`, which were read and are sound.
+        """Check the index files against the batches from `begin` to `end`, which were read and are valid.
 
-        What is wrong is noted in `wrong_indexes`. Such an index is written anew from its segment, and so is one that a
-        sealed segment lacks, in part or as a whole, which is no mistake. No index gets entries of batches that are not
-        flushed, nor of a segment that is damaged.
+        Errors are added to `wrong_indexes`. A wrong index is rebuilt from its segment, and so is one that a sealed
+        segment lacks, in part or as a whole, which is no error. No index gets entries of unflushed batches or of a
+        corrupt segment.
         """
         end = min(end, flushed_end)
         if begin >= end:
@@ -239,7 +239,7 @@ class LogView:
         segment, file = self._open_latest(segment)
         try:
             look = self._index_look(segment, file, start, stop, is_sealed=is_sealed)
-            if look.mistakes:  # it may have been written just now
+            if look.mistakes:  # the first read may have met a concurrent write
                 look = self._index_look(segment, file, start, stop, is_sealed=is_sealed)
             if look.mistakes or (is_sealed and look.lacks):
                 self._mend_index(segment, file, look, is_sealed=is_sealed)
@@ -253,7 +253,7 @@ class LogView:
             return (number, entries.extent(number)) if entries.count else None
 
         found_first = self._with_entries_of(segment, first, file)
-        if found_first is None or segment.damage:  # which has just been found
+        if found_first is None or segment.damage:  # found corrupt just now
             return _IndexLook([], False, 0, start)
         number, extent = found_first
         position, offset = extent.position, extent.base_offset
@@ -269,10 +269,10 @@ class LogView:
             if is_sealed and offset == segment.end_offset:
                 found += check.finish(position, is_last=False)
             elif not check.count:
-                found += check.finish(position, is_last=True)  # it cannot be opened
+                found += check.finish(position, is_last=True)  # reports an index that cannot be opened
             return _IndexLook(found, check.count < number, position, offset)
         except CorruptionError:
-            return _IndexLook([], False, position, offset)  # of a batch: whoever reads it says so
+            return _IndexLook([], False, position, offset)  # the batch is corrupt: a reader reports it
         finally:
             check.close()
 
@@ -282,14 +282,14 @@ class LogView:
         entries, damage = rebuild_entries(
             self._vfs, file, base_offset=segment.base_offset, end_position=end_position, end_offset=end_offset
         )
-        if damage:  # an index would hide it from the next start; whoever reads these batches says so
+        if damage:  # an index would hide corruption from the next start; a reader reports it
             return
         write_while(lambda: self._is_still(segment), self._vfs, segment.path, entries, are_last=is_sealed)
 
     def sound_end(self, found: Slice) -> int:
-        """Read a slice, and verify its batches; up to where they are what was written. The log hears if not to its end.
+        """Verify the batches of a slice; return the end offset of the valid ones. Corruption is reported.
 
-        RemoteError corrupt_range where its first batch is not.
+        RemoteError corrupt_range if the first batch is corrupt.
         """
         end = found.base_offset
         try:
@@ -303,7 +303,7 @@ class LogView:
     def _segment_batches(
         self, segment: Segment, start: int, end: int, *, reverse: bool, wants: Wants | None
     ) -> Iterator[tuple[BatchHeader, Buffer]]:
-        # One file all the way: one that takes its place meanwhile has other batches.
+        # Use one file throughout: a rewrite that replaces it meanwhile has other batches.
         segment, file = self._open_latest(segment)
         at = end if reverse else start
         wanted = 1
@@ -319,7 +319,7 @@ class LogView:
                     file,
                 )
                 wanted = min(wanted * _EXTENTS_GROWTH, _EXTENTS_AT_ONCE)
-                # An offset that no extent holds is lost: entries cover the log without gaps where it is sound.
+                # An offset in no extent is lost: in a valid segment, entries cover the offsets without gaps.
                 if not extents:
                     raise self._corrupt(segment, at - 1 if reverse else at)
                 for extent in extents:
@@ -340,14 +340,14 @@ class LogView:
                 raise CorruptionError(
                     segment.path, extent.position, f"offset {extent.base_offset}", str(header.base_offset)
                 )
-            self.check_not_cut(extent.end_offset)  # others may lie there by now
+            self.check_not_cut(extent.end_offset)  # after a truncation, other batches may be there
             plain = codec.uncompressed(data, file=segment.path, position=extent.position)
         except CorruptionError as error:
             self.check_not_cut(extent.end_offset)
             damage = Damage(segment.path, extent.position, extent.base_offset, extent.end_offset, str(error))
-            if segment.successor is None:  # else it is of a file that goes, and what took its place was sound
+            if segment.successor is None:  # otherwise the file is superseded, and its successor was verified
                 self._on_damage(damage)
-                # An index would vouch for it at the next start.
+                # With an index, the next start would trust the corrupt batch.
                 with contextlib.suppress(OSError):
                     self._vfs.remove(files.index_path(segment.path))
             raise _corrupt_range(damage) from error
@@ -399,9 +399,9 @@ class LogView:
         return last if offset >= last.base_offset else self.segments[self._number_of(offset)]
 
     def damage_from(self, path: str, position: int, reason: str) -> Damage | None:
-        """What is lost if the file at `path` cannot be read from byte `position` on, if the log has it.
+        """Return the offsets lost if this file is unreadable from `position` on; None if it is not in the log.
 
-        The segment remembers. Of a segment without a sound index all is taken for lost.
+        The segment remembers the corruption. Without a valid index the whole segment counts as lost.
         """
         segment = next((one for one in self.segments if one.path == path), None)
         if segment is None:
@@ -416,7 +416,7 @@ class LogView:
         return lost
 
     def _with_entries(self, segment: Segment, use: Callable[[Segment, Entries], _T]) -> _T:
-        """`use` the entries of the segment, or of what the cleaner has made of it: they go with the segment's file."""
+        """Call `use` with the entries of the segment or of its latest rewrite, whichever has a file."""
         while True:
             segment = segment.latest
             try:
@@ -425,7 +425,7 @@ class LogView:
                 continue
 
     def _with_entries_of(self, segment: Segment, use: Callable[[Segment, Entries], _T], file: File | None = None) -> _T:
-        """The same, of this very segment, whose file may be open."""
+        """Call `use` with the entries of exactly this segment, whose file may be open already."""
         try:
             return self._with_sound_entries(segment, use)
         except (FileNotFoundError, IndexDamagedError) as error:
@@ -439,7 +439,7 @@ class LogView:
                 return use(segment, entries)
 
     def _with_sound_entries(self, segment: Segment, use: Callable[[Segment, Entries], _T]) -> _T:
-        # Loaded once: the log's task forgets them as soon as the index file has them.
+        # Read the attribute once: the log's task clears it as soon as the index file has the entries.
         if isinstance(entries := segment.entries, ResumedEntries):
             with entries.opened(self._vfs, segment.path) as joined:
                 return use(segment, joined)
@@ -460,7 +460,7 @@ class LogView:
                 file.close()
         if damage:
             self.check_not_cut(segment.end_offset)
-            # The index would hide the damage from the next start, so it is not written; the segment remembers.
+            # An index would hide the corruption from the next start, so none is written; the segment remembers it.
             segment.damage = (*segment.damage, *damage)
             segment.entries = entries
             for one in damage:
@@ -480,13 +480,13 @@ class LogView:
             self._on_damage(one)
 
     def _is_still(self, segment: Segment) -> bool:
-        """Whether its file is what this view takes it for: the log was not cut, nor was the segment written anew."""
+        """True if the segment file is unchanged: the log was not truncated, nor the segment rewritten."""
         return self._validity.is_whole and segment.successor is None
 
     def check_not_cut(self, end_offset: int) -> None:
-        """LogCutError if the log was cut before this offset: what is read there now says nothing about this view."""
+        """Raise LogCutError if the log was truncated below this offset: data read there now is not this view's."""
         if end_offset > self._validity.end_offset:
-            raise LogCutError("the log was cut, or began anew, while it was read: look again")
+            raise LogCutError("the log was truncated or reset while it was read: read again")
 
     def _open(self, segment: Segment) -> File:
         try:
@@ -495,7 +495,7 @@ class LogView:
             self.check_not_cut(segment.end_offset)
             if segment.successor is not None:
                 raise _ReplacedError from None
-            if segment.end_offset > self._validity.start_offset:  # nobody here has removed it
+            if segment.end_offset > self._validity.start_offset:  # nothing here removed it
                 raise self._lost(segment) from None
             raise RemoteError(
                 ErrorCode.OFFSET_OUT_OF_RANGE,
@@ -505,7 +505,7 @@ class LogView:
             ) from None
 
     def _lost(self, segment: Segment) -> RemoteError:
-        """Its file is gone: all of it is damaged."""
+        """Report a missing segment file: the whole segment is corrupt."""
         lost = Damage(segment.path, 0, segment.base_offset, segment.end_offset, "no segment file is there")
         segment.damage = (lost,)
         self._on_damage(lost)
@@ -536,7 +536,7 @@ class LogView:
 
 
 def _is_wanted(file: File, extent: Extent, wants: Wants) -> bool:
-    """Whether `wants` says so; of one that is damaged the whole batch is to be read, which tells what is wrong."""
+    """True if `wants` accepts the header; also if the header is invalid, since reading the batch reports the error."""
     try:
         header = codec.read_header(file.read_at(extent.position, codec.PREFIX_BYTES))
     except CorruptionError:
@@ -545,7 +545,7 @@ def _is_wanted(file: File, extent: Extent, wants: Wants) -> bool:
 
 
 def _keeping(segment: Segment, entries: Entries, room: int) -> tuple[int, int]:
-    """Where a rest of at most `room` bytes begins, and where the newest batch does."""
+    """Return the offset from which at most `room` bytes remain, and the base offset of the newest batch."""
     return lookups.start_keeping(segment, entries, room), entries.extent(entries.count - 1).base_offset
 
 

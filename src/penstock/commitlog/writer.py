@@ -1,7 +1,7 @@
-"""The writing end of a log: append, flush, rest; and views of what is there.
+"""The write path of a log: append, flush, close the file when idle; and views.
 
-Rules: one task writes. A write that fails is undone; if it cannot be undone, or a sync fails, the log is fenced. Its
-file is open only while there is something to write: see `open_files`.
+Rules: one task writes. A failed write is undone; if that fails, or a sync fails, the log is fenced. The segment file is
+open only while there is something to write: see `open_files`.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from penstock.commitlog.validity import NEVER_OFFSET, Validity
 from penstock.commitlog.view import LogView
 from penstock.vfs import File, Vfs
 
-_WRITABLE = LogState.WRITABLE  # a member of an enum is slow to look up
+_WRITABLE = LogState.WRITABLE  # an attribute lookup on an Enum is slow
 
 
 class Latest(NamedTuple):
-    """The batch that was written last, as it was written."""
+    """The batch appended last, as it was written."""
 
     base_offset: int
     end_offset: int
@@ -43,7 +43,7 @@ class Latest(NamedTuple):
 
 
 class LogWriter:
-    """The part of `Log` that writes, and shows what was written."""
+    """The part of `Log` that writes, and creates views."""
 
     __slots__ = (
         "_checkpoint", "_damage", "_directory", "_flushing", "_ids", "_keeper", "_open_files", "_rebuilt_indexes",
@@ -75,59 +75,59 @@ class LogWriter:
         self._validity = Validity()
         self._damage = KnownDamage(found.damage, None if noticed is None else partial(noticed, *ids))
         self._state = LogState.READ_ONLY if found.damage else LogState.WRITABLE
-        self.fence_reason = ""  # why the log takes no more messages
+        self.fence_reason = ""  # why the log is fenced
         self.notices: tuple[str, ...] = tuple(found.notices)
-        # Where the log stands.
-        self.log_start = found.log_start  # first offset that is kept
-        self.log_end = found.log_end  # offset that the next message gets
-        self.flushed_end = found.flushed_end  # everything before it survives a power loss
-        self.last_timestamp_us = found.last_timestamp_us  # of the newest message there ever was; 0 before the first
-        self.leader_epoch = found.leader_epoch  # the highest that the log knows of; 0 before the first
-        self.keeps_latest = False  # whether `append` sets the next
-        self.latest: Latest | None = None  # the end of the log, while that is small and not committed
+        # Offsets and time of the log.
+        self.log_start = found.log_start  # log start offset
+        self.log_end = found.log_end  # log end offset: that of the next message
+        self.flushed_end = found.flushed_end  # flushed offset: everything before it survives a power loss
+        self.last_timestamp_us = found.last_timestamp_us  # of the newest message ever; 0 before the first
+        self.leader_epoch = found.leader_epoch  # the highest known; 0 before the first
+        self.keeps_latest = False  # `append` sets `latest`
+        self.latest: Latest | None = None  # the last batch, while it is small and not committed
         oldest_us = None if self.log_start == self.log_end else 0
         self._keeper = Keeper(now_us=now_us, oldest_us=oldest_us, removable=found.retired)
 
     @property
     def state(self) -> LogState:
-        """What may be done."""
+        """Current state; takes in reported corruption first."""
         if self._damage.has_news:
             self._take_damage()
         return self._state
 
     @property
     def damage(self) -> tuple[Damage, ...]:
-        """Ranges that cannot be read, as far as they are known."""
+        """Known corrupt ranges."""
         self._take_damage()
         return self._damage.known
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of all segment files."""
+        """Total size of all segment files in bytes."""
         return self._segments.size_bytes
 
     @property
     def segment_count(self) -> int:
-        """Segments, the active one too."""
+        """Number of segments, including the active one."""
         return self._segments.count
 
     @property
     def is_awake(self) -> bool:
-        """Whether its file is open to be written."""
+        """True if its file is open for writing."""
         active = self._segments.active
         return active is not None and active.file is not None
 
     @property
     def has_room(self) -> bool:
-        """Whether an append would find a place among the open files."""
+        """True if an append would find a place among the open files."""
         return self._open_files.has_room(self)
 
     # Writing.
 
     def append(self, data: bytes | bytearray, header: BatchHeader) -> None:
-        """Write one batch (whose header is `header`) at the end. It begins where the log ends, in offset and time.
+        """Append one batch with this header to the active segment. It must continue the log in offset and time.
 
-        StorageFullError, StorageFailedError: the log is as it was before. NotWritableError.
+        StorageFullError, StorageFailedError: the log is unchanged. NotWritableError.
         """
         segments = self._segments
         active = segments.active
@@ -161,9 +161,9 @@ class LogWriter:
             self.latest = Latest(header.base_offset, self.log_end, data) if is_small else None
 
     def _append_run(self, data: memoryview, headers: Sequence[BatchHeader]) -> int:
-        """Write the first of these batches, and with them all that go into the same segment; how many were written.
+        """Append, in one write, the first of these batches that fit into one segment; return how many were written.
 
-        `data` begins with them. Errors as those of `append`.
+        `data` begins with them. Errors as in `append`.
         """
         segments = self._segments
         active = segments.active
@@ -172,7 +172,7 @@ class LogWriter:
         if not count and self._open_files.may_roll(self):
             active = self._roll(active)
             count = segments.room_for(headers)
-        count = max(1, count)  # a segment grows while no other one can be begun
+        count = max(1, count)  # the segment grows while no other one can be begun
         run = headers[:count]
         file = self._woken(active)
         try:
@@ -192,7 +192,7 @@ class LogWriter:
         return count
 
     def _woken(self, active: ActiveSegment) -> File:
-        """The file of the active segment, open again; StorageFailedError."""
+        """Return the active segment's file, reopened if needed; StorageFailedError."""
         try:
             self._open_files.take(self)
             return active.opened(self._vfs)
@@ -226,9 +226,9 @@ class LogWriter:
     # Flushing.
 
     def flush(self, *, with_index: bool = False) -> Flush | None:
-        """A task that makes durable all that was appended so far; None if nothing is to do, or one is under way.
+        """Return a task that makes durable everything appended so far; None if nothing is to do or a flush is running.
 
-        `with_index`: the index gets what it lacks. Without, one flush in many brings it.
+        `with_index`: write missing index entries; otherwise only one flush in many does.
         """
         active = self._segments.active
         may_flush = self._state is not LogState.FENCED and self._state is not LogState.TRUNCATING
@@ -240,28 +240,28 @@ class LogWriter:
             log_end=self.log_end,
             flushed_end=self.flushed_end,
             with_index=with_index,
-            # An index would vouch for the damage at the next start; without it, that start reads the segment.
+            # With an index, the next start would trust corrupt batches; without it, that start reads the segment.
             indexes=self.state is LogState.WRITABLE,
         )
 
     def flushed(self, flush: Flush) -> None:
-        """`flush.run()` returned. `note_flushed` is to follow, behind the acks."""
+        """Take the result of `flush.run()`. Call `note_flushed` afterwards, behind the acks."""
         if flush.end != self.flushed_end or flush.segment_base != self._flushing.end_place[0]:
             self._checkpoint.is_dirty = self._checkpoint.is_behind = True
         self.flushed_end = flush.end
         self._open_files.synced(self, self._flushing.ended(flush, self._segments.active))
 
     def flush_failed(self, flush: Flush, error: OSError) -> None:
-        """`flush.run()` raised: what it was to flush may be lost, now or later. The log is fenced until a restart."""
+        """Handle the failure of `flush.run()`: what it was to flush may be lost; the log is fenced until a restart."""
         closed = self._flushing.failed(flush)
         self._fence(str(error))
         self.notices = (*self.notices, f"{self._directory} is fenced: a sync failed: {error}")
         self._open_files.synced(self, closed)
 
     def rest(self) -> bool:
-        """Give back the file and what is in memory of the batches, if all is on the disk; whether no file is open.
+        """Close the file and free the entries if everything is synced; return True if no file is open.
 
-        An error of the disk is told to who has the file open: what is not known to be synced stays open.
+        The kernel reports disk errors to open descriptors: a file with unsynced bytes stays open.
         """
         active = self._segments.active
         if active is None or active.file is None:
@@ -272,7 +272,7 @@ class LogWriter:
         if (waits and not is_fenced) or is_busy:
             return False
         if self._state is LogState.WRITABLE:
-            with contextlib.suppress(OSError):  # then they stay in memory
+            with contextlib.suppress(OSError):  # on failure the entries stay in memory
                 self._write_entries(active)
             active.rest(self.log_end, self.last_timestamp_us)
         else:
@@ -289,18 +289,18 @@ class LogWriter:
                 active.indexed(first_entry + len(places))
 
     def keep_latest(self, wanted: bool) -> None:
-        """Whether followers are to be sent what is small without a look at the file."""
+        """Choose whether to keep small batches in memory, so that followers get them without reading the file."""
         self.keeps_latest, self.latest = wanted, None
 
     def leave(self) -> None:
-        """Another thread is about to close the log, and to remove its files: nobody else is to touch them any more."""
+        """Prepare for another thread to close the log and remove its files: no other code touches them from now on."""
         self._validity.give_up(NEVER_OFFSET)
         self._open_files.give_back(self)
 
     # Reading.
 
     def view(self, validity: Validity | None = None) -> LogView:
-        """The log as it is now, for any thread. `validity`: of its own, for whoever is going to cut the log."""
+        """Return the log as it is now, for any thread. `validity`: a separate one for a truncation task."""
         self._take_damage()
         return self._view(validity)
 
@@ -319,11 +319,11 @@ class LogWriter:
         )
 
     def damage_found(self, path: str, position: int, reason: str) -> None:
-        """The file of a segment cannot be read from byte `position` on, although its index says so. Any thread.
+        """Report that a segment file cannot be read from byte `position` on, although its index says so. Any thread.
 
-        The log is read-only from then on, and the next slice that needs these bytes is refused.
+        The log is read-only from then on, and later slices that need these bytes are refused.
         """
-        # The end of a range that was cut off is no damage.
+        # The end of a truncated range is no corruption.
         if self._state is not LogState.TRUNCATING and self._segments.has_byte(path, position):
             self._damage.report(path, position, reason)
 

@@ -1,5 +1,5 @@
-"""`penstock doctor`: looks at a live system, says what it found, and what to do. It changes nothing.
+"""`penstock doctor`: checks a live system, reports findings and remedies. It changes nothing.
 
-Rules: nothing is published on a subject of anybody's, and nothing is stored. Whether somebody may publish is asked in a
-way that nats-server refuses in any case (see `trying`). What could not be looked at is told as such, and never as well.
+Rules: nothing is published on a subject in use, and nothing is stored. Publish permissions are tested with messages
+that nats-server refuses in any case (see `trying`). A check that could not be made is reported as unknown, never as ok.
 """

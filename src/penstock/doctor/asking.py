@@ -1,4 +1,4 @@
-"""Asks every broker of the cluster, each at the address that it tells the others, and reads its clock meanwhile."""
+"""Requests the status of every broker at its advertised address, and reads its clock."""
 
 from __future__ import annotations
 
@@ -12,24 +12,25 @@ from penstock.client.blocking import Client
 from penstock.messages import BrokerInfo, StatusResponse
 
 Opens = Callable[[str], AbstractContextManager[tuple[Client, float]]]
-"""Connects to one address; gives the client and its time-out in seconds."""
+"""Connects to one address; yields the client and its time-out in seconds."""
 
-_CLOCK_READINGS = 3  # the one with the shortest round trip counts
+_CLOCK_READINGS = 3  # the one with the shortest round trip is used
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """One broker. `status` is None where it did not answer: then `failure` says why."""
+    """Result for one broker. `status` is None if it did not answer; then `failure` has the reason."""
 
     broker: BrokerInfo
     status: StatusResponse | None = None
-    ahead_us: int | None = None  # of this machine's clock, give or take `uncertain_us`; None: it does not tell the time
+    # clock relative to this machine's, ± `uncertain_us`; None: the broker does not report its time
+    ahead_us: int | None = None
     uncertain_us: int = 0
     failure: str = ""
 
 
 def ask(opens: Opens, broker: BrokerInfo) -> Asked:
-    """Ask that broker, and no other one in its place."""
+    """Request the status from exactly that broker."""
     readings: list[Asked] = []
     try:
         with opens(broker.address) as (client, seconds):

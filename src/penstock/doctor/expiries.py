@@ -1,4 +1,4 @@
-"""What to think of what ends: certificates of brokers, and what users log in with."""
+"""Checks of expiry: brokers' certificates and users' credentials."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SOON_US = 30 * 86_400_000_000
 
 
 def judge_certificates(asked: Sequence[Asked], now_us: int) -> Iterator[Finding]:
-    """Those of all brokers that were asked; nothing, if none speaks TLS."""
+    """Check the certificates of all brokers asked; yields nothing without TLS."""
     check = "certificates"
     held = [(one.broker.broker_id, each) for one in asked if one.status is not None for each in _held(one.status)]
 
@@ -37,13 +37,13 @@ def judge_certificates(asked: Sequence[Asked], now_us: int) -> Iterator[Finding]
 
 
 def _held(status: StatusResponse) -> tuple[CertificateInfo, ...]:
-    if not status.certificates and status.tls_expires_us is not None:  # of an earlier version
+    if not status.certificates and status.tls_expires_us is not None:  # from an older version
         return (CertificateInfo(setting="tls_cert", expires_us=status.tls_expires_us),)
     return status.certificates
 
 
 def judge_credentials(told: ListUsersResponse, now_us: int) -> Iterator[Finding]:
-    """Passwords, tokens and nkeys of the users that are told; nothing, if nobody has to log in."""
+    """Check passwords, tokens and nkeys of the listed users; yields nothing if authentication is off."""
     if not told.is_guarded:
         return
     ends_us = [one.expires_us for user in told.users for one in user.credentials if one.expires_us is not None]
@@ -64,7 +64,7 @@ def _of_user(user: UserInfo, now_us: int) -> Iterator[Finding]:
         if one.expires_us > now_us:
             yield warn("credentials", text.format("expires"), f"give another one: penstock user rotate {user.name}")
         elif counts:
-            yield warn("credentials", text.format("expired"), f"if nobody misses it: {drop}")
+            yield warn("credentials", text.format("expired"), f"if it is not needed any more: {drop}")
         else:
             advice = f"give another one (penstock user rotate {user.name}), or delete the user"
             yield fail("credentials", f"{text.format('expired')}: the user cannot log in", advice)

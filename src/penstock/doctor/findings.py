@@ -1,4 +1,4 @@
-"""What one look came to: a result, what was found, and what to do about it."""
+"""Finding of a check: result, description, and remedy."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from enum import StrEnum
 
 import msgspec
 
-SHOWN_MAX = 10  # findings of one check; of more it is said how many
+SHOWN_MAX = 10  # of one check; further ones are counted
 
 
 class Result(StrEnum):
-    """How bad it is."""
+    """Severity of a finding."""
 
     OK = "ok"
-    WARN = "warn"  # works, and will hurt one day
-    FAIL = "fail"  # does not work, or lets in who should stay out
-    UNKNOWN = "unknown"  # could not be looked at
+    WARN = "warn"  # works, but will cause trouble
+    FAIL = "fail"  # does not work, or is insecure
+    UNKNOWN = "unknown"  # could not be checked
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -29,27 +29,23 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 def ok(check: str, found: str) -> Finding:
-    """All is well."""
     return Finding(check, Result.OK, found)
 
 
 def warn(check: str, found: str, advice: str) -> Finding:
-    """It works, and will hurt one day."""
     return Finding(check, Result.WARN, found, advice)
 
 
 def fail(check: str, found: str, advice: str) -> Finding:
-    """It does not work, or lets in who should stay out."""
     return Finding(check, Result.FAIL, found, advice)
 
 
 def unknown(check: str, found: str, advice: str = "") -> Finding:
-    """It could not be looked at."""
     return Finding(check, Result.UNKNOWN, found, advice)
 
 
 def bounded(findings: Iterable[Finding], well: Finding) -> Iterator[Finding]:
-    """The findings of one check, the worst first and at most SHOWN_MAX; where there are none, that all is well."""
+    """Yield the findings of one check, the worst first and at most SHOWN_MAX; if there are none, `well`."""
     found = sorted(findings, key=lambda one: one.result is not Result.FAIL)
     if not found:
         yield well
@@ -60,7 +56,7 @@ def bounded(findings: Iterable[Finding], well: Finding) -> Iterator[Finding]:
 
 
 def listed(names: Iterable[object]) -> str:
-    """`a, b and 3 more`."""
+    """Return `a, b and 3 more`."""
     texts = [str(name) for name in names]
     shown, more = texts[:5], len(texts) - 5
     return ", ".join(shown) + (f" and {more} more" if more > 0 else "")
@@ -74,5 +70,5 @@ def _badness(finding: Finding) -> int:
 
 
 def worst(findings: Iterable[Finding]) -> Result:
-    """The worst of their results."""
+    """Return the worst result."""
     return max((one.result for one in findings), key=_ORDER.index, default=Result.OK)

@@ -1,6 +1,6 @@
-"""The times in which nobody listened, of all streams together: one for each cause.
+"""Gaps (times without a subscription) of all streams, merged by cause.
 
-Rules: they are those of the partitions. What one thing did to several partitions is told once, with all of them.
+Rules: gaps are recorded per partition. Those with one cause are reported once, with all their partitions.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from penstock.messages import GapInfo, StreamInfo
 
 
 class Cause(NamedTuple):
-    """One time, at most, and the partitions that nobody listened for."""
+    """A gap, at its longest, and the partitions it affected."""
 
     gap: GapInfo
     where: tuple[str, ...]
 
 
 def causes(infos: Iterable[StreamInfo]) -> list[Cause]:
-    """Of all partitions of these streams, earliest first: gaps of one reason that overlap are one."""
+    """Return the causes in order of time: overlapping gaps with the same reason are one."""
     each = [(gap, label(info, part.partition)) for info in infos for part in info.partitions for gap in part.gaps]
     found: list[tuple[GapInfo, dict[str, None]]] = []
-    latest: dict[str, int] = {}  # of each reason, where it stands
+    latest: dict[str, int] = {}  # reason → index in `found`
     for gap, where in sorted(each, key=lambda one: one[0].start_us):
         at = latest.get(gap.reason)
         if at is not None and _reaches(found[at][0], gap.start_us):
@@ -39,7 +39,7 @@ def causes(infos: Iterable[StreamInfo]) -> list[Cause]:
 
 
 def label(info: StreamInfo, partition: int) -> str:
-    """What a partition is called beside others."""
+    """Return the name of a partition in the report."""
     return f"{info.name}/{partition}" if len(info.partitions) > 1 else info.name
 
 

@@ -1,14 +1,15 @@
-"""As whom NATS is tried: `penstock:penstock.creds`, `publisher:orders.creds:orders.>`, and without credentials.
+"""Identities with which NATS permissions are tested: `penstock:penstock.creds`, `publisher:orders.creds:orders.>`,
+none.
 
-| role        | who that is                          | what is expected of it                                    |
+| role        | identity                             | expected permissions                                      |
 |-------------|--------------------------------------|-----------------------------------------------------------|
-| `penstock`  | the brokers                          | hears what every stream stores, and may answer publishers |
-| `publisher` | an application                       | publishes on its own subjects, and hears no stream        |
-| `other`     | anybody else                         | hears no stream, and publishes into none                  |
-| `operator`  | whoever may list JetStream's streams | nothing: it is used, and not judged                       |
+| `penstock`  | the brokers                          | subscribe to every stream's subject, and answer publishers |
+| `publisher` | an application                       | publish on its own subjects, subscribe to no stream       |
+| `other`     | any other client                     | subscribe to no stream, publish into none                 |
+| `operator`  | a user that may list JetStream's streams | none: it is used, not checked                         |
 
-Where a broker tells an administrator the login to its embedded nats-server, that is tried as `penstock`.
-A file holds a NATS credentials (`.creds`), an nkey seed, or one line: `user:password`, or a token.
+If a broker gives an administrator the login to its embedded nats-server, that is tested as `penstock`.
+A file contains NATS credentials (`.creds`), an nkey seed, or one line: `user:password`, or a token.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from penstock.broker.nats_credentials import Credentials, parse_nats_urls, read_
 
 
 class Role(StrEnum):
-    """See the module's table."""
+    """Role of an identity; see the module's table."""
 
     PENSTOCK = "penstock"
     PUBLISHER = "publisher"
@@ -34,7 +35,7 @@ class Role(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Somebody who connects to NATS."""
+    """A user that connects to NATS."""
 
     role: Role
     name: str  # for the report
@@ -42,11 +43,11 @@ class Identity:
     subjects: tuple[str, ...] = ()  # of a publisher: its own
 
 
-NOBODY = Identity(Role.OTHER, "who has no credentials", Credentials())
+NOBODY = Identity(Role.OTHER, "a client without credentials", Credentials())
 
 
 def parse_identities(texts: Iterable[str]) -> list[Identity]:
-    """Those of `ROLE:FILE[:SUBJECT,…]`. ConfigError with every mistake."""
+    """Parse `ROLE:FILE[:SUBJECT,…]`; raise ConfigError with every mistake."""
     found: list[Identity] = []
     mistakes: list[str] = []
     for text in texts:
@@ -60,9 +61,9 @@ def parse_identities(texts: Iterable[str]) -> list[Identity]:
 
 
 def with_login_of_broker(identities: Sequence[Identity], nats_urls: Sequence[str]) -> list[Identity]:
-    """With the login that a broker tells administrators on its machine, unless the brokers' user was given.
+    """Add the login that a broker gives administrators on its machine, unless the brokers' user was given.
 
-    `nats_urls`: as the broker says them; that of an embedded nats-server has a login.
+    `nats_urls`: from the broker; the URL of an embedded nats-server has a login.
     """
     logins = [one for one in parse_nats_urls(",".join(nats_urls)) if one.user is not None] if nats_urls else []
     if not logins or any(one.role is Role.PENSTOCK for one in identities):

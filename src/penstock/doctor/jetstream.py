@@ -1,6 +1,6 @@
-"""JetStream's streams in the same account: where one captures what a stream of Penstock stores, both ack.
+"""Check of JetStream's streams in the same account: if one captures the subject of a Penstock stream, both ack.
 
-Its API is asked for their list, as any program may ask: that changes nothing.
+The check lists them through JetStream's API, which changes nothing.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from penstock.messages import StreamInfo
 
 _CHECK = "JetStream"
 _LIST = "$JS.API.STREAM.LIST"
-_NOT_ENABLED = frozenset({10039, 10076})  # not for this account; not at all
+_NOT_ENABLED = frozenset({10039, 10076})  # disabled for this account; disabled altogether
 _PAGES_MAX = 1_000
 _ORDER = (Role.OPERATOR, Role.PENSTOCK, Role.PUBLISHER, Role.OTHER)
 
 
 class JetStreamStream(NamedTuple):
-    """One of them."""
+    """One stream of JetStream."""
 
     name: str
     subjects: tuple[str, ...]
@@ -35,7 +35,7 @@ class JetStreamStream(NamedTuple):
 
 
 async def judge_jetstream(nats: Nats, identities: Sequence[Identity], infos: Sequence[StreamInfo]) -> list[Finding]:
-    """Which of its streams overlap with ours."""
+    """Report JetStream streams that overlap with ours."""
     failure = ""
     for identity in sorted((*identities, NOBODY), key=lambda one: _ORDER.index(one.role)):
         try:
@@ -44,13 +44,13 @@ async def judge_jetstream(nats: Nats, identities: Sequence[Identity], infos: Seq
         except (ForbiddenError, RefusedError):
             continue
         except (OperationalError, TimeoutError) as error:
-            failure = failure or f"NATS was asked in vain: {str(error) or 'no answer in time'}"
+            failure = failure or f"JetStream could not be queried: {str(error) or 'no answer in time'}"
             continue
         if found is None:
             return [ok(_CHECK, "not enabled in this account")]
         return list(_overlapping(found, infos))
-    text = failure or "none of those who were given may list its streams"
-    return [unknown(_CHECK, text, f"--as operator:FILE of somebody who may publish on {_LIST}")]
+    text = failure or "none of the given users may list its streams"
+    return [unknown(_CHECK, text, f"give a user that may publish on {_LIST}: --as operator:FILE")]
 
 
 def _overlapping(found: Sequence[JetStreamStream], infos: Sequence[StreamInfo]) -> Iterator[Finding]:
@@ -70,7 +70,7 @@ def _overlapping(found: Sequence[JetStreamStream], infos: Sequence[StreamInfo]) 
 
 
 def _outcome(theirs: JetStreamStream, ours: StreamInfo) -> str:
-    """What becomes of a message that both capture."""
+    """Return what happens to a message that both capture."""
     both_answer = theirs.acks and ours.config.acks is Acks.REPLY
     name = ours.config.name
     if ours.intake == Intake.PAUSED:
@@ -88,7 +88,7 @@ _ADVICE = {
 
 
 async def _streams(trial: Trial) -> list[JetStreamStream] | None:
-    """All of them; None: there is no JetStream."""
+    """Return all streams; None if there is no JetStream."""
     found: list[JetStreamStream] = []
     for _ in range(_PAGES_MAX):
         answered = await trial.request(_LIST, msgspec.json.encode({"offset": len(found)}))

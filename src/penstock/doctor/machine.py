@@ -1,6 +1,6 @@
-"""What to think of the machine that a broker runs on, where its data directory can be looked at: run on that machine.
+"""Checks of a broker's machine: disk, file system, limits. Run on that machine, with access to the data directory.
 
-Reads what Linux tells in /proc and of the file system; opens nothing for writing.
+Reads /proc and file system statistics (Linux); opens nothing for writing.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _FULL_US_FAIL = _DAY_US
 _FULL_US_WARN = 7 * _DAY_US
 _FREE_SHARE_FAIL = 0.03
 _FREE_SHARE_WARN = 0.10
-_RATE_US_MIN = _HOUR_US  # of a shorter time no rate is told
-_MEMORY_SHARE_MAX = 0.5  # of what the broker may use: for messages in flight
+_RATE_US_MIN = _HOUR_US  # no rate is computed from a shorter time
+_MEMORY_SHARE_MAX = 0.5  # for messages in flight, of the broker's memory
 _NETWORK = frozenset({"nfs", "nfs4", "cifs", "smb3", "9p", "ceph", "glusterfs", "fuse.sshfs", "fuse.s3fs", "afs"})
 _VOLATILE = frozenset({"tmpfs", "ramfs"})
 _LAYERED = frozenset({"overlay", "aufs"})
@@ -34,7 +34,7 @@ _IDENTITY_BYTES_MAX = 64 * 1024
 
 
 class Limits(NamedTuple):
-    """Of a process and the machine around it; None: it is not told."""
+    """Limits of a process and its machine; None: unknown."""
 
     open_files: int | None
     memory_bytes: int | None
@@ -51,7 +51,7 @@ class Mount(NamedTuple):
 def judge_machine(
     data_dir: Path, statuses: Mapping[BrokerId, StatusResponse], root: Path = Path("/")
 ) -> Iterator[Finding]:
-    """All of it; `statuses` by broker id. `root` is where /proc and /sys are."""
+    """Run all checks; `statuses` by broker id. `root` is the parent of /proc and /sys."""
     where = str(data_dir)
     try:
         broker_id = _whose(data_dir)
@@ -90,13 +90,13 @@ def _process(data_dir: Path) -> int | None:
 
 
 def _bytes_each_us(status: StatusResponse) -> float | None:
-    """How fast a broker was given messages since it started."""
+    """Return the rate of incoming bytes per µs since the broker's start; None if it started recently."""
     uptime_us = status.uptime_ms * 1_000
     return status.counters.get("bytes_in", 0) / uptime_us if uptime_us >= _RATE_US_MIN else None
 
 
 def disk_space(name: str, free: int, size: int, bytes_each_us: float | None) -> Finding:
-    """How full the disk is, and when it will be full if nothing is deleted."""
+    """Check free disk space, and when it will be used up if nothing is deleted."""
     share = free / size
     text = f"{name}: {format_bytes(free)} of {format_bytes(size)} free ({share:.0%})"
     left_us = None
@@ -118,7 +118,7 @@ def _days(left_us: int) -> str:
 
 
 def mount_of(path: Path, mounts: Path) -> Mount | None:
-    """What is mounted where the path lies, as the kernel tells it; None: it does not."""
+    """Return the mount that contains the path, from the kernel's list; None if unknown."""
     try:
         lines = mounts.read_text("utf-8", "surrogateescape").splitlines()
     except OSError:
@@ -130,14 +130,14 @@ def mount_of(path: Path, mounts: Path) -> Mount | None:
         if len(fields) < 5 or not kinds:
             continue
         at = re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), fields[4])
-        # Of several at the same place the last one is on top.
+        # The last of several mounts at the same place is on top.
         if path.is_relative_to(at) and (found is None or len(at) >= len(found.at)):
             found = Mount(kinds[0], at)
     return found
 
 
 def file_system(name: str, mount: Mount) -> Finding:
-    """Whether what is synced there is on a disk of this machine."""
+    """Check that the file system is on a disk of this machine."""
     text = f"{name}: {mount.kind}, mounted at {mount.at}"
     if mount.kind in _VOLATILE:
         return fail("file system", f"{text}: in memory, gone with the power", "use a disk")
@@ -150,7 +150,7 @@ def file_system(name: str, mount: Mount) -> Finding:
 
 
 def limits_of(process: int, root: Path) -> Limits:
-    """What Linux tells of a process."""
+    """Return limits of a process on Linux."""
     folder = root / "proc" / str(process)
     limits = _text(folder / "limits")
     status = _text(folder / "status")
@@ -164,7 +164,7 @@ def limits_of(process: int, root: Path) -> Limits:
 
 
 def _memory(process: int, root: Path) -> int | None:
-    """What it may use: the machine's memory, or the least of its control groups' limits."""
+    """Return the memory limit: the machine's memory, or the least of the control groups' limits."""
     total = re.search(r"^MemTotal:\s+(\d+) kB", _text(root / "proc/meminfo"), re.MULTILINE)
     found = [] if total is None else [int(total[1]) * 1_024]
     group = re.search(r"^0::(/.*)$", _text(root / f"proc/{process}/cgroup"), re.MULTILINE)
@@ -185,7 +185,7 @@ def _text(file: Path) -> str:
 
 
 def judge_limits(name: str, limits: Limits, in_flight_bytes_max: int | None) -> Sequence[Finding]:
-    """Whether the process has room for what it may be asked."""
+    """Check that the process has enough resources for its settings."""
     found = []
     if limits.open_files is not None and limits.open_files < OPEN_FILES_ADVISED:
         text = f"{name}: may open {limits.open_files} files"

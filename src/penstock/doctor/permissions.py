@@ -1,7 +1,7 @@
-"""What NATS allows whom, and what to think of it. `trying` asks; nothing is published into a stream.
+"""Checks of NATS permissions, with `trying`; nothing is published into a stream.
 
-A message is stored and acked because it is on a subject. So whoever may subscribe there reads all of it, whoever may
-publish there writes, and whoever may publish in inboxes can forge an ack: only NATS can forbid that.
+A message is stored and acked because it is on a subject. So a client that may subscribe there can read all of it, one
+that may publish there can write, and one that may publish to inboxes can forge acks: only NATS can forbid that.
 """
 
 from __future__ import annotations
@@ -21,28 +21,28 @@ from penstock.doctor.trying import NotToldError, RefusedError, Trial, own_subjec
 PAGE = "docs/how-to/nats-permissions.md"
 _CHECK = "NATS permissions"
 _Bad = Callable[[str, str, str], Finding]  # `warn` or `fail`
-_SAMPLE = "penstock-doctor"  # a token in the place of a wildcard
+_SAMPLE = "penstock-doctor"  # replaces a wildcard token
 
 
 @dataclass(frozen=True, slots=True)
 class Nats:
-    """Where NATS is, and how it is reached."""
+    """Address of NATS and its environment."""
 
     servers: tuple[NatsServer, ...]
     tls: TlsFiles
     timeout_ms: int
-    is_private: bool  # only this machine reaches it: what is open there is open to few
-    is_embedded: bool = False  # a broker has started it
-    has_users: bool = False  # Penstock has everybody log in: what is open in NATS goes past its rules
+    is_private: bool  # reachable from this machine only: open permissions concern few clients
+    is_embedded: bool = False  # started by a broker
+    has_users: bool = False  # Penstock requires a login: open NATS permissions bypass its rules
 
     @property
     def bad(self) -> _Bad:
-        """The result where a permission is too wide: a failure, or on a private server a warning."""
+        """Result for excessive permissions: a failure, or a warning on a private server without users."""
         return warn if self.is_private and not self.has_users else fail
 
     @property
     def remedy(self) -> str:
-        """The advice for a nats-server without permissions."""
+        """Advice for a nats-server without permissions."""
         if self.is_embedded and self.has_users:
             return "restart the broker (with --brokers, all of them): its nats-server has a login then"
         return f"give everybody a user with permissions in nats-server.conf ({PAGE})"
@@ -51,7 +51,7 @@ class Nats:
 async def judge_permissions(
     nats: Nats, identities: Sequence[Identity], configs: Sequence[StreamConfig]
 ) -> AsyncIterator[Finding]:
-    """Everybody's permissions, and those of who has no credentials; `configs` of all streams."""
+    """Check the permissions of all identities, and of clients without credentials; `configs` of all streams."""
     heard = [config for config in configs if not config.is_internal]
     for identity in (*identities, NOBODY):
         if identity.role is Role.OPERATOR:
@@ -64,18 +64,20 @@ async def judge_permissions(
                     found = await _of_others(trial, identity, heard, nats)
         except RefusedError as error:
             if identity is NOBODY:
-                found = [ok(_CHECK, "nobody gets in without credentials")]
+                found = [ok(_CHECK, "NATS refuses clients without credentials")]
             else:
-                found = [fail(_CHECK, f"{identity.name} is not let in: {error}", "check the file and nats-server.conf")]
+                found = [
+                    fail(_CHECK, f"{identity.name} is refused by NATS: {error}", "check the file and nats-server.conf")
+                ]
         except NotToldError as error:
-            found = [unknown(_CHECK, f"{identity.name}: {error}", "what it may publish is to be looked up by hand")]
+            found = [unknown(_CHECK, f"{identity.name}: {error}", "check by hand what it may publish")]
         except (OperationalError, TimeoutError) as error:
             text = str(error) or "no answer in time"
-            found = [unknown(_CHECK, f"NATS cannot be reached from here: {text}", "say with --nats where it is")]
+            found = [unknown(_CHECK, f"NATS cannot be reached from here: {text}", "give its address with --nats")]
         for one in found:
             yield one
     if not any(identity.role is Role.PENSTOCK for identity in identities):
-        text = "whether the brokers' own user may do what it must was not tried"
+        text = "the permissions of the brokers' own user were not tested"
         yield unknown(
             _CHECK, text, "--as penstock:FILE with its credentials; `partitions` and `NATS` say how it is now"
         )
@@ -90,8 +92,8 @@ async def _of_penstock(trial: Trial, who: Identity, configs: Sequence[StreamConf
         text = f"{who.name} may not subscribe to {listed(alone)}: nothing of it is stored"
         found.append(fail(_CHECK, text, f"allow it: `subscribe` in nats-server.conf ({PAGE})"))
     if in_groups := [subject for subject in refused if by_subject[subject].competes]:
-        text = f"{who.name} may not subscribe to {listed(in_groups)} but perhaps in the stream's queue group"
-        found.append(unknown(_CHECK, text, "not tried: that would take messages away; see `partitions`"))
+        text = f"{who.name} may not subscribe to {listed(in_groups)}, except perhaps in the stream's queue group"
+        found.append(unknown(_CHECK, text, "not tested: that would take messages away; see `partitions`"))
     if any(config.acks != "never" for config in configs):
         found += await _answering(trial, who)
     if not found:
@@ -106,7 +108,7 @@ async def _answering(trial: Trial, who: Identity) -> list[Finding]:
     advice = f'allow `publish: "_INBOX.>"`, or `allow_responses` ({PAGE})'
     if may_answer is None:
         text = f"{who.name} may publish on _INBOX.> only with `allow_responses`, if it has that"
-        return [unknown(_CHECK, text, f"to have it tried allow $PENSTOCK.doctor.>, else look it up ({PAGE})")]
+        return [unknown(_CHECK, text, f"to have it tested allow $PENSTOCK.doctor.>, else check by hand ({PAGE})")]
     return [fail(_CHECK, f"{who.name} may not answer publishers: none gets an ack", advice)]
 
 
@@ -129,7 +131,9 @@ async def _of_others(trial: Trial, who: Identity, configs: Sequence[StreamConfig
     found = []
     if heard:
         text = f"{who.name} may subscribe to {listed(heard)}: it reads all that is published there"
-        found.append(bad(_CHECK, text, f"only Penstock's user and who must read it from NATS may ({PAGE})"))
+        found.append(
+            bad(_CHECK, text, f"only Penstock's user and clients that must read it from NATS need that ({PAGE})")
+        )
     if written and who.role is Role.PUBLISHER and not who.subjects:
         text = f"{who.name} may publish on {listed(written)}"
         found.append(
@@ -139,7 +143,7 @@ async def _of_others(trial: Trial, who: Identity, configs: Sequence[StreamConfig
         text = f"{who.name} may publish on {listed(written)}: it writes into their streams"
         found.append(bad(_CHECK, text, f"allow each publisher its own subjects ({PAGE})"))
     elif publishes[anything]:
-        text = f"{who.name} may publish where nobody expects it, such as on {anything}"
+        text = f"{who.name} may publish on arbitrary subjects, such as {anything}"
         found.append(warn(_CHECK, text, f"allow each publisher its own subjects ({PAGE})"))
     if publishes[inbox]:
         text = f"{who.name} may publish on _INBOX.>: it can forge acks"
@@ -163,5 +167,5 @@ async def _own_subjects(trial: Trial, who: Identity) -> list[Finding]:
 
 
 def sample(pattern: str) -> str:
-    """A plain subject that the pattern covers."""
+    """Return a plain subject that matches the pattern."""
     return ".".join(_SAMPLE if token in ("*", ">") else token for token in pattern.split("."))

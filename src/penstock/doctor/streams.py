@@ -1,4 +1,4 @@
-"""What to think of the streams: are they led, whole and undamaged, and do their configs promise what is expected?"""
+"""Checks of the streams: leaders, replicas, corruption, gaps, clocks, and configs."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from penstock.messages import BrokerInfo, PartitionHealth, PartitionInfo, Stream
 
 _RECENT_GAP_US = 24 * 3_600_000_000  # older ones are history
 _REPLICAS_USUAL = 3
-_AHEAD_US_MAX = 60_000_000  # clocks differ; what is a minute ahead is caught up with before anybody has read this
+_AHEAD_US_MAX = 60_000_000  # tolerated skew: a minute ahead is soon caught up with
 
 Part = tuple[str, PartitionInfo, StreamInfo]
 
 
 def judge_streams(infos: Sequence[StreamInfo], brokers: Sequence[BrokerInfo], now_us: int) -> Iterator[Finding]:
-    """All of it."""
+    """Run all checks."""
     parts = [(label(info, part.partition), part, info) for info in infos for part in info.partitions]
     yield from _led(parts)
     yield from _replicated(parts)
@@ -116,7 +116,7 @@ _GAP = "what was published then was never acked: publishers must send again what
 
 
 def _times(infos: Sequence[StreamInfo], now_us: int) -> Iterator[Finding]:
-    """Messages dated in the future: the clock of a broker was ahead, and is not any more."""
+    """Find messages dated in the future: the clock of a broker was ahead, and is not any more."""
     check = "message times"
 
     def wrong() -> Iterator[Finding]:
@@ -188,7 +188,7 @@ def _smells(info: StreamInfo, brokers: int) -> Iterator[tuple[str, str]]:
 
 
 def _one_rack(info: StreamInfo, racks: Mapping[BrokerId, str]) -> str | None:
-    """The rack that holds all copies of a partition that has several, where there is more than one rack."""
+    """Return the rack that holds all replicas of some partition, if there are several replicas and several racks."""
     if len(set(racks.values())) < 2:
         return None
     for part in info.partitions:

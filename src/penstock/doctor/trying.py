@@ -1,17 +1,17 @@
-"""Tries what NATS allows somebody, and leaves no trace.
+"""Tests NATS permissions of a user without a trace.
 
-| question          | how it is asked                                                     | harmless, because          |
-|-------------------|---------------------------------------------------------------------|----------------------------|
-| may it subscribe? | SUB without a queue group, and UNSUB at once                        | nobody hears less          |
-| may it publish?   | HPUB with a reply subject that nats-server keeps for itself: `_R_…` | nats-server refuses it     |
-| may it answer?    | a message to itself on `$PENSTOCK.doctor.…`, then HPUB as above     | no stream has that subject |
+| permission  | test                                                                | harmless, because          |
+|-------------|---------------------------------------------------------------------|----------------------------|
+| subscribe   | SUB without a queue group, and UNSUB at once                        | takes no messages from others |
+| publish     | HPUB with a reply subject reserved by nats-server: `_R_…`           | nats-server refuses it     |
+| answer      | a message to itself on `$PENSTOCK.doctor.…`, then HPUB as above     | no stream has that subject |
 
-nats-server looks at the subject first, then at the reply: so it says "Publish to" where the subject is not allowed, and
-"Publish with Reply of" where it is; the message goes nowhere in either case. It also has the header
-`Nats-Expected-Stream` with the name of no stream, so that neither Penstock nor JetStream would store it. A nats-server
-that says neither is not asked about anybody's subjects: the first question is always about one of the doctor's own.
+nats-server checks the subject first, then the reply: its error is "Publish to" if the subject is not allowed, and
+"Publish with Reply of" if it is; the message goes nowhere in either case. It also has the header `Nats-Expected-Stream`
+with the name of no stream, so that neither Penstock nor JetStream would store it. If a nats-server reports neither
+error, no subject in use is tested: the first test always uses one of the doctor's own.
 
-In a queue group nobody subscribes here: the messages that came meanwhile would be lost to the others in the group.
+SUBs have no queue group: messages delivered meanwhile would be lost to the other members of the group.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from penstock.ingest.connect import ErrorKind
 from penstock.ingest.nats import ServerComplaint, SubscriptionRefused
 from penstock.node.step import Answers
 
-_AT_ONCE = 200  # questions before the answers are waited for
+_AT_ONCE = 200  # tests sent before waiting for their results
 _HEADERS = b"NATS/1.0\r\nNats-Expected-Stream: penstock-doctor-stores-nothing\r\n\r\n"
 _KEPT_REPLY = "_R_.penstock-doctor"
-_OWN = "$PENSTOCK.doctor"  # beneath what no wildcard of a stream covers
+_OWN = "$PENSTOCK.doctor"  # not covered by the wildcard of any stream
 
 
 class RefusedError(OperationalError):
-    """nats-server lets nobody in with these credentials."""
+    """nats-server refuses these credentials."""
 
 
 class ForbiddenError(OperationalError):
@@ -48,28 +48,28 @@ class ForbiddenError(OperationalError):
 
 
 class NotToldError(OperationalError):
-    """This nats-server does not say what it would allow."""
+    """This nats-server does not report permissions without executing the command."""
 
 
 def own_subject() -> str:
-    """A subject of the doctor's own, never used before."""
+    """Return a new subject of the doctor's own."""
     return f"{_OWN}.{secrets.token_hex(8)}"
 
 
 class Trial:
-    """One connection as one identity."""
+    """One connection with one identity."""
 
     def __init__(self, servers: Sequence[NatsServer], identity: Identity, tls: TlsFiles, timeout_ms: int) -> None:
         self._timeout_ms = timeout_ms
-        self._refused: set[str] = set()  # subjects of SUBs
-        self._complaints: set[str] = set()  # subjects that nats-server named
+        self._refused: set[str] = set()  # subjects of refused SUBs
+        self._complaints: set[str] = set()  # subjects in nats-server's errors
         self._complained = asyncio.Event()
         self._connected: asyncio.Future[ConnectFailed | None] = asyncio.get_running_loop().create_future()
-        self._answers: dict[int, asyncio.Future[bytes]] = {}  # by the subscription that it comes on
+        self._answers: dict[int, asyncio.Future[bytes]] = {}  # by the subscription of the reply
         self._last_sid = 0
         self._failures = 0
         self._server_count = len(servers)
-        self._told = False  # nats-server has said once what it would allow
+        self._told = False  # the server is known to report permissions
         self._link = NatsLink(
             servers,
             on_groups=self._received,
@@ -83,7 +83,7 @@ class Trial:
         )
 
     def _received(self, groups: dict[int, Group]) -> None:
-        """An answer; all else came between SUB and UNSUB, and is others'."""
+        """Take a reply; other messages arrived between SUB and UNSUB, and are ignored."""
         for sid, group in groups.items():
             if (answer := self._answers.get(sid)) is not None and not answer.done():
                 answer.set_result(bytes(group.value(0) or b""))
@@ -103,7 +103,7 @@ class Trial:
                 self._connected.set_result(event)
 
     async def connect(self) -> None:
-        """RefusedError: not with these credentials. OperationalError: not at all."""
+        """Wait for the connection. Raise RefusedError for bad credentials, OperationalError for other failures."""
         async with asyncio.timeout(self._timeout_ms / 1_000):
             failed = await self._connected
         if failed is not None:
@@ -111,15 +111,14 @@ class Trial:
             raise kind(f"{failed.server}: {failed.reason}")
 
     async def run(self) -> None:
-        """The connection's task."""
+        """Run the connection's task."""
         await self._link.run()
 
     async def close(self) -> None:
-        """End it."""
         await self._link.stop(self._timeout_ms)
 
     async def may_subscribe(self, subjects: Iterable[str]) -> dict[str, bool]:
-        """Which of these, with or without wildcards."""
+        """Return which of these subjects are allowed, with or without wildcards."""
         allowed: dict[str, bool] = {}
         for some in _in_turn(subjects):
             self._refused.clear()
@@ -132,7 +131,7 @@ class Trial:
         return allowed
 
     async def may_publish(self, subjects: Iterable[str]) -> dict[str, bool]:
-        """Which of these, all without wildcards. NotToldError."""
+        """Return which of these subjects, all without wildcards, are allowed. Raise NotToldError."""
         if not self._told:
             await self._ask([own_subject()])
             self._told = True
@@ -159,7 +158,7 @@ class Trial:
         return allowed
 
     async def may_answer(self, inbox: str) -> bool | None:
-        """Whether it may answer a message that it got; None: it may not listen where that could be tried."""
+        """Return True if it may answer a received message; None if it cannot receive the test message."""
         if (await self.may_publish([inbox]))[inbox]:
             return True
         subject = own_subject()
@@ -174,7 +173,7 @@ class Trial:
         return (await self.may_publish([inbox]))[inbox]
 
     async def request(self, subject: str, body: bytes) -> bytes:
-        """What answers there; empty: nobody does. ForbiddenError, TimeoutError."""
+        """Return the reply to a request; empty if there are no responders. Raise ForbiddenError or TimeoutError."""
         inbox = f"_INBOX.penstock-doctor.{secrets.token_hex(8)}"
         if not (await self.may_subscribe([inbox]))[inbox]:
             raise ForbiddenError(f"it may not subscribe to {inbox}")
@@ -207,7 +206,7 @@ def _in_turn(subjects: Iterable[str]) -> list[list[str]]:
 async def trying(
     servers: Sequence[NatsServer], identity: Identity, tls: TlsFiles, timeout_ms: int
 ) -> AsyncIterator[Trial]:
-    """A connection as that identity. RefusedError, OperationalError, TimeoutError."""
+    """Yield a connection with that identity. Raise RefusedError, OperationalError or TimeoutError."""
     trial = Trial(servers, identity, tls, timeout_ms)
     task = asyncio.create_task(trial.run())
     try:

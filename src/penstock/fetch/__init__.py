@@ -1,1 +1,1 @@
-"""Fetches that wait: a long poll costs an entry in a table, not a task."""
+"""Long polls: waiting fetches, each an entry in a table instead of a task."""

@@ -1,9 +1,9 @@
-"""The long poll: fetches that found too little wait here until their partition has grown enough, or for their time.
+"""Long polls: fetches that found too little data wait here until their partition has grown enough, or they time out.
 
-Rules: a caller is one request and waits at most once; what is answered, expired or gone leaves no trace.
-One deadline serves the driver: `next_deadline_us` is the earliest of all. Nobody is woken in vain: growth is counted in
-the bytes that a partition has committed so far, and each waits for a number of its own. At most FETCHES_WOKEN_MAX are
-given at once: whoever answers them comes back for more, and others have their turn meanwhile.
+Rules: a caller is one request and waits at most once; answered, expired and disconnected ones leave no trace. The
+driver needs one deadline: `next_deadline_us` is the earliest. There are no spurious wake-ups: growth is the number of
+bytes that a partition has committed so far, and each fetch waits for its own number. At most FETCHES_WOKEN_MAX are
+returned at once: the caller comes back for more, and other work has its turn meanwhile.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from penstock.messages import FetchRequest
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Waiter:
-    """One parked fetch: who asked (opaque here), for what, until when, and how much must be committed by then."""
+    """One waiting fetch: its caller (opaque here), request, deadline, and the committed bytes it waits for."""
 
     caller: Hashable
     request: FetchRequest
     partition: Hashable
     deadline_us: int
-    wanted_bytes: int  # on the partition's count of committed bytes
-    who: Hashable = None  # asks; opaque here
+    wanted_bytes: int  # a value of the partition's count of committed bytes
+    who: Hashable = None  # the user; opaque here
 
 
 _Heap = list[tuple[int, int, Waiter]]
@@ -46,7 +46,6 @@ class Waiters:
         return len(self._by_caller)
 
     def park(self, waiter: Waiter) -> None:
-        """Keep `waiter` until it is taken."""
         assert waiter.caller not in self._by_caller, waiter
         self._by_caller[waiter.caller] = waiter
         self._by_partition.setdefault(waiter.partition, {})[waiter] = None
@@ -55,11 +54,11 @@ class Waiters:
         heapq.heappush(self._wanted.setdefault(waiter.partition, []), (waiter.wanted_bytes, number, waiter))
 
     def waiting(self, partition: Hashable) -> list[Waiter]:
-        """Who waits for this partition, first come first."""
+        """Return the fetches that wait for this partition, first come first."""
         return list(self._by_partition.get(partition, ()))
 
     def take(self, waiter: Waiter) -> None:
-        """Forget `waiter`: it has its answer."""
+        """Remove `waiter`: it has its answer."""
         if not self._is_parked(waiter):
             return
         del self._by_caller[waiter.caller]
@@ -72,19 +71,17 @@ class Waiters:
             del self._by_partition[waiter.partition], self._wanted[waiter.partition]
 
     def drop(self, callers: Iterable[Hashable]) -> None:
-        """Forget all that these callers wait for: their connection has gone."""
+        """Remove the fetches of disconnected callers."""
         for caller in callers:
             if (waiter := self._by_caller.get(caller)) is not None:
                 self.take(waiter)
 
     def expired(self, now_us: int) -> list[Waiter]:
-        """Those whose time has come, earliest first, as many as are given at once; they are forgotten."""
+        """Remove and return fetches past their deadline, earliest first, at most FETCHES_WOKEN_MAX."""
         return self._pop(self._deadlines, now_us)
 
     def ready(self, partition: Hashable, committed_bytes: int) -> list[Waiter]:
-        """Those who may have enough now that the partition has committed so much, as many as are given at once; they
-        are forgotten.
-        """
+        """Remove and return fetches that wait for at most `committed_bytes`, at most FETCHES_WOKEN_MAX."""
         return self._pop(self._wanted.get(partition, []), committed_bytes)
 
     def _pop(self, heap: _Heap, reached: int) -> list[Waiter]:
@@ -98,7 +95,7 @@ class Waiters:
 
     @property
     def next_deadline_us(self) -> int | None:
-        """When `expired` has something to give, at the latest."""
+        """Time at which `expired` must be called; None if no fetch waits."""
         while self._deadlines and not self._is_parked(self._deadlines[0][2]):
             heapq.heappop(self._deadlines)
         return self._deadlines[0][0] if self._deadlines else None

@@ -1,8 +1,8 @@
-"""What consumers keep in the log: how it is written there, and what it comes to.
+"""Consumer groups: committed offsets and membership, as rows of the log and in memory.
 
-| module    | what it holds                                            |
-|-----------|----------------------------------------------------------|
-| `rows`    | committed offsets as rows of the stream `__offsets`       |
-| `offsets` | the latest offset of each group, stream and partition     |
-| `membership` | who is in a group, and has which partition             |
+| module       | content                                                   |
+|--------------|-----------------------------------------------------------|
+| `rows`       | committed offsets as rows of the stream `__offsets`       |
+| `offsets`    | the latest offset of each group, stream and partition     |
+| `membership` | members and their assignment                              |
 """

@@ -1,8 +1,7 @@
-"""The latest committed offset of each group, stream and partition, as rows come in the order of the log.
+"""The latest committed offset of each group, stream and partition, built from rows in log order.
 
-Rules: what is here follows from the rows alone, so it is the same on every broker that reads them. What a row says that
-this version does not know changes nothing. As many are kept as there are: how many there may be is asked before a row
-is written, not when it is read.
+Rules: the state follows from the rows alone, so it is the same on every broker that reads them. Rows that this version
+does not know change nothing. All offsets are kept: their number is limited before a row is written, not here.
 """
 
 from __future__ import annotations
@@ -31,21 +30,21 @@ class Committed(NamedTuple):
 
 
 class Offsets:
-    """All that one partition of `__offsets` holds."""
+    """The offsets and generations of one partition of `__offsets`."""
 
     def __init__(self) -> None:
         self._groups: dict[str, dict[int, dict[int, Committed]]] = {}
         self._count = 0
-        self._pairs: list[tuple[str, int]] | None = None  # groups and streams, sorted, until there are others
-        self.shares = FairShares()  # what is committed, by user; who writes adds what is on its way
-        self.generations: dict[str, Generation] = {}  # of the groups that have members, or had
+        self._pairs: list[tuple[str, int]] | None = None  # sorted groups and streams; None after a change
+        self.shares = FairShares()  # committed offsets by user; the writer adds those under way
+        self.generations: dict[str, Generation] = {}  # of the groups that have or had members
 
     def __len__(self) -> int:
-        """How many are committed."""
+        """Number of committed offsets."""
         return self._count
 
     def take(self, rows: Iterable[tuple[bytes | None, bytes | None, int]]) -> None:
-        """The next rows of the log, each with its key, its value and its timestamp."""
+        """Apply the next rows of the log, each a key, value and timestamp."""
         for key, value, timestamp_us in rows:
             if (place := decode_key(key)) is None:
                 self._take_generation(key, value)
@@ -91,29 +90,29 @@ class Offsets:
         return place.partition in self.of(place.group, place.stream_id)
 
     def of(self, group: str, stream_id: int) -> dict[int, Committed]:
-        """What a group has committed of a stream, by partition; not to be changed."""
+        """Return a group's committed offsets of a stream, by partition; read-only."""
         return self._groups.get(group, {}).get(stream_id, {})
 
     @property
     def stream_count(self) -> int:
-        """Pairs of a group and a stream of which something is committed."""
+        """Number of pairs of a group and a stream with committed offsets."""
         return sum(map(len, self._groups.values()))
 
     def all(self) -> Iterator[tuple[str, int, dict[int, Committed]]]:
-        """Each group and stream, with what is committed by partition; rows may come while this is gone through."""
+        """Yield each group and stream with its offsets by partition; rows may be added meanwhile."""
         for group, streams in list(self._groups.items()):
             for stream_id, committed in list(streams.items()):
                 yield group, stream_id, dict(committed)
 
     def page(self, after: tuple[str, int], size: int) -> list[tuple[str, int, int]]:
-        """Up to `size` groups and streams behind that pair, in order, and of how many partitions there are offsets."""
+        """Return up to `size` groups and streams after that pair, in order, each with its number of offsets."""
         if self._pairs is None:
             self._pairs = sorted((group, stream_id) for group, streams in self._groups.items() for stream_id in streams)
         start = bisect_right(self._pairs, after)
         return [(group, one, len(self._groups[group][one])) for group, one in self._pairs[start : start + size]]
 
     def left_over(self, is_gone: Callable[[int], bool], count: int) -> list[Place]:
-        """Up to `count` places in streams that are gone."""
+        """Return up to `count` places in deleted streams."""
         found: list[Place] = []
         for group, streams in self._groups.items():
             for stream_id, partitions in streams.items():

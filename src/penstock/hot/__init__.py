@@ -1,12 +1,13 @@
-"""The work done per message: plain Python, compiled by Cython where a C compiler is. Nothing here knows of streams.
+"""Per-message work (the hot path): plain Python, compiled by Cython where a C compiler is available.
 
-Rules: one source for both. What a module does compiled, it does plain, only slower; the tests run both ways. Types of C
-stand in the `.pxd` beside a module, and `setup.py` lists what is compiled. Cython is not needed to run it.
+Rules: one source for both. The compiled and the plain module behave the same, the plain one is only slower; the tests
+run both. C types are in the `.pxd` beside a module, and `setup.py` lists the compiled modules. Cython is not needed at
+run time. Nothing in here knows streams.
 
 | `PENSTOCK_PLAIN` | the modules of this package                                   |
 |------------------|---------------------------------------------------------------|
-| not set          | compiled, where they were compiled                            |
-| `1`              | plain: for tests, and for whoever does not trust the compiler |
+| not set          | compiled, if they were compiled                               |
+| `1`              | plain: for tests, or to rule out the compiler                 |
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ if os.environ.get("PENSTOCK_PLAIN") == "1":
 
 
 def way() -> str:
-    """How the hot path runs, as it is said everywhere behind `hot path: `."""
+    """Return how the hot path runs, as shown after `hot path: `."""
     return "compiled" if is_compiled() else "plain Python"
 
 
 def is_compiled() -> bool:
-    """Whether this process runs the compiled modules. They are compiled together, so one tells."""
+    """True if this process runs the compiled modules. They are compiled together, so one is checked."""
     spec = find_spec("penstock.hot.scan")
     return spec is not None and spec.origin is not None and not spec.origin.endswith(".py")

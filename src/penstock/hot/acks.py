@@ -1,9 +1,9 @@
 """Write the PubAcks of a whole batch at once.
 
-Rules: who waits for an ack is kept as one text, the reply subjects of a batch's rows, each with a space behind it and
-nothing before the space where nobody waits: no reply subject has a space. So what waits for a disk holds no more memory
-than that, whatever else was read together with it. Whoever waits under `$JS.ACK.` is a JetStream consumer, which takes
-`+ACK` for an ack and nothing that is JSON: it would deliver the message again.
+Rules: waiting publishers are kept as one text: the reply subject of each row, followed by a space, empty for a row
+without one; no reply subject contains a space. So a pending ack holds no other memory of the socket read. A reply
+subject under `$JS.ACK.` belongs to a JetStream consumer, which takes `+ACK` for an ack and no JSON: with JSON it would
+redeliver.
 
     PUB _INBOX.a 92␍␊{"stream":"orders","seq":43,"offset":42,"partition":0,…}␍␊
     PUB $JS.ACK.orders.bridge.1.43.1.1700000000000000000.0 4␍␊+ACK␍␊
@@ -33,7 +33,7 @@ _int = int
 
 
 def waiting(group: Group, start: int, end: int, is_early: bool) -> bytes:
-    """Who waits for acks of the rows [start, end), `is_early`: for those that come once written. b"" if nobody."""
+    """Return the reply subjects of the rows [start, end); `is_early`: those acked once written. b"" if none."""
     if not 0 <= start <= end <= group.count:
         raise IndexError(f"rows {start} to {end} of {group.count}")
     place = places.EARLY if is_early else places.REPLY
@@ -42,7 +42,7 @@ def waiting(group: Group, start: int, end: int, is_early: bool) -> bytes:
         data = group.data
         begins = numbers[start * places.STRIDE + place : end * places.STRIDE : places.STRIDE]
         ends = numbers[start * places.STRIDE + place + 1 : end * places.STRIDE : places.STRIDE]
-        # Where nobody waits both are -1, and nothing is cut out.
+        # Both are -1 without a reply subject, which slices nothing.
         found = b" ".join([data[begin:stop] for begin, stop in zip(begins, ends, strict=True)])
         return found + b" " if len(found) >= max(end - start, 1) else b""
     size = 0
@@ -67,7 +67,7 @@ def waiting(group: Group, start: int, end: int, is_early: bool) -> bytes:
 
 
 def waiting_count(replies: bytes) -> int:
-    """For how many rows somebody waits."""
+    """Return the number of rows with a reply subject."""
     if not cython.compiled:
         return sum(map(bool, replies.split(b" ")[:-1]))
     text = replies
@@ -82,7 +82,7 @@ def waiting_count(replies: bytes) -> int:
 
 
 def pubacks(stream: bytes, replies: bytes, base_offset: int, tail: bytes) -> bytes:
-    """`PUB` commands for those who wait, of rows from `base_offset` on.
+    """Return `PUB` commands that ack rows from `base_offset` on.
 
     `tail` is the part of the body after the offset. `stream` needs no escaping in JSON.
     """
@@ -138,9 +138,9 @@ def pubacks(stream: bytes, replies: bytes, base_offset: int, tail: bytes) -> byt
 
 
 def waiting_again(group: Group, found: list[Refused], begin: _int, end: _int) -> tuple[bytes, bytes]:
-    """Who waits for the ack of a message that is stored already, of `found` those whose is in [begin, end).
+    """Collect the duplicates of `found` whose first message is in [begin, end) and that want an ack.
 
-    Their reply subjects, each with a space behind it, and the offsets of what is stored, each as 8 bytes.
+    Return their reply subjects, each followed by a space, and the offsets of the first messages, 8 bytes each.
     """
     replies = []
     offsets = array("q")
@@ -155,7 +155,7 @@ def waiting_again(group: Group, found: list[Refused], begin: _int, end: _int) ->
 
 
 def pubacks_again(stream: bytes, replies: bytes, offsets: bytes, tail: bytes) -> bytes:
-    """`PUB` commands that tell them where it is; `replies` and `offsets` as `waiting_again` makes them."""
+    """Return `PUB` commands that ack these duplicates; `replies` and `offsets` are from `waiting_again`."""
     if len(replies) < len(offsets) // 8:
         raise ValueError(f"{len(replies)} bytes of reply subjects for {len(offsets) // 8} offsets")
     out = []
@@ -169,10 +169,10 @@ def pubacks_again(stream: bytes, replies: bytes, offsets: bytes, tail: bytes) ->
 
 
 def enveloped_again(found: list[Refused], begin: _int, end: _int) -> list[tuple[bytes, int]]:
-    """As `waiting_again`, of those who came in an envelope: their records (see `envelope_acks`), and the offsets."""
+    """Return such duplicates that came in an envelope: their records (see `envelope_acks`), and the offsets."""
     return [(one.enveloped, one.number) for one in found if one.enveloped is not None and begin <= one.number < end]
 
 
 def enveloped_pubacks_again(found: list[tuple[bytes, int]], head: bytes, timestamp_us: _int, tail: bytes) -> bytes:
-    """`PUB` commands that tell them where it is: for an envelope a duplicate is acked as the first was."""
+    """Return `PUB` commands that ack enveloped duplicates as the first was acked."""
     return b"".join([envelope_acks.acks(record, head, offset, timestamp_us, tail) for record, offset in found])

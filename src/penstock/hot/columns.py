@@ -1,10 +1,10 @@
-"""Turn lists of byte strings into the buffers of Arrow columns, with C loops only.
+"""Arrow column buffers from lists of byte strings, with C loops only.
 
 | Arrow column     | buffers                                                                |
 |------------------|------------------------------------------------------------------------|
 | `int64`          | 8 bytes a row                                                          |
 | `utf8`, `binary` | 4-byte offsets, one more than rows, from 0; then all bytes, end to end |
-| validity         | one bit a row, least significant first, 1 = there; absent = all there  |
+| validity         | one bit a row, least significant first, 1 = not null; absent = no nulls |
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _int = int
 
 
 class VarColumn(NamedTuple):
-    """The three buffers of a `utf8` or `binary` column. `validity` is empty where nothing is null."""
+    """The three buffers of a `utf8` or `binary` column. `validity` is empty if nothing is null."""
 
     null_count: int
     validity: bytes | memoryview
@@ -27,22 +27,22 @@ class VarColumn(NamedTuple):
 
 
 def int64_range(start: _int, count: _int) -> bytes:
-    """The numbers start, start + 1, … as an int64 buffer."""
+    """Return start, start + 1, … as an int64 buffer."""
     return array("q", range(start, start + count)).tobytes()
 
 
 def int64_repeat(value: _int, count: _int) -> bytes:
-    """One number, `count` times, as an int64 buffer."""
+    """Return one number, `count` times, as an int64 buffer."""
     return array("q", (value,)).tobytes() * count
 
 
 def var_column(values: Sequence[bytes]) -> VarColumn:
-    """A column without nulls."""
+    """Return a column without nulls."""
     return VarColumn(0, b"", _offsets(values), b"".join(values))
 
 
 def nullable_var_column(values: Sequence[bytes | None]) -> VarColumn:
-    """A column in which None is null."""
+    """Return a column in which None is null."""
     null_count = values.count(None)
     if null_count == 0:
         return var_column(values)  # type: ignore[arg-type]
@@ -53,7 +53,7 @@ def nullable_var_column(values: Sequence[bytes | None]) -> VarColumn:
 
 
 def null_var_column(count: _int) -> VarColumn:
-    """A column of nulls only."""
+    """Return a column of nulls only."""
     return VarColumn(count, bytes((count + 7) // 8), bytes(4 * (count + 1)), b"")
 
 
@@ -62,7 +62,7 @@ def _offsets(values: Sequence[bytes]) -> bytes:
 
 
 def _validity(values: Sequence[bytes | None]) -> bytes:
-    # A binary literal is read in linear time, and its last digit is the lowest bit: so the rows go in backwards.
+    # A binary literal is parsed in linear time, and its last digit is the lowest bit: so the rows are reversed.
     digits = "".join(map(_DIGIT.__getitem__, map(_is_none, reversed(values), repeat(None))))
     return int(digits, 2).to_bytes((len(values) + 7) // 8, "little")
 

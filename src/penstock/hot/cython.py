@@ -1,3 +1,3 @@
-"""Stands in for Cython's module of this name where Cython is not installed: it is needed to compile, not to run."""
+"""Stub for the `cython` module, which is needed to compile, not to run."""
 
 compiled = False

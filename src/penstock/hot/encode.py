@@ -1,17 +1,17 @@
-"""Write rows into one Arrow message: a template with numbers patched in, and columns filled by copying.
+"""Encode rows as one Arrow message: a template with patched numbers, and columns filled by copying.
 
-Rules: what is written is final, and the same byte for byte whether this module is compiled or not. Every byte of the
-message is written here, padding too: the memory for it is not cleared first.
+Rules: the output is final, and byte for byte the same compiled or plain. Every byte of the message is written here,
+padding included: its memory is not cleared first.
 
     template (metadata; the batch header as hex within it)
     offset     8 bytes a row: base_offset, base_offset + 1, …
     timestamp  8 bytes a row, the same in each
     subject    offsets, text     ╮ 4-byte value offsets, one more than rows, then all values end to end;
-    key        [validity], …     │ validity (one bit a row, least significant first, 1 = there) stands before them
-    value      [validity], …     │ where a row has none
+    key        [validity], …     │ validity (one bit a row, least significant first, 1 = not null) comes before them
+    value      [validity], …     │ if a row has a null
     headers    [validity], …     ╯
 
-Every buffer begins on a multiple of 8. The CRC is taken while its own digits are still the template's zeros.
+Every buffer begins on a multiple of 8. The CRC is computed while its own digits are still the template's zeros.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _PADDING = (b"", *[bytes(size) for size in range(1, 8)])
 _COLUMNS = 6
 _BUFFERS = 16
 
-# Digits of the batch header; what is not named here is zero in a batch that a broker makes.
+# Digits of the batch header; fields not listed here are zero in a broker's batch.
 _FLAGS_DIGITS = 2
 _SIZE_DIGITS = 8
 _CRC_DIGITS = 16
@@ -52,7 +52,7 @@ _MAX_TIME_DIGITS = 88
 
 
 class Encoder:
-    """Makes messages of one layout."""
+    """Encodes messages of one layout."""
 
     __slots__ = ("_body_length", "_buffers", "_header", "_nodes", "_rows", "_template", "_version")
 
@@ -85,9 +85,9 @@ class Encoder:
         leader_epoch: int,
         flags: int,
     ) -> tuple[bytearray, tuple[Any, ...]]:
-        """The rows [start, end) of `group` as one whole encapsulated message, and the fields of its header.
+        """Return the rows [start, end) of `group` as one whole encapsulated message, and the fields of its header.
 
-        Every row gets the same timestamp; nobody is noted as the producer.
+        All rows get the same timestamp; there is no producer.
         """
         count = end - start
         if not 0 <= start < end <= group.count:
@@ -126,7 +126,7 @@ class Encoder:
         )  # fmt: skip
 
     def _fill(self, group: Group, start: int, end: int, base_offset: int, timestamp_us: int) -> bytearray:
-        """Template and body, compiled: each byte of a row is copied once, to where it stays."""
+        """Write template and body, compiled: each byte of a row is copied once, to its final place."""
         count = end - start
         numbers = group.numbers
         text_bytes = 0
@@ -140,7 +140,7 @@ class Encoder:
             raise OverflowError(f"{text_bytes} bytes in one batch")
         body = len(self._template)
         per_column = _padded((count + 7) // 8) + _padded(4 * (count + 1)) + 8
-        # As much as four columns can need; what proves to be too much is cut off at the end.
+        # The upper bound for four columns; the excess is cut off at the end.
         message = memory.new(body + 16 * count + 4 * per_column + text_bytes)
         out = message
         memory.put(out, 0, self._template, 0, body)
@@ -165,7 +165,7 @@ class Encoder:
     def _fill_column(
         self, message: bytearray, position: int, column: int, group: Group, start: int, end: int, place: int
     ) -> int:
-        """The three buffers of one column from `position` on; where they end. There is room for them."""
+        """Write the three buffers of one column at `position`; return their end. The caller has reserved the room."""
         out = message
         body = len(self._template)
         buffer = 3 * column - 2
@@ -219,7 +219,7 @@ class Encoder:
         memory.put_int64(out, self._buffers + 16 * buffer + 8, size)
 
     def _join(self, group: Group, start: int, end: int, base_offset: int, timestamp_us: int) -> bytearray:
-        """Template and body, plain: loops in C only, at the cost of an object for each part of a row."""
+        """Write template and body, plain: C loops only, with one object for each part of a row."""
         count = end - start
         null_counts = [0, 0]
         buffers: list[bytes | memoryview] = [
@@ -253,5 +253,5 @@ class Encoder:
 
 
 def _padded(size: int) -> int:
-    """`size` rounded up to the 8 bytes on which every buffer begins."""
+    """Return `size` rounded up to 8 bytes, on which every buffer begins."""
     return (size + 7) & ~7

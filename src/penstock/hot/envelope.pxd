@@ -1,4 +1,4 @@
-# Types of C for envelope.py.
+# C types for envelope.py.
 cimport cython
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from penstock.hot cimport subjects

@@ -1,20 +1,20 @@
 """Parse the optional envelope of a published message: a Liftbridge-compatible header, then protobuf.
 
-Rules: whoever publishes chooses these bytes, so nothing in them is believed before it is bounded. What is not an
-envelope to the last byte is none: the message is then stored as it came, and `parse` answers None, never an error.
-Nothing is copied: what is found are positions. Whether a subject in it is one is for whoever uses it to see.
+Rules: the bytes are untrusted, so every number is bounded before use. A payload that is not an envelope to the last
+byte is stored as it came: `parse` returns None, never an error. Nothing is copied: results are positions. The caller
+validates subjects in it.
 
 | position | bytes | content                                                        |
 |----------|-------|----------------------------------------------------------------|
 | 0        | 4     | cookie `b90e43b4`                                              |
 | 4        | 1     | version, 0                                                     |
 | 5        | 1     | bytes of this header: 8, or 12 with a checksum                 |
-| 6        | 1     | flags: bit 0 says that there is a checksum                     |
-| 7        | 1     | type: 0 a message (1 is an ack, which is none)                 |
+| 6        | 1     | flags: bit 0: there is a checksum                              |
+| 7        | 1     | type: 0 a message (1 is an ack, which is not accepted)         |
 | 8        | 4     | only with bit 0: CRC-32C of what follows, big-endian           |
 | 8 or 12  | rest  | protobuf `Message`                                             |
 
-| field | type                 | attribute                | where it is missing                     |
+| field | type                 | attribute                | if missing                              |
 |-------|----------------------|--------------------------|-----------------------------------------|
 | 1     | int64                | `offset`                 | -1: none is expected                    |
 | 2     | bytes                | `key`, `key_end`         | -1                                      |
@@ -24,14 +24,14 @@ Nothing is copied: what is found are positions. Whether a subject in it is one i
 | 6     | int32                | `partition`              | 0                                       |
 | 7     | string               | `subject`, …             | -1                                      |
 | 8     | string               | `reply`, …               | -1                                      |
-| 9     | map<string, bytes>   | `headers`                | empty; else four positions an entry     |
+| 9     | map<string, bytes>   | `headers`                | empty; else four positions per entry    |
 | 10    | string               | `ack_inbox`, …           | -1                                      |
 | 11    | string               | `correlation_id`, …      | -1                                      |
 | 12    | enum                 | `ack_policy`             | 0 leader (1 all, 2 none)                |
 
-Protobuf's own rules: fields in any order, of one that comes twice the last one counts, one that is not known is passed
-over. A known field of another wire type, a string that is not UTF-8, a number that does not end, or a size beyond the
-end: no envelope. Protobuf leaves zeros out: whoever expects offset 0 has to write it, whoever writes none expects none.
+Protobuf's rules: fields in any order, the last one of a repeated field counts, unknown fields are skipped. A known
+field of another wire type, a string that is not UTF-8, an unterminated number, or a size beyond the end: no envelope.
+Protobuf omits zeros: a publisher that expects offset 0 must write it; without the field no offset is expected.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _VARINT = 0  # wire types
 _FIXED64 = 1
 _BYTES = 2
 _FIXED32 = 5
-_FIELDS = 12  # are known, all of them a varint or bytes
+_FIELDS = 12  # known fields, all of them a varint or bytes
 _FIELD_MAX = 2**29 - 1
 _INT32_MAX = 2**31 - 1
 _UINT32_MAX = 2**32 - 1
@@ -63,7 +63,7 @@ _HEADERS_MAX = limits.ENVELOPE_HEADERS_MAX
 
 
 class Envelope:
-    """What the envelope of one message says; positions are those of the parsed bytes."""
+    """The contents of one message's envelope; positions refer to the parsed bytes."""
 
     def __init__(self) -> None:
         self.offset = -1
@@ -81,7 +81,7 @@ class Envelope:
         self._at = 0
 
     def read(self, text: bytes, begin: _int, end: _int) -> bool:
-        """Take the fields of a protobuf `Message`; False if it is none."""
+        """Read the fields of a protobuf `Message`; return False if it is invalid."""
         self._at = begin
         while self._at < end:
             tag = self._varint(text, end)
@@ -135,7 +135,7 @@ class Envelope:
         return field not in (1, 4, 6, 12)
 
     def _take_header(self, text: bytes, begin: _int, end: _int) -> bool:
-        """One entry of the map: a message of two fields, name and value; what is missing is empty."""
+        """Read one entry of the map: a message of two fields, name and value; a missing one is empty."""
         after = self._at
         name = name_end = value = value_end = begin
         self._at = begin
@@ -175,14 +175,14 @@ class Envelope:
         return kind in (_FIXED64, _FIXED32) and self._at <= end
 
     def _size(self, text: bytes, end: _int) -> int:
-        """A size, after which so many bytes are there; else the position becomes -1."""
+        """Return a size, if that many bytes follow; else set the position to -1."""
         size = self._varint(text, end)
         if self._at >= 0 and size > end - self._at:
             self._at = -1
         return size if self._at >= 0 else 0
 
     def _varint(self, text: bytes, end: _int) -> int:
-        """A number of up to 64 bits, 7 in a byte, the lowest first; if it does not end, the position becomes -1."""
+        """Return a number of up to 64 bits, 7 per byte, lowest first; set the position to -1 if it is unterminated."""
         value = 0
         shift = 0
         at = self._at
@@ -201,7 +201,7 @@ class Envelope:
 
 
 def parse(data: bytes, begin: _int, end: _int) -> Envelope | None:
-    """What the envelope data[begin:end] says; None if it is not one. IndexError if that is not within `data`."""
+    """Parse the envelope data[begin:end]; None if it is not one. Raise IndexError if the range is not within `data`."""
     if begin < 0 or end > len(data):
         raise IndexError(f"{begin} to {end} of {len(data)} bytes")
     text = data
@@ -225,11 +225,11 @@ def parse(data: bytes, begin: _int, end: _int) -> Envelope | None:
 
 
 def _signed(number: _int) -> int:
-    """64 bits as two's complement."""
+    """Return 64 bits as two's complement."""
     return -(~number & _UINT64_MAX) - 1 if number > _INT64_MAX else number
 
 
 def _signed32(number: _int) -> int:
-    """The lower 32 bits as two's complement."""
+    """Return the lower 32 bits as two's complement."""
     low = number & _UINT32_MAX
     return -(~low & _UINT32_MAX) - 1 if low > _INT32_MAX else low

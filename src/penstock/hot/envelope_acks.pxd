@@ -1,4 +1,4 @@
-# Types of C for envelope_acks.py.
+# C types for envelope_acks.py.
 cimport cython
 from libc.stdint cimport int64_t, uint64_t
 from penstock.hot cimport load, memory

@@ -1,30 +1,30 @@
-"""Write Liftbridge's acks for messages that came in an envelope: those of a whole batch at once.
+"""Write Liftbridge acks for messages that came in an envelope: those of a whole batch at once.
 
-Rules: who waits is kept as records end to end, each with all of the ack that is not known yet when the row is written,
-and nothing of the message beside it. Whatever is read here was written here, and its sizes are checked all the same.
+Rules: pending acks are records end to end, each with every part of the ack that is known when the row is written, and
+nothing else of the message. Records are made in this module; their sizes are checked all the same.
 
 | bytes of a record | content                                              |
 |-------------------|------------------------------------------------------|
 | 4                 | the row                                              |
 | 4, 4, 4           | bytes of what follows: target, subject, correlation  |
-| 1                 | 1: the ack comes as soon as the row is written       |
+| 1                 | 1: ack as soon as the row is written                 |
 | 1                 | 1: the target is the message's ack inbox             |
 | 2                 | the ack policy; 0                                    |
-| …                 | where the ack goes, the message's subject, its correlation id |
+| …                 | target subject of the ack, subject of the message, its correlation id |
 
-The ack: cookie `b90e43b4`, version 0, 8 bytes of header, flags 0, type 1; then protobuf `Ack`, fields in their order
-and zeros left out, as any protobuf library writes it. Those from 1000 on are Penstock's; others pass over them.
+The ack: cookie `b90e43b4`, version 0, 8 bytes of header, flags 0, type 1; then protobuf `Ack`, fields in order and
+zeros omitted, as any protobuf library writes it. Fields from 1000 on are Penstock's; other readers skip them.
 
 | field | type   | content                                                             |
 |-------|--------|---------------------------------------------------------------------|
-| 1, 2  | string | stream; subject of its partition: the same for all, the `head`      |
+| 1, 2  | string | stream; subject of its partition: the `head`, the same for all      |
 | 3     | string | subject of the message                                              |
-| 4     | int64  | offset; of a message that is refused none                           |
+| 4     | int64  | offset; absent in a refusal                                         |
 | 5, 6  | string | ack inbox, correlation id, as the message gave them                 |
 | 7     | enum   | ack policy                                                          |
-| 8     | int64  | when the row was written, in ns; of a message that is refused none  |
+| 8     | int64  | when the row was written, in ns; absent in a refusal                |
 | 10    | enum   | the error; this and what follows are the `tail`                     |
-| 1000… |        | what was got: partition, leader epoch, replicas, fsynced; or the JetStream error body (1004) |
+| 1000… |        | partition, leader epoch, replicas, fsynced; or the JetStream error body (1004) |
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ _int = int
 
 
 class Waiting:
-    """One record, read from many; see the table above."""
+    """A cursor over records; see the table above."""
 
     __slots__ = ("correlation", "is_early", "next", "policy", "row", "subject", "target", "to_inbox")
 
@@ -74,7 +74,7 @@ class Waiting:
         self.policy = 0
 
     def read(self, text: bytes, at: int, end: int) -> None:
-        """Take the record at `at`; IndexError if it is not all there."""
+        """Read the record at `at`. Raise IndexError if it is incomplete."""
         if at < 0 or end - at < _HEAD_BYTES:
             raise IndexError(f"{end - at} bytes are no record")
         self.row = load.uint32(text, at)
@@ -103,7 +103,7 @@ def keep(
     to_inbox: bool,
     policy: int,
 ) -> None:
-    """Put a record behind `out`. The parts lie within `text`: whoever calls has checked that."""
+    """Append a record to `out`. The caller has checked that the parts lie within `text`."""
     at = memory.widen(out, _HEAD_BYTES + target_end - target + subject_end - subject + correlation_end - correlation)
     head = out
     memory.put_int32(head, at, row)
@@ -124,7 +124,7 @@ def keep(
 
 
 def waiting(group: Group, start: int, end: int, is_early: bool) -> bytes:
-    """The records of the rows [start, end), counted from `start`; `is_early`: of acks that come once written."""
+    """Return the records of the rows [start, end), numbered from `start`; `is_early`: those acked once written."""
     if not 0 <= start <= end <= group.count:
         raise IndexError(f"rows {start} to {end} of {group.count}")
     if group.enveloped is None:
@@ -146,7 +146,7 @@ def waiting(group: Group, start: int, end: int, is_early: bool) -> bytes:
 
 
 def waiting_count(records: bytes) -> int:
-    """How many records there are."""
+    """Return the number of records."""
     text = records
     one = Waiting()
     count = at = 0
@@ -158,7 +158,7 @@ def waiting_count(records: bytes) -> int:
 
 
 def acks(records: bytes, head: bytes, base_offset: int, timestamp_us: int, tail: bytes) -> bytes:
-    """`PUB` commands that ack rows from `base_offset` on, which were written at `timestamp_us`."""
+    """Return `PUB` commands that ack rows from `base_offset` on, which were written at `timestamp_us`."""
     if base_offset < 0 or timestamp_us < 0:
         raise ValueError(f"offset {base_offset}, {timestamp_us} us")
     out = bytearray()
@@ -173,19 +173,19 @@ def acks(records: bytes, head: bytes, base_offset: int, timestamp_us: int, tail:
 
 
 def error_tail(error: int, body: bytes) -> bytes:
-    """The end of an ack that says no: Liftbridge's error, which says little, and JetStream's body."""
+    """Return the end of a refusal: Liftbridge's error code, and JetStream's error body with the details."""
     return bytes((_ACK_ERROR, error)) + _ERROR_BODY + _varint(len(body)) + body
 
 
 def head(stream: bytes, partition_subject: bytes) -> bytes:
-    """What begins all acks of a partition."""
+    """Return the common beginning of all acks of a partition."""
     return b"%c%b%b%c%b%b" % (
         _STREAM, _varint(len(stream)), stream, _PARTITION_SUBJECT, _varint(len(partition_subject)), partition_subject
     )  # fmt: skip
 
 
 def standing_tail(partition: int, leader_epoch: int, replicas: int, fsynced: bool) -> bytes:
-    """The end of an ack that says yes: what a message got."""
+    """Return the end of a positive ack: partition, leader epoch and durability."""
     got = ((_PARTITION, partition), (_LEADER_EPOCH, leader_epoch), (_REPLICAS, replicas), (_FSYNCED, fsynced))
     return b"".join([tag + _varint(number) for tag, number in got if number])
 
@@ -197,7 +197,7 @@ def _varint(value: int) -> bytes:
 
 
 def refusals(records: bytes, head: bytes, tail: bytes) -> bytes:
-    """`PUB` commands that tell the same error, which stands in `tail`, to all of `records`."""
+    """Return `PUB` commands that send the same error, in `tail`, to all of `records`."""
     out = bytearray()
     text = records
     one = Waiting()
@@ -210,7 +210,7 @@ def refusals(records: bytes, head: bytes, tail: bytes) -> bytes:
 
 
 def _put(out: bytearray, text: bytes, one: Waiting, head: bytes, offset: int, reception_ns: int, tail: bytes) -> None:
-    """Put one command behind `out`; a number that is 0 is left out."""
+    """Append one command to `out`; a number that is 0 is omitted."""
     target_bytes = one.subject - one.target
     subject_bytes = one.correlation - one.subject
     correlation_bytes = one.next - one.correlation
@@ -257,13 +257,13 @@ def _put(out: bytearray, text: bytes, one: Waiting, head: bytes, offset: int, re
 
 
 def _put_number(target: bytearray, at: int, tag: int, value: int) -> int:
-    """Write a field that is a number; where it ends."""
+    """Write a number field; return its end."""
     target[at] = tag
     return _put_varint(target, at + 1, value)
 
 
 def _put_bytes(target: bytearray, at: int, tag: int, text: bytes, begin: int, end: int) -> int:
-    """Write a field that is text; where it ends."""
+    """Write a text field; return its end."""
     target[at] = tag
     at = _put_varint(target, at + 1, end - begin)
     memory.put(target, at, text, begin, end)
@@ -271,7 +271,7 @@ def _put_bytes(target: bytearray, at: int, tag: int, text: bytes, begin: int, en
 
 
 def _put_varint(target: bytearray, at: int, value: int) -> int:
-    """Write a number that is not negative, 7 bits in a byte, the lowest first; where it ends."""
+    """Write a non-negative number, 7 bits per byte, lowest first; return its end."""
     while value >= 0x80:
         target[at] = value & 0x7F | 0x80
         value >>= 7
@@ -281,7 +281,7 @@ def _put_varint(target: bytearray, at: int, value: int) -> int:
 
 
 def _varint_bytes(value: int) -> int:
-    """How many bytes `_put_varint` writes."""
+    """Return the number of bytes that `_put_varint` writes."""
     count = 1
     while value >= 0x80:
         value >>= 7

@@ -10,7 +10,7 @@ cdef class Group:
     cdef readonly bytes data
     cdef readonly list too_large
     cdef readonly Py_ssize_t count
-    # Not to be seen from outside: whoever shortened the keys would have rows point behind them.
+    # Private: shortening the keys would leave rows pointing beyond them.
     cdef bytearray keys
     cdef bytearray enveloped
     cdef int32_t* numbers

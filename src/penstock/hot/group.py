@@ -1,13 +1,13 @@
-"""Messages as positions in the bytes that they came in: no Python object is made for any of them.
+"""Messages as positions in the received bytes: no Python object per message.
 
-Rules: a row is numbers (see `places`); the parts of a message stay where they lie in `data`, which never changes. `add`
-is the only way in, and checks that each part lies within what it points into: whoever follows the numbers need not.
+Rules: a row is numbers (see `places`); the parts of a message stay in `data`, which never changes. Rows are added only
+by `add`, which checks that each part lies within its bytes: readers of the numbers need no check.
 
     data    MSG orders.eu 7 _INBOX.a 5␍␊hello␍␊MSG orders.us 7 2␍␊hi␍␊
                 ╰───────╯   ╰──────╯     ╰───╯
     row 0    SUBJECT 4 13  REPLY 16 24  VALUE 28 33  HEADERS, KEY, EARLY -1 -1
 
-Keys lie in bytes of their own: one that was written in base64 stands nowhere in `data`.
+Keys have bytes of their own, because a base64 key has no decoded bytes in `data`.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ class TooLarge(NamedTuple):
 
 
 class Group:
-    """Messages for one stream, in the order in which they came. None stands for a part that a message does not have.
+    """Messages for one stream, in order of arrival. None stands for a missing part of a message.
 
-    `too_large` holds the messages beyond NATS_FRAME_BYTES_MAX, which are no rows. `enveloped` holds who waits for acks
-    of rows that came in an envelope (see `envelope_acks`): those rows have no REPLY and no EARLY.
+    `too_large` holds the messages beyond NATS_FRAME_BYTES_MAX, which are no rows. `enveloped` holds the ack records of
+    rows that came in an envelope (see `envelope_acks`): those rows have no REPLY and no EARLY.
     """
 
     __slots__ = ("_room", "count", "data", "enveloped", "keys", "numbers", "too_large")
@@ -72,7 +72,7 @@ class Group:
         headers: Sequence[bytes | None] | None = None,
         replies: Sequence[bytes | None] | None = None,
     ) -> Group:
-        """Rows from columns of equal length; a column that is None is None in every row."""
+        """Build rows from columns of equal length; a column that is None is None in every row."""
         nothing: list[bytes | None] = [None] * len(subjects)
         columns = (subjects, replies or nothing, headers or nothing, values)
         assert all(len(column) == len(subjects) for column in (*columns, keys or nothing)), "columns of unequal length"
@@ -94,7 +94,7 @@ class Group:
         return self.count
 
     def keep_key(self, text: bytes, begin: int, end: int) -> int:
-        """Put text[begin:end] behind the keys; where it begins there."""
+        """Append text[begin:end] to the keys; return its position there."""
         size = len(self.keys)
         if not 0 <= begin <= end <= len(text) or size + end - begin > _PLACE_MAX:
             raise IndexError(f"{begin} to {end} of {len(text)} bytes")
@@ -102,7 +102,7 @@ class Group:
         return size
 
     def keep_encoded_key(self, text: bytes, begin: int, end: int) -> int:
-        """The same for a key in base64; -1 if it is not base64 to the letter."""
+        """Append a decoded base64 key; return its position, or -1 if it is not strict base64."""
         size = len(self.keys)
         if not 0 <= begin <= end <= len(text) or size + end - begin > _PLACE_MAX:
             raise IndexError(f"{begin} to {end} of {len(text)} bytes")
@@ -110,11 +110,10 @@ class Group:
 
     @property
     def has_enveloped(self) -> bool:
-        """Whether somebody waits with an envelope."""
+        """True if acks of enveloped messages are pending."""
         return self.enveloped is not None
 
     def key_bytes(self) -> int:
-        """Bytes of all keys together."""
         return len(self.keys)
 
     def add(
@@ -132,8 +131,8 @@ class Group:
         early: int,
         early_end: int,
     ) -> None:
-        """Put a row behind the others. A part is in `data`, the key in `keys`; IndexError if one is not."""
-        if not cython.compiled:  # where no slice leaves its bytes
+        """Append a row. A part is in `data`, the key in `keys`; raise IndexError if one is not."""
+        if not cython.compiled:  # slices cannot leave their bytes
             self.numbers += (
                 subject, subject_end, reply, reply_end, headers, headers_end, value, value_end,
                 key, key_end, early, early_end,
@@ -141,7 +140,7 @@ class Group:
             self.count += 1
             return
         size = len(self.data)
-        # From here on the numbers are followed without another look: this is the check of all bounds.
+        # The only bounds check: afterwards the numbers are used unchecked.
         if not (
             0 <= subject <= subject_end <= size
             and _lies_within(reply, reply_end, size)
@@ -171,9 +170,9 @@ class Group:
         self.count += 1
 
     def batch_end(self, start: int, rows_max: int, bytes_max: int) -> int:
-        """How far a batch goes that begins with row `start`: one row at least, and no more rows or bytes than these."""
+        """Return the end of a batch that begins with row `start`: at least one row, and within both limits."""
         last = min(self.count, start + rows_max)
-        # No two rows share a byte.
+        # Rows do not share bytes.
         if len(self.data) + len(self.keys) <= bytes_max:
             return last
         numbers = self.numbers
@@ -189,29 +188,25 @@ class Group:
         return last
 
     def subject(self, row: int) -> bytes:
-        """The subject of one row."""
         subject = self._part(row, places.SUBJECT)
         assert subject is not None
         return subject
 
     def reply(self, row: int) -> bytes | None:
-        """Who waits for the ack of one row."""
+        """The reply subject for the ack of one row."""
         return self._part(row, places.REPLY)
 
     def early(self, row: int) -> bytes | None:
-        """Who waits for the ack of one row that comes as soon as it is written."""
+        """The reply subject for the ack of one row that is sent as soon as it is written."""
         return self._part(row, places.EARLY)
 
     def headers(self, row: int) -> bytes | None:
-        """The header block of one row."""
         return self._part(row, places.HEADERS)
 
     def value(self, row: int) -> bytes | None:
-        """The value of one row."""
         return self._part(row, places.VALUE)
 
     def key(self, row: int) -> bytes | None:
-        """The key of one row."""
         return self._part(row, places.KEY)
 
     def _part(self, row: int, place: int) -> bytes | None:

@@ -1,16 +1,15 @@
-"""Look up the headers that Penstock honours, in the header block of one message.
+"""Look up Penstock's and JetStream's headers in the header block of one message.
 
-Rules: names are taken to the letter, and the first of a name counts. The header of an
-empty key counts for nothing. The block ends at its blank line: what a publisher puts behind it is no header for NATS
-either. A line without a colon is none.
+Rules: names match exactly, and the first header of a name counts. An empty key header is ignored. The block ends at its
+blank line: NATS ignores text after it, too. A line without a colon is no header.
 
-| a name that begins with `Nats-` or `Penstock-`            | what becomes of it                                     |
+| a name that begins with `Nats-` or `Penstock-`            | result                                                 |
 |-----------------------------------------------------------|--------------------------------------------------------|
-| it is honoured                                            | its value's begin and end, without the space around    |
-| another one that begins with a name in _REQUESTS          | `unsupported`: it requests what JetStream does, not we |
-| Penstock gives it to what it hands on                     | nothing: it tells where a message comes from           |
-| any other one that begins with `Penstock-`                | `unsupported`: it requests something of a later version|
-| any other one that begins with `Nats-`                    | nothing: JetStream stores it, too                      |
+| it is honoured                                            | its value's begin and end, without surrounding space   |
+| another one that begins with a name in _REQUESTS          | `unsupported`: a JetStream request not supported here  |
+| Penstock sets it on messages that it relays               | ignored: it tells the message's origin                 |
+| any other one that begins with `Penstock-`                | `unsupported`: a request of a later version            |
+| any other one that begins with `Nats-`                    | ignored: JetStream stores it, too                      |
 
 The names are those of nats-server 2.15 (`server/stream.go`, `jetstream_api.go`, `msgtrace.go`, `accounts.go`), each of
 them in a test.
@@ -41,8 +40,9 @@ _TOLD = (
     b"Penstock-Stream",
     b"Penstock-Timestamp",
 )
-"""What a message has that JetStream's scheduler made, or `penstock relay` handed on: it tells where the message comes
-from. Without this list, the next one would take these names for requests."""
+"""Headers set by JetStream's scheduler or by `penstock relay`, which tell a message's origin. Without this list, the
+next one would take these names for requests.
+"""
 _REQUESTS = (
     b"Nats-Batch-",
     b"Nats-Expected-",
@@ -52,13 +52,13 @@ _REQUESTS = (
     b"Nats-Schedule",
     b"Nats-TTL",
 )
-"""With any ending, so that `Nats-TTL :` and a check that a later version makes are refused, not ignored."""
+"""Prefixes, so that `Nats-TTL :` and new checks of later versions are refused, not ignored."""
 _NATS = b"Nats-"
 _PENSTOCK = b"Penstock-"
 
 _KNOWN = (*_HONOURED, *_TOLD)
 _NAMES = b"".join([name + b":" for name in _KNOWN])
-"""No name has a colon or another `Nats-` or `Penstock-` within: where one of ours is found here tells which it is."""
+"""No name contains a colon or another `Nats-` or `Penstock-`, so the position of a match identifies the name."""
 _STREAM = _NAMES.index(b"Nats-Expected-Stream:")
 _SEQUENCE = _NAMES.index(b"Nats-Expected-Last-Sequence:")
 _SUBJECT_SEQUENCE = _NAMES.index(b"Nats-Expected-Last-Subject-Sequence:")
@@ -76,7 +76,7 @@ _CRLF = b"\r\n"
 
 
 class Fields:
-    """What one header block says; used for one block after the other. A begin of -1: there is no such header."""
+    """The headers of one block; reused for block after block. A begin of -1: there is no such header."""
 
     __slots__ = (
         "ack",
@@ -111,17 +111,17 @@ class Fields:
         self.clear()
 
     def clear(self) -> None:
-        """Nothing is known of the next message yet."""
+        """Forget the last block."""
         self.ack = self.encoded_key = self.id = self.key = self.last_id = self.sequence = self.stream = -1
         self.subject_sequence = self.tombstone = self.ttl = self.rollup = -1
         self.unsupported = False
 
     def forget_publisher(self) -> None:
-        """Leave out what only the first publisher wants to hear and to expect, of a message that is handed on."""
+        """Clear the ack and the expectations, which are the first publisher's, of a relayed message."""
         self.ack = self.stream = self.sequence = self.subject_sequence = self.last_id = -1
 
     def read(self, text: bytes, begin: int, end: int) -> None:
-        """Look at the block text[begin:end]; IndexError if it is not all there."""
+        """Read the block text[begin:end]. Raise IndexError if it is not within `text`."""
         if not 0 <= begin <= end <= len(text):
             raise IndexError(f"{begin} to {end} of {len(text)} bytes")
         self.clear()
@@ -182,7 +182,7 @@ class Fields:
 
 
 def asked_for(text: bytes, begin: int, end: int) -> bytes:
-    """Of the block text[begin:end] what `unsupported` names: for each such line CR LF, the name and the colon."""
+    """Return the names behind `unsupported` in the block text[begin:end]: CR LF, name and colon for each such line."""
     if not 0 <= begin <= end <= len(text):
         raise IndexError(f"{begin} to {end} of {len(text)} bytes")
     out = bytearray()
@@ -201,7 +201,7 @@ def asked_for(text: bytes, begin: int, end: int) -> bytes:
 
 
 def _line_end(text: bytes, begin: int, end: int) -> int:
-    """Where the line that begins at `begin` ends: before its CR LF, or at the end of the block."""
+    """Return the end of the line at `begin`: its CR LF, or the end of the block."""
     at = memory.find(text, begin, end, _CRLF, 0, 2)
     return end if at < 0 else at
 
@@ -211,7 +211,7 @@ def _is_ours(text: bytes, begin: int, end: int) -> bool:
 
 
 def _is_unsupported(text: bytes, begin: int, end: int) -> bool:
-    """Whether the name text[begin:end], which a colon follows, requests something and is none that is honoured."""
+    """True if the name text[begin:end], followed by a colon, is an unsupported request."""
     return memory.find(_NAMES, 0, len(_NAMES), text, begin, end + 1) < 0 and _is_request(text, begin, end)
 
 
@@ -229,5 +229,5 @@ def _is_space(byte: int) -> bool:
 
 
 def unsupported(block: bytes) -> list[bytes]:
-    """The names in a header block that request something which this version does not do, each once, in order."""
+    """Return the names in a header block that this version does not support, sorted, each once."""
     return sorted({line[:-1] for line in asked_for(block, 0, len(block)).split(_CRLF)[1:]})

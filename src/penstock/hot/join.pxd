@@ -1,4 +1,4 @@
-# Types of C for join.py.
+# C types for join.py.
 cimport cython
 from libc.stdint cimport int64_t
 

@@ -1,11 +1,11 @@
-"""Many small batch messages, verified and copied together into the columns of one batch.
+"""Join small batch messages: verify them and copy their columns together into one batch.
 
-Rules: nothing is taken of a message before a Checker has passed it, CRC-32C included, and before its offsets and
-timestamps are known to be what its header says. The value offsets are the only numbers that are not looked at: they are
-copied as they are, moved by what lies before them, and for whoever uses them to check, once for all messages. Only that
-they begin at 0 and end with the data is looked at here, because else the next message's would not follow them.
+Rules: nothing of a message is used before a Checker has passed it, CRC-32C included, and before its offsets and
+timestamps match its header. Value offsets are not checked here, except that they begin at 0 and end with the data, or
+the next message's would not follow: they are copied, shifted by the data before them, and the caller checks them once
+for all messages.
 
-Theory: to have Arrow open a message, check it and copy it takes 6 µs, however small it is; to copy one row, 0.2.
+Theory: to open, check and copy a message with Arrow takes 6 µs, however small it is; to copy one row, 0.2.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from penstock.hot.message import Checker, Layout
 
 _int = int
 
-_SIZE_DIGITS = 8  # where they lie in the header
+_SIZE_DIGITS = 8  # positions in the header
 _COUNT_DIGITS = 24
-_FLAGS = 1  # which field of the header it is
+_FLAGS = 1  # numbers of header fields
 _LEADER_EPOCH = 5
 _BASE_OFFSET = 6
 _END_OFFSET = 7
@@ -30,24 +30,24 @@ _RUN_ID = 13
 _NO_RUN = bytes(16)
 _COMPRESSION_MASK = 3
 _COLUMNS_OF_BYTES = 4
-_FIRST_OF_BYTES = 2  # among the columns: those before it are numbers
+_FIRST_OF_BYTES = 2  # number of the first such column: those before it are numbers
 _FIRST_BUFFER_OF_BYTES = 4
 
 
 class Gathered(NamedTuple):
-    """Small messages that lie behind each other, all of them verified."""
+    """Consecutive small messages, all verified."""
 
-    begins: list[int]  # where each lies
+    begins: list[int]  # the position of each
     rows: int
-    end: int  # where the next message lies
+    end: int  # the position after the last
     end_offset: int
-    flags: int  # of any of them
-    min_timestamp_us: int  # of the first one; 0 if there is none
-    max_timestamp_us: int  # of the last one
+    flags: int  # flags of any of them, combined
+    min_timestamp_us: int  # of the first message; 0 without any
+    max_timestamp_us: int  # of the last message
 
 
 class BytesColumn(NamedTuple):
-    """A column of text or bytes, as Arrow lays it out. `validity` is empty where nothing is null."""
+    """A column of text or bytes in Arrow's layout. `validity` is empty if nothing is null."""
 
     null_count: int
     validity: bytearray
@@ -56,15 +56,13 @@ class BytesColumn(NamedTuple):
 
 
 class Joined(NamedTuple):
-    """The columns of the joined rows."""
-
     offsets: bytearray
     timestamps: bytearray
     columns: list[BytesColumn]
 
 
 class Joiner:
-    """See the module. It keeps nothing of what it joins."""
+    """Verifies and joins messages of one layout. Stateless."""
 
     def __init__(self, layout: Layout, checker: Checker) -> None:
         self._checker = checker
@@ -86,12 +84,12 @@ class Joiner:
         leader_epoch: _int = -1,
         flags_known: _int = -1,
     ) -> Gathered:
-        """The sound messages from `position` on of at most `message_bytes_max` bytes that lie within `wanted`.
+        """Return the sound messages from `position` on, within the byte limits and the offsets `wanted`.
 
-        It ends where one is not so, whose offsets or timestamps are not those of its header, which is compressed, or
-        which does not begin at the offset where the one before it ends; that one is for the caller to look at. With
-        `leader_epoch` it ends also where one is not of that epoch, is a producer's, or has other flags than
-        `flags_known`: what is merged for good must be alike.
+        It stops at a message that is unsound, whose offsets or timestamps do not match its header, that is compressed,
+        or that does not begin at the end offset of the one before; the caller handles that one. With `leader_epoch` it
+        stops also at a message of another epoch, of a producer, or with flags outside `flags_known`: only equal batches
+        may be merged for good.
         """
         begins: list[_int] = []
         rows = taken = flags = min_timestamp_us = max_timestamp_us = 0
@@ -111,7 +109,7 @@ class Joiner:
                 break
             compression = fields[_FLAGS] >> self._compression_shift & _COMPRESSION_MASK
             if compression != 0 and compression != _COMPRESSION_MASK:
-                break  # its rows are to be unpacked first
+                break  # its rows must be decompressed first
             if base_offset < first or fields[_END_OFFSET] > stop:
                 break
             if self._numbers_are_wrong(held, text, position, count, fields):
@@ -132,7 +130,7 @@ class Joiner:
     def _numbers_are_wrong(
         self, held: memoryview, text: memoryview, begin: _int, count: _int, fields: tuple[Any, ...]
     ) -> bool:
-        # Of each message by itself: within what all headers say together, rows could stand in another one's place.
+        # Per message: checked against the combined range, a row could stand in another one's place.
         offsets = self._place(text, begin, 1)
         timestamps = self._place(text, begin, 3)
         mistake = numbers.number_mistake(
@@ -146,7 +144,7 @@ class Joiner:
         return mistake != 0
 
     def join(self, raw: memoryview, gathered: Gathered) -> Joined | int:
-        """The columns of all rows of gathered messages; or the position of a message whose value offsets are wrong."""
+        """Return the columns of all gathered rows; or the position of a message with wrong value offsets."""
         held = raw
         text = splice.text_of(held)
         rows = gathered.rows
@@ -169,7 +167,7 @@ class Joiner:
     def join_some(
         self, raw: memoryview, gathered: Gathered, wanted: tuple[_int, ...]
     ) -> list[bytearray | BytesColumn] | int:
-        """As `join`, only these columns, counted from 0 as in the schema, in this order."""
+        """Return these columns only, numbered from 0 as in the schema, in this order; otherwise like `join`."""
         held = raw
         text = splice.text_of(held)
         rows = gathered.rows
@@ -228,7 +226,7 @@ class Joiner:
         return splice.int64(text, begin + self._buffers_position + 16 * buffer + 8)
 
     def last(self, raw: memoryview) -> _int:
-        """Where the last message in `raw` begins if their sizes are right; else where one begins that is not whole."""
+        """Return the position of the last message in `raw`; if a size is wrong, that of the incomplete message."""
         length = len(raw)
         position = last = 0
         held = raw
@@ -243,7 +241,7 @@ class Joiner:
 
 
 def _is_alike(fields: tuple[Any, ...], leader_epoch: _int, flags_known: _int) -> bool:
-    """Whether the message is of this epoch, and nobody asks for it by more than its rows."""
+    """True if the message is of this epoch, has only known flags, and no producer or run."""
     if fields[_LEADER_EPOCH] != leader_epoch or fields[_FLAGS] & ~flags_known:
         return False
     return bool(fields[_PRODUCER_ID] == 0 and fields[_RUN_ID] == _NO_RUN)

@@ -1,4 +1,4 @@
-# Types of C for keyhash.py.
+# C types for keyhash.py.
 cimport cython
 from libc.stdint cimport int64_t, uint64_t
 

@@ -1,10 +1,10 @@
-"""XXH64 with seed 0, by which keys find their partitions (see `keymap`), the same in broker, client and Spark.
+"""XXH64 with seed 0, which maps keys to partitions (see `keymap`), the same in broker, client and Spark.
 
-Rules: what is stored lies where this function said, so it never changes.
+Rules: stored messages were placed by this function, so it never changes.
 
-Theory: 32 bytes at a time go into four lanes, which are independent of each other, so that a processor works on all
-of them at once. What is left goes in by 8, 4 and 1 bytes, and the last step makes every bit depend on every other.
-Numbers are 64 bits wide: compiled, they wrap by themselves, and masking them costs nothing.
+Theory: 32 bytes at a time go into four independent lanes, which a processor computes in parallel. The rest goes in by
+8, 4 and 1 bytes, and the last step makes every bit depend on every other. Numbers are 64 bits wide: compiled, they wrap
+by themselves, and masking costs nothing.
 
 `xxh64(b"") == 0xEF46DB3751D8E999`, `xxh64(b"abc") == 0x44BC2CF5AD770999`
 """
@@ -24,19 +24,19 @@ _PRIME_5 = 0x27D4_EB2F_1656_67C5
 
 
 def xxh64(key: bytes) -> int:
-    """The hash of one key."""
+    """Return the hash of one key."""
     return hash_of(key, 0, len(key))
 
 
 def partition_of(key: bytes, partitions: _int) -> int:
-    """The hash of one key mod `partitions`. For the keys of a stream see `keymap`, which knows of partitions added."""
+    """Return the hash of one key mod `partitions`. For a stream's keys use `keymap`, which handles added partitions."""
     if partitions <= 0:
         raise ValueError(f"{partitions} partitions")
     return hash_of(key, 0, len(key)) % partitions
 
 
 def hash_of(text: bytes, begin: _int, end: _int) -> int:
-    """The hash of text[begin:end], which the caller knows to be there."""
+    """Return the hash of text[begin:end]; the caller has checked the bounds."""
     at = begin
     if end - begin >= 32:
         lane_1 = (_PRIME_1 + _PRIME_2) & _MASK

@@ -1,4 +1,4 @@
-# Types of C for keymap.py.
+# C types for keymap.py.
 cimport cython
 from libc.stdint cimport int32_t, int64_t, uint64_t
 

@@ -1,16 +1,16 @@
-"""Which partition a key belongs to, the same in broker, client and Spark: by its hash, or by the range it lies in.
+"""Partition of a key, the same in broker, client and Spark: by hash, or by range.
 
-Rules: of a stream that never got more partitions it is `XXH64(key, seed 0) mod partitions`. The map of one that did has
-all the numbers of partitions that it ever had (`counts`, rising), and a key only ever moves to a new one: with its hash
-h, it is in `h mod counts[0]`; then, for each later count c behind a count b, in `mix(h + step) mod c` if that is b or
-more, else where it was. `step` counts from 1, sums wrap at 64 bits, `mix` is the last step of SplitMix64. So each
-partition gives its fair share away, and old ones get nothing.
+Rules: in a stream that never got more partitions it is `XXH64(key, seed 0) mod partitions`. The map of a stream that
+grew has all its partition counts (`counts`, rising), and a key only ever moves to a new partition: with its hash h, it
+is in `h mod counts[0]`; then, for each later count c after a count b, in `mix(h + step) mod c` if that is b or more,
+else it stays. `step` counts from 1, sums wrap at 64 bits, `mix` is the last step of SplitMix64. So each partition gives
+up its fair share, and old ones get nothing.
 
-Ranges: partition 0 begins with the empty key, n with `bounds[n - 1]`; each goes up to the next greater bound, as bytes.
-Bounds stand in any order: a new one splits a range, and what lies above it in there moves.
+Ranges: partition 0 begins with the empty key, n with `bounds[n - 1]`; each ends at the next greater bound, as bytes.
+Bounds are in any order: a new one splits a range, and the keys above it in that range move.
 
-A column is placed from its Arrow buffers, without an object per row. What a null is placed as is what lies under it, in
-general no bytes: where nulls go is the caller's to say.
+A column is mapped from its Arrow buffers, without an object per row. A null is mapped by the bytes under it, usually
+none: the caller decides where nulls go.
 
 | counts | key | partition                |
 |--------|-----|--------------------------|
@@ -41,12 +41,12 @@ _PARTITIONS_MAX = 2**31 - 1  # of a column: an int32
 
 
 class KeyMap:
-    """One version of the map of a stream. See the module's rules."""
+    """One version of a stream's key map; see the module's rules."""
 
     __slots__ = ("_bounds", "_by_range", "_counts", "_owners", "_versions", "partitions")
 
     def __init__(self, counts: Sequence[_int], bounds: Sequence[bytes] | None = None) -> None:
-        """`bounds`: where ranges begin, one less than partitions; None: keys are hashed. ValueError."""
+        """`bounds`: range bounds, one less than partitions; None: keys are hashed. Raise ValueError."""
         if not 0 < len(counts) <= _COUNTS_MAX or not counts[0] > 0 or not counts[-1] <= _PARTITIONS_MAX:
             raise ValueError(f"{list(counts)} are no numbers of partitions that a stream had one after the other")
         if any(later <= earlier for earlier, later in pairwise(counts)):
@@ -65,13 +65,12 @@ class KeyMap:
         self._owners = [number + 1 for number in order]
 
     def partition_of(self, key: bytes) -> _int:
-        """The partition of one key."""
         return self.place(key, 0, len(key))
 
     def partitions_of(self, keys: bytes | memoryview, ends: bytes | memoryview) -> bytearray:
-        """The partition of each key of an Arrow `binary` or `utf8` column, as an int32 buffer.
+        """Return the partition of each key of an Arrow `binary` or `utf8` column, as an int32 buffer.
 
-        `ends` holds the int32 value offsets, one more than rows. ValueError if they do not lie within `keys`.
+        `ends` holds the int32 value offsets, one more than rows. Raise ValueError if they do not lie within `keys`.
         """
         text = bytes(keys)
         view = memoryview(ends).cast("B")
@@ -87,7 +86,7 @@ class KeyMap:
         return found
 
     def place(self, text: bytes, begin: _int, end: _int) -> _int:
-        """The partition of the key text[begin:end], which the caller knows to be there."""
+        """Return the partition of the key text[begin:end]; the caller has checked the bounds."""
         if self._by_range:
             return self._in_range(text, begin, end)
         hashed = keyhash.hash_of(text, begin, end)
@@ -102,7 +101,7 @@ class KeyMap:
     def _in_range(self, text: bytes, begin: _int, end: _int) -> _int:
         low = 0
         high = len(self._bounds)
-        while low < high:  # how many bounds are not above the key
+        while low < high:  # number of bounds that are not above the key
             middle = (low + high) // 2
             if _is_below(text, begin, end, self._bounds[middle]):
                 high = middle
@@ -113,10 +112,10 @@ class KeyMap:
 
 
 def key_map_of(config: StreamConfig, counts: Sequence[_int] = (), version: _int = 0) -> KeyMap:
-    """Which partition of a stream has which keys.
+    """Return the key map of a stream.
 
-    `counts`: how many partitions it had, one after the other; none: it always had as many. `version`: that of now (0),
-    or how many numbers of them count less, from the end (-1: the one before).
+    `counts`: its partition counts, in order; empty: never changed. `version`: 0 for the present one, or how many counts
+    to drop from the end, negated (-1: the one before).
     """
     held = list(counts or (config.partitions,))
     held = held[: len(held) + version]
@@ -131,7 +130,7 @@ def _mix(value: _int) -> _int:
 
 
 def _is_below(text: bytes, begin: _int, end: _int, bound: bytes) -> bool:
-    """Whether text[begin:end] comes before `bound`, byte by byte."""
+    """True if text[begin:end] sorts before `bound`, byte by byte."""
     if not cython.compiled:
         return text[begin:end] < bound
     other = bound

@@ -1,4 +1,4 @@
-# Types of C for last_offsets.py.
+# C types for last_offsets.py.
 cimport cython
 from libc.stdint cimport int32_t, int64_t
 from penstock.hot cimport load, places

@@ -1,4 +1,4 @@
-# Types of C for lifetimes.py.
+# C types for lifetimes.py.
 cimport cython
 from libc.stdint cimport int64_t
 

@@ -1,16 +1,16 @@
-"""How long a message lives, by its `Nats-TTL`, and which go for it, by its `Nats-Rollup`: read as JetStream reads them.
+"""Parse a message's `Nats-TTL` and `Nats-Rollup` as JetStream does.
 
-Rules: what cannot be read is said to be so, never taken for another time: a message that is to live for an hour must
-not live for ever, nor go at once.
+Rules: an invalid value is reported, never taken for another time: a message that is to live for an hour must not live
+for ever, nor be removed at once.
 
-| `Nats-TTL`                              | what it says                                                      |
+| `Nats-TTL`                              | meaning                                                           |
 |-----------------------------------------|-------------------------------------------------------------------|
-| `90`, decimal digits                    | so many seconds; none where they are zeros (but `0` is INVALID)   |
-| `1h30m`, `1.5s`, a duration as Go's are | its whole seconds; one at least, else it is INVALID               |
+| `90`, decimal digits                    | seconds; zeros mean none (but a single `0` is INVALID)            |
+| `1h30m`, `1.5s`, a Go duration          | its whole seconds; at least one, else INVALID                     |
 | `never`, in capitals or not             | NEVER                                                             |
 | anything else, or over TTL_S_MAX        | INVALID                                                           |
 
-| `Nats-Rollup`, in capitals or not       | which go: all that came before it, …                              |
+| `Nats-Rollup`, in capitals or not       | removes all earlier messages …                                    |
 |-----------------------------------------|-------------------------------------------------------------------|
 | `sub`                                   | … on its subject                                                  |
 | `all`                                   | … in its partition                                                |
@@ -32,7 +32,7 @@ _TTL_S_MAX = limits.TTL_S_MAX
 _S_NS = 1_000_000_000
 _NS_MAX = limits.TTL_S_MAX * 1_000_000_000
 _DIGITS_MAX = 18
-_FRACTION_MAX = 10**17  # further digits say less than a nanosecond
+_FRACTION_MAX = 10**17  # further digits are less than a nanosecond
 _NEVER = b"never"
 _SUB = b"sub"
 _ALL = b"all"
@@ -52,7 +52,7 @@ _int = int
 
 
 def ttl_s(text: bytes, begin: _int, end: _int) -> int:
-    """What text[begin:end], which is not empty, says: seconds, 0 where it says none, NEVER or INVALID."""
+    """Parse the non-empty text[begin:end] as a TTL: seconds, 0 for none, NEVER or INVALID."""
     if _is_word(text, begin, end, _NEVER):
         return NEVER
     if end - begin == 1 and text[begin] == _ZERO:
@@ -69,14 +69,14 @@ def ttl_s(text: bytes, begin: _int, end: _int) -> int:
 
 
 def rollup(text: bytes, begin: _int, end: _int) -> int:
-    """What text[begin:end], which is not empty, says: OF_SUBJECT, OF_ALL or INVALID."""
+    """Parse the non-empty text[begin:end] as a rollup: OF_SUBJECT, OF_ALL or INVALID."""
     if _is_word(text, begin, end, _SUB):
         return OF_SUBJECT
     return OF_ALL if _is_word(text, begin, end, _ALL) else INVALID
 
 
 def _is_word(text: bytes, begin: _int, end: _int, word: bytes) -> bool:
-    """Whether text[begin:end] is `word`, which is of lower-case letters, in capitals or not."""
+    """True if text[begin:end] is `word` (lower-case letters), ignoring case."""
     letters = word
     if end - begin != len(word):
         return False
@@ -87,7 +87,7 @@ def _is_word(text: bytes, begin: _int, end: _int, word: bytes) -> bool:
 
 
 def _duration_ns(text: bytes, at: _int, end: _int) -> int:
-    """Nanoseconds of a duration; 0 if it is none, or too long."""
+    """Return the nanoseconds of a duration; 0 if it is invalid or too long."""
     if text[at] == _PLUS:
         at += 1
     total = 0
@@ -125,7 +125,7 @@ def _duration_ns(text: bytes, at: _int, end: _int) -> int:
 
 
 def _unit_ns(text: bytes, begin: _int, end: _int) -> int:
-    """Nanoseconds of the unit text[begin:end], or 0: it is none."""
+    """Return the nanoseconds of the unit text[begin:end], or 0 if it is none."""
     size = end - begin
     if size == 0 or (size > 1 and text[end - 1] != _S):
         return 0

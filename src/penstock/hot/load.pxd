@@ -1,4 +1,4 @@
-# See load.py. Nothing here checks a bound.
+# See load.py. No function here checks bounds.
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_FromStringAndSize
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
@@ -121,7 +121,7 @@ cdef inline bint goes_back(const loose_int64* numbers, Py_ssize_t count) noexcep
 cdef inline bint falls(const loose_int32* numbers, Py_ssize_t count) noexcept nogil:
     cdef Py_ssize_t place
     cdef unsigned int found = 0
-    # Without a way out of the loop, so that the compiler can take several at a time.
+    # No early exit, so that the compiler can vectorise the loop.
     for place in range(1, count):
         found |= numbers[place] < numbers[place - 1]
     return found

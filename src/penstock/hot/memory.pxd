@@ -1,4 +1,4 @@
-# See memory.py. Nothing here checks a bound, except `part`.
+# See memory.py. No function here checks bounds, except `part`.
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_FromStringAndSize, PyByteArray_GET_SIZE
 from cpython.bytearray cimport PyByteArray_Resize

@@ -1,8 +1,8 @@
-"""Reading and writing single pieces of memory: the only code that is written twice, here for plain Python.
+"""Reading and writing memory: written twice, here for plain Python.
 
-Rules: `memory.pxd` has the same functions for compiled code, on pointers, where nothing checks a bound. So whoever
-calls one has made sure that [begin, end) lies within what it reads, and that there is room for what it writes.
-Text is `bytes`, what is written to is a `bytearray`.
+Rules: `memory.pxd` has the same functions for compiled code, on pointers, without bounds checks. So the caller must
+have checked that [begin, end) lies within the source, and that the target has room. Text is `bytes`, a target a
+`bytearray`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _UINT64_MASK = 2**64 - 1
 
 
 def part(buffer: bytes | bytearray | memoryview, begin: int, end: int) -> bytes:
-    """A copy of buffer[begin:end]; IndexError if it is not all there."""
+    """Return a copy of buffer[begin:end]. Raise IndexError if it is out of bounds."""
     view = memoryview(buffer)
     if not 0 <= begin <= end <= view.nbytes:
         raise IndexError(f"{begin} to {end} of {view.nbytes} bytes")
@@ -24,87 +24,87 @@ def part(buffer: bytes | bytearray | memoryview, begin: int, end: int) -> bytes:
 
 
 def find_byte(text: bytes, byte: int, begin: int, end: int) -> int:
-    """Where the first such byte is within [begin, end), or -1."""
+    """Return the first position of the byte within [begin, end), or -1."""
     return text.find(byte, begin, end)
 
 
 def find(text: bytes, begin: int, end: int, other: bytes, other_begin: int, other_end: int) -> int:
-    """Where text[begin:end] first holds other[other_begin:other_end], or -1."""
+    """Return the first position of other[other_begin:other_end] in text[begin:end], or -1."""
     return text.find(other[other_begin:other_end], begin, end)
 
 
 def equals(text: bytes, begin: int, end: int, wanted: bytes) -> bool:
-    """Whether text[begin:end] is `wanted`."""
+    """True if text[begin:end] is `wanted`."""
     return text[begin:end] == wanted
 
 
 def begins(text: bytes, begin: int, end: int, wanted: bytes) -> bool:
-    """Whether text[begin:end] begins with `wanted`."""
+    """True if text[begin:end] begins with `wanted`."""
     return text.startswith(wanted, begin, end)
 
 
 def number(text: bytes, begin: int, end: int, digits_max: int) -> int:
-    """What the decimal digits text[begin:end] say; -1 if they are none, or more than `digits_max` (18 at most)."""
+    """Parse the decimal digits text[begin:end]; -1 if invalid, or more than `digits_max` (at most 18)."""
     digits = text[begin:end]
     return int(digits) if digits.isdigit() and end - begin <= digits_max else -1
 
 
 def cut(target: bytearray, size: int) -> None:
-    """Give back what lies behind the first `size` bytes."""
+    """Truncate to `size` bytes."""
     del target[size:]
 
 
 def put_decimal(target: bytearray, at: int, value: int) -> int:
-    """Write a number that is not negative in decimal digits; where they end."""
+    """Write a non-negative number in decimal digits; return their end."""
     digits = b"%d" % value
     target[at : at + len(digits)] = digits
     return at + len(digits)
 
 
 def decimal_digits(value: int) -> int:
-    """How many digits `put_decimal` writes."""
+    """Return the number of digits that `put_decimal` writes."""
     return len(b"%d" % value)
 
 
 def new_text(size: int) -> bytes:
-    """Bytes that nobody has seen yet, to be written to through `inside`; compiled code only."""
+    """Return new bytes that are not shared yet, to be filled through `inside`; compiled code only."""
     raise NotImplementedError
 
 
 def inside(text: bytes) -> bytearray:
-    """The memory of what `new_text` made; compiled code only."""
+    """Return the memory of a `new_text`; compiled code only."""
     raise NotImplementedError
 
 
 def new(size: int) -> bytearray:
-    """Memory to be written to; whatever lay there before may still be in it."""
+    """Return memory to be filled; compiled, it is not cleared."""
     return bytearray(size)
 
 
 def widen(target: bytearray, size: int) -> int:
-    """Make room for so many bytes more at the end, to be written to; where the room begins."""
+    """Append `size` bytes to be filled; return their position."""
     begin = len(target)
     target += bytes(size)
     return begin
 
 
 def more_places(places: list[int], count: int) -> list[int]:
-    """Room for `count` places, the first of which are those that were there."""
+    """Return room for `count` places, which begins with the present ones."""
     return places
 
 
 def free_places(places: list[int]) -> None:
-    """Give the room back."""
+    """Free the room."""
 
 
 def append(target: bytearray, text: bytes, begin: int, end: int) -> None:
-    """Put text[begin:end] behind `target`."""
+    """Append text[begin:end] to `target`."""
     target += text[begin:end]
 
 
 def append_base64(target: bytearray, text: bytes, begin: int, end: int) -> bool:
-    """Put what text[begin:end] encodes behind `target`; False, and nothing, if it is not base64 to the letter."""
-    if (end - begin) % 4 or text[begin:end].endswith(b"==="):  # which some Pythons let pass behind a whole group
+    """Append the decoded base64 text[begin:end]; return False, and append nothing, if it is not strict base64."""
+    if (end - begin) % 4 or text[begin:end].endswith(b"==="):  # some Python versions accept this after a whole group
         return False
     try:
         target += binascii.a2b_base64(text[begin:end], strict_mode=True)
@@ -114,12 +114,12 @@ def append_base64(target: bytearray, text: bytes, begin: int, end: int) -> bool:
 
 
 def put(target: bytearray, at: int, text: bytes | bytearray, begin: int, end: int) -> None:
-    """Write text[begin:end] from `at` on."""
+    """Write text[begin:end] at `at`."""
     target[at : at + end - begin] = text[begin:end]
 
 
 def put_zeros(target: bytearray, at: int, size: int) -> None:
-    """Write `size` zeros from `at` on."""
+    """Write `size` zeros at `at`."""
     target[at : at + size] = bytes(size)
 
 
@@ -134,5 +134,5 @@ def put_int64(target: bytearray, at: int, value: int) -> None:
 
 
 def put_hex(target: bytearray, at: int, value: int, digits: int) -> None:
-    """Write a number as so many hex digits, 16 at most; what is negative as 64 bits show it."""
+    """Write a number as `digits` hex digits, at most 16; a negative one as its 64-bit two's complement."""
     target[at : at + digits] = b"%0*x" % (digits, value & _UINT64_MASK)

@@ -1,4 +1,4 @@
-# Types of C for message.py.
+# C types for message.py.
 cimport cython
 from libc.stdint cimport int64_t, uint64_t
 

@@ -1,10 +1,10 @@
 """Check the metadata of a batch message: 720 bytes, of which most are the same in every one.
 
-Rules: what is wrong is a number of Mistake; whoever asked puts it into words. Nothing is read that is not known to be
-there, and no number of the message is used before it is bounded.
+Rules: an error is a number of Mistake; the caller puts it into words. No byte is read before the bounds are checked,
+and no number of the message is used before it is bounded.
 
-Theory: where what lies is `batch.layout`'s to say, and told to a Checker once. All metadata are looked at in one
-immutable copy, so that nobody changes them between two looks.
+Theory: `batch.layout` defines the positions, which a Checker gets once. All metadata are checked in one immutable copy,
+so that they cannot change between two checks.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from penstock.hot.crc import crc32c
 
 _int = int
 
-_FLAGS = 1  # where a header's fields are
+_FLAGS = 1  # indexes of a header's fields
 _SIZE = 2
 _CRC = 3
 _COUNT = 4
@@ -33,16 +33,16 @@ _INT64_MAX = 2**63 - 1
 _NO_RUN = bytes(16)
 _COLUMNS = 6
 _BUFFERS = 16
-_BUFFERS_OF_NUMBERS = 4  # two columns of numbers come first: validity and numbers of each
-_NEVER_NULL = 3  # so many columns, the first ones
+_BUFFERS_OF_NUMBERS = 4  # two number columns come first: validity and numbers of each
+_NEVER_NULL = 3  # number of columns without nulls, the first ones
 _COMPRESSION_MASK = 3
 _COMPRESSIONS = 4
-_OF_RUN = 0x40  # as `batch.header` has them
+_OF_RUN = 0x40  # as in `batch.header`
 _ENDS_RUN = 0x80
 
 
 class Mistake(IntEnum):
-    """What can be wrong, in the order in which it is looked for."""
+    """Mistakes in a message, in the order of the checks."""
 
     TOO_SHORT = 1
     PREFIX = 2
@@ -64,12 +64,12 @@ class Mistake(IntEnum):
 
 
 class Layout(NamedTuple):
-    """What `batch.layout` and `batch.header` say, and the limits."""
+    """The layout of `batch.layout` and `batch.header`, and the limits."""
 
     template: bytes
     body_length_position: int
     header_position: int
-    header_packing: struct.Struct  # before it is written as hex digits
+    header_packing: struct.Struct  # before its encoding as hex digits
     rows_position: int
     nodes_position: int
     buffers_position: int
@@ -78,13 +78,13 @@ class Layout(NamedTuple):
     rows_max: int
     size_bytes_max: int
     crc_position: int
-    templates: tuple[bytes, ...]  # by the two flags of compression, as a number
+    templates: tuple[bytes, ...]  # indexed by the two compression flags, as a number
     compression_shift: int  # of these flags
     compression_field_position: int
 
 
 class Checker:
-    """All checks of metadata; it keeps nothing of what it checks."""
+    """Checks metadata. Stateless."""
 
     def __init__(self, layout: Layout) -> None:
         self._packing = layout.header_packing
@@ -117,12 +117,12 @@ class Checker:
             raise IndexError("a number of the message lies outside of its template")
 
     def header(self, data: bytes | bytearray | memoryview) -> tuple[Any, ...] | int:
-        """The fields of the header of the message that `data` begins with, or the Mistake in its first bytes."""
+        """Return the header fields of the message at the beginning of `data`, or the Mistake in its first bytes."""
         prefix = load.head(data, self._prefix_bytes)
         return self._fields(prefix) if len(prefix) == self._prefix_bytes else Mistake.TOO_SHORT
 
     def message(self, data: bytes | bytearray | memoryview) -> tuple[Any, ...] | int:
-        """The fields of the header of the whole message `data`, or the Mistake in its metadata or its checksum."""
+        """Return the header fields of the whole message `data`, or the Mistake in its metadata or its checksum."""
         metadata = load.head(data, self._body_position)
         if len(metadata) < self._prefix_bytes:
             return Mistake.TOO_SHORT
@@ -142,7 +142,7 @@ class Checker:
         return mistake or fields
 
     def _fields(self, text: bytes) -> tuple[Any, ...] | int:
-        """From the first `_prefix_bytes` of a message."""
+        """Parse the first `_prefix_bytes` of a message."""
         begin = self._header_position
         template = self._template
         if not load.same(text, template, 0, self._body_length_position):
@@ -188,7 +188,7 @@ class Checker:
             return Mistake.OFFSETS
         if min_timestamp_us > max_timestamp_us:
             return Mistake.TIMESTAMPS
-        # One header, one spelling: no checksum covers the checksum's own digits, and what is reserved is not ignored.
+        # A header has one spelling: its checksum does not cover its own digits, and reserved digits are not ignored.
         if spelling == 1 or not load.same(text, template, begin + 6, begin + 8):
             return Mistake.SPELLING
         is_run = flags & _OF_RUN != 0
@@ -202,9 +202,9 @@ class Checker:
         )  # fmt: skip
 
     def _layout_mistake(self, text: bytes, template: bytes, is_plain: bool, count: _int, body_bytes: _int) -> int:
-        """From all metadata of a message; `count` and `body_bytes` are the header's. 0 if all is well.
+        """Check all metadata of a message; `count` and `body_bytes` are the header's. Return 0 if it is sound.
 
-        Of compressed buffers it is not known how large the rows want them.
+        Of compressed buffers the uncompressed sizes are unknown, so they are not checked.
         """
         if not load.same(text, template, self._prefix_bytes, self._rows_position):
             return Mistake.FIXED

@@ -1,4 +1,4 @@
-# Types of C for message_ids.py.
+# C types for message_ids.py.
 cimport cython
 from libc.stdint cimport int64_t
 

@@ -1,19 +1,18 @@
-"""The message ids of a log's last minutes: which offset has which, so that a message that comes again is known.
+"""Message ids of a log's deduplication window, with their offsets, to detect duplicates.
 
-Rules: ids are kept in the order of their offsets, and go in that order: those that have grown too old (`expire`), the
-oldest where there are too many, those whose messages an operator has given up (`forget_below`), and from the other end
-what was not written after all (`cut`). One that comes again is known by its latest offset. So what is known is a
-function of the log and the time, whoever asks and since when.
+Rules: ids are kept in the order of their offsets, and leave in that order: expired ones (`expire`), the oldest at the
+limit, those of truncated messages (`forget_below`), and from the other end those that were not written after all
+(`cut`). For a repeated id the latest offset counts. So the known ids are a function of the log and the time,
+independent of when they were loaded.
 
     add 7, 8 ─▶ stamp: written at 12:00 up to 9        not written ─▶ cut 7
                   ╰─ expire 12:02 ─▶ 7, 8 are unknown
 
-Beside them lie those that other partitions of the stream have (`Elsewhere`), whose keys came here: see
-`penstock.node.ids_elsewhere`. Both together are no more than may be kept; those from elsewhere, which are older, go
-first.
+Ids of other partitions of the stream, whose keys moved here, are kept beside them (`Elsewhere`): see
+`penstock.node.ids_elsewhere`. The limit covers both together; those from elsewhere, which are older, are evicted first.
 
-Memory: an id of up to 64 bytes is kept as it is, of a longer one its BLAKE2b digest with a byte before it, which is
-longer than any of the others: no two that differ can be taken for one. That is some 250 bytes an id.
+Memory: an id of up to 64 bytes is kept as it is, a longer one as its BLAKE2b digest with a byte before it, which is
+longer than any of the others: two different ids never collide. That is some 250 bytes an id.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ _int = int
 
 
 class Elsewhere:
-    """Ids that other partitions have, of the last minutes, and where. `forgotten` counts as of `MessageIds`."""
+    """Recent ids in other partitions, with their offsets. `forgotten` counts as in `MessageIds`."""
 
     __slots__ = ("_ids_max", "_order", "_places", "forgotten")
 
@@ -42,7 +41,7 @@ class Elsewhere:
         return len(self._order)
 
     def gather(self, partition: int, found: list[tuple[int, int, bytes]]) -> None:
-        """What a partition has: offset, timestamp, and what the id is known by. Its own thread may do it."""
+        """Add a partition's ids: offset, timestamp and key of each. May run in another thread."""
         order = [(timestamp_us, key, (partition, offset)) for offset, timestamp_us, key in found]
         order += self._order
         order.sort()
@@ -52,22 +51,22 @@ class Elsewhere:
         self._places = {key: place for _, key, place in kept}
 
     def find(self, data: bytes, begin: int, end: int) -> tuple[int, int] | None:
-        """Partition and offset of the latest message with the id data[begin:end]."""
+        """Return partition and offset of the latest message with the id data[begin:end]."""
         return self._places.get(key_of(data, begin, end))
 
     def expire(self, before_us: int) -> None:
-        """Forget what was written before that time."""
+        """Remove ids written before that time."""
         while self._order and self._order[0][0] < before_us:
             self._forget_first()
 
     def shrink(self, count: int) -> None:
-        """Forget the oldest of more than so many."""
+        """Evict the oldest ids beyond `count`."""
         while len(self._order) > count:
             self._forget_first()
             self.forgotten += 1
 
     def forget_below(self, partition: int, start: int) -> None:
-        """What that partition has below the offset `start` is given up: its ids are unknown from now on."""
+        """Remove that partition's ids below the offset `start`, which is truncated."""
         kept = [one for one in self._order if one[2][0] != partition or one[2][1] >= start]
         if len(kept) < len(self._order):
             self._order = deque(kept)
@@ -80,7 +79,7 @@ class Elsewhere:
 
 
 class MessageIds:
-    """What is known of one log. `forgotten` counts those that went because there were too many."""
+    """The ids of one log. `forgotten` counts the ids that were evicted at the limit."""
 
     __slots__ = ("_ends", "_ids_max", "_last", "_last_offset", "_offsets", "_order", "_places", "_times_us",
                  "_written", "_written_offset", "elsewhere", "forgotten")  # fmt: skip
@@ -88,13 +87,13 @@ class MessageIds:
     def __init__(self, ids_max: int) -> None:
         self._ids_max = ids_max
         self._offsets: dict[bytes, int] = {}
-        self._order: deque[bytes] = deque()  # all ids, by their offsets
+        self._order: deque[bytes] = deque()  # all ids, in the order of their offsets
         self._places: deque[int] = deque()  # these offsets
-        self._ends: deque[int] = deque()  # those below this one …
+        self._ends: deque[int] = deque()  # ids below this offset …
         self._times_us: deque[int] = deque()  # … were written at that time
-        self._last = b""  # the id that came last, however old it is
+        self._last = b""  # the latest id, even if it has expired
         self._last_offset = -1
-        self._written = b""  # the same of what is written for sure
+        self._written = b""  # the same, of what is confirmed written
         self._written_offset = -1
         self.elsewhere: Elsewhere | None = None
         self.forgotten = 0
@@ -103,27 +102,27 @@ class MessageIds:
         return len(self._order) + (0 if self.elsewhere is None else len(self.elsewhere))
 
     def know(self, elsewhere: Elsewhere) -> None:
-        """Other partitions have these."""
+        """Set the ids that other partitions have."""
         elsewhere.shrink(max(0, self._ids_max - len(self._order)))
         self.forgotten += elsewhere.forgotten
         elsewhere.forgotten = 0
         self.elsewhere = elsewhere if len(elsewhere) else None
 
     def find(self, data: bytes, begin: int, end: int) -> int:
-        """The offset of the message with the id data[begin:end], or -1."""
+        """Return the offset of the message with the id data[begin:end], or -1."""
         offset = self._offsets.get(key_of(data, begin, end))
         return -1 if offset is None else offset
 
     def find_elsewhere(self, data: bytes, begin: int, end: int) -> tuple[int, int] | None:
-        """Partition and offset of the message with the id data[begin:end], if another partition has it."""
+        """Return partition and offset of the message with the id data[begin:end], if another partition has it."""
         return None if self.elsewhere is None else self.elsewhere.find(data, begin, end)
 
     def is_of(self, offset: int, data: bytes, begin: int, end: int) -> bool:
-        """Whether the last message, which is at `offset`, has the id data[begin:end]."""
+        """True if the last message, which is at `offset`, has the id data[begin:end]."""
         return self._last_offset == offset and self._last == key_of(data, begin, end)
 
     def add(self, data: bytes, begin: int, end: int, offset: int) -> None:
-        """The message at `offset`, behind all others, has the id data[begin:end]; `stamp` or `cut` are to follow."""
+        """Record the id data[begin:end] of the message at `offset`, after all others; `stamp` or `cut` must follow."""
         self._add(key_of(data, begin, end), offset)
 
     def _add(self, key: bytes, offset: int) -> None:
@@ -144,7 +143,7 @@ class MessageIds:
         self._last_offset = offset
 
     def stamp(self, timestamp_us: int, end: int) -> None:
-        """What was added below `end` is written, and has this timestamp."""
+        """Confirm that the ids below `end` are written, with this timestamp."""
         if self._last_offset < end:
             self._written = self._last
             self._written_offset = self._last_offset
@@ -155,7 +154,7 @@ class MessageIds:
             self._times_us.append(timestamp_us)
 
     def note(self, found: list[tuple[int, bytes]], base_offset: int, timestamp_us: int) -> None:
-        """The ids of a batch that was written behind all others, as `Rows.message_ids` finds them."""
+        """Record the ids of a batch written after all others, as `Rows.message_ids` finds them."""
         for row, key in found:
             self._add(key, base_offset + row)
             self.stamp(timestamp_us, base_offset + row + 1)
@@ -163,7 +162,7 @@ class MessageIds:
     def note_before(
         self, found: list[tuple[int, bytes]], offsets: array[int], timestamps_us: array[int], start: int
     ) -> None:
-        """The ids of a batch that comes before all others; its rows below `start` are gone."""
+        """Record the ids of a batch before all others; its rows below `start` are removed."""
         for row, key in reversed(found):
             offset = offsets[row]
             if offset < start or self.is_full:
@@ -182,11 +181,11 @@ class MessageIds:
 
     @property
     def is_full(self) -> bool:
-        """Whether the next one makes the oldest go."""
+        """True if the next id evicts the oldest."""
         return len(self._order) >= self._ids_max
 
     def expire(self, before_us: int) -> None:
-        """Forget what was written before that time."""
+        """Remove ids written before that time."""
         while self._ends and self._times_us[0] < before_us:
             end = self._ends.popleft()
             self._times_us.popleft()
@@ -203,7 +202,7 @@ class MessageIds:
             del self._offsets[key]
 
     def forget_below(self, start: int) -> None:
-        """The messages below the offset `start` are given up: their ids are unknown from now on."""
+        """Remove the ids of messages below the offset `start`, which are truncated."""
         while self._places and self._places[0] < start:
             self._forget_first()
         while self._ends and self._ends[0] <= start:
@@ -217,20 +216,20 @@ class MessageIds:
             self._written_offset = -1
 
     def forget_elsewhere(self, partition: int, start: int) -> None:
-        """The same of what another partition has."""
+        """Remove another partition's ids below the offset `start`, which is truncated."""
         if self.elsewhere is not None:
             self.elsewhere.forget_below(partition, start)
             if not len(self.elsewhere):
                 self.elsewhere = None
 
     def cut(self, end: int) -> None:
-        """What was added from the offset `end` on was not written."""
+        """Undo: the ids from the offset `end` on were not written."""
         while self._places and self._places[-1] >= end:
             key = self._order.pop()
             if self._offsets.get(key) == self._places.pop():
                 del self._offsets[key]
         if self._last_offset >= end:
-            self._last = self._written  # it may have grown too old to be among the others
+            self._last = self._written  # it may have expired from the others
             self._last_offset = self._written_offset
             if self._places and self._places[-1] > self._last_offset:
                 self._last = self._order[-1]
@@ -238,7 +237,7 @@ class MessageIds:
 
 
 def key_of(data: bytes, begin: _int, end: _int) -> bytes:
-    """What the id data[begin:end] is known by."""
+    """Return the key under which the id data[begin:end] is kept."""
     if end - begin <= _KEPT_BYTES_MAX:
         return data[begin:end]
     return _LONG + blake2b(data[begin:end]).digest()

@@ -1,4 +1,4 @@
-# Types of C for numbers.py.
+# C types for numbers.py.
 cimport cython
 from libc.stdint cimport int64_t
 

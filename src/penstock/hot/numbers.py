@@ -1,7 +1,7 @@
-"""Look through the offsets and timestamps of a batch: are they what its header says?
+"""Check the offsets and timestamps of a batch against its header.
 
-Rules: a CRC says that bytes are as they were written, not that whoever wrote them was right. A reader goes by the
-header; so a row that is not where the header has it would be lost, or come twice, and nobody would know.
+Rules: a CRC proves that bytes are as they were written, not that the writer was right. A reader trusts the header; a
+row with another offset than the header says would be lost, or read twice, without notice.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ _int = int
 
 
 class NumberMistake(IntEnum):
-    """What can be wrong."""
+    """The result of the check."""
 
     NONE = 0
-    OFFSETS = 1  # they do not rise from row to row, or leave the header's
-    TIMESTAMPS = 2  # they go back, or leave the header's
+    OFFSETS = 1  # they do not rise, or leave the header's range
+    TIMESTAMPS = 2  # they fall, or leave the header's range
 
 
 _NONE = 0
@@ -29,7 +29,7 @@ _TIMESTAMPS = 2
 def number_mistake(
     offsets: memoryview, timestamps: memoryview, base_offset: _int, end_offset: _int, min_us: _int, max_us: _int
 ) -> int:
-    """A `NumberMistake`, of both columns as they lie in the body: 8 bytes a row, one row at least."""
+    """Return a `NumberMistake` for both columns as in the body: 8 bytes a row, at least one row."""
     count = len(offsets) // 8
     if len(timestamps) // 8 != count:
         raise IndexError("as many timestamps as offsets")

@@ -1,4 +1,4 @@
-"""Making an object without calling anything of its class: written twice, here for plain Python."""
+"""Create an object without calling its class's methods: written twice, here for plain Python."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ T = TypeVar("T")
 
 
 def new(kind: type[T]) -> T:
-    """An instance of `kind` with nothing in it yet."""
+    """Return an uninitialised instance of `kind`."""
     return kind.__new__(kind)

@@ -1,4 +1,4 @@
-# Types of C for passing.py.
+# C types for passing.py.
 cimport cython
 from libc.stdint cimport int32_t
 

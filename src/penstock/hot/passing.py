@@ -1,6 +1,6 @@
-"""Whether all messages of a group become rows as they are: most do, and then nothing is copied.
+"""Fast path: detect groups whose messages all become rows unchanged, as most do; then nothing is copied.
 
-The rules that decide of each message are in `verdicts`.
+`verdicts` has the rules for each message.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _COOKIE_BYTE = envelope.COOKIE[0]
 
 
 def all_pass(group: Group, acks_replies: bool, message_bytes_max: int, skips_reserved: bool) -> bool:
-    """Whether all messages become rows as they are."""
+    """True if all messages become rows unchanged."""
     if not cython.compiled:
         return _all_pass_plain(group, acks_replies, message_bytes_max, skips_reserved)
     text = group.data
@@ -32,7 +32,7 @@ def all_pass(group: Group, acks_replies: bool, message_bytes_max: int, skips_res
             numbers[at + places.HEADERS] >= 0
             or size > message_bytes_max
             or (numbers[at + places.REPLY] >= 0 and not acks_replies)
-            or (size > 0 and text[numbers[at + places.VALUE]] == _COOKIE_BYTE)  # it may be in an envelope
+            or (size > 0 and text[numbers[at + places.VALUE]] == _COOKIE_BYTE)  # perhaps an envelope
         ):
             return False
         subject = numbers[at + places.SUBJECT]
@@ -45,7 +45,7 @@ def all_pass(group: Group, acks_replies: bool, message_bytes_max: int, skips_res
 
 
 def _all_pass_plain(group: Group, acks_replies: bool, message_bytes_max: int, skips_reserved: bool) -> bool:
-    """The same with loops in C only, as far as plain Python has any."""
+    """Plain-Python version of `all_pass`, with C loops as far as possible."""
     if cython.compiled:
         raise NotImplementedError
     numbers = group.numbers

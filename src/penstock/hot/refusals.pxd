@@ -1,4 +1,4 @@
-# Types of C for refusals.py.
+# C types for refusals.py.
 cimport cython
 from libc.stdint cimport int32_t, int64_t
 from penstock.hot cimport envelope_acks, headers, memory, places, subjects

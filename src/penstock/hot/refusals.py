@@ -1,21 +1,21 @@
-"""Write the answers to all who are refused at once.
+"""Write the answers to all refused messages of a group at once.
 
-Rules: what an answer says is said by whoever calls, once for each kind; here is only what is done for each message. A
-body has a NUL where the message's number goes, or none: JSON has no other. Two kinds quote the message itself, so that
-no two need be alike: of those so many bodies are made and no more, and who comes later is told in general words.
+Rules: the caller makes the bodies, once for each kind; here is only the work per message. A body has at most one NUL,
+as the placeholder for the message's number: JSON contains no other. Some kinds quote the message, so each may differ:
+the number of such bodies is limited, and further ones get a general text.
 
     PUB _INBOX.a 128␍␊{"error":{"code":400,"err_code":10054,"description":"… 1200 …"},"stream":"orders","seq":0}␍␊
 
-| verdict     | what of the message is quoted                   |
+| verdict     | quoted part of the message                      |
 |-------------|-------------------------------------------------|
 | UNSUPPORTED | the names of its headers that are not supported |
 | BAD_SUBJECT | its subject                                     |
-| ELSEWHERE   | the partition that has it: all of these         |
+| ELSEWHERE   | the partition that has the first message: all of these |
 | any other   | nothing                                         |
 
-Who sent an envelope gets the same body within an ack; see `envelope_acks`. What is ELSEWHERE is no refusal: there it is
-acked as the first was. A JetStream consumer whose message is refused gets no answer: then it delivers the message again
-after its `ack_wait`, until the message is taken or its `max_deliver` is reached.
+An enveloped message gets the same body within an ack; see `envelope_acks`. ELSEWHERE is no refusal: an enveloped
+message is then acked as the first was. A JetStream delivery that is refused gets no answer: the consumer redelivers it
+after its `ack_wait`, until it is accepted or `max_deliver` is reached.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ def answers(
     quotes_max: _int,
     ack_head: bytes,
 ) -> bytes:
-    """`PUB` commands for those of `refused` who are to hear of it, in their order; `ack_head` as in `envelope_acks`.
+    """Return `PUB` commands for those of `refused` that get an answer, in order; `ack_head` as in `envelope_acks`.
 
-    `body_of(verdict, quoted)` makes a body; where it is asked with None, nothing is to be quoted.
+    `body_of(verdict, quoted)` makes a body; with None it quotes nothing.
     """
     out = bytearray()
     text = group.data
@@ -97,7 +97,7 @@ def answers(
 
 
 def quoted_of(group: Group, one: Refused) -> bytes | None:
-    """What of a message is quoted to its publisher, as the table has it."""
+    """Return the part of a message that is quoted to its publisher; see the table."""
     at = one.row * places.STRIDE
     if one.verdict == _UNSUPPORTED:
         return headers.asked_for(group.data, group.numbers[at + places.HEADERS], group.numbers[at + places.HEADERS + 1])
@@ -107,7 +107,7 @@ def quoted_of(group: Group, one: Refused) -> bytes | None:
 
 
 def answers_alike(replies: bytes, body: bytes) -> bytes:
-    """`PUB` commands with one body for all of `replies`: reply subjects with a space behind each, as in `acks`."""
+    """Return `PUB` commands with one body for `replies`: reply subjects, each followed by a space, as in `acks`."""
     out = bytearray()
     text = replies
     begin = 0
@@ -121,7 +121,7 @@ def answers_alike(replies: bytes, body: bytes) -> bytes:
 
 
 def _answer(out: bytearray, text: bytes, begin: _int, end: _int, body: bytes, number: _int) -> None:
-    """Put one command behind `out`, for the reply subject text[begin:end]."""
+    """Append one command to `out`, for the reply subject text[begin:end]."""
     body_text = body
     mark = memory.find_byte(body_text, _NUMBER, 0, len(body))
     if not cython.compiled:

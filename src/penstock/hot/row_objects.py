@@ -1,6 +1,6 @@
-"""One object for each row of a batch, out of the lists of its columns.
+"""Objects for the rows of a batch, from the lists of its columns.
 
-Rules: a row holds copies, so that it keeps no batch alive; what of it is seldom asked for is made when it is.
+Rules: a row holds copies, so that it keeps no batch alive; rarely used parts are made on demand.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from penstock.hot import objects
 
 
 class Row:
-    """What one stored message holds. `header_block` is the NATS header block as it came."""
+    """One stored message. `header_block` is the NATS header block as received."""
 
     __slots__ = ("_parsed", "header_block", "key", "offset", "partition", "subject", "timestamp_us", "value")
 
     offset: int
-    partition: int  # of its stream: offsets count within one
+    partition: int  # of its stream: each has its own offsets
     timestamp_us: int
     subject: str
     key: bytes | None
     value: bytes | None
     header_block: bytes | None
-    _parsed: Any  # of the header block, once somebody has asked
+    _parsed: Any  # the parsed header block, once requested
 
 
 R = TypeVar("R", bound=Row)
@@ -39,7 +39,7 @@ def rows(
     values: Sequence[bytes | None],
     header_blocks: Sequence[bytes | None],
 ) -> list[R]:
-    """A `kind` for each row, all of one partition; `__init__` is not called."""
+    """Return a `kind` for each row, all of one partition; `__init__` is not called."""
     found = []
     for number in range(len(offsets)):
         row = objects.new(kind)

@@ -1,4 +1,4 @@
-# Types of C for rows.py.
+# C types for rows.py.
 cimport cython
 from libc.stdint cimport int32_t, int64_t
 

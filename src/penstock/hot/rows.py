@@ -1,12 +1,12 @@
-"""Check the rows of a batch message that strangers built, and measure them.
+"""Check the rows of a batch message from an untrusted client, and measure them.
 
-Rules: only a message whose metadata passed `hot.message` comes here: its buffers lie within it and are as large as the
-rows want. A value offset is followed only after all of its column have been looked at. What is measured or looked up
-has passed `mistake` before.
+Rules: the message's metadata must have passed `hot.message`: so its buffers lie within it and have the right sizes. A
+value offset is used only after all of its column have been checked. All other methods require that `mistake` has
+passed.
 
-Theory: an Arrow reader takes a value's place from two neighbouring value offsets and looks nowhere else, so a wrong one
-lets it read other memory. If they begin at 0, never fall and end where the bytes end, none can be wrong, and no byte
-lies there unseen. Text that is UTF-8 as a whole is UTF-8 in every value if no value begins within a character.
+Theory: an Arrow reader finds a value by two neighbouring value offsets without further checks, so a wrong one makes it
+read other memory. If they begin at 0, never fall and end at the end of the bytes, none can be wrong, and all bytes are
+covered. Text that is UTF-8 as a whole is UTF-8 in every value if no value begins within a character.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ from penstock.hot.message_ids import key_of
 
 _int = int
 
-_SUBJECT = 0  # the four columns of strings, as they are counted here
+_SUBJECT = 0  # numbers of the four string columns, in this module
 _KEY = 1
 _VALUE = 2
 _HEADERS = 3
 _COLUMNS = 4
-_FIRST_NODE = 2  # the columns of numbers come before
+_FIRST_NODE = 2  # the number columns come before
 _FIRST_BUFFER = 4
 
 _NODES = 6
 _BUFFERS = 16
-_VALIDITY = 0  # the three buffers of such a column
+_VALIDITY = 0  # the three buffers of a string column
 _ENDS = 1
 _VALUES = 2
 
-_CONTINUES = 0x80  # the two upper bits of a byte that continues a character
+_CONTINUES = 0x80  # the two upper bits of a UTF-8 continuation byte
 _UPPER_TWO = 0xC0
 _DOT = 0x2E
 _STAR = 0x2A
@@ -54,16 +54,16 @@ _OF_ALL = lifetimes.OF_ALL
 
 
 class RowMistake(IntEnum):
-    """What can be wrong with a column."""
+    """Mistakes in a column."""
 
     BOUNDS = 1  # value offsets do not go from 0 to the end of the bytes
     FALL = 2
-    NULLS = 3  # another number of nulls than the metadata say
+    NULLS = 3  # the number of nulls differs from the metadata
     TEXT = 4
 
 
 class Found(NamedTuple):
-    """A mistake in one of the columns of strings; `expected` and `found` are numbers for the report."""
+    """A mistake in a string column; `expected` and `found` are numbers for the report."""
 
     mistake: RowMistake
     column: int
@@ -72,11 +72,11 @@ class Found(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """What the headers of a batch's rows ask for.
+    """Requests in the headers of a batch's rows.
 
-    `ids`: which rows have a message id, and what it is known by (see `message_ids.key_of`), in order. `has_ttls`: some
-    have a time to live, or `never`; `has_rollups`: for some others of their subject go; `rollup_row`: the last one for
-    which all before it go, or -1. `is_bad`: one of that cannot be read.
+    `ids`: rows with a message id, and its key (see `message_ids.key_of`), in order. `has_ttls`: some have a time to
+    live, or `never`; `has_rollups`: some are subject rollups; `rollup_row`: the last row that rolls up the whole
+    partition, or -1. `is_bad`: some such header is invalid.
     """
 
     ids: list[tuple[int, bytes]]
@@ -87,7 +87,7 @@ class Asked(NamedTuple):
 
 
 class Rows:
-    """The columns of strings of one message. It looks into the message's own memory, which must stay as it is."""
+    """The string columns of one message. It reads the message's own memory, which must not change."""
 
     def __init__(self, data: bytes | bytearray | memoryview, layout: Layout) -> None:
         self._data = memoryview(data).cast("B")  # pyarrow exports signed bytes
@@ -102,7 +102,7 @@ class Rows:
         self._count = load.int64s(self._metadata, layout.rows_position, 1)[0]
 
     def mistake(self) -> Found | None:
-        """What is wrong with the first column that is not sound."""
+        """Return the mistake in the first column that is not sound, or None."""
         for column in range(_COLUMNS):
             found = self._column_mistake(column)
             if found is not None:
@@ -143,7 +143,7 @@ class Rows:
         return True
 
     def refused_subject(self, pattern: bytes) -> bytes | None:
-        """The first subject that is not plain or that a stream on `pattern` does not take."""
+        """Return the first subject that is not plain or not covered by the stream's `pattern`, or None."""
         size = len(pattern)
         names_first = pattern[0] != _GREATER and (pattern[0] != _STAR or (size > 1 and pattern[1] != _DOT))
         text = self._bytes(_SUBJECT, _VALUES)
@@ -166,17 +166,17 @@ class Rows:
         return None
 
     def widest_message(self, limit: _int) -> int:
-        """Bytes of the largest value and headers of one row; of all of them, where that is within `limit`."""
+        """Return the size of the largest value plus headers of a row; of all rows, if that is within `limit`."""
         size = self._size(_VALUE, _VALUES) + self._size(_HEADERS, _VALUES)
         return size if size <= limit else load.widest_pair(self._ends(_VALUE), self._ends(_HEADERS), self._count + 1)
 
     def widest_key(self, limit: _int) -> int:
-        """The same for a key."""
+        """Return the size of the largest key; of all keys, if that is within `limit`."""
         size = self._size(_KEY, _VALUES)
         return size if size <= limit else load.widest(self._ends(_KEY), self._count + 1)
 
     def has_empty_key(self) -> bool:
-        """Whether some row has a key of no bytes, which is not null."""
+        """True if some row has an empty key that is not null."""
         nulls = load.int64s(self._metadata, self._nodes_position, 2 * _NODES)[2 * (_FIRST_NODE + _KEY) + 1]
         count = self._count
         if nulls == count:
@@ -190,12 +190,12 @@ class Rows:
         return False
 
     def widest_headers(self, limit: _int) -> int:
-        """The same for a header block."""
+        """Return the size of the largest header block; of all, if that is within `limit`."""
         size = self._size(_HEADERS, _VALUES)
         return size if size <= limit else load.widest(self._ends(_HEADERS), self._count + 1)
 
     def asked(self) -> Asked:
-        """What the headers ask for."""
+        """Return what the headers ask for."""
         found: list[tuple[int, bytes]] = []
         has_ttls = has_rollups = is_bad = False
         rollup_row = -1
@@ -224,7 +224,7 @@ class Rows:
         return Asked(found, has_ttls, has_rollups, rollup_row, is_bad)
 
     def lifetimes_us(self, least_us: _int) -> bytearray:
-        """How long each row lives, as int64; 0: for ever. One with a message id lives for `least_us` at least."""
+        """Return each row's time to live in µs, as int64; 0: for ever. With a message id it is at least `least_us`."""
         out = bytearray(8 * self._count)
         target = out
         text = self._bytes(_HEADERS, _VALUES)
@@ -245,7 +245,7 @@ class Rows:
         return out
 
     def subject_rollups(self) -> bytearray:
-        """Of each row a byte: 1 where the others of its subject that come before it are to go."""
+        """Return a byte per row: 1 if it rolls up the earlier messages of its subject."""
         out = bytearray(self._count)
         target = out
         text = self._bytes(_HEADERS, _VALUES)
@@ -261,13 +261,13 @@ class Rows:
         return out
 
     def last_of_subjects(self) -> list[tuple[int, bytes]]:
-        """The last row of each subject, the last first, and what the subject is known by (see `hot.last_offsets`)."""
+        """Return the last row of each subject, last first, with the subject's key (see `hot.last_offsets`)."""
         found: list[tuple[int, bytes]] = []
         seen: set[bytes] = set()
         text = self._bytes(_SUBJECT, _VALUES)
         ends = self._ends(_SUBJECT)
         data = text
-        later = size_before = -1  # where the subject of the row behind begins, and how long it is
+        later = size_before = -1  # begin and size of the next row's subject
         for row in range(self._count - 1, -1, -1):
             begin = ends[row]
             size = ends[row + 1] - begin
@@ -298,12 +298,12 @@ class Rows:
 
 
 def copied(message: bytes | bytearray | memoryview) -> bytearray:
-    """A copy that can be written to. Compiled, other threads run while it is made: large ones take milliseconds."""
+    """Return a writable copy. Compiled, it releases the GIL meanwhile: large ones take milliseconds."""
     return load.copied(message)
 
 
 def put_numbers(message: bytearray, at: _int, first: _int, step: _int, count: _int) -> None:
-    """Write first, first + step, … as int64 from `at` on. IndexError if they do not all lie within the message."""
+    """Write first, first + step, … as int64 at `at`. Raise IndexError if they do not all lie within the message."""
     if at < 0 or count < 0 or count > (len(message) - at) // 8:
         raise IndexError(f"{count} numbers from {at} on in {len(message)} bytes")
     out = message
@@ -311,7 +311,7 @@ def put_numbers(message: bytearray, at: _int, first: _int, step: _int, count: _i
 
 
 def _different(text: bytes, ends: list[int]) -> Iterable[bytes]:
-    """Each subject once, in C loops: plain Python is slow row by row."""
+    """Return each subject once, with C loops: plain Python is slow row by row."""
     width = ends[1]
     if ends == [*range(0, len(text), width or 1), len(text)] and text == text[:width] * (len(ends) - 1):
         return [text[:width]]
@@ -325,11 +325,11 @@ def _is_taken(text: bytes, begin: _int, end: _int, pattern: bytes, size: _int, n
 
 
 def _covers(pattern: bytes, size: _int, text: bytes, begin: _int, end: _int) -> bool:
-    """Whether the pattern covers the plain subject text[begin:end]; both are looked at token by token."""
+    """True if the pattern covers the plain subject text[begin:end]; compares token by token."""
     at = begin
     place = 0
     while True:
-        # Both are at the beginning of a token, and the subject's is not empty.
+        # Both are at the beginning of a token; the subject's is not empty.
         if pattern[place] == _GREATER and place + 1 == size:
             return True
         if pattern[place] == _STAR and (place + 1 == size or pattern[place + 1] == _DOT):

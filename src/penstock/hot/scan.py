@@ -1,9 +1,9 @@
 """Find the whole frames in a buffer of NATS protocol, server to client.
 
-Rules: only whole frames are taken; the rest stays for the next call. Every size is bounded before it is used. What is
-not NATS protocol raises ProtocolError with its position: the connection is then of no more use. Nothing that a
-*publisher* can choose (subject, reply subject, sizes, headers, payload) raises, or any publisher could cut the
-connection of all. A message that is not understood is skipped and counted where its size can be read.
+Rules: only whole frames are taken; the rest stays for the next call. Every size is bounded before it is used. Bytes
+that are not NATS protocol raise ProtocolError with their position: the connection is then unusable. Nothing that a
+*publisher* controls (subject, reply subject, sizes, headers, payload) raises, or any publisher could cut the connection
+of all. A malformed message whose size is readable is skipped and counted.
 
 | frame                                                           | becomes                             |
 |-----------------------------------------------------------------|-------------------------------------|
@@ -14,28 +14,28 @@ connection of all. A message that is not understood is skipped and counted where
 | either of them, with a longer line than NATS_CONTROL_LINE_BYTES_MAX | the same                        |
 | any other line up to `␍␊`                                       | one entry in `lines`, in order      |
 
-What the writers of nats-server (`msgHeader` in its client.go is the only one for messages to clients) can put there:
+Possible values, by the writers of nats-server (`msgHeader` in its client.go is the only one for messages to clients):
 
-| part         | what it can be                                                                                  |
+| part         | possible values                                                                                 |
 |--------------|-------------------------------------------------------------------------------------------------|
 | subject      | any byte but space, tab and LF; through MQTT in older versions any byte but space               |
 |              | with spaces for events of an account whose name has some (`$SYS.ACCOUNT.my account.CONNECT`)    |
-| sid          | as we chose it                                                                                  |
+| sid          | as the broker chose it                                                                          |
 | reply        | absent; as the subject; empty (two spaces) in what nats-server publishes itself: message traces, |
 |              | service latency, advisories, system events. An empty one counts as absent                       |
 | sizes        | as the publisher wrote them: 1 to 9 digits, with leading zeros                                  |
 | length       | 4 KiB from a client (`max_control_line`), 16 times that or more from a leaf node, 128 KiB by MQTT |
 
-So the spaces behind the verb, the subject and the sid are where a line that is not understood is taken apart, and it
-ends only behind them: nobody can forge the end of a line, or a frame, with a subject.
+So a malformed line is split at the spaces after the verb, the subject and the sid, and it ends only after them: a
+subject cannot forge the end of a line, or a frame.
 
-A reply subject that cannot be answered counts as absent, and in `unanswerable`: nats-server ends our connection when an
-answer's control line is over `max_control_line` (a leaf node may send longer ones than we may), and also, if it reads
-the line in two parts, when there is a CR in it.
+A reply subject that cannot be answered counts as absent, and in `unanswerable`: nats-server closes the connection if an
+answer's control line is over `max_control_line` (a leaf node may send longer ones), and also, if it reads the line in
+two parts, if there is a CR in it.
 
-What is too large is reported as soon as its line (and headers) are there; its payload is skipped piece by piece as it
-comes, so that it needs no memory: nats-server may take larger messages than any stream does.
-Nothing is cut out: rows are positions in one immutable copy of what was read (see `group`).
+A message that is too large is reported as soon as its line (and headers) are there; its payload is skipped piece by
+piece as it comes, so that it needs no memory: nats-server may accept larger messages than any stream does. Nothing is
+copied out: rows are positions in one immutable copy of the read (see `group`).
 """
 
 from __future__ import annotations
@@ -59,10 +59,10 @@ _PAYLOAD_BYTES_MAX = limits.NATS_PAYLOAD_BYTES_MAX
 _HEADERS_BYTES_MAX = limits.HEADER_BLOCK_BYTES_MAX
 _REPLY_BYTES_MAX = limits.NATS_REPLY_BYTES_MAX
 
-# Values of `skip_bytes` within the line of a message that is skipped: how many of its spaces are to come, negated, - 1.
+# Negative `skip_bytes` within the line of a skipped message: the number of its spaces still to come, negated, - 1.
 _IN_SUBJECT = -3
 _IN_REST = -1
-_LINE_REST_BYTES = 1 + _SIZE_DIGITS_MAX + 1  # what of the rest must be kept: a space, the size, CR
+_LINE_REST_BYTES = 1 + _SIZE_DIGITS_MAX + 1  # bytes of the rest to keep: a space, the size, CR
 
 _LF = 0x0A
 _CR = 0x0D
@@ -83,13 +83,12 @@ class ProtocolError(OperationalError):
 
 
 class Frames:
-    """What one scan found: `groups` by subscription id, other `lines` without their CR LF, in order.
+    """Result of a scan: `groups` by subscription id, other `lines` without their CR LF, in order.
 
-    `needed_bytes`: how many bytes must lie from the returned position on before another scan can find more (0 = any).
-    `skip_bytes`, in and out: so many bytes from the position on (the CR LF among them) end a message that is skipped;
-    negative: its line has not ended.
-    `skipped`: how many messages were not understood; `skipped_line` is the beginning of the first one's line.
-    `unanswerable`: how many messages had a reply subject that nats-server would not let us answer.
+    `needed_bytes`: bytes needed from the returned position on before another scan can find more (0 = any).
+    `skip_bytes`, in and out: bytes from the position on (the CR LF included) that end a skipped message; negative: its
+    line has not ended. `skipped`: number of malformed messages; `skipped_line` is the beginning of the first one's
+    line. `unanswerable`: number of messages with a reply subject that nats-server would not let the broker answer.
     """
 
     __slots__ = ("groups", "lines", "needed_bytes", "skip_bytes", "skipped", "skipped_line", "unanswerable")
@@ -105,9 +104,9 @@ class Frames:
 
 
 def scan(buffer: bytes | bytearray | memoryview, start: int, end: int, sink: Frames) -> int:
-    """Take the whole frames of buffer[start:end] into `sink`; returns the position after the last one.
+    """Take the whole frames of buffer[start:end] into `sink`; return the position after the last one.
 
-    Raises ProtocolError; `sink` then holds the frames before the mistake.
+    Raise ProtocolError; `sink` then holds the frames before the error.
     """
     return start + _scan(memory.part(buffer, start, end), sink)
 
@@ -115,7 +114,7 @@ def scan(buffer: bytes | bytearray | memoryview, start: int, end: int, sink: Fra
 def _scan(data: bytes, sink: Frames) -> int:
     text = data
     data_end = len(data)
-    last_sid = 0  # which is nobody's
+    last_sid = 0  # no subscription has this id
     group: Group | None = None
     position = _skip(data, 0, sink) if sink.skip_bytes else 0
     while not sink.skip_bytes:
@@ -175,17 +174,17 @@ def _scan(data: bytes, sink: Frames) -> int:
 
 
 def _fields(data: bytes, subject: int, line_end: int, has_headers: bool) -> tuple[int, int, int, int, int, int]:
-    """What stands in a message's line from its subject on.
+    """Parse a message's line from its subject on.
 
-    The end of the subject, begin and end of the reply subject (-1: none), the subscription id, the size of the headers
-    (0 in MSG), that of all (-1: the line is not understood).
+    Return the end of the subject, begin and end of the reply subject (-1: none), the subscription id, the size of the
+    headers (0 in MSG), and the total size (-1: the line is malformed).
     """
     reply = reply_end = -1
     if not cython.compiled:
-        # In fewer, larger steps: each step of plain Python costs as much as a whole loop of C.
+        # Fewer, larger steps: each step of plain Python costs as much as a whole C loop.
         fields = data[subject:line_end].split(b" ")
         count = len(fields) - has_headers
-        size_digits, sid_digits = fields[-1], fields[1] if count > 2 else b""  # the line's CR is still behind the size
+        size_digits, sid_digits = fields[-1], fields[1] if count > 2 else b""  # the line's CR still follows the size
         is_size = len(size_digits) <= _SIZE_DIGITS_MAX + 1 and size_digits[:-1].isdigit()
         is_sid = sid_digits.isdigit() and sid_digits[0] != _ZERO and len(sid_digits) <= _SID_DIGITS_MAX
         if not is_size or not is_sid or count > 4 or not fields[0]:
@@ -200,7 +199,7 @@ def _fields(data: bytes, subject: int, line_end: int, has_headers: bool) -> tupl
             reply_end = reply + len(fields[2])
         return subject_end, reply, reply_end, int(sid_digits), header_size, size
     text = data
-    # Where each field begins, one behind the space before it; 0 where there is none.
+    # The begin of each field, after the space before it; 0 if missing.
     sid = 1 + memory.find_byte(text, _SPACE, subject, line_end)
     second = 1 + memory.find_byte(text, _SPACE, sid, line_end) if sid else 0
     third = 1 + memory.find_byte(text, _SPACE, second, line_end) if second else 0
@@ -225,7 +224,7 @@ def _is_answerable(data: bytes, reply: int, reply_end: int) -> bool:
 
 
 def _takes_line(data: bytes, position: int, line_end: int, sink: Frames) -> bool:
-    """Take a line that is no message's; False if its end has not come."""
+    """Take a line that is no message's; return False if it is incomplete."""
     if data.find(b"\n", position, position + _LINE_BYTES_MAX) != line_end:
         raise ProtocolError("line without CR LF", position, data[position:])
     if line_end >= 0:
@@ -236,16 +235,16 @@ def _takes_line(data: bytes, position: int, line_end: int, sink: Frames) -> bool
 
 
 def _skip_strange(data: bytes, position: int, subject: int, sink: Frames) -> int:
-    """Begin to skip the message at `position`, whose line is not understood or too long."""
+    """Begin to skip the message at `position`, whose line is malformed or too long."""
     sink.skipped += 1
     if sink.skipped == 1:
-        sink.skipped_line = data[position : position + _EXCERPT_BYTES].partition(b"\r")[0]  # nothing of its payload
+        sink.skipped_line = data[position : position + _EXCERPT_BYTES].partition(b"\r")[0]  # without its payload
     sink.skip_bytes = _IN_SUBJECT
     return _skip(data, subject, sink)
 
 
 def _skip(data: bytes, position: int, sink: Frames) -> int:
-    """Pass over what is there of a message; over the CR LF that ends it once both bytes are there."""
+    """Skip the available part of a message; its final CR LF once both bytes are there."""
     if sink.skip_bytes < 0:
         position = _skip_line(data, position, sink)
         if sink.skip_bytes < 0:
@@ -264,7 +263,7 @@ def _skip(data: bytes, position: int, sink: Frames) -> int:
 
 
 def _skip_line(data: bytes, position: int, sink: Frames) -> int:
-    """Pass over what is there of a message's line; behind it, `skip_bytes` is what its size says."""
+    """Skip the available part of a message's line; at its end, set `skip_bytes` from its size."""
     while sink.skip_bytes < _IN_REST:
         position = 1 + data.find(b" ", position)
         if not position:

@@ -1,4 +1,4 @@
-# Types of C for shares.py.
+# C types for shares.py.
 cimport cython
 from libc.stdint cimport int32_t, int64_t
 from penstock.hot cimport memory, places, unwrap

@@ -1,14 +1,14 @@
-"""Whose is which message, where several partitions hear the same subject: a group of messages, parted by their keys.
+"""Route a group's messages to partitions by key, where several partitions subscribe to the same subject.
 
-Rules: every message goes to exactly one partition, whoever looks, so each broker that leads some of a stream's
-partitions keeps what is theirs and passes over the rest, which others keep. The order of the wire stays. What decides
-is what is stored as the key: a header before an envelope. What cannot be a key, such as bad base64, is taken to the
-letter: then one partition refuses the message, and not all of them.
+Rules: every message goes to exactly one partition, on every broker the same, so each broker that leads some of a
+stream's partitions keeps their messages and skips the rest, which other brokers keep. The order of the wire stays. The
+stored key decides: a header before an envelope. An invalid key, such as bad base64, is routed by its raw text: so one
+partition refuses the message, and not all of them.
 
-| a stream splits by | what decides                                                                            |
+| a stream splits by | routed by                                                                               |
 |--------------------|-----------------------------------------------------------------------------------------|
 | keys (`token` 0)   | the message's key; without one its subject                                              |
-| a token            | that one of its subject, counted from 1; nothing, where the subject has fewer           |
+| a token            | that token of its subject, counted from 1; empty if the subject has fewer               |
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ _DOT = 0x2E
 
 
 def split(group: Group, key_map: KeyMap, token: int, wanted: bytes, keyless: int = -1) -> list[Group | None]:
-    """The messages of each partition, by number; None for those without, and for those not `wanted`: a 1 for each.
+    """Return the messages of each partition, by number; None if it has none, or its byte in `wanted` is 0.
 
-    `keyless`: where in the list those go that have no key, rather than by their subject; as far as behind all
-    partitions, which is then `wanted`, too.
+    `keyless`: index in the result for messages without a key, in place of routing by subject; it may be one beyond the
+    partitions, if `wanted` has a byte for it.
     """
     if len(wanted) not in (key_map.partitions, key_map.partitions + 1) or not -1 <= keyless < len(wanted):
         raise ValueError(f"{len(wanted)} marks for {key_map.partitions} partitions, {keyless} for what has no key")
     shares = _Shares(group, key_map, token, wanted, keyless)
     shares.part()
-    for message in group.too_large:  # few: they were larger than what is read at once
+    for message in group.too_large:  # few: they exceed the size of a read
         shares.pass_on(message)
     return shares.found
 
 
 class _Shares:
-    """One group on its way to its partitions."""
+    """One group while it is routed."""
 
     __slots__ = ("_fields", "_group", "_has_envelopes", "_key_map", "_keyless", "_opened", "_scratch", "_token",
                  "_wanted", "found")  # fmt: skip
 
-    _opened: Any  # Opened; None where `_has_envelopes` says that there are none
+    _opened: Any  # None if `_has_envelopes` is False
 
     def __init__(self, group: Group, key_map: KeyMap, token: int, wanted: bytes, keyless: int) -> None:
         self.found: list[Any] = [None] * len(wanted)
@@ -59,7 +59,7 @@ class _Shares:
         self._has_envelopes = self._opened is not None
 
     def part(self) -> None:
-        """Give each row to its partition."""
+        """Add each row to its partition."""
         group = self._group
         numbers = group.numbers
         for row in range(group.count):
@@ -84,7 +84,7 @@ class _Shares:
             return self._by_token(came.data, subject, subject_end)
         group = came
         if self._has_envelopes:
-            group = self._opened.group  # the same rows; what headers stood in an envelope stand behind its bytes
+            group = self._opened.group  # the same rows; headers from an envelope lie behind its bytes
         headers = group.numbers[at + places.HEADERS]
         if headers >= 0:
             fields = self._fields
@@ -114,7 +114,7 @@ class _Shares:
         return self._key_map.place(text, begin, end)
 
     def pass_on(self, message: TooLarge) -> None:
-        """Give one that is refused unseen to its partition, by what is known of it."""
+        """Add a message refused for its size to its partition, by what is known of it."""
         subject, block = message.subject, message.headers or b""
         fields = Fields()
         fields.read(block, 0, len(block))

@@ -1,4 +1,4 @@
-# See splice.py. Nothing here checks a bound.
+# See splice.py. No function here checks bounds.
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_FromStringAndSize
 from libc.stdint cimport int32_t, int64_t, uint32_t
 from libc.string cimport memcpy

@@ -1,6 +1,6 @@
-"""Whether a message's subject is one that the log takes, without making an object of it; and whether bytes are text.
+"""Validate subjects and UTF-8 text in bytes, without creating objects.
 
-The rules are those of `base.subjects`, which also says in words what is wrong with a subject.
+The rules are those of `base.subjects`, which also gives the error texts.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ _GREATER = 0x3E
 _DELETE = 0x7F
 _JETSTREAM_ACK = b"$JS.ACK."
 JETSTREAM_ACKED = b"+ACK"
-"""What JetStream takes for an ack; any other text but its few commands is none, and it delivers again."""
+"""JetStream's ack; after any other text, except its few commands, it redelivers."""
 
 
 def is_plain(text: bytes, begin: int, end: int) -> bool:
-    """Whether text[begin:end] is a plain subject: UTF-8, no wildcard, no empty token, no space, not too long."""
+    """True if text[begin:end] is a plain subject: UTF-8, no wildcard, no empty token, no space, not too long."""
     if not cython.compiled:
         return begin < end and are_plain((text[begin:end],))
     if begin >= end or end - begin > _SUBJECT_BYTES_MAX:
@@ -56,7 +56,7 @@ def _is_wildcard(text: bytes, begin: int, end: int) -> bool:
 
 
 def is_text(text: bytes, begin: int, end: int) -> bool:
-    """Whether text[begin:end] is UTF-8."""
+    """True if text[begin:end] is UTF-8."""
     if not cython.compiled:
         try:
             text[begin:end].decode()
@@ -73,7 +73,7 @@ def is_text(text: bytes, begin: int, end: int) -> bool:
 
 
 def _character(text: bytes, at: int, end: int) -> int:
-    """How many bytes the character at `at` has, which is not ASCII; 0 if it is not UTF-8."""
+    """Return the size in bytes of the non-ASCII character at `at`; 0 if it is not UTF-8."""
     first = text[at]
     size = 0 if first < 0xC2 else 2 if first < 0xE0 else 3 if first < 0xF0 else 4 if first < 0xF5 else 0
     if size == 0 or end - at < size:
@@ -83,14 +83,14 @@ def _character(text: bytes, at: int, end: int) -> int:
         if text[place] & 0xC0 != 0x80:
             return 0
         code = code << 6 | (text[place] & 0x3F)
-    # Longer than need be, half of a surrogate pair, or beyond Unicode: no UTF-8 either.
+    # Overlong, half of a surrogate pair, or beyond Unicode: not UTF-8 either.
     if (size == 3 and code < 0x800) or 0xD800 <= code <= 0xDFFF:
         return 0
     return 0 if (size == 4 and code < 0x10000) or code > 0x10FFFF else size
 
 
 def is_reserved(text: bytes, begin: int, end: int) -> bool:
-    """Whether only a stream that names its first token may capture text[begin:end]."""
+    """True if only a stream that names its first token may capture text[begin:end]."""
     if begin == end or (text[begin] != 0x24 and text[begin] != 0x5F):
         return False
     for prefix in _RESERVED:  # noqa: SIM110 (a generator is no C loop)
@@ -100,5 +100,5 @@ def is_reserved(text: bytes, begin: int, end: int) -> bool:
 
 
 def is_jetstream_ack(text: bytes, begin: int, end: int) -> bool:
-    """Whether text[begin:end] is the reply subject of a message that a JetStream consumer delivers; begin -1: none."""
+    """True if text[begin:end] is the reply subject of a JetStream consumer's delivery; begin -1: there is none."""
     return begin >= 0 and memory.begins(text, begin, end, _JETSTREAM_ACK)

@@ -1,4 +1,4 @@
-# Types of C for traces.py.
+# C types for traces.py.
 cimport cython
 from libc.stdint cimport int32_t
 

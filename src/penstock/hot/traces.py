@@ -1,10 +1,10 @@
-"""Find the messages of a group that are traced: whose `traceparent` (W3C Trace Context) has the sampled flag.
+"""Find traced messages: those whose `traceparent` header (W3C Trace Context) has the sampled flag.
 
-Rules: of bytes in which nothing of that kind stands no message is looked at: `are_possible` tells. Of a message the
-first counts, written as OpenTelemetry does or with a capital, as some clients make every name.
+Rules: `are_possible` is a quick check of a whole read, before any message is searched. The first header of a message
+counts, spelled as OpenTelemetry does or capitalised, as some clients spell every name.
 
     traceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01␍␊
-                    ╰ trace id, 32 digits ─────────╯ ╰ parent, 16 ──╯ ╰ flags: the lowest bit says that it is sampled
+                    ╰ trace id, 32 digits ─────────╯ ╰ parent, 16 ──╯ ╰ flags: the lowest bit is the sampled flag
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ except ImportError:
 from penstock.hot import memory, places
 from penstock.hot.group import Group
 
-_NAME = b"raceparent:"  # behind a small letter or a capital
+_NAME = b"raceparent:"  # after a small or capital T
 _VALUE_BYTES = 55
 _LAST_FLAG = 54
 _LINE_END = 0x0A
@@ -26,12 +26,12 @@ _ODD = b"13579bdfBDF"
 
 
 def are_possible(data: bytes) -> bool:
-    """Whether there may be any in what was read together."""
+    """True if a read may contain traced messages."""
     return _NAME in data
 
 
 def sampled(group: Group, limit: int) -> list[tuple[int, bytes]]:
-    """Rows that are traced, up to `limit` of them, each with the value of its header, which may be nonsense."""
+    """Return the traced rows, at most `limit`, each with the value of its header, which is not validated."""
     found: list[tuple[int, bytes]] = []
     text = group.data
     numbers = group.numbers
@@ -47,7 +47,7 @@ def sampled(group: Group, limit: int) -> list[tuple[int, bytes]]:
 
 
 def _value(text: bytes, begin: int, end: int) -> int:
-    """Where the value of the header begins in the block text[begin:end]; -1 if it is not there, or not whole."""
+    """Return the position of the header's value in the block text[begin:end]; -1 if it is missing or incomplete."""
     name = _NAME
     at = memory.find(text, begin, end, name, 0, len(_NAME))
     while at >= 0:

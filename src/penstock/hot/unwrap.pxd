@@ -1,4 +1,4 @@
-# Types of C for unwrap.py.
+# C types for unwrap.py.
 cimport cython
 from libc.stdint cimport int32_t, int64_t
 from penstock.hot cimport envelope, memory, places, subjects

@@ -1,18 +1,18 @@
-"""Open the envelopes of a group: its messages as if each had come without one, and what the envelopes asked for.
+"""Unwrap envelopes: a group's messages as if they had come without one, and what the envelopes asked for.
 
-Rules: row by row the same messages in the same order. Only a group that holds an envelope is looked at a second time;
-what is no envelope to the last byte stays as it came. Values and ack inboxes stay where they lie; headers that stand in
-an envelope become a NATS header block, put behind the bytes of the group, which are copied once for that. A header that
-came beside the envelope stands first, and the first of a name counts. What an envelope asks for and cannot get is a
-verdict of its own, with the message refused: it is never stored as if it had not asked.
+Rules: the same messages row by row, in the same order. Only a group with an envelope is processed a second time; a
+payload that is not an envelope to the last byte stays as it came. Values and ack inboxes stay in place; headers in an
+envelope become a NATS header block, appended to the group's bytes, which are copied once for that. A header beside the
+envelope comes first, and the first of a name counts. An envelope's request that cannot be met is a verdict of its own,
+and the message is refused: it is never stored as if it had not asked.
 
-| what an envelope says | becomes                                                                             |
+| field of the envelope | becomes                                                                             |
 |-----------------------|-------------------------------------------------------------------------------------|
-| `value`               | the value; where it is missing, an empty one                                        |
-| `headers`             | lines of the header block, in their order; of a name that comes twice the last value |
+| `value`               | the value; if missing, an empty one                                                 |
+| `headers`             | lines of the header block, in order; of a repeated name the last value              |
 | `ack_inbox`           | the row's REPLY, but for what JetStream delivers; else the message's reply subject is |
 | `key`, `correlation_id`, `ack_policy`, `offset` | numbers here, for `verdicts`; an empty key is none            |
-| anything else         | nothing: the broker knows better                                                    |
+| anything else         | ignored: the broker sets it                                                         |
 
 | verdict         | the envelope                                                                        |
 |-----------------|-------------------------------------------------------------------------------------|
@@ -43,11 +43,11 @@ LEADER = 0
 ALL = 1
 NONE = 2
 
-# Numbers of one row here; parts have a begin and, one further, an end.
-_VERDICT = 0  # -1: it came without an envelope
+# Numbers per row in this module; parts have a begin and, one further, an end.
+_VERDICT = 0  # -1: without an envelope
 _POLICY = 1
-_TO_INBOX = 2  # whether the ack goes to an ack inbox
-_EXPECTED = 3  # its place in `expected`, or -1
+_TO_INBOX = 2  # 1: the ack goes to an ack inbox
+_EXPECTED = 3  # index into `expected`, or -1
 _KEY = 4
 _CORRELATION = 6
 _VALUE = 8
@@ -67,7 +67,7 @@ _SEPARATOR = b": "
 
 
 class Opened:
-    """A group without its envelopes, in `group`, and what they said."""
+    """A group without its envelopes, in `group`, and the envelopes' contents."""
 
     __slots__ = ("_blocks", "_came", "_numbers", "expected", "group")
 
@@ -75,7 +75,7 @@ class Opened:
         self.group = came
         self.expected: list[int] = []  # offsets
         self._came = came
-        self._blocks = bytearray()  # header blocks, to be put behind the bytes that came
+        self._blocks = bytearray()  # header blocks, to be appended to the received bytes
         if not cython.compiled:
             self._numbers: list[int] = []
 
@@ -84,7 +84,7 @@ class Opened:
             memory.free_places(self._numbers)
 
     def open(self, first: int) -> bool:
-        """Look at the rows from `first` on; whether any came in an envelope."""
+        """Unwrap the rows from `first` on; return True if any came in an envelope."""
         came = self._came
         text = came.data
         size = came.count * _STRIDE
@@ -108,7 +108,7 @@ class Opened:
         return found
 
     def _note(self, row: int, one: Envelope) -> None:
-        """Keep what the envelope of one row says."""
+        """Record the envelope of one row."""
         numbers = self._numbers
         came = self._came
         text = came.data
@@ -150,7 +150,7 @@ class Opened:
         numbers[at + _VERDICT] = verdict
 
     def _merge(self, row: int, one: Envelope) -> bool:
-        """Note where the row's header block is; False if a header of the envelope cannot stand in one."""
+        """Record the row's header block; return False if a header of the envelope is invalid."""
         came = self._came
         data = came.data
         text = data
@@ -163,7 +163,7 @@ class Opened:
         positions = one.headers
         if not positions:
             return True
-        entries: dict[bytes, bytes] = {}  # of a name that comes twice the last value counts, as in any protobuf map
+        entries: dict[bytes, bytes] = {}  # of a repeated name the last value counts, as in any protobuf map
         for place in range(0, len(positions), 4):
             begin = positions[place]
             end = positions[place + 1]
@@ -193,7 +193,7 @@ class Opened:
         return True
 
     def _join(self) -> None:
-        """Make the group of what was found."""
+        """Build the resulting group."""
         came = self._came
         numbers = self._numbers
         self.group = group = Group(came.data + self._blocks if self._blocks else came.data)
@@ -217,14 +217,14 @@ class Opened:
                     -1, -1, -1, -1,
                 )  # fmt: skip
 
-    # One row; whoever asks knows that there is such a row.
+    # Accessors for one row; the caller has checked its number.
 
     def holds(self, row: int) -> bool:
-        """Whether it came in an envelope."""
+        """True if it came in an envelope."""
         return self._numbers[row * _STRIDE + _VERDICT] >= 0
 
     def verdict(self, row: int) -> int:
-        """Why it is refused, or 0."""
+        """The verdict, or 0."""
         return self._numbers[row * _STRIDE + _VERDICT]
 
     def policy(self, row: int) -> int:
@@ -232,37 +232,37 @@ class Opened:
         return self._numbers[row * _STRIDE + _POLICY]
 
     def goes_to_inbox(self, row: int) -> bool:
-        """Whether the ack goes to an ack inbox, in place of a reply subject."""
+        """True if the ack goes to an ack inbox, in place of a reply subject."""
         return self._numbers[row * _STRIDE + _TO_INBOX] > 0
 
     def is_expected_at(self, row: int, offset: int) -> bool:
-        """Whether the publisher expects no offset, or this one."""
+        """True if the publisher expects no offset, or this one."""
         place = self._numbers[row * _STRIDE + _EXPECTED]
         return place < 0 or self.expected[place] == offset
 
     def expects(self, row: int) -> bool:
-        """Whether the publisher expects an offset."""
+        """True if the publisher expects an offset."""
         return self._numbers[row * _STRIDE + _EXPECTED] >= 0
 
     def key(self, row: int) -> int:
-        """Where its key begins, or -1."""
+        """The begin of its key, or -1."""
         return self._numbers[row * _STRIDE + _KEY]
 
     def key_end(self, row: int) -> int:
-        """Where its key ends, or -1."""
+        """The end of its key, or -1."""
         return self._numbers[row * _STRIDE + _KEY + 1]
 
     def correlation(self, row: int) -> int:
-        """Where its correlation id begins, or -1."""
+        """The begin of its correlation id, or -1."""
         return self._numbers[row * _STRIDE + _CORRELATION]
 
     def correlation_end(self, row: int) -> int:
-        """Where its correlation id ends, or -1."""
+        """The end of its correlation id, or -1."""
         return self._numbers[row * _STRIDE + _CORRELATION + 1]
 
 
 def unwrap(group: Group) -> Opened | None:
-    """`group` without envelopes; None if there are none in it. For messages as they came: none has a key yet."""
+    """Return `group` without envelopes; None if it has none. For messages as received: without keys yet."""
     if not cython.compiled and envelope.COOKIE not in group.data:
         return None
     text = group.data
@@ -277,7 +277,7 @@ def unwrap(group: Group) -> Opened | None:
 
 
 def _is_name(text: bytes, begin: int, end: int) -> bool:
-    """Whether text[begin:end] can name a header: ASCII that can be seen, no colon, and not nothing."""
+    """True if text[begin:end] is a valid header name: visible ASCII without colon, not empty."""
     for at in range(begin, end):
         if text[at] <= 0x20 or text[at] >= 0x7F or text[at] == _COLON:
             return False
@@ -285,7 +285,7 @@ def _is_name(text: bytes, begin: int, end: int) -> bool:
 
 
 def _is_line(text: bytes, begin: int, end: int) -> bool:
-    """Whether text[begin:end] can be the value of a header: no CR, LF or NUL, no space around that would be lost."""
+    """True if text[begin:end] is a valid header value: no CR, LF or NUL, no surrounding space, which would be lost."""
     if end > begin and (text[begin] in (0x09, 0x20) or text[end - 1] in (0x09, 0x20)):
         return False
     for at in range(begin, end):  # noqa: SIM110 (a generator is no C loop)

@@ -1,45 +1,45 @@
-"""Which messages of a group become rows: every check that can be made without a word to anybody.
+"""Admission checks per message: which messages of a group become rows.
 
-Rules: rows keep the order of the wire. A message that is not stored is counted here, or handed back with its
-verdict, for `refusals` to answer. The order of the checks is JetStream's. A message whose id is known is a duplicate,
-and handed back with the offset of the first; the id of one that becomes a row is known from there on.
+Rules: rows keep the order of the wire. A message that is not stored is counted here, or returned with its verdict, for
+`refusals` to answer. The order of the checks is JetStream's. A message with a known id is a duplicate, returned with
+the offset of the first; the id of a message that becomes a row is known from then on.
 
 | verdict         | the message                                                | number                 |
 |-----------------|------------------------------------------------------------|------------------------|
-| UNSUPPORTED     | has a header that asks for what this version does not know |                        |
+| UNSUPPORTED     | has a request header that this version does not know       |                        |
 | BAD_ACK         | asks for an ack level that does not exist                  |                        |
-| WRONG_SEQUENCE  | expects another last sequence, of all or of its subject    | the last sequence      |
+| WRONG_SEQUENCE  | expects another last sequence, overall or of its subject   | the last sequence      |
 | TOO_LARGE       | is over the stream's max_message_bytes                     | its bytes              |
-| HEADERS_LARGE   | has more headers than anybody may                          | bytes of its headers   |
-| BAD_SUBJECT     | is on a subject that the socket would refuse               |                        |
+| HEADERS_LARGE   | is over the limit of headers                               | bytes of its headers   |
+| BAD_SUBJECT     | has a subject that the socket API would refuse             |                        |
 | BAD_BASE64      | has a key that is not base64                               |                        |
 | KEY_LARGE       | has a key over the limit                                   | bytes of its key       |
 | WRONG_LAST_ID   | expects another id of the last message                     |                        |
-| UNTRACKED       | expects one of a stream that keeps no ids                  |                        |
+| UNTRACKED       | expects an id in a stream without deduplication            |                        |
 | UNKNOWN_LAST    | expects a sequence of its subject that is not known yet    |                        |
-| BAD_TTL         | has a time to live that cannot be read                     |                        |
-| TTL_DISABLED    | has one, and the stream allows none                        |                        |
-| BAD_ROLLUP      | says that others are to go, but not which                  |                        |
-| ROLLUP_DISABLED | says it, and the stream does not allow it                  |                        |
-| BAD_TOMBSTONE   | says that its key is gone, and has a value; or says it not |                        |
-| COMPETING       | asks what only one log can know, and chance chose this one |                        |
+| BAD_TTL         | has an invalid time to live                                |                        |
+| TTL_DISABLED    | has a time to live, and the stream does not allow it       |                        |
+| BAD_ROLLUP      | has an invalid rollup                                      |                        |
+| ROLLUP_DISABLED | has a rollup, and the stream does not allow it             |                        |
+| BAD_TOMBSTONE   | is a tombstone with a value, or has an invalid mark        |                        |
+| COMPETING       | needs one log's state, in a group of competing streams     |                        |
 | CLOSED          | came while nothing is stored                               |                        |
-| ELSEWHERE       | is a duplicate of one that another partition has           | sequence of the first  |
+| ELSEWHERE       | is a duplicate of a message in another partition           | sequence of the first  |
 
-Messages that came in an envelope are looked at as if they had come without one. Headers count before what the envelope
-says; its expected offset is what a sequence would say, and its own verdicts are those of `unwrap`. Who waits for acks
-of them is kept apart, in the `enveloped` of the rows.
+Messages in an envelope are checked as if they had come without one. Headers take precedence over the envelope; its
+expected offset is checked like an expected sequence, and it has verdicts of its own in `unwrap`. Their pending acks are
+kept apart, in the `enveloped` of the rows.
 
-What a JetStream consumer delivers (its reply subject begins with `$JS.ACK.`) is acked to JetStream, once it is as
-durable as the stream promises: what it asks for an ack with, a header or an envelope, is its first publisher's, who is
-not there. Nor do its expectations count: JetStream has looked at them when it stored it, and they are of its sequences.
+A delivery of a JetStream consumer (reply subject under `$JS.ACK.`) is acked to JetStream, once it is as durable as the
+stream promises: an ack that it asks for by header or envelope was for its first publisher, who is not waiting. Its
+expectations do not count either: JetStream checked them when it stored the message, and they refer to its sequences.
 
-What such a consumer says between its messages is no row: an idle heartbeat and a flow control request have the status
-100 in the first line of their headers, and no payload. A request is answered at once, with an empty message on its
-reply subject: without an answer the consumer stalls, and names that subject in its heartbeats. A header may name one
-of any length, and nats-server closes the connection over a line that is too long: one of more than
-FLOW_CONTROL_SUBJECT_BYTES_MAX bytes in a header is not answered. It is the memory in flight that holds the consumer
-back: where that is used up, the broker reads nothing, and so answers nothing.
+A JetStream consumer's control messages are no rows: an idle heartbeat and a flow control request have the status 100 in
+the first line of their headers, and no payload. A flow control request is answered at once, with an empty message on
+its reply subject: otherwise the consumer stalls, and names that subject in its heartbeats. A header may name a subject
+of any length, and nats-server closes the connection over a line that is too long: a subject of more than
+FLOW_CONTROL_SUBJECT_BYTES_MAX bytes in a header is not answered. Backpressure on the consumer comes from the limit of
+memory in flight: at the limit the broker reads nothing, and so answers nothing.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ BAD_SUBJECT = 6
 BAD_BASE64 = 7
 KEY_LARGE = 8
 CLOSED = 9
-# From 10 to 13: those of `unwrap`.
+# 10 to 13 are verdicts of `unwrap`.
 WRONG_LAST_ID = 14
 UNTRACKED = 15
 UNKNOWN_LAST = 16
@@ -102,7 +102,7 @@ _NONE = b"none"
 _LEADER = b"leader"
 _ALL = b"all"
 _ONE = b"1"
-_STATUS = 8  # where the status begins in the first line of a header block, which is `NATS/1.0 STATUS TEXT`
+_STATUS = 8  # position of the status in the first line of a header block, `NATS/1.0 STATUS TEXT`
 _SPACE = 0x20
 _CR = 0x0D
 _CONTROL = b"NATS/1.0 100"
@@ -115,10 +115,10 @@ _NOTHING = b" 0\r\n\r\n"
 
 
 class Refused:
-    """One message that is not stored: its row in the group, why, and whether its reply subject is to hear it.
+    """A message that is not stored: its row in the group, its verdict, and if its reply subject gets an answer.
 
-    `enveloped` is the record of one that came in an envelope and is to hear it; see `envelope_acks`. `partition`: where
-    the first is, if ELSEWHERE.
+    `enveloped` is the ack record of an enveloped message that gets an answer; see `envelope_acks`. `partition`: that of
+    the first message, for ELSEWHERE.
     """
 
     __slots__ = ("enveloped", "is_answered", "number", "partition", "row", "verdict")
@@ -132,16 +132,16 @@ class Refused:
 
 
 class Sorted:
-    """What became of a group: the rows to store, who is refused, and how many are not meant for this stream.
+    """A checked group: the rows to store, the refused messages, and counts of the rest.
 
-    `group` is what was looked at, without envelopes: `refused`, `duplicates`, `elsewhere` name rows of it. The latter
-    two are stored already, here at the offset that is their number, or in another partition. `has_ids`, `has_ttls`,
-    `has_rollups`: some of the rows may have message ids, times to live, others of their subject that go for them.
-    `undelivered`: those of `refused` that a JetStream consumer delivers: it is not answered, and delivers them again.
-    `controls`: how many were idle heartbeats and flow control requests of a JetStream consumer.
-    `flow_replies`: what the latter are answered with, as commands for NATS; None: there are none.
-    `rollup_row`: the last for which all before it go, or -1. With `needs_ids` or `needs_lasts` nothing is decided: it
-    takes the ids of the log, or the last offsets of its subjects. With `asks_older` some are refused as UNKNOWN_LAST.
+    `group` is the input without envelopes: `refused`, `duplicates`, `elsewhere` name rows of it. The latter two are
+    stored already: here at the offset that is their number, or in another partition. `has_ids`, `has_ttls`,
+    `has_rollups`: some of the rows may have message ids, times to live, subject rollups. `undelivered`: those of
+    `refused` that a JetStream consumer delivers: they are not answered, so it redelivers them. `controls`: the number
+    of JetStream heartbeats and flow control requests. `flow_replies`: the answers to the latter, as NATS commands, or
+    None. `rollup_row`: the last row that rolls up the whole partition, or -1. With `needs_ids` or `needs_lasts` nothing
+    is decided: the caller must first load the log's message ids, or its subjects' last offsets. With `asks_older` some
+    are refused as UNKNOWN_LAST.
     """
 
     __slots__ = ("_fields", "_has_envelopes", "_ids", "_key", "_key_end", "_lasts", "_log_start", "_noted", "_number",
@@ -150,7 +150,7 @@ class Sorted:
                  "needs_ids", "needs_lasts", "other_stream", "refused", "reserved", "rollup_row", "rows",
                  "undelivered")  # fmt: skip
 
-    _opened: Any  # Opened; None where `_has_envelopes` says that there are none
+    _opened: Any  # None if `_has_envelopes` is False
 
     def __init__(
         self,
@@ -170,7 +170,7 @@ class Sorted:
         self._tracks_ids = tracks_ids
         self._lasts = lasts
         self._log_start = log_start
-        self._noted = 0  # how many of the rows `lasts` has
+        self._noted = 0  # number of rows that `lasts` includes
         self.needs_lasts = self.asks_older = False
         self.duplicates: list[Refused] = []
         self.elsewhere: list[Refused] = []
@@ -180,8 +180,8 @@ class Sorted:
         self.undelivered: list[Refused] = []
         self.other_stream = self.reserved = self.controls = 0
         self.flow_replies: bytearray | None = None
-        self.rollup_row = self._key = self._key_end = -1  # the latter two: of the row that was looked at last
-        self._number = self._partition = 0  # that go with its verdict
+        self.rollup_row = self._key = self._key_end = -1  # the latter two: of the last row checked
+        self._number = self._partition = 0  # of the present verdict
 
     def take(
         self,
@@ -193,7 +193,7 @@ class Sorted:
         is_closed: bool,
         acks_envelopes: bool,
     ) -> None:
-        """Look at each message by itself; see `sort` and `close`."""
+        """Check each message by itself; see `sort` and `close`."""
         group = self.group
         out = self.rows
         self._fields = fields = Fields()
@@ -255,7 +255,7 @@ class Sorted:
             )  # fmt: skip
 
     def _is_control(self, row: int, answers: bool) -> bool:
-        """Whether a message with a status is one of a consumer's own; `answers`: note the answer, if it wants one."""
+        """True if a message with a status is a consumer's control message; with `answers`, record the answer to it."""
         group = self.group
         text = group.data
         at = row * places.STRIDE
@@ -279,7 +279,7 @@ class Sorted:
                 while reply < headers_end and text[reply] == _SPACE:
                     reply += 1
                 reply_end = memory.find(text, reply, headers_end, _CRLF, 0, len(_CRLF))
-                if reply_end > reply + _FLOW_CONTROL_SUBJECT_BYTES_MAX:  # NATS bounds a reply subject, no header
+                if reply_end > reply + _FLOW_CONTROL_SUBJECT_BYTES_MAX:  # NATS bounds a reply subject, but not a header
                     reply_end = reply
         if answers and 0 <= reply < reply_end and _is_flow_control(text, reply, reply_end):
             out = self.flow_replies
@@ -291,7 +291,7 @@ class Sorted:
         return True
 
     def _read_fields(self, headers: int, headers_end: int, is_delivery: bool) -> None:
-        """Take the header block of one message; -1: it has none."""
+        """Read the header block of one message; -1: it has none."""
         if headers < 0:
             self._fields.clear()
         else:
@@ -300,12 +300,12 @@ class Sorted:
                 self._fields.forget_publisher()
 
     def _is_for_another(self, text: bytes, name: bytes) -> bool:
-        """Whether the stream that the message is meant for has another name; an empty one is any, as in JetStream."""
+        """True if the expected stream has another name; an empty one matches any, as in JetStream."""
         fields = self._fields
         return fields.stream_end > fields.stream and not memory.equals(text, fields.stream, fields.stream_end, name)
 
     def _of_tombstone(self, text: bytes, value_bytes: int) -> int:
-        """An empty mark is none; another one that was ignored would leave a key that its publisher takes for gone."""
+        """Check a tombstone mark: an empty one counts as none; ignoring an invalid one would keep a deleted key."""
         fields = self._fields
         if fields.tombstone_end == fields.tombstone:
             return 0
@@ -313,7 +313,7 @@ class Sorted:
         return 0 if says_so and value_bytes == 0 else BAD_TOMBSTONE
 
     def _level(self, text: bytes, row: int) -> int:
-        """Which ack a message asks for, in a header or in its envelope."""
+        """Return the ack level of a message, from a header or from its envelope."""
         fields = self._fields
         if fields.ack < 0:
             policy: int = self._opened.policy(row)
@@ -335,7 +335,7 @@ class Sorted:
             return BAD_ACK
         if self.competes and self._asks_the_log(row):
             return COMPETING
-        if fields.ttl >= 0 and fields.ttl_end > fields.ttl:  # an empty one is none, as in JetStream
+        if fields.ttl >= 0 and fields.ttl_end > fields.ttl:  # an empty one counts as none, as in JetStream
             verdict = self._of_ttl(text)
             if verdict != 0:
                 return verdict
@@ -345,7 +345,7 @@ class Sorted:
                 return verdict
         expects = fields.sequence >= 0 and fields.sequence_end > fields.sequence
         if (expects and not _says(text, fields.sequence, fields.sequence_end, last_sequence)) or (
-            # the sequence of the last message is the offset of the next one
+            # the last message's sequence is the next offset
             self._has_envelopes and not self._opened.is_expected_at(row, last_sequence)
         ):
             self._number = last_sequence
@@ -354,7 +354,7 @@ class Sorted:
         return self._of_rollup(text) if verdict == 0 and fields.rollup >= 0 else verdict
 
     def _asks_the_log(self, row: int) -> bool:
-        """Whether what becomes of the message depends on those before it."""
+        """True if the verdict depends on the messages before this one."""
         fields = self._fields
         return (
             fields.id_end > fields.id >= 0
@@ -365,7 +365,7 @@ class Sorted:
         )
 
     def _of_ttl(self, text: bytes) -> int:
-        """Whether the message may have its time to live."""
+        """Check the message's time to live."""
         found = lifetimes.ttl_s(text, self._fields.ttl, self._fields.ttl_end)
         if found == _INVALID:
             return BAD_TTL
@@ -375,16 +375,16 @@ class Sorted:
         return 0
 
     def _of_rollup(self, text: bytes) -> int:
-        """Whether others may go for the message."""
+        """Check the message's rollup."""
         fields = self._fields
         if fields.rollup_end == fields.rollup:
-            return 0  # an empty one is none, as in JetStream
+            return 0  # an empty one counts as none, as in JetStream
         if not self.allows_rollups:
             return ROLLUP_DISABLED
         return BAD_ROLLUP if lifetimes.rollup(text, fields.rollup, fields.rollup_end) == _INVALID else 0
 
     def _turn_away(self, row: int, verdict: int, reply: int, reply_end: int) -> None:
-        """Note what does not become a row, and why."""
+        """Record a message that does not become a row."""
         if verdict == _UNDECIDED:
             self.needs_ids = True
         elif verdict == _UNREAD:
@@ -400,9 +400,9 @@ class Sorted:
                 self.undelivered.append(one)
 
     def _of_subject(self, text: bytes, row: int, offset: int) -> int:
-        """Whether the last message on its subject has the sequence that the message expects; `offset` would be its own.
+        """Check the expected last sequence of the message's subject; `offset` would be its own.
 
-        An expected sequence that is empty is none, as in JetStream.
+        An empty expectation counts as none, as in JetStream.
         """
         if self._lasts is None:
             return _UNREAD
@@ -418,16 +418,16 @@ class Sorted:
         return 0 if _says(text, fields.subject_sequence, fields.subject_sequence_end, self._number) else WRONG_SEQUENCE
 
     def note_rows(self, log_end: int) -> None:
-        """Have the subjects of the rows so far known, for a log that ends at `log_end` before them."""
+        """Add the rows so far to `lasts`; the log ends at `log_end` before them."""
         if self._lasts is not None and self._noted < self.rows.count:
             self._lasts.note(self.rows, self._noted, self.rows.count, log_end)
             self._noted = self.rows.count
 
     def _of_ids(self, data: bytes, offset: int) -> int:
-        """Whether the message that would be at `offset` is there already, and what the one before it has for an id."""
+        """Check a message that would be at `offset` for a duplicate id, and its expected id of the message before."""
         fields = self._fields
         has_id = fields.id >= 0 and fields.id_end > fields.id
-        expects_id = fields.last_id >= 0 and fields.last_id_end > fields.last_id  # an empty one is none
+        expects_id = fields.last_id >= 0 and fields.last_id_end > fields.last_id  # an empty one counts as none
         if not self._tracks_ids:
             return UNTRACKED if expects_id else 0
         if self._ids is None:
@@ -440,13 +440,13 @@ class Sorted:
             if place is not None:
                 self._partition, self._number = place[0], place[1] + 1
                 return ELSEWHERE
-            self._number = 0  # no offset: a verdict that has no number of its own goes with none
+            self._number = 0  # reset: other verdicts have no number
         if expects_id and not self._ids.is_of(offset - 1, data, fields.last_id, fields.last_id_end):
             return WRONG_LAST_ID
         return 0
 
     def _keep_asked(self, data: bytes, offset: int) -> None:
-        """The next row has this offset."""
+        """Record what the row with this offset asks for: rollup, message id."""
         fields = self._fields
         if fields.rollup >= 0:
             found = lifetimes.rollup(data, fields.rollup, fields.rollup_end)
@@ -459,7 +459,7 @@ class Sorted:
                 self._ids.add(data, fields.id, fields.id_end, offset)
 
     def take_back(self, log_end: int) -> None:
-        """Nothing is decided: the rows are not there."""
+        """Undo: nothing was decided, and the rows are not stored."""
         if self._ids is not None:
             self._ids.cut(log_end)
         if self._lasts is not None:
@@ -468,14 +468,14 @@ class Sorted:
     def _of_sizes(self, row: int, value_bytes: int, header_bytes: int, message_bytes_max: int) -> int:
         self._number = value_bytes + header_bytes
         if self._has_envelopes:
-            self._number += self._opened.key_end(row) - self._opened.key(row)  # it stands in no header
+            self._number += self._opened.key_end(row) - self._opened.key(row)  # an envelope's key is in no header
         if self._number > message_bytes_max:
             return TOO_LARGE
         self._number = header_bytes
         return HEADERS_LARGE if header_bytes > _HEADER_BLOCK_BYTES_MAX else 0
 
     def _of_key(self, data: bytes, row: int) -> int:
-        """Keep the key, if there is one; a verdict if it cannot be."""
+        """Keep the key, if there is one; return a verdict if it is invalid."""
         fields = self._fields
         self._key = self._key_end = -1
         if fields.key >= 0:
@@ -493,7 +493,7 @@ class Sorted:
         return KEY_LARGE if self._number > _KEY_BYTES_MAX else 0
 
     def _keep(self, out: bytearray, kept_row: int, row: int, reply: int, reply_end: int, is_early: bool) -> None:
-        """Put who waits for the ack of an envelope behind `out`, as of row `kept_row`."""
+        """Append the enveloped message's ack record to `out`, as of row `kept_row`."""
         group = self.group
         opened = self._opened
         at = row * places.STRIDE + places.SUBJECT
@@ -504,7 +504,7 @@ class Sorted:
         )  # fmt: skip
 
     def _refused(self, row: int, verdict: int, reply: int, reply_end: int) -> Refused:
-        one = Refused.__new__(Refused)  # past the interpreter, where it is compiled
+        one = Refused.__new__(Refused)  # without a call into the interpreter when compiled
         one.row = row
         one.verdict = verdict
         one.number = self._number
@@ -539,10 +539,10 @@ def sort(
     allows_rollups: bool = False,
     competes: bool = False,
 ) -> Sorted:
-    """The rows of `group` for a log from `log_start` to `log_end`, of a stream with this name and these rules.
+    """Check `group` for a log from `log_start` to `log_end`, of a stream with this name and these rules.
 
-    `ids` are those of the log; None: they are not known yet, or, unless it `tracks_ids`, not wanted. `lasts` are the
-    last offsets of its subjects; None: nobody has asked for one. Both get to know the rows.
+    `ids` are the log's message ids; None: not loaded yet, or without `tracks_ids` unused. `lasts` are the last offsets
+    of its subjects; None: not loaded, because no message has needed them. The rows are added to both.
     """
     if all_pass(group, acks_replies, message_bytes_max, skips_reserved):
         out = Sorted(group, group, None, None, False, lasts, log_start)
@@ -561,7 +561,7 @@ def sort(
 
 
 def close(group: Group, name: bytes, acks_replies: bool, skips_reserved: bool, acks_envelopes: bool) -> Sorted:
-    """No rows: whatever of `group` is meant for this stream is refused unseen, as CLOSED."""
+    """Refuse all messages for this stream as CLOSED, without further checks."""
     opened = unwrap.unwrap(group)
     if opened is not None:
         group = opened.group
@@ -571,17 +571,17 @@ def close(group: Group, name: bytes, acks_replies: bool, skips_reserved: bool, a
 
 
 def _has_status(text: bytes, begin: int, end: int) -> bool:
-    """Whether the first line of the header block text[begin:end] has a status; begin -1: there is no block."""
+    """True if the first line of the header block text[begin:end] has a status; begin -1: there is no block."""
     return begin >= 0 and end - begin > _STATUS and text[begin + _STATUS] == _SPACE
 
 
 def _is_flow_control(text: bytes, begin: int, end: int) -> bool:
-    """Whether text[begin:end] is a subject on which JetStream waits for the answer to a flow control request."""
+    """True if text[begin:end] is a subject on which JetStream expects the answer to a flow control request."""
     return memory.begins(text, begin, end, _FLOW_CONTROL) and subjects.is_plain(text, begin, end)
 
 
 def _says(text: bytes, begin: int, end: int, wanted: int) -> bool:
-    """Whether the decimal digits text[begin:end] say `wanted`, however many zeros stand before it."""
+    """True if the decimal digits text[begin:end] equal `wanted`, leading zeros allowed."""
     if begin == end:
         return False
     while end > begin:

@@ -1,1 +1,1 @@
-"""From NATS bytes to rows of the log, and from offsets to acks."""
+"""Ingestion: from NATS bytes to rows of the log, and from offsets to acks."""

@@ -1,11 +1,12 @@
-"""Which messages of a group become rows, and what the others are told.
+"""Admission of the messages of a group: which become rows, and what error acks the others get.
 
-Rules: rows keep the order of the wire. A message that is refused gets an error ack if it would have been acked, and is
-counted in any case: nothing disappears without a trace. A check that a header asks for and this broker cannot make is
-refused, never ignored: a publisher that expects one must not be acked without it.
+Rules: rows keep the order of arrival. A refused message gets an error ack if it would have been acked, and is always
+counted: nothing is dropped silently. If a header requests a check that this broker cannot make, the message is refused:
+a publisher that expects a check must not be acked without it.
 
-What one read's refusals come to is bounded by the read: each quotes no more than its own message brought, beside a text
-of ours, and no message is shorter than 15 bytes on the wire. A test holds it below REFUSALS_GROWTH_MAX times as much.
+The refusals of one socket read are bounded by the read: each quotes no more than its own message, plus a fixed text,
+and no message is shorter than 15 bytes on the wire. A test checks that they stay below REFUSALS_GROWTH_MAX times its
+size.
 
 The checks run in JetStream's order: expected stream, time to live, last subject sequence, last
 sequence, message id, last id, rollup, size.
@@ -18,31 +19,31 @@ sequence, message id, last id, rollup, size.
 | `Penstock-Ack: none|leader|all`           | no ack; ack once written; ack once as durable as the stream promises |
 | `Nats-Expected-Stream`                    | a stream of another name neither stores nor answers                  |
 | `Nats-Expected-Last-Sequence`             | stored only if the last sequence is that one                         |
-| `Nats-Expected-Last-Subject-Sequence`     | the same of the last sequence of its subject, 0 if it has none       |
-| `Nats-Msg-Id`                             | not stored again within the stream's window: acked as a duplicate    |
+| `Nats-Expected-Last-Subject-Sequence`     | the same for the last sequence of its subject, 0 if it has none      |
+| `Nats-Msg-Id`                             | not stored again in the deduplication window: acked as a duplicate   |
 | `Nats-Expected-Last-Msg-Id`               | stored only if the last message has that id                          |
-| `Nats-TTL`                                | goes once so much time is over, where the stream allows it           |
-| `Nats-Rollup: sub|all`                    | those before it go, of its subject or all, where the stream allows it |
+| `Nats-TTL`                                | deleted after that time, if the stream allows it                     |
+| `Nats-Rollup: sub|all`                    | deletes older ones, of its subject or all, if the stream allows it   |
 | other `Nats-` names that request something | refused, without an effect: `Nats-Batch-`, `Nats-Schedule`, …        |
 | every other `Nats-` name                  | stored, no effect, as in JetStream                                   |
 | names that Penstock gives to what it      | stored, no effect                                                    |
-| hands on                                  |                                                                      |
+| delivers                                  |                                                                      |
 | every other `Penstock-` name              | refused: it requests something of a later version                    |
 
-A subject is refused as well where the socket would refuse it: nats-server lets `orders.*` and control characters pass.
+A subject is also refused if the socket API would refuse it: nats-server lets `orders.*` and control characters pass.
 
-A message that a JetStream consumer delivers is acked as JetStream wants it, and not answered where it is refused, so
-that it is delivered again; its heartbeats and flow control requests are no rows; see `hot.verdicts`.
+A message delivered by a JetStream consumer is acked in JetStream's form, and gets no answer if it is refused, so that
+it is redelivered; idle heartbeats and flow control requests are not rows; see `hot.verdicts`.
 
-A message that came in an envelope (see `hot.envelope`) passes the same checks, with what the envelope says taken for
-headers where the message has none that say it; its ack is Liftbridge's, and goes to its ack inbox if it names one.
+A message in an envelope (see `hot.envelope`) passes the same checks. The envelope's fields count as headers if the
+message has no such headers itself; its ack has Liftbridge's form, and goes to the envelope's ack inbox if it names one.
 
 | of an envelope   | effect                                                                              |
 |------------------|-------------------------------------------------------------------------------------|
 | `key`            | the row's key                                                                       |
-| `headers`        | stand behind those that came beside it, and count like them                         |
-| `offset`         | from 0 on: stored only if it gets that one                                          |
-| `ack_policy`     | as `Penstock-Ack`: 0 leader, 1 all, 2 none                                          |
+| `headers`        | appended to the message's own headers, and treated like them                        |
+| `offset`         | from 0 on: stored only if it gets that offset                                       |
+| `ack_policy`     | like `Penstock-Ack`: 0 leader, 1 all, 2 none                                        |
 """
 
 from __future__ import annotations
@@ -66,22 +67,22 @@ from penstock.ingest.last_sequences import LastSequences
 from penstock.messages.streams import CONSUMER_CONTROL
 
 BodyOf = Callable[[int, bytes | None], bytes]
-"""What those are told who got a verdict; see hot.refusals."""
+"""Returns the error body for a verdict; see hot.refusals."""
 
 _OF_THIS_LEADER = frozenset({verdicts.WRONG_SEQUENCE, verdicts.WRONG_LAST_ID, verdicts.UNKNOWN_LAST, verdicts.CLOSED})
 _RESERVED = tuple(prefix.encode() for prefix in RESERVED_PREFIXES)
 
 OTHER_STREAM = "other_stream"
-"""Counted for a message whose Nats-Expected-Stream names another stream."""
+"""Drop reason: Nats-Expected-Stream names another stream."""
 RESERVED_SUBJECT = "reserved_subject"
-"""Counted for a message that only a stream that names its subject's first token would store."""
+"""Drop reason: only a stream whose subject names the first token would store the message."""
 REFUSED = "refused"
-"""Counted for a message that fails a check."""
+"""Drop reason: the message fails a check."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What a stream's config means for admission to one of its partitions, worked out once."""
+    """A stream's config as admission to one of its partitions needs it, computed once."""
 
     name: bytes
     acks_replies: bool
@@ -97,12 +98,12 @@ class Rules:
 
     @property
     def dedup(self) -> tuple[int | None, int]:
-        """The window in microseconds, None without one, and how many ids are kept."""
+        """The deduplication window in microseconds (None without one), and how many message ids are kept."""
         return self.dedup_window_us, self.dedup_ids_max
 
     @classmethod
     def of(cls, config: StreamConfig, partition: int = 0) -> Rules:
-        """The rules of one partition of a stream."""
+        """Return the rules of one partition of a stream."""
         name = config.name.encode()
         return cls(
             name=name,
@@ -120,27 +121,25 @@ class Rules:
 
 
 class Admission(msgspec.Struct):
-    """Rows to append, in order, and the answers that need no append. `dropped`: what was not stored, by reason.
+    """Rows to append, in order, and the answers that need no append. `dropped`: messages not stored, by reason.
 
-    `errors` are those that every leader would give, as are answers to JetStream's flow control requests; `denials`
-    depend on what this one has, and can: they say that a message is not stored, and that is so if no other broker
-    leads.
-    `undelivered`: why messages that a JetStream consumer delivers are not stored, by kind: one text of each.
-    `unheard` messages were refused whose publishers hear nothing, since they have no reply subject or want no ack;
-    `unheard_why` says for the first of them on which subject it was and why, in printable ASCII.
-    `flags` are those of the batches that the rows become. For `duplicates`, `has_ids`, `rollup_row`, `needs_ids`,
-    `needs_lasts` and `asks_older` see `hot.verdicts.Sorted`.
+    `errors` are answers that every leader would give, and replies to JetStream's flow control requests. `denials`
+    depend on this leader's log: they are true only if no other broker leads. `undelivered`: why messages delivered by a
+    JetStream consumer are not stored, by kind: one text for each. `unheard`: refused messages whose publishers get no
+    error ack, because they have no reply subject or want no ack; `unheard_why`: subject and reason of the first of
+    them, in printable ASCII. `flags`: flags of the batches that the rows become. For `duplicates`, `has_ids`,
+    `rollup_row`, `needs_ids`, `needs_lasts` and `asks_older` see `hot.verdicts.Sorted`.
     """
 
     rows: Group
-    errors: list[bytes] = []  # msgspec makes one for each admission
+    errors: list[bytes] = []  # msgspec makes a new one for each admission
     denials: bytes = b""
     dropped: dict[str, int] = {}
     unheard: int = 0
     unheard_why: str = ""
     duplicates: list[Refused] = []
-    elsewhere: int = 0  # how many are duplicates of what another partition has; they are answered already
-    of: Group | None = None  # what the rows of these are counted in
+    elsewhere: int = 0  # duplicates of messages in another partition; answered already
+    of: Group | None = None  # the group in which `duplicates` number their rows
     has_ids: bool = False
     flags: int = 0
     rollup_row: int = -1
@@ -154,7 +153,7 @@ class Admission(msgspec.Struct):
         self.dropped[reason] = self.dropped.get(reason, 0) + count
 
     def note_unheard(self, count: int, subject: bytes, why: str) -> None:
-        """So many messages were refused and nobody hears it. `subject` and `why`: of the first."""
+        """Count refused messages whose publishers get no answer. `subject` and `why` describe the first."""
         if not self.unheard:
             self.unheard_why = f"on {str(subject)[2:-1]}: {why.encode('unicode_escape').decode()}"
         self.unheard += count
@@ -169,7 +168,7 @@ def admit(
     ids: MessageIds | None = None,
     lasts: LastSequences | None = None,
 ) -> Admission:
-    """The rows of `group` for a log from `log_start` to `log_end`. Pure, but for `ids` and `lasts`, which get to know
+    """Return the rows of `group` for a log from `log_start` to `log_end`. Pure, except that `ids` and `lasts` record
     the rows.
     """
     offsets = None if lasts is None else lasts.offsets
@@ -198,7 +197,7 @@ def admit(
 
 
 def refuse_all(group: Group, rules: Rules, error: acks.AckError, reason: str) -> Admission:
-    """No rows: every message of `group` is refused with `error`, for what the broker cannot do now."""
+    """Refuse every message of `group` with `error`, because of what the broker cannot do now."""
     found = close(group, rules.name, rules.acks_replies, rules.skips_reserved, rules.acks_envelopes)
     return _admission(group, found, rules, reason, lambda _verdict, _quoted: acks.error_body(rules.name, error))
 
@@ -234,13 +233,13 @@ def _admission(group: Group, found: Sorted, rules: Rules, reason: str, body_of: 
         out.elsewhere = len(found.elsewhere)
         if answers := refusals.answers(found.group, found.elsewhere, body_of, quotes_max, rules.ack_head):
             out.errors.append(answers)
-    for message in group.too_large:  # few: they were larger than what is read at once
+    for message in group.too_large:  # few: larger than one read
         _refuse_too_large(message, rules, out)
     return out
 
 
 def _refuse_too_large(message: TooLarge, rules: Rules, out: Admission) -> None:
-    """Count one message that is not looked at more closely, and answer it if it is meant for this stream."""
+    """Count one message that is not examined further, and answer it if it is meant for this stream."""
     if rules.skips_reserved and message.subject.startswith(_RESERVED):
         out.drop(RESERVED_SUBJECT)
         return
@@ -273,13 +272,13 @@ def _note_unheard(found: Sorted, body_of: BodyOf, out: Admission) -> None:
 
 
 def _description(body: bytes, number: int) -> str:
-    """What an error body says in words."""
+    """Return the description in an error body."""
     told: str = msgspec.json.decode(body.replace(b"\0", b"%d" % number))["error"]["description"]
     return told
 
 
 def _body(verdict: int, quoted: bytes | None, rules: Rules) -> bytes:
-    """What a publisher is told about messages of one verdict."""
+    """Return the error body of one verdict."""
     match verdict:
         case verdicts.UNSUPPORTED:
             return acks.error_body(rules.name, acks.bad_request(_unsupported(quoted)))
@@ -301,8 +300,8 @@ def _body(verdict: int, quoted: bytes | None, rules: Rules) -> bytes:
             text = "a header of the envelope cannot be one: a name is ASCII without space and colon, a value one line"
             return acks.error_body(rules.name, acks.bad_request(text))
         case verdicts.COMPETING:
-            text = "by chance the next try may come into another log of this stream or its group, which knows nothing "
-            text += "of this one: message ids and expected sequences are not for these"
+            text = "this stream or queue group distributes messages at random, so that a retry may reach another log: "
+            text += "message ids and expected sequences are not supported"
             return acks.error_body(rules.name, acks.bad_request(text))
         case verdicts.WRONG_LAST_ID:
             return acks.error_body(rules.name, acks.wrong_last_msg_id())
@@ -337,7 +336,8 @@ def _unsupported(block: bytes | None) -> str:
     if block is None:
         return "this version of Penstock does not support one of the message's Nats- or Penstock- headers"
     names = ", ".join(name.decode("latin-1") for name in unsupported(block))
-    if len(names) > limits.REFUSAL_NAMES_CHARS_MAX:  # an answer over nats-server's max_payload ends our connection
+    # an answer above nats-server's max_payload would close our connection
+    if len(names) > limits.REFUSAL_NAMES_CHARS_MAX:
         names = f"{names[: limits.REFUSAL_NAMES_CHARS_MAX]}…"
     return f"this version of Penstock does not support {names}"
 

@@ -1,12 +1,12 @@
-"""INFO, CONNECT and -ERR of the NATS protocol: what is said before and beside messages.
+"""INFO, CONNECT and -ERR of the NATS protocol.
 
-Rules: what nats-server says is bounded and typed before it is used; unknown fields are ignored, as the protocol asks,
-and so are fields that are null. It is read in time linear to its length: a -ERR repeats what others have chosen.
-Secrets are in the CONNECT line only: never in `repr`, never in an error.
+Rules: input from nats-server is bounded and validated before it is used; unknown fields and null fields are ignored, as
+the protocol asks. Parsing takes time linear in the length: a -ERR repeats text that other clients have chosen. Secrets
+are in the CONNECT line only: never in `repr`, never in an error.
 
-| how a client proves itself | in CONNECT                              | needs the nonce of INFO |
+| authentication             | in CONNECT                              | needs the nonce of INFO |
 |----------------------------|-----------------------------------------|-------------------------|
-| nothing                    |                                         |                         |
+| none                       |                                         |                         |
 | user and password          | `user`, `pass`                          |                         |
 | token                      | `auth_token`                            |                         |
 | nkey                       | `nkey` (public key), `sig`              | yes                     |
@@ -28,7 +28,7 @@ from penstock.base.errors import OperationalError
 
 
 class ServerInfo(msgspec.Struct, frozen=True):
-    """What INFO says of the server, as far as it matters here. Sizes in bytes."""
+    """The fields of INFO that are used here. Sizes in bytes."""
 
     server_name: str = ""
     version: str = ""
@@ -37,17 +37,17 @@ class ServerInfo(msgspec.Struct, frozen=True):
     tls_required: bool = False
     tls_available: bool = False
     auth_required: bool = False
-    tls_verify: bool = False  # it asks for a certificate
+    tls_verify: bool = False  # the server requires a client certificate
     nonce: str = ""
     ldm: bool = False
     connect_urls: tuple[str, ...] = ()  # host:port of the servers of its cluster
 
 
 def parse_info(line: bytes) -> ServerInfo:
-    """The INFO line (without CR LF), or OperationalError."""
+    """Parse the INFO line (without CR LF); raise OperationalError if it is invalid."""
     try:
         told = msgspec.json.decode(line[len(b"INFO") :].strip(), type=dict[str, object])
-        urls = told.get("connect_urls")  # others' words: what is odd is left out, and costs nothing
+        urls = told.get("connect_urls")  # from other servers: invalid entries are skipped without an error
         told["connect_urls"] = [url for url in (urls if isinstance(urls, list) else []) if isinstance(url, str)][
             : limits.NATS_ANNOUNCED_MAX
         ]
@@ -61,7 +61,7 @@ def parse_info(line: bytes) -> ServerInfo:
 
 @dataclass(frozen=True, slots=True)
 class Authentication:
-    """How one connection proves itself. `sign` returns the raw Ed25519 signature of the nonce."""
+    """Login of one connection. `sign` returns the raw Ed25519 signature of the nonce."""
 
     user: str | None = None
     password: str | None = field(default=None, repr=False)
@@ -75,7 +75,7 @@ ANONYMOUS = Authentication()
 
 
 def connect_line(info: ServerInfo, authentication: Authentication, *, name: str, version: str, tls: bool) -> bytes:
-    """The CONNECT line, with CR LF."""
+    """Return the CONNECT line, with CR LF."""
     options: dict[str, object] = {
         "verbose": False,
         "pedantic": False,
@@ -83,8 +83,8 @@ def connect_line(info: ServerInfo, authentication: Authentication, *, name: str,
         "name": name,
         "lang": "python",
         "version": version,
-        "protocol": 1,  # asks for INFO lines during the connection
-        "echo": True,  # a message of this process is stored like any other
+        "protocol": 1,  # requests INFO lines during the connection
+        "echo": True,  # a message published by this process is stored like any other
         "headers": info.headers,
         "no_responders": info.headers,
     }
@@ -103,7 +103,7 @@ def connect_line(info: ServerInfo, authentication: Authentication, *, name: str,
 
 
 class ErrorKind(StrEnum):
-    """What a -ERR is about."""
+    """Cause of a -ERR."""
 
     AUTHORIZATION = "authorization"  # refused, expired or revoked credentials
     PERMISSION_SUBSCRIBE = "permission_subscribe"
@@ -122,7 +122,7 @@ class ErrorKind(StrEnum):
 
 
 class ErrorLine(msgspec.Struct, frozen=True):
-    """One -ERR: its kind, its text, whether nats-server closes the connection after it, the subject it names."""
+    """One -ERR: kind, text, whether nats-server closes the connection after it, the subject it names."""
 
     kind: ErrorKind
     text: str
@@ -130,7 +130,7 @@ class ErrorLine(msgspec.Struct, frozen=True):
     subject: str | None = None
 
 
-# Beginnings of nats-server's texts, in lower case; the first that fits decides. (kind, server closes)
+# Beginnings of nats-server's texts, in lower case; the first match decides. (kind, server closes)
 _ERROR_TABLE: tuple[tuple[str, ErrorKind, bool], ...] = (
     ("permissions violation for subscription", ErrorKind.PERMISSION_SUBSCRIBE, False),
     ("permissions violation for publish", ErrorKind.PERMISSION_PUBLISH, False),
@@ -161,14 +161,14 @@ _ERROR_TABLE: tuple[tuple[str, ErrorKind, bool], ...] = (
     ("attempted to connect", ErrorKind.PROTOCOL, True),
     ("server shutdown", ErrorKind.SERVER_STOPPING, True),
 )
-_QUOTED = re.compile(r'"((?:[^"\\]|\\.)*+)"')  # possessive, and matched at the first quote only: no way back
+_QUOTED = re.compile(r'"((?:[^"\\]|\\.)*+)"')  # possessive, and matched at the first quote only: no backtracking
 _ESCAPE = re.compile(r"\\(.)")
 
 
 def parse_error(line: bytes) -> ErrorLine:
-    """A -ERR line (without CR LF). Never fails: what is not known is `OTHER` and does not close.
+    """Parse a -ERR line (without CR LF). Never fails: an unknown error is `OTHER` and does not close.
 
-    Its text is cut at NATS_ERROR_BYTES_MAX bytes.
+    The text is cut at NATS_ERROR_BYTES_MAX bytes.
     """
     said = line[len(b"-ERR") :][: limits.NATS_ERROR_BYTES_MAX]
     text = said.decode("utf-8", "replace").strip().strip("'")

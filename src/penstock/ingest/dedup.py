@@ -1,4 +1,6 @@
-"""The message ids of one leadership: being read from the log, known, or not to be had; see `node.dedup`."""
+"""Message ids of one leadership (deduplication window): being read from the log, known, or unavailable; see
+`node.dedup`.
+"""
 
 from __future__ import annotations
 
@@ -9,15 +11,16 @@ from types import MappingProxyType
 from penstock.hot.message_ids import Elsewhere, MessageIds
 
 Found = list[tuple[int, bytes]]
-"""Rows and ids of a batch, as `hot.rows.Asked` has them."""
+"""Rows and ids of a batch, as in `hot.rows.Asked`."""
 
 _NOBODY: Mapping[int, int] = MappingProxyType({})
 
 
 class Dedup:
-    """`failure` says why the ids could not be read; empty: they are known, or will be.
+    """The deduplication window of one partition.
 
-    `donors` are partitions whose ids must be known as well, up to an offset of each; they follow from `marks`.
+    `failure`: why the ids could not be read; empty if they are known or still being read.
+    `donors`: partitions whose ids must be known as well, each up to an offset; derived from `marks`.
     """
 
     __slots__ = (
@@ -40,41 +43,41 @@ class Dedup:
         self.donors = donors
         self.failure = ""
         self._now_us = now_us
-        self._own: MessageIds | None = None  # read, while those of donors are not here
-        self._elsewhere: Elsewhere | None = None  # the other way round
+        self._own: MessageIds | None = None  # own ids, until those of the donors are known
+        self._elsewhere: Elsewhere | None = None  # ids of the donors, until the own ones are known
         self._ids: MessageIds | None = None
-        self._late: deque[tuple[Found, int, int]] = deque()  # ids of what was appended meanwhile
+        self._late: deque[tuple[Found, int, int]] = deque()  # ids of batches appended while reading
         self._late_count = 0
-        self._start = 0  # what is below was given up while this was read
-        self._starts: dict[int, int] = {}  # the same of donors
+        self._start = 0  # messages below it were truncated while reading
+        self._starts: dict[int, int] = {}  # the same for donors
 
     @property
     def is_reading(self) -> bool:
-        """Whether the ids are not known yet."""
+        """True if the ids are not known yet."""
         return self._ids is None and not self.failure
 
     @property
     def since_us(self) -> int:
-        """Where the window begins."""
+        """Start of the window."""
         return self._now_us - self.window_us
 
     @property
     def count(self) -> int:
-        """How many ids are known."""
+        """Number of known ids."""
         return 0 if self._ids is None else len(self._ids)
 
     @property
     def forgotten(self) -> int:
-        """How many went before their time, since they are read."""
+        """Number of ids that were evicted before the end of their window, since they were read."""
         return 0 if self._ids is None else self._ids.forgotten
 
     def known(self, ids: MessageIds) -> None:
-        """They are read."""
+        """Take the ids read from the partition's own log."""
         self._own = ids
         self._settle()
 
     def known_elsewhere(self, elsewhere: Elsewhere) -> None:
-        """So are those of the donors."""
+        """Take the ids read from the donors."""
         self._elsewhere = elsewhere
         self._settle()
 
@@ -93,46 +96,48 @@ class Dedup:
         self._ids, self._own, self._elsewhere = ids, None, None
 
     def at(self, timestamp_us: int) -> int:
-        """The timestamp that a message gets which would else have this one: what is forgotten is older than that."""
+        """Return the timestamp for a message appended at `timestamp_us`, never decreasing: all evicted ids
+        are older.
+        """
         self._now_us = max(self._now_us, timestamp_us)
         return self._now_us
 
     def ids(self, now_us: int) -> MessageIds | None:
-        """Those of the window that ends now, if they are known."""
+        """Return the ids of the window that ends at `now_us`, or None if they are not known."""
         assert now_us == self._now_us, (now_us, self._now_us)
         if self._ids is not None:
             self._ids.expire(self.since_us)
         return self._ids
 
     def written(self, timestamp_us: int, end: int) -> None:
-        """What was looked up, and is below `end`, is written."""
+        """Record that the looked-up messages below `end` were written."""
         if self._ids is not None:
             self._ids.stamp(timestamp_us, end)
 
     def forget_below(self, start: int) -> None:
-        """An operator has given up the messages below this offset: who sends one again means it."""
+        """Forget ids below `start`, where an operator has truncated the log: a message with such an id is new."""
         self._start = max(self._start, start)
         if self._ids is not None:
             self._ids.forget_below(start)
 
     def forget_elsewhere(self, donor: int, start: int) -> None:
-        """The same of a donor. It may have told of these before it knew that itself."""
+        """Forget a donor's ids below `start`. Its answer may have been older than its truncation."""
         if donor in self.donors and self._starts.get(donor, 0) < start:
             self._starts[donor] = start
             if self._ids is not None:
                 self._ids.forget_elsewhere(donor, start)
 
     def cut(self, end: int) -> None:
-        """What was looked up from `end` on was not written."""
+        """Forget looked-up ids from `end` on, which were not written."""
         if self._ids is not None:
             self._ids.cut(end)
 
     def appended(self, found: Found, base_offset: int, timestamp_us: int) -> None:
-        """A batch came over the socket: it is stored whole, and its ids are known from now on."""
+        """Record the ids of a batch that was appended over the socket; it is always stored whole."""
         if self._ids is not None:
             self._ids.note(found, base_offset, timestamp_us)
         elif found and not self.failure:
             self._late.append((found, base_offset, timestamp_us))
             self._late_count += len(found)
-            while self._late_count - len(self._late[0][0]) >= self.ids_max:  # newer ones are as many as are kept
+            while self._late_count - len(self._late[0][0]) >= self.ids_max:  # as many newer ones as are kept
                 self._late_count -= len(self._late.popleft()[0])

@@ -1,6 +1,6 @@
-"""The last sequence of each subject, under one leadership: being read from the log, known, or not to be had.
+"""Last sequence of each subject, under one leadership: being read from the log, known, or unavailable.
 
-How it is read is in `node.last_sequences`.
+For the reading see `node.last_sequences`.
 """
 
 from __future__ import annotations
@@ -16,19 +16,21 @@ from penstock.ingest import acks
 
 
 class Reading(Enum):
-    """What is being read from the log."""
+    """Part of the log being read."""
 
     NOTHING = "nothing"
-    END = "end"  # messages wait
-    OLDER = "older"  # they do not
+    END = "end"  # messages wait for it
+    OLDER = "older"  # no messages wait for it
 
 
 BEFORE_ALL = -1
-"""Where a log begins that says nothing of subjects which it does not have: another one may have them."""
+"""`log_start` of a log that does not know its missing subjects: an older partition may have them."""
 
 
 class LastSequences:
-    """`failure` says why the log could not be read last; `is_compacted`: the last message of a subject may be gone."""
+    """Last offsets by subject. `failure`: why the last read failed; `is_compacted`: a subject's last message may be
+    missing.
+    """
 
     __slots__ = ("_offsets", "failure", "is_compacted", "reading")
 
@@ -40,21 +42,21 @@ class LastSequences:
 
     @property
     def offsets(self) -> LastOffsets | None:
-        """Those of the log; None: its end is not read yet."""
+        """The known offsets; None until the end of the log is read."""
         return None if self.reading is Reading.END else self._offsets
 
     @property
     def known_from(self) -> int:
-        """The last message of a subject that is not known lies before that offset, if there is one."""
+        """Offset before which the last message of an unknown subject lies, if there is one."""
         return self._offsets.known_from
 
     def is_full(self, log_start: int) -> bool:
-        """Whether no older subject can become known."""
+        """True if no older subject fits."""
         self._offsets.expire(log_start)
         return self._offsets.is_full
 
     def why_unknown(self, log_start: int) -> acks.AckError:
-        """What they hear who ask for a subject of which nothing is known."""
+        """Return the error for an expected sequence on an unknown subject."""
         if log_start == BEFORE_ALL:
             text = "this partition was added, and an older one may have the last message on the subject: a sequence "
             return acks.bad_request(f"{text}can be expected once this one has stored something on it")
@@ -66,17 +68,17 @@ class LastSequences:
         return acks.unavailable("the last message on this subject is being searched for")
 
     def found(self, older: LastOffsets, known_from: int) -> None:
-        """What lies before `known_from` is read, as far as `older` has it."""
-        if known_from == self.known_from:  # else some were forgotten meanwhile, and what was found may be older
+        """Take what was read before `known_from`."""
+        if known_from == self.known_from:  # otherwise some were evicted meanwhile, and the result may be stale
             self._offsets.note_before(older)
 
     def stored(self, rows: Group, base_offset: int, log_end: int) -> None:
-        """Of the rows that were looked at last, those below `log_end` are written."""
+        """Record that those of the last looked-up rows that are below `log_end` were written."""
         if (written := log_end - base_offset) < len(rows):
             self._offsets.take_back()
             self._offsets.note(rows, 0, written, base_offset)
         self._offsets.written()
 
     def appended(self, message: bytearray, base_offset: int) -> None:
-        """A batch came over the socket, and is written."""
+        """Record a batch that was appended over the socket."""
         self._offsets.note_batch(Rows(message, LAYOUT).last_of_subjects(), base_offset)

@@ -1,18 +1,18 @@
-"""One connection to nats-server, from INFO to the end: bytes in, events and bytes out.
+"""Session of one connection to nats-server: bytes in, events and bytes out.
 
-Rules: nothing here opens, reads, waits or looks at a clock. A session ends once and is never used again: what is not
-NATS protocol, a refusal or a silence ends it with SessionClosed, and whoever drives it connects anew.
+Rules: nothing here opens, reads, waits or checks a clock. A session ends once and is never reused: invalid protocol, a
+refusal or a silence ends it with SessionClosed, and the caller reconnects.
 
-PONGs come back in the order of the PINGs, and nats-server handles a connection's lines in order. So the PONG of a PING
-written behind SUB or UNSUB proves that nats-server has done it, and that what it had sent before has been received.
-By the same rule everything that reached nats-server before an answered PING was sent has been received: `proven_ms`.
-What is published later may be lost with the connection, also if bytes came after it: they may have waited for long.
+PONGs come in the order of the PINGs, and nats-server processes a connection's lines in order. So the PONG of a PING
+sent after SUB or UNSUB proves that nats-server has processed it, and that messages sent earlier have been received.
+Likewise all that reached nats-server before an answered PING was sent has been received: `proven_ms`. Messages
+published later may be lost with the connection, even if bytes arrived after them: those bytes may have waited for long.
 
-| state           | INFO                        | TLS is up    | PONG           | messages | refusal, nonsense |
+| state           | INFO                        | TLS is up    | PONG           | messages | refusal, invalid  |
 |-----------------|-----------------------------|--------------|----------------|----------|-------------------|
-| CONNECTING_INFO | TLS, or CONNECT_SENT        | (TLS first)  | nonsense       | nonsense | CLOSED            |
-| TLS             | nonsense                    | CONNECT_SENT | nonsense       | nonsense | CLOSED            |
-| CONNECT_SENT    | kept                        |              | READY          | nonsense | CLOSED            |
+| CONNECTING_INFO | TLS, or CONNECT_SENT        | (TLS first)  | invalid        | invalid  | CLOSED            |
+| TLS             | invalid                     | CONNECT_SENT | invalid        | invalid  | CLOSED            |
+| CONNECT_SENT    | kept                        |              | READY          | invalid  | CLOSED            |
 | READY           | kept; InfoChanged, LameDuck |              | BarrierReached | groups   | CLOSED            |
 | CLOSED          | everything is ignored       |              |                |          |                   |
 """
@@ -48,7 +48,7 @@ _PONG = b"PONG\r\n"
 
 
 class SessionState(Enum):
-    """See the module's table."""
+    """State of a session; see the module's table."""
 
     CONNECTING_INFO = auto()
     TLS = auto()
@@ -71,28 +71,28 @@ class SessionReady:
 
 @dataclass(frozen=True, slots=True)
 class InfoChanged:
-    """nats-server has told something new of itself, such as another `max_payload`."""
+    """nats-server has sent a new INFO, such as another `max_payload`."""
 
     info: ServerInfo
 
 
 @dataclass(frozen=True, slots=True)
 class LameDuck:
-    """nats-server is going to stop and asks its clients to go elsewhere."""
+    """nats-server is about to stop (lame duck mode) and asks its clients to reconnect elsewhere."""
 
 
 @dataclass(frozen=True, slots=True)
 class BarrierReached:
-    """Everything written before the barrier has been done, everything sent before that has been received."""
+    """nats-server has processed everything written before the barrier; messages sent before have been received."""
 
     token: int
 
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionRefused:
-    """nats-server forbids a subscription; it delivers nothing.
+    """nats-server refuses a subscription; it delivers nothing.
 
-    `sid` is None where nats-server does not say which: one of those made since the last barrier (`subject` is empty).
+    `sid` is None if nats-server does not say which: one of those made since the last barrier (`subject` is empty).
     """
 
     sid: int | None
@@ -111,7 +111,7 @@ class ServerComplaint:
 
 @dataclass(frozen=True, slots=True)
 class MessagesSkipped:
-    """Messages that were not understood and are not stored. `line` is the beginning of the first one's control line."""
+    """Messages that could not be parsed and are not stored; `line` is the start of the first one's control line."""
 
     count: int
     line: str
@@ -119,14 +119,14 @@ class MessagesSkipped:
 
 @dataclass(frozen=True, slots=True)
 class RepliesUnanswerable:
-    """Messages that get no answer: nats-server would end the connection because of their reply subjects."""
+    """Messages that get no answer because nats-server would close the connection for their reply subjects."""
 
     count: int
 
 
 @dataclass(frozen=True, slots=True)
 class SessionClosed:
-    """The end of the session. Close the connection."""
+    """The session has ended. Close the connection."""
 
     kind: ErrorKind
     reason: str
@@ -147,9 +147,9 @@ SessionEvent = (
 
 
 class Received(msgspec.Struct, frozen=True):
-    """What bytes turned out to be: `groups` belong before `events`; `position` is the first byte not yet used.
+    """Parsed bytes: process `groups` before `events`; `position` is the first unused byte.
 
-    `needed_bytes`: how many bytes from `position` on are needed before more can be made of them (0 = any).
+    `needed_bytes`: bytes from `position` on that are needed to continue (0: any number).
     """
 
     position: int
@@ -159,14 +159,14 @@ class Received(msgspec.Struct, frozen=True):
 
 
 class Subscription(NamedTuple):
-    """What was subscribed: a subject (wildcards allowed), and a queue group or None."""
+    """A subscription: a subject (wildcards allowed), and a queue group or None."""
 
     subject: str
     queue: str | None
 
 
 class NatsSession:
-    """The client's side of one NATS connection. See the module's rules."""
+    """The client's side of one NATS connection."""
 
     def __init__(
         self,
@@ -188,7 +188,8 @@ class NatsSession:
         self._tls = False
         self._output = bytearray()
         self._subscriptions: dict[int, Subscription] = {}
-        self._pings: deque[tuple[int | None, int]] = deque()  # (barrier's token or None, when sent), in order
+        # (token of the barrier or None, time of sending), in order
+        self._pings: deque[tuple[int | None, int]] = deque()
         self._now_ms = now_ms
         self.proven_ms = now_ms
         self._last_token = 0
@@ -200,11 +201,11 @@ class NatsSession:
 
     @property
     def has_tls(self) -> bool:
-        """Whether TLS is up on the connection."""
+        """True if TLS is up on the connection."""
         return self._tls
 
     def receive(self, buffer: bytes | bytearray | memoryview, start: int, end: int, now_ms: int) -> Received:
-        """Take what buffer[start:end] holds. Never raises: nonsense is SessionClosed, after what came before it."""
+        """Parse buffer[start:end]. Never raises: invalid input becomes SessionClosed, after the events before it."""
         if self.state is SessionState.CLOSED:
             return Received(end, {}, [], 0)
         self.heard(now_ms)
@@ -218,7 +219,7 @@ class NatsSession:
             self._skip_bytes = frames.skip_bytes
         except ProtocolError as error:
             mistake = error
-        if frames.lines or not was_ready:  # else it is messages only, as nearly always
+        if frames.lines or not was_ready:  # otherwise messages only, the common case
             try:
                 if (frames.groups or frames.skipped) and not was_ready:
                     raise OperationalError("not NATS protocol: a message before any subscription")
@@ -237,19 +238,19 @@ class NatsSession:
         return Received(position, frames.groups if was_ready else {}, events, frames.needed_bytes)
 
     def heard(self, now_ms: int) -> None:
-        """Bytes have come, of which nothing can be made yet: the server is alive."""
+        """Bytes have arrived that are not parsed yet: the server is alive."""
         self._now_ms = now_ms
         self._silent_pings = 0
 
     def tls_established(self) -> None:
-        """TLS is up on the connection: as TlsWanted asked, or before INFO where the server is set up so."""
+        """TLS is up: as TlsWanted requested, or before INFO if the server does TLS first."""
         assert self.state in (SessionState.TLS, SessionState.CONNECTING_INFO)
         self._tls = True
         if self.state is SessionState.TLS:
             self._connect()
 
     def subscribe(self, sid: int, subject: str, queue: str | None = None) -> None:
-        """Subscribe under the id `sid`, which must be new. A barrier behind it tells when it holds."""
+        """Subscribe with the new id `sid`. A later barrier confirms it."""
         assert self.state is SessionState.READY
         assert sid > 0
         assert sid not in self._subscriptions
@@ -259,13 +260,13 @@ class NatsSession:
         self._output += b"SUB %b %b%d\r\n" % (subject.encode(), f"{queue} ".encode() if queue else b"", sid)
 
     def unsubscribe(self, sid: int) -> None:
-        """End a subscription; what nats-server has sent already still comes. Unknown ids are fine."""
+        """End a subscription; messages in flight still arrive. Unknown ids are ignored."""
         assert self.state is SessionState.READY
         if self._subscriptions.pop(sid, None) is not None:
             self._output += b"UNSUB %d\r\n" % sid
 
     def barrier(self) -> int:
-        """Ask for a BarrierReached with the returned token."""
+        """Request a BarrierReached with the returned token."""
         assert self.state is SessionState.READY
         if len(self._pings) >= limits.NATS_BARRIERS_MAX:
             raise OperationalError(f"{limits.NATS_BARRIERS_MAX} barriers wait for nats-server already")
@@ -275,18 +276,18 @@ class NatsSession:
 
     @property
     def next_tick_ms(self) -> int:
-        """When `tick` has something to do."""
+        """Time of the next `tick`."""
         return self._next_ping_ms
 
     def tick(self, now_ms: int, *, reading: bool = True) -> list[SessionEvent]:
-        """Keep the connection alive; find out that it is dead. Not `reading`: silence says nothing of the server."""
+        """Send a PING, or detect a dead connection. If not `reading`, silence does not count against the server."""
         events: list[SessionEvent] = []
         if now_ms < self._next_ping_ms:
             return events
         self._now_ms = now_ms
         self._next_ping_ms = now_ms + self._ping_interval_ms
         if self.state is not SessionState.READY:
-            return events  # how long connecting may take is the driver's business
+            return events  # the driver has the time-out of connecting
         if not reading:
             self._silent_pings = 0
         elif self._silent_pings >= _SILENT_PINGS_MAX:
@@ -298,7 +299,7 @@ class NatsSession:
         return events
 
     def take_output(self) -> bytes:
-        """The bytes to write to the connection, once."""
+        """Return and clear the bytes to write to the connection."""
         if not self._output:
             return b""
         output = bytes(self._output)
@@ -330,7 +331,8 @@ class NatsSession:
                 self._connect()
             elif info.tls_required or (self._tls_wanted and info.tls_available):
                 self.state = SessionState.TLS
-                self.info = msgspec.structs.replace(info, connect_urls=())  # who is in between could have written them
+                # sent in clear: a man in the middle could have written them
+                self.info = msgspec.structs.replace(info, connect_urls=())
                 events.append(TlsWanted())
             elif self._tls_wanted:
                 text = "nats-server offers no TLS, but the settings ask for it (tls:// or certificate files)"
@@ -366,7 +368,7 @@ class NatsSession:
 
     def _error(self, error: ErrorLine, events: list[SessionEvent]) -> None:
         if error.closes or self.state is not SessionState.READY:
-            # Before READY every error is about the connection itself.
+            # Before READY every error concerns the connection itself.
             kind = error.kind
             if kind is ErrorKind.AUTHORIZATION:
                 text = f"nats-server refuses the credentials ({error.text}); check user, password, token or files"
@@ -382,7 +384,7 @@ class NatsSession:
             events.append(ServerComplaint(error.kind, error.text, error.subject))
 
     def _refused_sid(self, subject: str) -> int | None:
-        # nats-server does SUBs in order: of several on one subject the oldest not yet refused is meant.
+        # nats-server processes SUBs in order: of several on one subject it means the oldest one not refused yet.
         for sid, subscription in self._subscriptions.items():
             if subscription.subject == subject:
                 del self._subscriptions[sid]

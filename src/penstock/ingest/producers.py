@@ -1,22 +1,22 @@
-"""The producers of a log: which batches each has appended last, so that one that comes again is known.
+"""Idempotent producers of a log: the batches that each has appended last, to recognise retries.
 
-Rules: a producer counts the rows of its batches. A batch is stored if it begins where the one before it ended; one that
-is there already is named by its place; all others are refused. Known are the last PRODUCER_BATCHES_KEPT batches of a
-producer that follow each other, of its latest epoch, and no older than the window; of more than PRODUCERS_MAX
-producers those that appended last. So what is known is a function of the log and the time, whoever asks and since when.
+Rules: a producer numbers the rows of its batches. A batch is stored if it begins where the previous one ended; a known
+duplicate gets the place of the stored batch; all others are refused. Known are the last PRODUCER_BATCHES_KEPT
+consecutive batches of a producer, of its latest epoch, and no older than the window; of more than PRODUCERS_MAX
+producers those that appended last. So this state is a function of the log and the time, on every leader.
 
 | a batch of a producer     | of an older epoch | of the same epoch           | of a newer epoch |
 |---------------------------|-------------------|-----------------------------|------------------|
-| begins at 0               | `producer_fenced` | as it lies, see below       | is stored        |
+| begins at 0               | `producer_fenced` | by the rows below           | is stored        |
 | begins where it should    | `producer_fenced` | is stored                   |                  |
 | is one of those known     | `producer_fenced` | is there: its place         | `out_of_sequence` |
 | ends before that          | `producer_fenced` | `already_appended`          | `out_of_sequence` |
 | anything else             | `producer_fenced` | `out_of_sequence`           | `out_of_sequence` |
 
-Of a producer that is not known a batch is stored if it begins at 0, and is `unknown_producer` else.
+A batch of an unknown producer is stored if it begins at 0; otherwise it is refused with `unknown_producer`.
 
-Idea: Kafka's idempotent producer (KIP-98), which keeps five batches, too. There a snapshot says what was known at a
-roll; here the log alone does.
+Idea: Kafka's idempotent producer (KIP-98), which also keeps five batches. In Kafka a snapshot has what was known when a
+segment was rolled; here the log alone does.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from penstock.batch.header import BatchHeader
 
 
 class Place(NamedTuple):
-    """Where a batch of a producer is. Its rows have the running numbers from `sequence` up to `end_sequence`."""
+    """Position of a producer's batch. Its rows have the sequences from `sequence` up to `end_sequence`."""
 
     sequence: int
     end_sequence: int
@@ -43,12 +43,12 @@ class Place(NamedTuple):
 
 def _place_of(header: BatchHeader) -> Place:
     sequence = header.producer_sequence
-    end_sequence = sequence + header.end_offset - header.base_offset  # also where compaction has taken rows out
+    end_sequence = sequence + header.end_offset - header.base_offset  # also after compaction has removed rows
     return Place(sequence, end_sequence, header.base_offset, header.end_offset, header.max_timestamp_us)
 
 
 class _Known:
-    """The last batches of one producer, one behind the other, at least one."""
+    """The last batches of one producer, consecutive, at least one."""
 
     __slots__ = ("epoch", "places")
 
@@ -58,42 +58,42 @@ class _Known:
 
 
 class Producers:
-    """Those of one leadership: being read from the log, known, or not to be had; see `node.producers`.
+    """The producers of one leadership: being read from the log, known, or unavailable; see `node.producers`.
 
-    `failure` says why they could not be read; empty: they are known, or will be.
+    `failure`: why they could not be read; empty if they are known or still being read.
     """
 
     __slots__ = ("_known", "failure")
 
     def __init__(self) -> None:
         self.failure = ""
-        self._known: dict[int, _Known] | None = None  # who appended last comes last
+        self._known: dict[int, _Known] | None = None  # ordered by last append
 
     @property
     def is_reading(self) -> bool:
-        """Whether they are not known yet."""
+        """True if they are not known yet."""
         return self._known is None and not self.failure
 
     @property
     def count(self) -> int:
-        """How many are known."""
+        """Number of known producers."""
         return 0 if self._known is None else len(self._known)
 
     def known(self, found: Backwards) -> None:
-        """They are read."""
+        """Take the result of reading the log."""
         self._known = found.in_order()
 
     def page(self, after: int, count: int, now_us: int) -> list[tuple[int, int, Place]]:
-        """Id, epoch and last batch of up to `count` producers with an id above `after`, in the order of their ids."""
+        """Return id, epoch and last batch of up to `count` producers with an id above `after`, ordered by id."""
         assert self._known is not None
         since_us = now_us - _WINDOW_US
         ids = [one for one, known in self._known.items() if one > after and known.places[-1].timestamp_us >= since_us]
         return [(one, self._known[one].epoch, self._known[one].places[-1]) for one in nsmallest(count, ids)]
 
     def find(self, producer: Producer, rows: int, now_us: int) -> Place | None:
-        """Where that batch of `rows` rows is already, or None if it is to be stored.
+        """Return the place of a stored duplicate of this batch, or None if the batch is to be stored.
 
-        RemoteError producer_fenced, out_of_sequence, already_appended, unknown_producer: nothing is to be stored.
+        Raise RemoteError producer_fenced, out_of_sequence, already_appended or unknown_producer: it must not be stored.
         """
         assert self._known is not None
         since_us = now_us - _WINDOW_US
@@ -123,7 +123,7 @@ class Producers:
         raise _refused(ErrorCode.OUT_OF_SEQUENCE, f"{text} {sequence}", next_sequence=expected)
 
     def appended(self, header: BatchHeader) -> None:
-        """A batch that is to be stored, as `find` says, was written behind all others."""
+        """Record a batch that `find` let pass and that was appended at the end of the log."""
         if self._known is None or not header.producer_id:
             return
         place = _place_of(header)
@@ -143,15 +143,15 @@ class Producers:
 
 
 class Backwards:
-    """Gathers producers from the headers of a log, the last one first, back to `since_us`."""
+    """Collects producers from the headers of a log, the last batch first, back to `since_us`."""
 
     def __init__(self, since_us: int) -> None:
         self._since_us = since_us
         self._found: dict[int, _Known] = {}
-        self._complete: set[int] = set()  # of whom older batches say nothing
+        self._complete: set[int] = set()  # producers for which older batches do not matter
 
     def wants(self, header: BatchHeader) -> bool:
-        """Whether the batch says something: then it is to be verified, and added."""
+        """True if the batch matters: then verify and `add` it."""
         producer_id = header.producer_id
         if not producer_id or producer_id in self._complete or header.max_timestamp_us < self._since_us:
             return False
@@ -168,7 +168,7 @@ class Backwards:
         return False
 
     def add(self, header: BatchHeader) -> None:
-        """One that is wanted."""
+        """Add a batch for which `wants` is true."""
         known = self._found.get(header.producer_id)
         if known is None:
             self._found[header.producer_id] = _Known(header.producer_epoch, _place_of(header))
@@ -176,7 +176,7 @@ class Backwards:
             known.places.appendleft(_place_of(header))
 
     def in_order(self) -> dict[int, _Known]:
-        """All that were found, who appended last at the end."""
+        """Return all producers found, ordered by last append."""
         return dict(reversed(self._found.items()))
 
 

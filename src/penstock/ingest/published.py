@@ -1,9 +1,9 @@
-"""The runs of a log: which batch each query has published last, so that one that comes again is known.
+"""Published runs of a log: the last batch that each query has published, to recognise retries.
 
-Rules: a query counts its batches, and a batch is published as a run of one piece or more. Of each query the last batch
-is known, no older than the window; of more than PUBLISHED_QUERIES_MAX queries those that published last. So what is
-known is a function of the log and the time, whoever asks and since when. Who publishes one batch and no more says so
-with its id (`base.staged`): of those PUBLISHED_ONCE_MAX are known beside the queries, so that they oust none of these.
+Rules: a query numbers its batches, and a batch is published as a run of one or more pieces. The last batch of each
+query is known, if it is within the window; of more than PUBLISHED_QUERIES_MAX queries those that published last. So
+this state is a function of the log and the time, on every leader. A query that publishes a single batch has an id that
+says so (`base.staged`): PUBLISHED_ONCE_MAX of those are kept separately, so that they do not evict the others.
 
 | a piece of                       | last batch unfinished | last batch complete | query not known   |
 |----------------------------------|-----------------------|---------------------|-------------------|
@@ -16,7 +16,7 @@ with its id (`base.staged`): of those PUBLISHED_ONCE_MAX are known beside the qu
 | … another piece                  | `run_unfinished`      | `out_of_sequence`   | `out_of_sequence` |
 
 Idea: Kafka's transactions and Flink's committables, without a coordinator: a piece is one batch of the log, so it is
-there whole or not at all, and the log alone says which are.
+stored whole or not at all, and the log alone says which are.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from penstock.batch.header import ENDS_RUN, OF_RUN, BatchHeader
 
 
 class Piece(NamedTuple):
-    """What somebody wants published; `plan` is one more than the mark of its plan, 0 without one."""
+    """A piece to publish; `plan` is the mark of its plan plus one, 0 without one."""
 
     query_id: bytes
     batch_id: int
@@ -40,7 +40,7 @@ class Piece(NamedTuple):
 
 
 class Published(NamedTuple):
-    """How far the last batch of a query has come; the offsets are those of its last piece."""
+    """Progress of a query's last batch; the offsets are those of its last piece."""
 
     batch_id: int
     pieces: int
@@ -52,7 +52,7 @@ class Published(NamedTuple):
 
 
 _Known = tuple[dict[bytes, Published], dict[bytes, Published]]
-"""Those of queries, and those of who publishes once; which published last comes last."""
+"""Known runs of ordinary queries, and of queries that publish once; ordered by last publication."""
 
 
 def _counts_max() -> tuple[int, int]:
@@ -72,9 +72,9 @@ def _published(header: BatchHeader) -> Published:
 
 
 class PublishedRuns:
-    """Those of one leadership: being read from the log, known, or not to be had; see `node.publishing`.
+    """The runs of one leadership: being read from the log, known, or unavailable; see `node.publishing`.
 
-    `failure` says why they could not be read; empty: they are known, or will be.
+    `failure`: why they could not be read; empty if they are known or still being read.
     """
 
     __slots__ = ("_known", "failure")
@@ -85,29 +85,29 @@ class PublishedRuns:
 
     @property
     def is_reading(self) -> bool:
-        """Whether they are not known yet."""
+        """True if they are not known yet."""
         return self._known is None and not self.failure
 
     @property
     def count(self) -> int:
-        """Of how many queries they are known."""
+        """Number of known queries."""
         return 0 if self._known is None else sum(map(len, self._known))
 
     def known(self, found: Backwards) -> None:
-        """They are read."""
+        """Take the result of reading the log."""
         self._known = found.in_order()
 
     def page(self, after: bytes, count: int, now_us: int) -> list[tuple[bytes, Published]]:
-        """Up to `count` queries with an id above `after`, in the order of their ids, each with its last batch."""
+        """Return up to `count` queries with an id above `after`, ordered by id, each with its last batch."""
         assert self._known is not None
         since_us = now_us - _WINDOW_US
         there = (item for some in self._known for item in some.items())
         return nsmallest(count, (item for item in there if item[0] > after and item[1].timestamp_us >= since_us))
 
     def find(self, piece: Piece, now_us: int) -> Published | None:
-        """What is there in the place of a piece that is not to be stored (again); None if it is to be stored.
+        """Return the stored batch that makes this piece a duplicate or obsolete; None if the piece is to be stored.
 
-        RemoteError run_unfinished, out_of_sequence: it is not to be stored, and was not.
+        Raise RemoteError run_unfinished or out_of_sequence: it must not be stored.
         """
         assert self._known is not None
         last = self._known[is_once(piece.query_id)].get(piece.query_id)
@@ -129,7 +129,7 @@ class PublishedRuns:
         return None if piece.plan == last.plan else last
 
     def appended(self, header: BatchHeader) -> None:
-        """A piece that is to be stored, as `find` says, was written behind all others."""
+        """Record a piece that `find` let pass and that was appended at the end of the log."""
         if self._known is None or not header.flags & OF_RUN:
             return
         known = self._known[is_once(header.run_id)]
@@ -142,14 +142,14 @@ class PublishedRuns:
 
 
 class Backwards:
-    """Gathers runs from the headers of a log, the last one first, back to `since_us`."""
+    """Collects runs from the headers of a log, the last batch first, back to `since_us`."""
 
     def __init__(self, since_us: int) -> None:
         self._since_us = since_us
         self._found: _Known = ({}, {})
 
     def wants(self, header: BatchHeader) -> bool:
-        """Whether the batch says something: then it is to be verified, and added."""
+        """True if the batch matters: then verify and `add` it."""
         if not header.flags & OF_RUN or header.max_timestamp_us < self._since_us:
             return False
         kind = is_once(header.run_id)
@@ -157,11 +157,11 @@ class Backwards:
         return header.run_id not in found and len(found) < _counts_max()[kind]
 
     def add(self, header: BatchHeader) -> None:
-        """One that is wanted."""
+        """Add a batch for which `wants` is true."""
         self._found[is_once(header.run_id)][header.run_id] = _published(header)
 
     def in_order(self) -> _Known:
-        """All that were found, which published last at the end."""
+        """Return all runs found, ordered by last publication."""
         queries, once = self._found
         return dict(reversed(queries.items())), dict(reversed(once.items()))
 

@@ -1,8 +1,7 @@
-"""Who waits in NATS for the acks of a batch's rows, and what they are told.
+"""Publishers in NATS that wait for the acks of a batch's rows, and their answers.
 
-Rules: bytes and nothing else, so that what waits for a disk is as large as it says, and not tied to what it was read
-with. There are two kinds: those with a reply subject (`hot.acks`), and those who published in an envelope
-(`hot.envelope_acks`).
+Rules: only bytes, so that the memory of waiting acks is known, and does not keep the read buffer alive. There are two
+kinds: those with a reply subject (`hot.acks`), and envelopes (`hot.envelope_acks`).
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from penstock.ingest.admission import Rules
 
 
 class Got(NamedTuple):
-    """What an ack says of how a batch is stored."""
+    """Durability of a batch, as its acks state it."""
 
     partition: int
     leader_epoch: int
@@ -34,23 +33,23 @@ class Got(NamedTuple):
 
 
 class Waiters(NamedTuple):
-    """Who waits for rows of one batch."""
+    """Publishers that wait for rows of one batch."""
 
     replies: bytes
     enveloped: bytes
 
     @property
     def size_bytes(self) -> int:
-        """What they hold of the memory."""
+        """Memory in use."""
         return len(self.replies) + len(self.enveloped)
 
     @property
     def acks_count(self) -> int:
-        """How many they are."""
+        """Number of waiting publishers."""
         return waiting_count(self.replies) + envelope_acks.waiting_count(self.enveloped)
 
     def ack_commands(self, rules: Rules, base_offset: int, timestamp_us: int, got: Got) -> bytes:
-        """`PUB` commands for all: their rows lie from `base_offset` on."""
+        """Return `PUB` commands for all; their rows begin at `base_offset`."""
         *which, fsynced = got
         found = b""
         if self.replies:
@@ -62,7 +61,7 @@ class Waiters(NamedTuple):
         return found
 
     def refusal_commands(self, rules: Rules, error: acks.AckError) -> bytes:
-        """`PUB` commands that tell all the same error."""
+        """Return `PUB` commands that send all of them the same error."""
         found = acks.error_acks(rules.name, self.replies, error) if self.replies else b""
         if self.enveloped:
             found += acks.envelope_refusals(rules.name, rules.ack_head, self.enveloped, error)
@@ -70,14 +69,14 @@ class Waiters(NamedTuple):
 
 
 def waiters(rows: Group, start: int, end: int, *, is_early: bool) -> Waiters | None:
-    """Who waits for the rows [start, end), `is_early`: for acks that come once written. None if nobody does."""
+    """Return the publishers waiting for rows [start, end), or None; `is_early`: those whose ack is due once written."""
     replies = waiting(rows, start, end, is_early)
     enveloped = envelope_acks.waiting(rows, start, end, is_early) if rows.has_enveloped else b""
     return Waiters(replies, enveloped) if replies or enveloped else None
 
 
 class Again(NamedTuple):
-    """Who sent what is stored already, and where each of those messages is."""
+    """Publishers of duplicates, and the offsets of the stored messages."""
 
     replies: bytes
     originals: bytes  # see `hot.acks.waiting_again`
@@ -85,12 +84,12 @@ class Again(NamedTuple):
 
     @property
     def size_bytes(self) -> int:
-        """What they hold of the memory."""
+        """Memory in use."""
         return len(self.replies) + len(self.originals) + sum([len(record) + 8 for record, _ in self.enveloped])
 
     @property
     def acks_count(self) -> int:
-        """How many they are."""
+        """Number of waiting publishers."""
         return waiting_count(self.replies) + len(self.enveloped)
 
     @property
@@ -99,7 +98,7 @@ class Again(NamedTuple):
         return max([*memoryview(self.originals).cast("q"), *[offset for _, offset in self.enveloped]])
 
     def ack_commands(self, rules: Rules, base_offset: int, timestamp_us: int, got: Got) -> bytes:
-        """`PUB` commands for all; the offset is not asked for."""
+        """Return `PUB` commands for all; `base_offset` is not used."""
         *which, fsynced = got
         found = b""
         if self.replies:
@@ -110,12 +109,12 @@ class Again(NamedTuple):
         return found
 
     def refusal_commands(self, rules: Rules, error: acks.AckError) -> bytes:
-        """`PUB` commands that tell all the same error."""
+        """Return `PUB` commands that send all of them the same error."""
         return Waiters(self.replies, b"".join([record for record, _ in self.enveloped])).refusal_commands(rules, error)
 
 
 def again(group: Group, found: list[Refused], begin: int, end: int) -> Again | None:
-    """Of `found`, rows of `group`, those whose messages are stored in [begin, end) and who are to hear it."""
+    """Return the publishers of those duplicates in `found` (rows of `group`) stored in [begin, end), or None."""
     replies, originals = waiting_again(group, found, begin, end)
     enveloped = enveloped_again(found, begin, end)
     return Again(replies, originals, enveloped) if replies or enveloped else None

@@ -1,25 +1,25 @@
-"""What crosses the socket, as frozen types: requests, responses, and the table that pairs them.
+"""Wire messages of the socket API, as frozen types: requests, responses, and the table that pairs them.
 
 Rules:
-- A message is a MessagePack map, so that fields can be added: a reader ignores fields that it does not know, and every
-  field added later has a default that means what its absence meant.
+- A message is a MessagePack map, so that fields can be added: a reader ignores unknown fields, and every field added
+  later has a default that means the same as its absence.
 - A field never changes its type or meaning; a request that an older broker must not misread gets a new version.
-- Values that may grow new names later (states, error codes, counters) travel as plain strings.
-- Offsets are half-open; times are microseconds since 1970 UTC; `None` is "without limit" or "not known", as stated.
-- Every request about a stream's data names `stream_id`: the id of a deleted stream is answered with `stream_changed`.
+- Values that may get new names later (states, error codes, counters) travel as plain strings.
+- Offsets are half-open; times are microseconds since 1970 UTC; `None` is "unlimited" or "unknown", as stated.
+- Every request about a stream's data carries `stream_id`: the id of a deleted stream is answered with `stream_changed`.
 
-| module      | what it holds                                             |
+| module      | contents                                                  |
 |-------------|-----------------------------------------------------------|
 | `fields`    | bounded integers and the base types                        |
 | `streams`   | streams, partitions, their state; create, alter, delete    |
 | `records`   | fetch, get, list offsets, append                           |
-| `groups`    | offsets of groups: commit, fetch, list                      |
-| `staging`   | rows staged, and published exactly once                    |
-| `verifying` | a replica verified, and checksums of its rows               |
-| `access`    | logging in, users, what they may do                         |
+| `groups`    | consumer groups: commit and fetch offsets, list, heartbeat  |
+| `staging`   | staged rows, published exactly once (transactions)          |
+| `verifying` | verification of a replica, and checksums of its rows        |
+| `access`    | login, users, rules                                         |
 | `session`   | hello, status, errors                                      |
-| `peers`     | what brokers of one cluster tell each other                |
-| `replicas`  | what replicas of one partition, or of the metadata, do     |
+| `peers`     | between the brokers of a cluster                           |
+| `replicas`  | between the replicas of a partition, or of the metadata    |
 | `apis`      | number → request → response → versions                     |
 """
 

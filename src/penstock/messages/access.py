@@ -1,9 +1,8 @@
-"""Who asks, and what they may do: logging in, users, rules.
+"""Login, users and rules.
 
-Rules: a login is two requests, whose data are those of the mechanism (`access.scram`, `access.nkeys`); until it is done
-nothing else is taken, where anybody has to log in at all. What checks a secret is sent to a broker, and back only to
-an administrator who exports users: what else is told of them holds no key. A change is answered once all live brokers
-go by it.
+Rules: a login is two requests, whose data are those of the mechanism (`access.scram`, `access.nkeys`); if
+authentication is on, no other request is served before. Secret verifiers are sent to a broker, and back only to an
+administrator who exports users; all other answers contain no key. A change is answered once all live brokers apply it.
 """
 
 from __future__ import annotations
@@ -31,19 +30,19 @@ class AuthenticateRequest(Request, frozen=True, kw_only=True):
 
 
 class AuthenticateResponse(Response, frozen=True, kw_only=True):
-    """The answer to it. `is_done`: the rest is what hello did not tell somebody who was not known yet."""
+    """The broker's answer. `is_done`: the other fields are those that hello withheld before the login."""
 
     data: _DataField
     is_done: bool = False
     cluster_id: str = ""
-    nats_urls: tuple[str, ...] = ()  # for publishers; administrators get the embedded server's with its login
+    nats_urls: tuple[str, ...] = ()  # for publishers; administrators get the embedded server's with its credentials
 
     def __repr__(self) -> str:
         return repr_without_logins(self)
 
 
 class CredentialInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """With what a user can log in; nothing from which that could be done."""
+    """A credential without its secret."""
 
     credential_id: str
     kind: CredentialKind
@@ -53,36 +52,36 @@ class CredentialInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UserInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """One user; or `*`, who is everybody."""
+    """One user; or `*`, which stands for everybody."""
 
     name: str
     created_us: TimestampField
     credentials: tuple[CredentialInfo, ...] = ()
     rules: tuple[Rule, ...] = ()
     quotas: Quotas = Quotas()
-    streams: int = 0  # that it has made, and that are there
+    streams: int = 0  # streams that it created and that exist
     partitions: int = 0  # of these streams
-    message_ids: int = 0  # that leaders may keep of them
+    message_ids: int = 0  # that leaders may keep for them
 
 
 class ListUsersRequest(Request, frozen=True, kw_only=True):
-    """Which users are there? `names`: only these. Who is no administrator hears of himself, and of everybody."""
+    """List users; `names`: only these. Others than administrators get only themselves and `*`."""
 
     names: Annotated[tuple[UserField, ...], msgspec.Meta(max_length=limits.USERS_PER_ANSWER_MAX)] | None = None
-    after: str = ""  # of all: those behind that one
+    after: str = ""  # begin after this name
 
 
 class ListUsersResponse(Response, frozen=True, kw_only=True):
-    """Those that there are, by name. `next_after`: what to ask for the rest with."""
+    """The users, by name. `next_after`: the `after` of the next page."""
 
     users: tuple[UserInfo, ...]
     next_after: str | None = None
-    is_guarded: bool = False  # whether anybody has to log in
-    user: str = ""  # who asks, as the broker knows
+    is_guarded: bool = False  # True if authentication is on
+    user: str = ""  # the calling user
 
 
 class UserExport(msgspec.Struct, frozen=True, kw_only=True):
-    """All that a cluster keeps of a user, from which it can be made again; or of `*`, who is everybody."""
+    """Everything needed to restore a user, secret verifiers included; or `*`, which stands for everybody."""
 
     name: str
     created_us: TimestampField
@@ -92,20 +91,20 @@ class UserExport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ExportUsersRequest(Request, frozen=True, kw_only=True):
-    """What is kept of all users, for a backup? With what checks their secrets: for administrators."""
+    """Export all users with their secret verifiers, for a backup. For administrators."""
 
-    after: str = ""  # those behind that one
+    after: str = ""  # begin after this name
 
 
 class ExportUsersResponse(Response, frozen=True, kw_only=True):
-    """Those that there are, by name. `next_after`: what to ask for the rest with."""
+    """The users, by name. `next_after`: the `after` of the next page."""
 
     users: tuple[UserExport, ...]
     next_after: str | None = None
 
 
 class CreateUserRequest(Request, frozen=True, kw_only=True):
-    """Make a user. The first one has to be an administrator: from then on everybody logs in."""
+    """Create a user. The first one must be an administrator: from then on all clients must log in."""
 
     name: UserField
     credentials: _Credentials
@@ -114,12 +113,12 @@ class CreateUserRequest(Request, frozen=True, kw_only=True):
 
 
 class AlterUserRequest(Request, frozen=True, kw_only=True):
-    """Give a user credentials and take some away, at once; or other quotas. One's own credentials anybody changes."""
+    """Add and remove credentials, atomically; or set quotas. All users may change their own credentials."""
 
     name: UserField
     add: _Credentials = ()
     drop: _Ids = ()
-    quotas: Quotas | None = None  # None: as they are
+    quotas: Quotas | None = None  # None: unchanged
 
 
 class DeleteUserRequest(Request, frozen=True, kw_only=True):
@@ -129,7 +128,7 @@ class DeleteUserRequest(Request, frozen=True, kw_only=True):
 
 
 class ChangeRulesRequest(Request, frozen=True, kw_only=True):
-    """Give a user rules and take some away, at once; `*` is everybody."""
+    """Add and remove rules of a user, atomically; `*` stands for everybody."""
 
     name: UserField
     add: _Rules = ()
@@ -137,29 +136,29 @@ class ChangeRulesRequest(Request, frozen=True, kw_only=True):
 
 
 class UserChangedResponse(Response, frozen=True, kw_only=True):
-    """All live brokers go by it. `index`: of the change; 0: it was so already."""
+    """All live brokers apply the change. `index`: of the change; 0: nothing had to be changed."""
 
     index: Int64Field = 0
 
 
 class CreateUserResponse(UserChangedResponse, frozen=True, kw_only=True):
-    """As it says."""
+    """The user was created."""
 
 
 class AlterUserResponse(UserChangedResponse, frozen=True, kw_only=True):
-    """As it says."""
+    """The user was altered."""
 
 
 class DeleteUserResponse(UserChangedResponse, frozen=True, kw_only=True):
-    """As it says."""
+    """The user was deleted."""
 
 
 class ChangeRulesResponse(UserChangedResponse, frozen=True, kw_only=True):
-    """As it says."""
+    """The rules were changed."""
 
 
 class TestAccessRequest(Request, frozen=True, kw_only=True):
-    """May that user do that? Nothing is done. `subject`: on which a stream is that is not there, or of rows."""
+    """Check if a user may do an operation. `subject`: of a stream to create, or of rows."""
 
     __test__ = False  # not for pytest
 
@@ -171,7 +170,7 @@ class TestAccessRequest(Request, frozen=True, kw_only=True):
 
 
 class TestAccessResponse(Response, frozen=True, kw_only=True):
-    """Whether it may; the rule that says so, or why none does. `subjects`: of a stream only what is on these."""
+    """True if allowed; the rule that allows it, or why none does. `subjects`: only these of the stream."""
 
     __test__ = False
 
@@ -181,11 +180,11 @@ class TestAccessResponse(Response, frozen=True, kw_only=True):
 
 
 class AwaitMetadataRequest(Request, frozen=True, kw_only=True):
-    """Between brokers: answer once you go by what was agreed on up to that index."""
+    """Between brokers: wait until the receiver applies the metadata up to that index."""
 
     index: Int64Field
     timeout_ms: Int64Field
 
 
 class AwaitMetadataResponse(Response, frozen=True, kw_only=True):
-    """It does."""
+    """The receiver applies it."""

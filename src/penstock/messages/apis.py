@@ -1,7 +1,7 @@
-"""The table of requests: number → request → response → versions.
+"""API table: number → request → response → versions.
 
-Numbers are never used again. Hello is version 1 for ever, so that any two versions can tell each other what they speak.
-`repeatable`: a client that lost the answer may ask again without doing anything twice.
+Numbers are never reused. Hello stays at version 1 for ever, so that any two versions can negotiate. `repeatable`: a
+client that lost the answer may retry without a second effect.
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ class Api(IntEnum):
     TEST_ACCESS = 35
     APPEND_AT = 36
     EXPORT_USERS = 37
-    # From here on: between the brokers of a cluster.
+    # Between the brokers of a cluster:
     PEER_HELLO = 64
     RAFT = 65
     REPLICA_FETCH = 66
@@ -179,7 +179,7 @@ class Api(IntEnum):
 
 
 class ApiSpec(NamedTuple):
-    """One row of the table; both versions included."""
+    """One row of the table; the version range includes both ends."""
 
     api: Api
     request: type[Request]
@@ -243,28 +243,28 @@ _TABLE = (
 )
 
 APIS: dict[int, ApiSpec] = {int(spec.api): spec for spec in _TABLE}
-"""By number, for a frame that came in."""
+"""By number, for received frames."""
 
 API_OF_REQUEST: dict[type[Request], ApiSpec] = {spec.request: spec for spec in _TABLE}
-"""By type, for a request that goes out."""
+"""By type, for requests to send."""
 
 
 _OF_BOTH = frozenset({Api.HELLO, Api.LIST_OFFSETS, Api.PEER_HELLO})
-"""What clients ask, and other brokers, too: hello, and the leader of a partition where its log ends."""
+"""Requests of clients and of brokers: hello, and the log end at a partition's leader."""
 
 
 def is_asked_by_clients(api: int) -> bool:
-    """Whether a client asks that, by its number."""
+    """True if clients send the request with this number."""
     return api in _OF_BOTH or api < Api.PEER_HELLO
 
 
 def is_asked_by_brokers(api: int) -> bool:
-    """Whether another broker of the cluster asks that, by its number."""
+    """True if other brokers of the cluster send the request with this number."""
     return api in _OF_BOTH or api > Api.PEER_HELLO
 
 
 def api_versions() -> tuple[ApiVersions, ...]:
-    """What this version of Penstock speaks, for a hello."""
+    """The versions that this Penstock speaks, for a hello."""
     return tuple(
         ApiVersions(api=int(spec.api), version_min=spec.version_min, version_max=spec.version_max) for spec in _TABLE
     )

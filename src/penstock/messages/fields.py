@@ -21,7 +21,7 @@ OffsetField = Annotated[Offset, msgspec.Meta(ge=0, le=INT64_MAX)]
 TimestampField = Annotated[TimestampUs, msgspec.Meta(ge=-INT64_MAX - 1, le=INT64_MAX)]
 StreamIdField = Annotated[StreamId, msgspec.Meta(ge=1, le=INT64_MAX)]
 PartitionField = Annotated[PartitionId, msgspec.Meta(ge=0, lt=2**31)]
-ProducerIdField = Annotated[int, msgspec.Meta(ge=1, le=INT64_MAX)]  # drawn by chance, or chosen
+ProducerIdField = Annotated[int, msgspec.Meta(ge=1, le=INT64_MAX)]  # random, or chosen by the producer
 ProducerEpochField = Annotated[int, msgspec.Meta(ge=0, lt=2**32)]
 LeaderEpochField = Annotated[LeaderEpoch, msgspec.Meta(ge=0, lt=2**32)]
 BrokerIdField = Annotated[BrokerId, msgspec.Meta(ge=0, lt=2**31)]
@@ -34,7 +34,7 @@ CrcField = Annotated[int, msgspec.Meta(ge=0, lt=2**32)]  # CRC-32C
 ArchiveField = Annotated[
     str, msgspec.Meta(pattern=r"^[A-Za-z0-9._-]+$", min_length=1, max_length=limits.ARCHIVE_NAME_CHARS_MAX)
 ]
-ProcessField = Annotated[str, msgspec.Meta(max_length=limits.PROCESS_ID_CHARS_MAX)]  # a start of a broker
+ProcessField = Annotated[str, msgspec.Meta(max_length=limits.PROCESS_ID_CHARS_MAX)]  # identifies one start of a broker
 AddressField = Annotated[str, msgspec.Meta(min_length=3, max_length=261)]  # HOST:PORT; a host has up to 255 bytes
 
 
@@ -42,7 +42,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     """Base of all requests."""
 
     def version_needed(self) -> int:
-        """The first version of the request that says what this one does: a broker of an earlier one misreads it."""
+        """Return the lowest version that can express this request: a broker of an earlier one would misread it."""
         return 1
 
 
@@ -51,6 +51,6 @@ class Response(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def repr_without_logins(response: Response) -> str:
-    """The `repr` of a response with `nats_urls`, which may be logged: without what a client logs in to NATS with."""
+    """`repr` of a response with `nats_urls` for logs, without the NATS credentials."""
     urls = tuple(map(shown_url, response.nats_urls))  # type: ignore[attr-defined]
     return msgspec.Struct.__repr__(msgspec.structs.replace(response, nats_urls=urls))

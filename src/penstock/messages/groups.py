@@ -1,6 +1,6 @@
-"""Where groups of consumers are in a stream: committed, asked for, listed.
+"""Consumer groups: commit and fetch offsets, heartbeats and assignments, lists.
 
-All of it goes to the leader of one partition of the stream `__offsets`: XXH64(group, seed 0) mod its partitions.
+All of them go to the leader of one partition of the stream `__offsets`: XXH64(group, seed 0) mod its partitions.
 """
 
 from __future__ import annotations
@@ -32,43 +32,43 @@ MetadataField = Annotated[str, msgspec.Meta(max_length=limits.OFFSET_METADATA_CH
 
 
 class OffsetsStreamRequest(Request, frozen=True, kw_only=True):
-    """Which stream holds the offsets? It is made if there is none."""
+    """Request the stream that holds the offsets; it is created if missing."""
 
     timeout_ms: Int64Field = 10_000
 
 
 class OffsetsStreamResponse(Response, frozen=True, kw_only=True):
-    """That stream, and who leads its partitions."""
+    """The stream `__offsets` and the leaders of its partitions."""
 
     stream: StreamInfo
 
 
 class CommittedOffset(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a group is in a partition."""
+    """A group's committed offset in a partition."""
 
     partition: PartitionField
     offset: OffsetField  # of the next message
-    leader_epoch: LeaderEpochField | None = None  # of a leader in whose log that offset was right
-    metadata: MetadataField = ""  # a note of the consumer's
+    leader_epoch: LeaderEpochField | None = None  # of a leader whose log had that offset
+    metadata: MetadataField = ""  # the consumer's note
     committed_us: TimestampField | None = None
 
 
 class OffsetCommit(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a group is from now on in a partition; `offset` None: it begins anew."""
+    """A new committed offset; `offset` None deletes it."""
 
     stream_id: StreamIdField
     partition: PartitionField
     offset: OffsetField | None
     leader_epoch: LeaderEpochField | None = None
     metadata: MetadataField = ""
-    is_begin: bool = False  # only where nothing is committed yet, and then also of what no member was granted
+    is_begin: bool = False  # only if nothing is committed yet; then also for partitions that are not assigned
 
 
 class CommitOffsetsRequest(Request, frozen=True, kw_only=True):
-    """Commit offsets, all or none. `stream_id` and `partition` are those of `__offsets`.
+    """Commit offsets, atomically. `stream_id` and `partition` are those of `__offsets`.
 
-    Of streams that members of the group read only they commit, each of what it has: `member_id` says who, and
-    `generation` which the last one is that it was told. A member is that of the user who made it.
+    In streams with group members only these commit, each for its assigned partitions: `member_id`, and `generation`,
+    the last one that the member received. A member belongs to the user who created it.
     """
 
     stream_id: StreamIdField
@@ -93,37 +93,37 @@ class GroupPartition(msgspec.Struct, frozen=True, array_like=True):
 
 
 class GroupMember(msgspec.Struct, frozen=True, kw_only=True):
-    """A member of a group, and the partitions of the stream that was asked about that it may have."""
+    """A member of a group, and its assigned partitions of the requested stream."""
 
     member_id: str
     partitions: tuple[PartitionField, ...] = ()
 
 
 class GroupHeartbeatRequest(Request, frozen=True, kw_only=True):
-    """A member of a group is there; the first one joins. `stream_id` and `partition` are those of `__offsets`.
+    """Heartbeat of a group member; the first one joins. `stream_id` and `partition` are those of `__offsets`.
 
-    One at a time: `number` rises with each, also when it is asked again. `owned` is what it reads then, or may begin
-    to read before the next one.
+    One at a time: `number` rises with each, also with a retry. `owned`: the partitions that it reads, or may begin to
+    read before the next heartbeat.
     """
 
     stream_id: StreamIdField
     partition: PartitionField
     group: GroupField
-    member_id: MemberField  # random, of its own choice
+    member_id: MemberField  # random, chosen by the member
     number: Annotated[int, msgspec.Meta(ge=1, le=limits.OFFSET_MAX)]
     stream_ids: Annotated[tuple[StreamIdField, ...], msgspec.Meta(max_length=limits.GROUP_STREAMS_MAX)]  # that it reads
     owned: Annotated[tuple[GroupPartition, ...], msgspec.Meta(max_length=limits.GROUP_PARTITIONS_MAX)] = ()
     session_ms: Annotated[int, msgspec.Meta(ge=limits.GROUP_SESSION_MS_MIN, le=limits.GROUP_SESSION_MS_MAX)] = (
         limits.GROUP_SESSION_MS_DEFAULT
     )
-    leader_epoch: LeaderEpochField = LeaderEpoch(0)  # of the last answer that it has heard
-    is_leaving: bool = False  # it has nothing any more, and does not come back under this id
+    leader_epoch: LeaderEpochField = LeaderEpoch(0)  # of the last answer received
+    is_leaving: bool = False  # it owns nothing any more, and does not return under this id
 
 
 class GroupHeartbeatResponse(Response, frozen=True, kw_only=True):
-    """What the member may read from now on, and nothing else; what it is to give back, it stops reading, and says so.
+    """The member's assignment. It stops reading all other partitions, and confirms that with the next heartbeat.
 
-    `is_settled`: it has what it should have, as things are; else it should ask again soon.
+    `is_settled`: the assignment is final until the group changes; else the member should send the next heartbeat soon.
     """
 
     generation: Int64Field
@@ -133,7 +133,7 @@ class GroupHeartbeatResponse(Response, frozen=True, kw_only=True):
 
 
 class FetchOffsetsRequest(Request, frozen=True, kw_only=True):
-    """Where is a group in the stream `of_stream_id`? `stream_id` and `partition` are those of `__offsets`."""
+    """Request a group's offsets in the stream `of_stream_id`. `stream_id` and `partition` are those of `__offsets`."""
 
     stream_id: StreamIdField
     partition: PartitionField
@@ -142,14 +142,14 @@ class FetchOffsetsRequest(Request, frozen=True, kw_only=True):
 
 
 class FetchOffsetsResponse(Response, frozen=True, kw_only=True):
-    """By partition, in order; those of which nothing is committed are left out. `members`: who reads the stream."""
+    """Committed offsets by partition; partitions without one are left out. `members`: those that read the stream."""
 
     offsets: tuple[CommittedOffset, ...]
     members: tuple[GroupMember, ...] = ()
 
 
 class GroupStream(msgspec.Struct, frozen=True, kw_only=True):
-    """A group, a stream, of how many partitions it has committed offsets, and how many members read it."""
+    """A group and a stream: the number of partitions with committed offsets, and of members that read it."""
 
     group: str
     stream_id: StreamIdField
@@ -158,7 +158,7 @@ class GroupStream(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ListGroupsRequest(Request, frozen=True, kw_only=True):
-    """Which groups does one partition of `__offsets` hold? Page by page: begin behind a group and a stream."""
+    """List the groups of one partition of `__offsets`, page by page: begin after a group and a stream."""
 
     stream_id: StreamIdField
     partition: PartitionField

@@ -1,20 +1,20 @@
-"""What the brokers of one cluster tell each other, over the same frames as clients.
+"""Messages between the brokers of one cluster, over the same frames as clients'.
 
-Rules: every request of a broker that something may depend on names the run of it that asks, its incarnation: a broker
-that was taken for dead and does not know it is refused. What only the metadata leader can answer is refused elsewhere
-with `not_metadata_leader`, which names the leader if it is known. All of these may be asked again: the metadata leader
-compares before it changes anything.
+Rules: every request with an effect carries the sender's incarnation (broker epoch): a broker that was fenced and does
+not know it is refused. Requests that only the metadata leader can answer are refused elsewhere with
+`not_metadata_leader`, which names the leader if it is known. All of these may be retried: the metadata leader compares
+before it changes anything.
 
-| request         | asked by → of                              | raw part of request and of response         |
+| request         | from → to                                  | raw part of request and of response         |
 |-----------------|--------------------------------------------|---------------------------------------------|
 | heartbeat       | every broker → metadata leader             |                                             |
-| register broker | a broker that starts → metadata leader     |                                             |
-| change isr      | a broker that leads → metadata leader      |                                             |
-| mark keys       | a broker that leads → metadata leader      |                                             |
-| message ids     | a broker that leads → another one          |                                             |
-| stop broker     | a broker that is to stop → metadata leader |                                             |
+| register broker | a starting broker → metadata leader        |                                             |
+| change isr      | a partition leader → metadata leader       |                                             |
+| mark keys       | a partition leader → metadata leader       |                                             |
+| message ids     | a partition leader → another one           |                                             |
+| stop broker     | a stopping broker → metadata leader        |                                             |
 | forward         | any broker → metadata leader               | a client's request; the answer to it, as bodies |
-| join            | a broker that is new → any                 |                                             |
+| join            | a new broker → any                         |                                             |
 | await stream    | metadata leader → every live broker        |                                             |
 """
 
@@ -44,17 +44,16 @@ from penstock.messages.fields import (
 
 
 class UnreachableLeader(msgspec.Struct, frozen=True, array_like=True):
-    """A broker from which this one cannot fetch what it leads; of that run of it only."""
+    """A broker, in that incarnation, from which the sender cannot fetch the partitions that it leads."""
 
     broker_id: PeerIdField
     incarnation: IncarnationField
 
 
 class ResignedLeadership(msgspec.Struct, frozen=True, array_like=True):
-    """A partition that the sender leads in that epoch and cannot serve: its log has failed, its disk is full, or NATS
-    is not there for it.
+    """A partition that the sender leads in that epoch and cannot serve: log failed, disk full, or no NATS.
 
-    `is_whole`: the log has all that it had. `is_refused`: NATS refuses the sender's subscription.
+    `is_whole`: the log is complete. `is_refused`: NATS refuses the sender's subscription.
     """
 
     stream_id: StreamIdField
@@ -65,10 +64,10 @@ class ResignedLeadership(msgspec.Struct, frozen=True, array_like=True):
 
 
 class LogEnd(msgspec.Struct, frozen=True, array_like=True):
-    """Where the sender's log of a partition ends that nobody leads since that leader epoch, until somebody does.
+    """The end of the sender's log of a partition without a leader since that leader epoch; repeated until there is one.
 
-    `last_epoch`: of its newest batch, 0 if it never had one. `has_failed`: the log cannot lead; with a `last_epoch` of
-    0 it is not known where it ends.
+    `last_epoch`: of its last batch, 0 without any. `has_failed`: the log cannot lead; with a `last_epoch` of 0 its end
+    is unknown.
     """
 
     stream_id: StreamIdField
@@ -80,9 +79,9 @@ class LogEnd(msgspec.Struct, frozen=True, array_like=True):
 
 
 class HeartbeatRequest(Request, frozen=True, kw_only=True):
-    """I am there, and have applied the metadata log up to `applied_index`; what I can reach no more, NATS among it.
+    """Heartbeat of a broker: the applied metadata index, unreachable leaders, resigned leaderships, NATS state.
 
-    `log_ends`: of partitions that the longest log is to lead. `has_keys`: encrypted streams can be placed here.
+    `log_ends`: for partitions in recovery. `has_keys`: encrypted streams can be placed here.
     """
 
     broker_id: PeerIdField
@@ -96,7 +95,7 @@ class HeartbeatRequest(Request, frozen=True, kw_only=True):
 
 
 class HeartbeatResponse(Response, frozen=True, kw_only=True):
-    """Who answers, in which term, and up to where the metadata log is committed."""
+    """The metadata leader, its term, and the commit index of the metadata log."""
 
     metadata_leader: PeerIdField
     raft_term: Int64Field
@@ -104,12 +103,11 @@ class HeartbeatResponse(Response, frozen=True, kw_only=True):
 
 
 class RegisterBrokerRequest(Request, frozen=True, kw_only=True):
-    """A broker has started. `clean_stop`: nothing that it had written can be lost since the run `run_before`.
+    """Register a started broker. `clean_stop`: nothing written was lost since the incarnation `run_before`.
 
-    `process` is random for each start: the same one asks again where an answer is lost. `runs` are the processes that
-    are known to have run on this data directory, the present one last, an empty name for any that may have; none: not
-    known. `log_index` is that of the last entry of its Raft log, and `raft_term` the term that it was in; both as they
-    were when the process was started.
+    `process` is random for each start, so a retry has the same one. `runs` are the processes known to have run on this
+    data directory, the present one last, an empty name as wildcard; empty: unknown. `log_index` is that of the last
+    entry of its Raft log, and `raft_term` its term; both as of the process's start.
     """
 
     broker_id: PeerIdField
@@ -121,18 +119,18 @@ class RegisterBrokerRequest(Request, frozen=True, kw_only=True):
     run_before: Annotated[int, msgspec.Meta(ge=0)] = 0
     process: ProcessField = ""
     runs: Annotated[tuple[ProcessField, ...], msgspec.Meta(max_length=limits.RUNS_MAX)] = ()
-    log_index: Int64Field | None = None  # None: not known
+    log_index: Int64Field | None = None  # None: unknown
     raft_term: Int64Field = 0
 
 
 class RegisterBrokerResponse(Response, frozen=True, kw_only=True):
-    """The number of this run, for every further request."""
+    """The incarnation of this run, for all further requests."""
 
     incarnation: IncarnationField
 
 
 class IsrMember(msgspec.Struct, frozen=True, array_like=True):
-    """A replica that is to be in sync, and the run of its broker in which it is."""
+    """A replica that is to be in sync, and the incarnation of its broker."""
 
     broker_id: PeerIdField
     incarnation: IncarnationField
@@ -141,7 +139,7 @@ class IsrMember(msgspec.Struct, frozen=True, array_like=True):
 class IsrChange(msgspec.Struct, frozen=True, array_like=True):
     """The ISR that a partition's leader wants instead of the one at `version`.
 
-    `commits_resumed`: the leader commits again, so that replicas which left the ISR may lack what is acked.
+    `commits_resumed`: the leader commits again, so replicas that left the ISR may lack acked messages.
     """
 
     stream_id: StreamIdField
@@ -153,7 +151,7 @@ class IsrChange(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ChangeIsrRequest(Request, frozen=True, kw_only=True):
-    """Compare-and-set of the ISRs of partitions that the sender leads; each for itself."""
+    """Compare-and-set of ISRs of partitions that the sender leads, each for itself."""
 
     broker_id: PeerIdField
     incarnation: IncarnationField
@@ -161,7 +159,7 @@ class ChangeIsrRequest(Request, frozen=True, kw_only=True):
 
 
 class IsrResult(msgspec.Struct, frozen=True, array_like=True):
-    """What one change came to: the partition's new version, or an error code and what it means."""
+    """The result of one change: the partition's new version, or an error code with its text."""
 
     version: Int64Field = 0
     error: str = ""
@@ -175,24 +173,25 @@ class ChangeIsrResponse(Response, frozen=True, kw_only=True):
 
 
 class MarkKeysRequest(Request, frozen=True, kw_only=True):
-    """The leader of a partition that keys left for others has committed all it has of them: that ends there."""
+    """The leader of a partition that keys left has committed all its messages of these keys, up to `end_offset`."""
 
     stream_id: StreamIdField
     partition: PartitionField
-    partitions: Int32Field  # how many there were once the others were added
+    partitions: Int32Field  # the number of partitions after the growth that moved the keys
     leader_epoch: LeaderEpochField
     end_offset: OffsetField
-    marked_us: Int64Field  # now, by the sender's clock, or when it wrote its last message
+    marked_us: Int64Field  # the sender's clock now, or when it wrote its last message
 
 
 class MarkKeysResponse(Response, frozen=True, kw_only=True):
-    """It is part of what the cluster agreed on."""
+    """The mark is in the metadata."""
 
 
 class MessageIdsRequest(Request, frozen=True, kw_only=True):
-    """Which message ids does the partition's log hold, of messages below `end_offset` and no older than `since_us`?
+    """Request the message ids in a partition's log, of messages below `end_offset` and not older than `since_us`.
 
-    Its leader answers, of what is committed. `leader_epoch`: in which the sender knows it to lead, or a later one.
+    Its leader answers, for committed messages. `leader_epoch`: the epoch known to the sender; the leader's may be
+    later.
     """
 
     stream_id: StreamIdField
@@ -203,7 +202,7 @@ class MessageIdsRequest(Request, frozen=True, kw_only=True):
 
 
 class KnownId(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A message that has an id, and what the id is known by; see `hot.message_ids`."""
+    """A message with an id, and the key of that id; see `hot.message_ids`."""
 
     offset: OffsetField
     timestamp_us: TimestampField
@@ -211,38 +210,38 @@ class KnownId(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class MessageIdsResponse(Response, frozen=True, kw_only=True):
-    """One page, the newest first. `end_offset`: what to ask for the next one with; None: there is no more."""
+    """One page, newest first. `end_offset`: that of the next request; None: there is no more."""
 
     ids: Annotated[tuple[KnownId, ...], msgspec.Meta(max_length=limits.MESSAGE_IDS_PER_ANSWER_MAX)]
     end_offset: OffsetField | None = None
 
 
 class StopBrokerRequest(Request, frozen=True, kw_only=True):
-    """The sender stops: let others lead what it leads."""
+    """The sender stops: move its leaderships."""
 
     broker_id: PeerIdField
     incarnation: IncarnationField
 
 
 class StopBrokerResponse(Response, frozen=True, kw_only=True):
-    """Leaderships have moved where another replica may lead; the sender is not part of the cluster now."""
+    """Its leaderships have moved where possible; the sender is no longer registered."""
 
 
 class ForwardRequest(Request, frozen=True, kw_only=True):
-    """A client's request to create, alter or delete, for the metadata leader; its body is the raw part."""
+    """Forward a client's request (create, alter, delete …) to the metadata leader; its body is the raw part."""
 
     api: Int32Field
     version: Int32Field
-    user: str = ""  # who asks, where somebody had to log in; "$broker": the sender itself
-    user_index: Int64Field = 0  # of the user
+    user: str = ""  # the calling user if authentication is on; "$broker": the sender itself
+    user_index: Int64Field = 0  # the index of the user's creation
 
 
 class ForwardResponse(Response, frozen=True, kw_only=True):
-    """The raw part is the body of the response, whether it is an answer or an error."""
+    """The raw part is the body of the response or error."""
 
 
 class JoinRequest(Request, frozen=True, kw_only=True):
-    """A broker with an empty data directory asks to be part of the cluster."""
+    """A broker with an empty data directory asks to join the cluster."""
 
     broker_id: PeerIdField
     data_dir_id: NameField
@@ -259,20 +258,20 @@ class ClusterMember(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JoinResponse(Response, frozen=True, kw_only=True):
-    """The cluster that the broker now belongs to, and who is in it."""
+    """The cluster that the broker has joined, and its members."""
 
     cluster_id: NameField
     members: tuple[ClusterMember, ...]
 
 
 class AwaitStreamRequest(Request, frozen=True, kw_only=True):
-    """Answer once you know this stream, and NATS has confirmed your subscriptions to what you lead of it."""
+    """Wait until the receiver knows this stream, and NATS has confirmed the subscriptions that it has for it."""
 
     stream_id: StreamIdField
     timeout_ms: Int64Field
-    intake_us: Int64Field = 0  # and have heard of this change of its intake, or a later one
-    partitions: Int32Field = 0  # and that it has so many, at least
+    intake_us: Int64Field = 0  # and this change of its intake, or a later one
+    partitions: Int32Field = 0  # and at least that many partitions
 
 
 class AwaitStreamResponse(Response, frozen=True, kw_only=True):
-    """What is published from now on reaches the partitions that the sender leads."""
+    """Messages published from now on reach the partitions that the answering broker leads."""

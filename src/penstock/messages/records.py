@@ -1,4 +1,4 @@
-"""Reading and writing records. Batches travel raw behind the body, exactly as they lie in a segment file.
+"""Reading and writing records. Batches travel raw after the body, byte for byte as in a segment file.
 
 | request      | raw part of the request        | raw part of the response                                      |
 |--------------|--------------------------------|---------------------------------------------------------------|
@@ -38,16 +38,16 @@ from penstock.messages.fields import (
 
 
 class FetchRequest(Request, frozen=True, kw_only=True):
-    """Committed batches from `offset` on; waits until there are `bytes_min` of them or `wait_ms_max` has passed.
+    """Fetch committed batches from `offset` on; a long poll until `bytes_min` or `wait_ms_max` is reached.
 
-    The first batch may begin below `offset` (the reader drops those rows) and comes whole, also beyond `bytes_max`.
+    The first batch may begin below `offset` (the reader drops those rows) and comes whole, even beyond `bytes_max`.
 
     With `columns`, `subjects` or `end` (from version 2 on) the answer is one Arrow stream of these columns, in this
     order, of the rows from `offset` up to, not including, `end` whose subject matches one of the patterns; None: all.
-    `bytes_min` then counts the bytes of the batches that are looked through, and `bytes_max` those of the rows.
+    `bytes_min` then counts the bytes of the scanned batches, and `bytes_max` those of the rows.
 
-    With `max_staleness_ms` (from version 3 on) who does not lead answers too_stale where it may not show what was
-    committed so long ago: where `FetchResponse.behind_us` would be more, or not known.
+    With `max_staleness_ms` (from version 3 on) a replica that does not lead answers too_stale if
+    `FetchResponse.behind_us` would be more, or unknown.
     """
 
     stream_id: StreamIdField
@@ -56,37 +56,37 @@ class FetchRequest(Request, frozen=True, kw_only=True):
     bytes_min: Int64Field = 1
     bytes_max: Int64Field = limits.FETCH_BYTES_DEFAULT
     wait_ms_max: Int64Field = 0
-    leader_epoch: LeaderEpochField | None = None  # the last one the reader saw
+    leader_epoch: LeaderEpochField | None = None  # the last one that the reader saw
     columns: Annotated[tuple[ColumnField, ...], msgspec.Meta(min_length=1, max_length=6)] | None = None
     subjects: (
         Annotated[tuple[SubjectField, ...], msgspec.Meta(min_length=1, max_length=limits.FETCH_SUBJECTS_MAX)] | None
     ) = None
     end: OffsetField | None = None
-    max_staleness_ms: Int64Field | None = None  # None: it does not matter
+    max_staleness_ms: Int64Field | None = None  # None: any staleness
 
     @property
     def is_projected(self) -> bool:
-        """Whether the answer is not batches as they lie in the log."""
+        """True if the answer is not whole batches of the log."""
         return self.columns is not None or self.subjects is not None or self.end is not None
 
     def version_needed(self) -> int:
-        """2 where not all is wanted: of whole batches a reader of an Arrow stream could make nothing."""
+        """2 for projections, whose Arrow stream an older broker does not send; 3 for a staleness bound."""
         return 3 if self.max_staleness_ms is not None else 2 if self.is_projected else 1
 
 
 class FetchResponse(Response, frozen=True, kw_only=True):
-    """`[base_offset, end_offset)` is what the raw part covers; empty at `offset` if there was nothing in time.
+    """`[base_offset, end_offset)` is the range of the raw part; empty at `offset` if nothing came in time.
 
-    `end_offset` may lie beyond the last message sent (compaction makes gaps): the reader goes on from it.
-    Where not all was asked for, it is how far the broker has looked, with or without rows to send; `raw_crc` is then
-    the CRC-32C of the raw part, if there is one, and `last_epoch` the leader epoch of the last batch looked at.
+    `end_offset` may lie beyond the last message sent (compaction makes gaps): the reader continues there. For a
+    projection it is how far the broker has scanned, with or without rows to send; `raw_crc` is then the CRC-32C of the
+    raw part, if there is one, and `last_epoch` the leader epoch of the last scanned batch.
 
-    `behind_us`: all that had been committed so many microseconds before this answer, by whichever leader, is below
-    `committed_end` here; None: that is not known, or an older broker does not say.
+    `behind_us`: everything committed that long before this answer, by any leader, is below `committed_end` here; None:
+    unknown, or an older broker.
     """
 
     log_start: OffsetField
-    committed_end: OffsetField
+    committed_end: OffsetField  # high watermark
     base_offset: OffsetField
     end_offset: OffsetField
     format_version: Int32Field
@@ -94,11 +94,11 @@ class FetchResponse(Response, frozen=True, kw_only=True):
     raw_crc: CrcField | None = None
     last_epoch: LeaderEpochField | None = None
     behind_us: Int64Field | None = None
-    throttle_ms: Int64Field = 0  # so long the user is to wait with the next one
+    throttle_ms: Int64Field = 0  # rate limit: wait this long before the next request
 
 
 class GetRequest(Request, frozen=True, kw_only=True):
-    """One committed message: exactly one of `offset`, `key` (its latest) and `subject` (its latest) is given."""
+    """Get one committed message by exactly one of `offset`, `key` (its latest) and `subject` (its latest)."""
 
     stream_id: StreamIdField
     partition: PartitionField = PartitionId(0)
@@ -108,18 +108,18 @@ class GetRequest(Request, frozen=True, kw_only=True):
 
 
 class GetResponse(Response, frozen=True, kw_only=True):
-    """Which row of the raw batch is the message, by its offset."""
+    """The offset of the message in the raw batch."""
 
     offset: OffsetField
     log_start: OffsetField
     committed_end: OffsetField
     format_version: Int32Field
     leader_epoch: LeaderEpochField
-    throttle_ms: Int64Field = 0  # so long the user is to wait with the next one
+    throttle_ms: Int64Field = 0  # rate limit: wait this long before the next request
 
 
 class ListOffsetsRequest(Request, frozen=True, kw_only=True):
-    """The offset at a place in the log; a timestamp (µs) finds the first committed message at or after it."""
+    """Look up an offset; a timestamp (µs) finds the first committed message at or after it."""
 
     stream_id: StreamIdField
     partition: PartitionField = PartitionId(0)
@@ -127,7 +127,7 @@ class ListOffsetsRequest(Request, frozen=True, kw_only=True):
 
 
 class ListOffsetsResponse(Response, frozen=True, kw_only=True):
-    """`timestamp_us` is None where no message lies at or behind `offset`, which then is `committed_end`."""
+    """`timestamp_us` is None if no message lies at or after `offset`, which then is `committed_end`."""
 
     offset: OffsetField
     timestamp_us: TimestampField | None = None
@@ -137,16 +137,16 @@ class ListOffsetsResponse(Response, frozen=True, kw_only=True):
 
 
 class AppendRequest(Request, frozen=True, kw_only=True):
-    """Append the batch behind the body; answered once it is as durable as the stream promises."""
+    """Append the batch after the body; answered once it is as durable as the stream promises."""
 
     stream_id: StreamIdField
     partition: PartitionField = PartitionId(0)
 
 
 class AppendOnceRequest(Request, frozen=True, kw_only=True):
-    """Append the batch behind the body, unless it is there: then the answer is that of the first time.
+    """Append the batch after the body, unless it is a duplicate (idempotent producer): then answer as at first.
 
-    A producer counts its rows from 0 in each of its epochs; `sequence` is the number of the batch's first one.
+    A producer counts its rows from 0 in each of its epochs; `sequence` is the number of the batch's first row.
     """
 
     stream_id: StreamIdField
@@ -157,10 +157,10 @@ class AppendOnceRequest(Request, frozen=True, kw_only=True):
 
 
 class AppendAtRequest(Request, frozen=True, kw_only=True):
-    """Append the batch behind the body with the offsets and timestamps that it has, to a stream that is paused.
+    """Append the batch after the body with its own offsets and timestamps, to a paused stream.
 
-    It begins where the log ends, and covers what its header says: rows may be missing in between. So who asks again
-    after a lost answer is told where the log ends: it is stored, or is not.
+    It begins at the log end, and covers the range in its header: rows may be missing in between. So a retry after a
+    lost answer shows by the log end if the batch was stored.
 
     With `may_be_ahead` (from version 2 on) timestamps may be any time ahead of the broker's clock.
     """
@@ -170,12 +170,12 @@ class AppendAtRequest(Request, frozen=True, kw_only=True):
     may_be_ahead: bool = False
 
     def version_needed(self) -> int:
-        """2 where it matters: a broker of before would refuse such timestamps, and not say why."""
+        """2 with `may_be_ahead`: an older broker would refuse such timestamps without saying why."""
         return 2 if self.may_be_ahead else 1
 
 
 class ListProducersRequest(Request, frozen=True, kw_only=True):
-    """Which producers does the leader of a partition know? Page by page: begin behind an id."""
+    """List the producers known to a partition's leader, page by page: begin after an id."""
 
     stream_id: StreamIdField
     partition: PartitionField = PartitionId(0)
@@ -183,7 +183,7 @@ class ListProducersRequest(Request, frozen=True, kw_only=True):
 
 
 class ProducerInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """A producer, and the last row that it has appended."""
+    """A producer, and the last row that it appended."""
 
     producer_id: ProducerIdField
     producer_epoch: ProducerEpochField
@@ -199,21 +199,21 @@ class ListProducersResponse(Response, frozen=True, kw_only=True):
 
 
 class AppendResponse(Response, frozen=True, kw_only=True):
-    """Where the rows went: the n-th has offset `base_offset + n`, and all have one timestamp."""
+    """The offsets of the rows: the n-th has offset `base_offset + n`, and all have one timestamp."""
 
     base_offset: OffsetField
     end_offset: OffsetField
     timestamp_us: TimestampField
     leader_epoch: LeaderEpochField
     fsynced: bool
-    throttle_ms: Int64Field = 0  # so long the user is to wait with the next one
+    throttle_ms: Int64Field = 0  # rate limit: wait this long before the next request
 
 
 class AppendAtResponse(AppendResponse, frozen=True, kw_only=True):
-    """What the batch covers; `timestamp_us` is that of its last row."""
+    """The range of the batch; `timestamp_us` is that of its last row."""
 
 
 class AppendOnceResponse(AppendResponse, frozen=True, kw_only=True):
-    """`duplicate`: the rows were there before this request."""
+    """`duplicate`: the rows were stored before this request."""
 
     duplicate: bool = False

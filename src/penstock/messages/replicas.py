@@ -1,26 +1,26 @@
-"""What replicas tell each other: those of a partition, and those of the metadata.
+"""Messages between replicas: of a partition, and of the metadata.
 
 Rules: one connection per pair of brokers and direction; its first request after hello is a peer hello, so that a broker
-of another cluster, or one that took another's address, is refused before it is believed. A fetch session lives on that
-connection: TCP keeps the order of what it says. A later session of the same run has a higher number, so a fetch that
-comes late on a broken connection is told apart.
+of another cluster, or one that took over another's address, is refused first. A fetch session lives on that connection:
+TCP keeps its order. A later session of the same incarnation has a higher number, so a fetch that comes late from a
+broken connection is detected.
 
-| request          | asked by → of                         | raw part of request and of response                   |
+| request          | from → to                              | raw part of request and of response                   |
 |------------------|----------------------------------------|--------------------------------------------------------|
-| peer hello       | whoever connects → who is connected to |                                                        |
+| peer hello       | client side → server side of a connection |                                                     |
 | raft             | any → any                              | request: one encoded Raft message                      |
 | replica fetch    | follower's broker → leader's broker    | answer: for each news its batches, back to back         |
 | replica progress | the same                               |                                                        |
-| replica range    | a broker whose log is damaged → any other replica's | answer: batches, back to back             |
+| replica range    | a broker with a corrupt log → any other replica's | answer: batches, back to back               |
 
 **A fetch session.** `is_first` begins one. A follower names a partition by its position; the leader remembers it, and
-answers it once: with batches, with a divergence, with where to begin anew, or with an error. After that, nothing but
-news of `committed_end` and `log_start` until the partition is named again. So whoever wants no more for now (its disk
-is slow, its budget is used up) just does not name it. Whose log takes nothing, because its disk is full or has failed,
-says so (`impeded`), and is not in sync until the partition is named without that. A request names at most
+answers it once: with batches, with a divergence, with a new start offset, or with an error. After that the leader sends
+only news of `committed_end` and `log_start` until the partition is named again. So a follower that wants no more for
+now (slow disk, used-up budget) does not name it. A follower whose log accepts nothing, because its disk is full or has
+failed, says so (`impeded`), and is out of sync until it names the partition without that. A request names at most
 REPLICA_POSITIONS_MAX partitions: a position takes up to 44 bytes, so that many fit a request's body. A follower names
-REPLICA_NAMED_AT_ONCE of them at most, and the others in the requests that follow, with `wait_ms_max` = 0 until all are
-named: so the leader's loop is never held up for long.
+at most REPLICA_NAMED_AT_ONCE of them, and the others in the requests that follow, with `wait_ms_max` = 0 until all are
+named: so the leader's event loop is never held up for long.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ DataDirIdField = Annotated[str, msgspec.Meta(max_length=128)]
 
 
 class PeerHelloRequest(Request, frozen=True, kw_only=True):
-    """I am a broker of this cluster, on this disk. Before it has a name, or I know it, `cluster_id` is empty.
+    """Identifies a broker, its cluster and its disk. `cluster_id` is empty while it is unset, or unknown to the sender.
 
-    `address` is where I am reached: whoever was away when I moved knows only where I was.
+    `address` is the sender's: a broker that was away when the sender moved knows only the old one.
     """
 
     cluster_id: ClusterIdField
@@ -63,7 +63,7 @@ class PeerHelloRequest(Request, frozen=True, kw_only=True):
 
 
 class PeerHelloResponse(Response, frozen=True, kw_only=True):
-    """So am I."""
+    """The receiver's identity."""
 
     cluster_id: ClusterIdField
     broker_id: PeerIdField
@@ -72,30 +72,30 @@ class PeerHelloResponse(Response, frozen=True, kw_only=True):
 
 
 class RaftRequest(Request, frozen=True, kw_only=True):
-    """Take this Raft message, which is the raw part.
+    """Deliver a Raft message, which is the raw part.
 
-    It is dropped if the sender is registered with another data directory, or means another one of the receiver: who
-    returns with an empty disk could else vote a second time. The same holds for its process while another one of it is
-    heard of, for an answer to another process than the receiver, and for a sender whose data directory is an older
-    copy: until it is registered it says which processes have run on that, and where its log ended when it was started
-    (as in `RegisterBrokerRequest`). An older copy is refused, with cluster_mismatch, so that it hears of it.
+    It is dropped if the sender is registered with another data directory, or means another one of the receiver: a
+    broker that returns with an empty disk could otherwise vote twice. The same holds while another process of the
+    sender is heard of, for a response to another process than the receiver, and for a sender whose data directory is an
+    older copy: until it is registered it sends the processes that have run on it, and the end of its log when it was
+    started (as in `RegisterBrokerRequest`). An older copy is refused with cluster_mismatch, to inform it.
     """
 
     data_dir_id: NameField
-    to_data_dir_id: DataDirIdField = ""  # empty: the sender does not know it
+    to_data_dir_id: DataDirIdField = ""  # empty: unknown to the sender
     process: ProcessField = ""
-    to_process: ProcessField = ""  # of an answer: who has asked; empty: not known
+    to_process: ProcessField = ""  # of a response: the requesting process; empty: unknown
     runs: Annotated[tuple[ProcessField, ...], msgspec.Meta(max_length=limits.RUNS_MAX)] = ()
     log_index: Int64Field | None = None
     raft_term: Int64Field = 0
 
 
 class RaftResponse(Response, frozen=True, kw_only=True):
-    """It was taken. What comes of it is a Raft message of its own."""
+    """The message was taken. Its result is a Raft message of its own."""
 
 
 class FetchPosition(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Up to where a follower has a partition. `last_epoch` is that of its last batch, 0 if it has none."""
+    """A follower's position in a partition. `last_epoch` is that of its last batch, 0 without any."""
 
     stream_id: StreamIdField
     partition: PartitionField
@@ -113,15 +113,15 @@ class PartitionName(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class ReplicaFetchRequest(Request, frozen=True, kw_only=True):
-    """What is new for these partitions, and for those named before? Answered when there is any, or after `wait_ms_max`.
+    """Fetch news for these partitions and for those named before; answered when there are any, or after `wait_ms_max`.
 
-    At least one batch comes, also if it is larger than `bytes_max`.
+    At least one batch comes, even if it is larger than `bytes_max`.
     """
 
     broker_id: PeerIdField
     incarnation: IncarnationField
     session: Int64Field  # rises with each session of an incarnation
-    is_first: bool = False  # of its session: all that was named before is forgotten
+    is_first: bool = False  # of its session: all earlier positions are forgotten
     changed: Annotated[tuple[FetchPosition, ...], msgspec.Meta(max_length=limits.REPLICA_POSITIONS_MAX)] = ()
     forgotten: Annotated[tuple[PartitionName, ...], msgspec.Meta(max_length=limits.REPLICA_POSITIONS_MAX)] = ()
     impeded: Annotated[tuple[PartitionName, ...], msgspec.Meta(max_length=limits.REPLICA_POSITIONS_MAX)] = ()
@@ -130,19 +130,19 @@ class ReplicaFetchRequest(Request, frozen=True, kw_only=True):
 
 
 class Divergence(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The largest epoch that the leader has of those up to the follower's last one, and where it ends there."""
+    """The leader's largest epoch up to the follower's last one, and its end offset."""
 
     leader_epoch: LeaderEpochField
     end_offset: OffsetField
 
 
 class ReplicaNews(msgspec.Struct, frozen=True, array_like=True):
-    """What is new of one partition; `size_bytes` of the raw part are its batches.
+    """News of one partition; its batches are `size_bytes` of the raw part.
 
-    `error` is an `ErrorCode`, or a newer one; then nothing else is said. Where the logs diverge, only `log_start` is.
-    `committed_end` may lie beyond what the follower has: it takes no more of it than that. `replica_start` is said to
-    a follower that lacks what the leader has removed: where it begins anew, which is the base of the batch that holds
-    `log_start`. 0: it need not. `is_settled`: no leader before has committed more than `committed_end`.
+    `error` is an `ErrorCode`, or a newer one; then no other field is set. If the logs diverge, only `log_start` is.
+    `committed_end` may lie beyond the follower's log end, which then bounds it. `replica_start` is for a follower that
+    lacks batches that the leader has removed: it starts over there, at the base of the batch that holds `log_start`; 0:
+    it need not. `is_settled`: no earlier leader committed more than `committed_end`.
     """
 
     stream_id: StreamIdField
@@ -158,14 +158,14 @@ class ReplicaNews(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ReplicaFetchResponse(Response, frozen=True, kw_only=True):
-    """Only partitions of which there is news, in the order of their batches in the raw part.
+    """Partitions with news, in the order of their batches in the raw part.
 
-    `has_nats`: the leader is connected to NATS, and so listens where that is not refused.
+    `has_nats`: the leader is connected to NATS, and so subscribed where that is not refused.
 
-    `held_us`: so long before this answer the fetch was there. `is_all`: all is told that was news at that moment of
-    `committed_end`, and of what is not answered for any more; of what was named, and is not among `partitions`, nothing
-    has changed. `confirmed_us`: so long before, the metadata leader was asked last whether this run of this broker goes
-    on, of what it had decided by then all is known here, and it leads what it answers for. None: it does not say.
+    `held_us`: how long the fetch waited here. `is_all`: the answer has all news of that moment about `committed_end`
+    and about partitions no longer answered for; named partitions that are not in `partitions` are unchanged.
+    `confirmed_us`: time since the answering broker last asked the metadata leader to confirm its incarnation; it has
+    applied everything decided by then, and leads what it answers for. None: not reported.
     """
 
     partitions: tuple[ReplicaNews, ...] = ()
@@ -176,7 +176,7 @@ class ReplicaFetchResponse(Response, frozen=True, kw_only=True):
 
 
 class FlushedEnd(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Up to where a follower has a partition on its disk."""
+    """A follower's flushed end of a partition."""
 
     stream_id: StreamIdField
     partition: PartitionField
@@ -185,7 +185,7 @@ class FlushedEnd(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class ReplicaProgressRequest(Request, frozen=True, kw_only=True):
-    """What has come to the disk since the fetch that waits was asked; where commits depend on it."""
+    """Report flushed ends beside the waiting fetch, where commits depend on them."""
 
     broker_id: PeerIdField
     incarnation: IncarnationField
@@ -194,14 +194,14 @@ class ReplicaProgressRequest(Request, frozen=True, kw_only=True):
 
 
 class ReplicaProgressResponse(Response, frozen=True, kw_only=True):
-    """It was taken."""
+    """The report was taken."""
 
 
 class ReplicaRangeRequest(Request, frozen=True, kw_only=True):
-    """Which batches does your replica have from `offset` up to `end`? My own are damaged there.
+    """Request another replica's batches from `offset` up to `end`, to repair corruption.
 
-    Who leads in `leader_epoch` gives what it has, anybody else what is committed. At least one batch comes, if there is
-    any, also if it is larger than `bytes_max`. Refused as a fetch of a consumer.
+    The leader of `leader_epoch` sends all it has, other replicas only committed batches. At least one batch comes, if
+    there is any, even if it is larger than `bytes_max`. Refused like a consumer's fetch.
     """
 
     stream_id: StreamIdField
@@ -213,6 +213,6 @@ class ReplicaRangeRequest(Request, frozen=True, kw_only=True):
 
 
 class ReplicaRangeResponse(Response, frozen=True, kw_only=True):
-    """They are the raw part, verified as they were read; none: nothing is there. `leads`: in that epoch."""
+    """The raw part has the verified batches; empty: there are none. `leads`: in that epoch."""
 
     leads: bool

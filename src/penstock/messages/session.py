@@ -1,4 +1,4 @@
-"""Saying hello, asking how a broker fares, and being told what went wrong."""
+"""Hello, broker status, and errors."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from penstock.messages.streams import BrokerInfo, GapInfo
 
 
 class ErrorBody(msgspec.Struct, frozen=True, kw_only=True):
-    """What went wrong; the body of a failed response is `{"error": …}`. `code` is an `ErrorCode`, or a newer one."""
+    """An error; the body of a failed response is `{"error": …}`. `code` is an `ErrorCode`, or a newer broker's."""
 
     code: str
     message: str
@@ -28,7 +28,7 @@ class ErrorBody(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ApiVersions(msgspec.Struct, frozen=True, kw_only=True):
-    """The versions of one request that a side speaks, both ends included."""
+    """The supported versions of one request, both ends included."""
 
     api: Int32Field
     version_min: Int32Field
@@ -36,7 +36,7 @@ class ApiVersions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BrokerLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """What this broker takes."""
+    """The limits of a broker."""
 
     request_body_bytes_max: Int64Field = limits.REQUEST_BODY_BYTES_MAX
     append_bytes_max: Int64Field = limits.APPEND_BYTES_MAX
@@ -54,24 +54,24 @@ class HelloRequest(Request, frozen=True, kw_only=True):
 
 
 class HelloResponse(Response, frozen=True, kw_only=True):
-    """Who the broker is, where publishers find NATS, and which requests it speaks."""
+    """The broker's identity, NATS URLs for publishers, and the supported requests."""
 
     broker_id: BrokerIdField
     broker_version: str
     cluster_id: str
-    format_version: Int32Field  # of the data: the record batches it sends
+    format_version: Int32Field  # of the record batches that it sends
     nats_urls: tuple[str, ...] = ()  # for publishers; without credentials
     api_versions: tuple[ApiVersions, ...] = ()
     limits: BrokerLimits = BrokerLimits()
-    mechanisms: tuple[str, ...] = ()  # one of which the client logs in with before anything else; none: it need not
-    proves_brokers: bool = False  # whether it knows a secret of the cluster, and asks other brokers for it
+    mechanisms: tuple[str, ...] = ()  # login mechanisms, one of which the client must use first; empty: no login needed
+    proves_brokers: bool = False  # True if it knows the cluster secret, and requires it of other brokers
 
     def __repr__(self) -> str:
         return repr_without_logins(self)
 
 
 class StatusRequest(Request, frozen=True, kw_only=True):
-    """How does this broker fare?"""
+    """Request the state of the broker."""
 
 
 class NatsStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,25 +82,25 @@ class NatsStatus(msgspec.Struct, frozen=True, kw_only=True):
     server_name: str = ""
     server_version: str = ""
     embedded: bool = False
-    reading_paused: bool = False  # at the limit of memory in flight
+    reading_paused: bool = False  # backpressure: at the limit of memory in flight
     since_us: TimestampField | None = None
-    last_error: str = ""  # why there was no connection, the last time; it stays when there is one again
+    last_error: str = ""  # of the last connection failure; kept after a reconnect
     reconnects: Int64Field = 0
-    answers_dropped: Int64Field = 0  # of the acks and refusals made, those that nats-server did not take in time
-    complaints: Int64Field = 0  # of nats-server about what the broker sent, such as acks that it may not publish
+    answers_dropped: Int64Field = 0  # acks and refusals that nats-server did not take in time
+    complaints: Int64Field = 0  # errors of nats-server about what the broker sent, such as acks that it may not publish
     last_complaint: str = ""
-    messages_skipped: Int64Field = 0  # from nats-server, not understood, not stored
-    unanswerable: Int64Field = 0  # messages whose reply subject nats-server would not let the broker publish to
-    announced: tuple[str, ...] = ()  # URLs of other nats-servers that NATS announces, and that the broker would use
+    messages_skipped: Int64Field = 0  # from nats-server, malformed and not stored
+    unanswerable: Int64Field = 0  # messages with a reply subject to which nats-server would not let the broker publish
+    announced: tuple[str, ...] = ()  # URLs of further nats-servers announced by NATS
     gaps: tuple[GapInfo, ...] = ()  # the latest ones, oldest first
 
 
 class CertificateInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """Certificates that a broker uses."""
+    """The expiry of certificates that a broker uses."""
 
-    setting: str  # that names their file
-    expires_us: TimestampField  # when the first of them ends
-    last_expires_us: TimestampField | None = None  # when none of several authorities is left; None: not told
+    setting: str  # the setting that names their file
+    expires_us: TimestampField  # first expiry
+    last_expires_us: TimestampField | None = None  # of several authorities, the last expiry; None: not reported
 
 
 class StatusResponse(Response, frozen=True, kw_only=True):
@@ -112,22 +112,23 @@ class StatusResponse(Response, frozen=True, kw_only=True):
     address: str  # HOST:PORT of the socket API
     data_dir: str = ""
     started_us: TimestampField
-    now_us: TimestampField | None = None  # the broker's clock when it answered; None: an earlier version
+    now_us: TimestampField | None = None  # the broker's clock at the answer; None: an older version
     uptime_ms: Int64Field
     nats: NatsStatus
-    metadata_leader: BrokerIdField | None = None  # as far as this broker knows; None: what it knows may be out of date
-    metadata_heard_ms: Int64Field | None = None  # so long ago it knew one last; None: not since it started
-    voters: Int64Field = 0  # on the metadata
+    metadata_leader: BrokerIdField | None = None  # as known to this broker; None: its knowledge may be outdated
+    metadata_heard_ms: Int64Field | None = None  # milliseconds since it last knew one; None: never since start
+    voters: Int64Field = 0  # of the metadata quorum
     voters_reachable: Int64Field = 0  # by this broker, itself included
-    waits_for: str = ""  # what stands between it and its part in the cluster
+    waits_for: str = ""  # reason why it is not ready
     brokers: tuple[BrokerInfo, ...] = ()  # of the cluster, by id
     streams: Int64Field = 0
-    partitions: Int64Field = 0  # of all streams, wherever they are
+    partitions: Int64Field = 0  # of all streams, on any broker
     partitions_by_state: dict[str, Int64Field] = msgspec.field(default_factory=dict)
     connections: Int64Field = 0  # of clients
     requests_in_flight: Int64Field = 0
-    tls_expires_us: TimestampField | None = None  # when its certificate ends; None: it speaks no TLS
-    certificates: tuple[CertificateInfo, ...] = ()  # its own, and those that it checks others against; not of NATS
+    tls_expires_us: TimestampField | None = None  # expiry of its certificate; None: no TLS
+    # its own, and those that it checks others against; not those for NATS
+    certificates: tuple[CertificateInfo, ...] = ()
     in_flight_bytes: Int64Field = 0  # appended, not yet acked
     in_flight_bytes_max: Int64Field = limits.BROKER_IN_FLIGHT_BYTES_MAX
     # Since the start: messages_in, bytes_in, acks_made, dropped, …

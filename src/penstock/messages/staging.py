@@ -1,13 +1,13 @@
-"""Staging rows, and publishing what was staged: exactly once by query and batch.
+"""Staged rows and their publication: exactly once by query and batch (transactions).
 
-| request        | who answers                                   | raw part of the request                        |
+| request        | answered by                                   | raw part of the request                        |
 |----------------|-----------------------------------------------|------------------------------------------------|
 | staged stream  | any broker                                    |                                                |
-| stage          | the leader of the partition that it is staged in | one batch message, as of an append          |
-| publish staged | the leader of the partition it is for         |                                                |
+| stage          | the leader of the partition of the staging stream | one batch message, as for an append        |
+| publish staged | the leader of the target partition            |                                                |
 | list published | the same                                      |                                                |
 
-What is staged for partition p of a stream lies in partition p of the stream `__staged-<id>`, which has the same
+Rows staged for partition p of a stream are stored in partition p of the stream `__staged-<id>`, which has the same
 replicas.
 """
 
@@ -37,25 +37,25 @@ PieceField = Annotated[int, msgspec.Meta(ge=0, lt=2**32 - 1)]
 
 
 class StagedStreamRequest(Request, frozen=True, kw_only=True):
-    """Which stream holds what is staged for that one? It is made if there is none."""
+    """Request the stream that holds rows staged for that stream; it is created if missing."""
 
     stream_id: StreamIdField
     timeout_ms: Int64Field = 10_000
 
 
 class StagedStreamResponse(Response, frozen=True, kw_only=True):
-    """That stream, and who leads its partitions."""
+    """The staging stream and the leaders of its partitions."""
 
     stream: StreamInfo
 
 
 class StageRequest(Request, frozen=True, kw_only=True):
-    """Append the batch behind the body to what is staged for a stream, and check it by the rules of that one.
+    """Append the batch after the body to the staged rows of a stream, checked by that stream's rules.
 
-    `stream_id` and `partition` are those of the stream that holds it. Once more does no harm: only what is named is
-    published. `is_plan`: it is for clients, on the subject of the stream that holds it, and never published.
-    `query_id`, `batch_id`: it is published as that batch or not at all, and goes soon after that batch is published;
-    without them it goes with the age limit. A broker of an earlier version takes no notice of them.
+    `stream_id` and `partition` are those of the staging stream. A retry does no harm: only named rows are published.
+    `is_plan`: a row for clients, on the staging stream's own subject, never published. `query_id`, `batch_id`: the rows
+    are published as that batch or not at all, and are removed soon after that batch is published; without them they are
+    removed by the age limit. An older broker ignores them.
     """
 
     stream_id: StreamIdField
@@ -66,11 +66,11 @@ class StageRequest(Request, frozen=True, kw_only=True):
 
 
 class StageResponse(AppendResponse, frozen=True, kw_only=True):
-    """Where the rows are until they are published: what names them, together with their leader epoch."""
+    """The location of the staged rows; with the leader epoch it names them."""
 
 
 class StagedRange(msgspec.Struct, frozen=True, array_like=True):
-    """Rows that were staged, as the answer to an append says."""
+    """Staged rows, as in the answer to an append."""
 
     base_offset: OffsetField
     end_offset: OffsetField
@@ -78,10 +78,10 @@ class StagedRange(msgspec.Struct, frozen=True, array_like=True):
 
 
 class PublishStagedRequest(Request, frozen=True, kw_only=True):
-    """Append these rows, in this order, as one batch: a piece of the run of a query's batch, unless it is there.
+    """Append these rows, in this order, as one batch: a piece of a query's batch, unless it was published before.
 
-    Batches of a query rise, pieces are counted from 0. A run of more than one piece has a plan: a row that was staged
-    in the same partition and says what all its pieces are; each piece names its mark (`base.staged`).
+    Batch ids of a query rise, pieces count from 0. A batch of several pieces has a plan: a row staged in the same
+    partition that lists all pieces; each piece names its mark (`base.staged`).
     """
 
     stream_id: StreamIdField
@@ -96,10 +96,10 @@ class PublishStagedRequest(Request, frozen=True, kw_only=True):
 
 
 class PublishStagedResponse(Response, frozen=True, kw_only=True):
-    """How far the query's batch is published, all of it committed.
+    """The publication state of the query's batch, all of it committed.
 
-    `duplicate`: nothing was stored for this request. Of an earlier batch of the query `pieces` is None. The offsets are
-    those of the piece that was asked for, where they are known: it is the last one that there is.
+    `duplicate`: this request stored nothing. `pieces` is None for an earlier batch of the query. The offsets are those
+    of the requested piece where they are known, which is when it is the last one.
     """
 
     duplicate: bool
@@ -113,7 +113,7 @@ class PublishStagedResponse(Response, frozen=True, kw_only=True):
 
 
 class ListPublishedRequest(Request, frozen=True, kw_only=True):
-    """Which queries does the leader of a partition know? Page by page: begin behind an id."""
+    """List the queries known to a partition's leader, page by page: begin after an id."""
 
     stream_id: StreamIdField
     partition: PartitionField = PartitionId(0)
@@ -121,7 +121,7 @@ class ListPublishedRequest(Request, frozen=True, kw_only=True):
 
 
 class QueryInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """A query, and the last batch that it has published, or begun to publish."""
+    """A query, and the last batch whose publication has begun."""
 
     query_id: QueryIdField
     batch_id: Int64Field

@@ -1,4 +1,4 @@
-"""Streams as clients see them: what there is, where it lives, how it fares; and the requests that change it."""
+"""Streams in the client protocol: description, placement and state; and the requests that change them."""
 
 from __future__ import annotations
 
@@ -31,28 +31,28 @@ if TYPE_CHECKING:
 else:
 
     class ReportedConfig(StreamConfig, frozen=True, kw_only=True, forbid_unknown_fields=False):
-        """A config as a broker reports it: further fields of a newer one are ignored; a request refuses them."""
+        """A config in an answer: unknown fields of a newer broker are ignored; requests refuse them."""
 
 
 CONSUMER_CONTROL = "consumer_control"
-"""In `PartitionInfo.dropped`: heartbeats and flow control requests of JetStream push consumers: no messages."""
+"""Reason in `PartitionInfo.dropped`: heartbeats and flow control of JetStream push consumers, which are no messages."""
 
 
 class PartitionHealth(StrEnum):
-    """What a partition can do now. Travels as a string: a newer broker may know more states."""
+    """The state of a partition. Travels as a string: a newer broker may have more states."""
 
     ONLINE = "online"  # stores and serves
-    READ_ONLY = "read_only"  # serves; appends are refused (damage below what was known to be on disk)
-    FENCED = "fenced"  # a sync of its file failed: serves what was committed, stores nothing until a restart
-    IMPEDED = "impeded"  # the disk took nothing last, because it is full (it is tried again), or a sync hangs
+    READ_ONLY = "read_only"  # serves; refuses appends (corruption of flushed data)
+    FENCED = "fenced"  # a sync of its file failed: serves committed data, stores nothing until a restart
+    IMPEDED = "impeded"  # the last write failed because the disk is full (it is retried), or a sync hangs
     STARTING = "starting"  # recovering, or its subscription is not confirmed yet
-    NO_LEADER = "no_leader"  # nobody leads it, as far as the broker that answers can see: nothing is stored or acked
-    FAILED = "failed"  # its log cannot be opened; nothing of it was touched
-    NOT_FOLLOWING = "not_following"  # a replica that is not in sync and gets nothing of its leader, or cannot take it
+    NO_LEADER = "no_leader"  # no leader, as far as the answering broker knows: nothing is stored or acked
+    FAILED = "failed"  # its log cannot be opened; nothing was changed
+    NOT_FOLLOWING = "not_following"  # a replica outside the ISR that gets nothing from its leader, or cannot store it
 
 
 class GapInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """A time without a subscribed leader, at most: what was published then may not be stored; what was acked is."""
+    """A possible time without a subscription: messages published then may not be stored; acked ones are."""
 
     start_us: TimestampField
     end_us: TimestampField | None = None  # None: it lasts
@@ -60,7 +60,7 @@ class GapInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def joined(gaps: Iterable[GapInfo]) -> tuple[GapInfo, ...]:
-    """The times that these make together, earliest first: several brokers may tell of one, each as far as it knows."""
+    """Merge overlapping gaps, earliest first: several brokers may report one, each as far as it knows."""
     found: list[GapInfo] = []
     for gap in sorted(gaps, key=_extent):
         last = found[-1] if found else None
@@ -76,7 +76,7 @@ def _extent(gap: GapInfo) -> tuple[int, bool, int]:
 
 
 class DamageInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """Stored bytes that fail their check, and the offsets that cannot be read for it."""
+    """Corruption: stored bytes that fail their check, and the offsets that cannot be read because of it."""
 
     file: str
     position: Int64Field
@@ -87,58 +87,58 @@ class DamageInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FollowerInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """How far one follower, or observer, has come, as its leader sees it."""
+    """Replication state of one follower or observer (read replica), by its leader."""
 
     broker_id: BrokerIdField
-    lag: Int64Field | None = None  # offsets that it is behind the leader's log end; None: not heard of in this epoch
-    is_impeded: bool = False  # its log takes nothing: its disk is full, or has failed
-    behind_us: Int64Field | None = None  # of an observer, as it says itself to a client that asks it; see PartitionInfo
-    # What one that is not in sync, or observes, says of its replica to a client that asks it. Empty: it is well, or was
+    lag: Int64Field | None = None  # offsets behind the leader's log end; None: it has not fetched in this epoch
+    is_impeded: bool = False  # its log accepts nothing: its disk is full, or has failed
+    behind_us: Int64Field | None = None  # of an observer, asked from it directly by a client; see PartitionInfo
+    # State of a replica that is not in sync, or an observer, asked from it directly by a client. Empty: it is well, was
     # not asked, or has not answered.
     state: str = ""
     state_reason: str = ""
 
 
 class PartitionInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """One partition: who leads it, what it holds, what is wrong with it.
+    """One partition: leader, replicas, offsets and state.
 
-    What it holds is None where the broker that answers has no copy, or cannot open it: its leader is to be asked.
+    Offsets are None if the answering broker has no copy, or cannot open it: ask its leader.
     """
 
     partition: PartitionField = PartitionId(0)
-    # HOST:PORT of the leader's socket API. Empty: nobody leads now; without `replicas`, the broker that answers does.
+    # HOST:PORT of the leader's socket API. Empty: no leader now; without `replicas` the answering broker leads.
     leader: str = ""
     leader_id: BrokerIdField | None = None
     leader_epoch: LeaderEpochField
-    log_start: OffsetField | None = None
-    committed_end: OffsetField | None = None
-    log_end: OffsetField | None = None
-    flushed_end: OffsetField | None = None
+    log_start: OffsetField | None = None  # log start offset
+    committed_end: OffsetField | None = None  # high watermark
+    log_end: OffsetField | None = None  # log end offset
+    flushed_end: OffsetField | None = None  # end of what is synced to disk
     replicas: tuple[BrokerIdField, ...] = ()  # the preferred leader first
     isr: tuple[BrokerIdField, ...] = ()
-    eligible: tuple[BrokerIdField, ...] = ()  # left the ISR, and may lead until commits resume
-    observers: tuple[BrokerIdField, ...] = ()  # have a copy for readers, and are in none of the others
-    # All that was committed so long ago is shown by the broker that answers; None: it has no copy, or does not know.
+    eligible: tuple[BrokerIdField, ...] = ()  # left the ISR, and may lead until commits resume (KIP-966's ELR)
+    observers: tuple[BrokerIdField, ...] = ()  # read replicas, in none of the other lists
+    # Staleness: the answering broker shows everything committed so long ago; None: it has no copy, or does not know.
     behind_us: Int64Field | None = None
-    followers: tuple[FollowerInfo, ...] = ()  # told by the leader alone
+    followers: tuple[FollowerInfo, ...] = ()  # reported by the leader only
     size_bytes: Int64Field = 0
     segment_count: Int32Field = 0
     last_timestamp_us: TimestampField | None = None  # None: holds no message
-    state: str = PartitionHealth.ONLINE  # a PartitionHealth, or a newer broker's
+    state: str = PartitionHealth.ONLINE  # a PartitionHealth, or a newer broker's state
     state_reason: str = ""
     damage: tuple[DamageInfo, ...] = ()
     gaps: tuple[GapInfo, ...] = ()  # the latest ones, oldest first
-    # Reason → messages that matched and were not stored, since the start.
+    # Reason → messages that matched the subject and were not stored, since the start.
     dropped: dict[str, Int64Field] = msgspec.field(default_factory=dict)
-    dedup_ids: Int64Field = 0  # message ids that its leader knows; 0: nobody sent one to it yet
-    dedup_ids_forgotten: Int64Field = 0  # those of them that went before the window ended: there were too many
-    archives: dict[str, OffsetField] = msgspec.field(default_factory=dict)  # up to where each has it
-    archived_end: OffsetField | None = None  # up to where all have it, as this log stands; None: there is no archive
-    producers: Int64Field = 0  # producers that its leader knows; 0: none has appended since that one leads
+    dedup_ids: Int64Field = 0  # message ids in the leader's deduplication window
+    dedup_ids_forgotten: Int64Field = 0  # ids that were evicted before the window ended, because there were too many
+    archives: dict[str, OffsetField] = msgspec.field(default_factory=dict)  # the archived end of each archive
+    archived_end: OffsetField | None = None  # the lowest of them, for the present log; None: there is no archive
+    producers: Int64Field = 0  # idempotent producers known to the leader; 0: none has appended since it leads
 
 
 class KeyMark(msgspec.Struct, frozen=True, array_like=True):
-    """Where in a partition the keys end that left it when there came to be so many partitions."""
+    """The end of the messages in a partition whose keys moved when the stream grew to that number of partitions."""
 
     partitions: Int32Field
     partition: PartitionField
@@ -152,17 +152,18 @@ class StreamInfo(msgspec.Struct, frozen=True, kw_only=True):
     config: ReportedConfig
     partitions: tuple[PartitionInfo, ...] = ()
     created_us: TimestampField | None = None
-    intake: str = Intake.OPEN  # an Intake, or a newer broker's
-    intake_us: TimestampField | None = None  # since when; None: it was never another one
-    counts: tuple[Int32Field, ...] = ()  # how many partitions it had, one after the other; none: always as many
+    intake: str = Intake.OPEN  # an Intake, or a newer broker's value
+    intake_us: TimestampField | None = None  # when it began; None: never changed
+    counts: tuple[Int32Field, ...] = ()  # its partition counts, in order; empty: never changed
     key_marks: tuple[KeyMark, ...] = ()  # by number of partitions, then by partition
-    owner: str = ""  # the user who made it; "": nobody had to log in then, or it is Penstock's own
-    overlapping: tuple[str, ...] = ()  # only in the answer to create: streams, of those that the asker may see, that
-    # store messages of its subjects, too; by name, OVERLAPPING_TOLD_MAX of them
+    owner: str = ""  # the user who created it; "": authentication was off, or it is an internal stream
+    # Only in the answer to create: other streams, as far as the caller may see them, that store messages of its
+    # subjects, too; by name, at most OVERLAPPING_TOLD_MAX.
+    overlapping: tuple[str, ...] = ()
 
     @property
     def is_moving(self) -> bool:
-        """Whether keys are on their way to partitions that were added last."""
+        """True while keys move to the partitions that were added last."""
         marked = sum(one.partitions == len(self.partitions) for one in self.key_marks)
         by_keys = self.config.split.how is not PartitionBy.GROUP and not self.config.is_internal
         return bool(self.counts) and by_keys and marked < self.counts[-2]
@@ -174,32 +175,32 @@ class StreamInfo(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def subject(self) -> str:
-        """The NATS subject, perhaps with wildcards, that it stores."""
+        """The NATS subject that it stores, perhaps with wildcards."""
         return self.config.subject
 
 
 class BrokerInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """One broker and where clients reach it."""
+    """One broker and its address for clients."""
 
     broker_id: BrokerIdField
     address: str  # HOST:PORT
     broker_version: str = ""
     rack: str | None = None
     is_live: bool = True
-    votes: bool = True  # on the metadata: most of those who do must be there for it to change
-    is_reachable: bool | None = None  # by the broker that answers; None: it does not say
+    votes: bool = True  # a voter of the metadata quorum
+    is_reachable: bool | None = None  # from the answering broker; None: it does not report it
 
 
 class MetadataRequest(Request, frozen=True, kw_only=True):
-    """Streams by name, or all in the order of their names, page by page. A name that does not exist is left out."""
+    """Request streams by name, or all in name order, page by page. Unknown names are left out."""
 
     names: tuple[str, ...] | None = None
-    after: str | None = None  # with all: begin behind this name
+    after: str | None = None  # with all: begin after this name
     streams_max: Int32Field = limits.METADATA_STREAMS_MAX
 
 
 class MetadataResponse(Response, frozen=True, kw_only=True):
-    """`next_after` is the `after` of the next page, or None on the last."""
+    """The streams; `next_after` is the `after` of the next page, or None on the last."""
 
     streams: tuple[StreamInfo, ...]
     brokers: tuple[BrokerInfo, ...] = ()
@@ -207,21 +208,21 @@ class MetadataResponse(Response, frozen=True, kw_only=True):
 
 
 class FindStreamsRequest(Request, frozen=True, kw_only=True):
-    """Which streams store a message on this plain subject?"""
+    """Request the streams that store messages of this subject without wildcards."""
 
     subject: str
 
 
 class FindStreamsResponse(Response, frozen=True, kw_only=True):
-    """The streams, in the order of their names."""
+    """The streams, in name order."""
 
     streams: tuple[StreamInfo, ...]
 
 
 class CreateStreamRequest(Request, frozen=True, kw_only=True):
-    """Create a stream; the same name with the same config gives the stream that is there, paused or not.
+    """Create a stream; an existing one with the same name and config is returned, paused or not.
 
-    With `is_paused` (from version 2 on) nobody listens for it until it is resumed.
+    With `is_paused` (from version 2 on) it has no subscription until it is resumed.
     """
 
     config: StreamConfig
@@ -229,27 +230,27 @@ class CreateStreamRequest(Request, frozen=True, kw_only=True):
     is_paused: bool = False
 
     def version_needed(self) -> int:
-        """2 where it matters: a broker of before would have it take messages at once."""
+        """2 with `is_paused`: an older broker would store messages at once."""
         return 2 if self.is_paused else 1
 
     @property
     def intake(self) -> Intake:
-        """The one that it begins with."""
+        """The stream's initial intake."""
         return Intake.PAUSED if self.is_paused else Intake.OPEN
 
 
 class CreateStreamResponse(Response, frozen=True, kw_only=True):
-    """Sent once the subscriptions of all its partitions are confirmed: what is published afterwards is stored."""
+    """Sent once the subscriptions of all its partitions are confirmed: messages published afterwards are stored."""
 
     stream: StreamInfo
-    created: bool  # False: it was there already
+    created: bool  # False: it existed already
 
 
 class AlterStreamRequest(Request, frozen=True, kw_only=True):
-    """Change fields of a stream's config (`base.config.ALTERABLE`); all of them or none."""
+    """Change fields of a stream's config (`base.config.ALTERABLE`), atomically."""
 
     name: str
-    stream_id: StreamIdField | None = None  # None: whichever has the name now
+    stream_id: StreamIdField | None = None  # None: the stream that has the name now
     changes: dict[str, Any]
 
 
@@ -260,34 +261,34 @@ class AlterStreamResponse(Response, frozen=True, kw_only=True):
 
 
 class SetIntakeRequest(Request, frozen=True, kw_only=True):
-    """Have a stream take messages, or not; a sealed one stays so."""
+    """Set a stream's intake: open, paused, read-only or sealed, which is final."""
 
     name: str
-    stream_id: StreamIdField | None = None  # None: whichever has the name now
+    stream_id: StreamIdField | None = None  # None: the stream that has the name now
     intake: Intake
 
 
 class SetIntakeResponse(Response, frozen=True, kw_only=True):
-    """The stream as it is now, on every live broker: one that is open listens again."""
+    """The stream, as now known to every live broker; an open one is subscribed again."""
 
     stream: StreamInfo
 
 
 class TruncateRequest(Request, frozen=True, kw_only=True):
-    """Give up what comes before an offset of a partition, which is at most its committed end.
+    """Truncate a partition before an offset, which is at most its committed end.
 
-    Goes to the partition's leader, which hands it on to the metadata leader with its `leader_epoch`.
+    Goes to the partition's leader, which forwards it to the metadata leader with its `leader_epoch`.
     """
 
     stream_id: StreamIdField
     partition: PartitionField = PartitionId(0)
     before: OffsetField
-    is_dry_run: bool = False  # say only what would go
+    is_dry_run: bool = False  # report only what would be removed
     leader_epoch: LeaderEpochField | None = None
 
 
 class TruncateResponse(Response, frozen=True, kw_only=True):
-    """What went with this request, or would go: messages as offsets count them, and bytes on one broker's disk."""
+    """The number of removed offsets, and bytes on one broker's disk; for a dry run, those to remove."""
 
     log_start: OffsetField
     messages: Int64Field = 0
@@ -295,14 +296,15 @@ class TruncateResponse(Response, frozen=True, kw_only=True):
 
 
 class ReportArchivedRequest(Request, frozen=True, kw_only=True):
-    """An archive has all of a partition before `end_offset`, at most its committed end; None: there is no such archive.
+    """Report that an archive has a partition up to `end_offset`, at most its committed end; None: forget it.
 
-    Goes to the partition's leader, which hands it on to the metadata leader with its `leader_epoch`.
-    `archived_epoch`: of the leader who told the archive that end; None: nobody can know whether the log was cut since.
+    Goes to the partition's leader, which forwards it to the metadata leader with its `leader_epoch`. `archived_epoch`:
+    that of the leader that reported this end to the archive; None: unknown, so the log may have been truncated since.
     """
 
     stream_id: StreamIdField
-    partition: PartitionField = PartitionId(0)  # without an `end_offset` any of the stream: it is forgotten for all
+    # any partition without an `end_offset`: the archive is forgotten for all
+    partition: PartitionField = PartitionId(0)
     archive: ArchiveField
     end_offset: OffsetField | None
     leader_epoch: LeaderEpochField | None = None
@@ -310,7 +312,7 @@ class ReportArchivedRequest(Request, frozen=True, kw_only=True):
 
 
 class ReportArchivedResponse(Response, frozen=True, kw_only=True):
-    """Up to where all archives of the stream have the partition; None: it has none."""
+    """The end up to which all archives of the stream have the partition; None: it has no archive."""
 
     archived_end: OffsetField | None
 
@@ -319,10 +321,10 @@ class DeleteStreamRequest(Request, frozen=True, kw_only=True):
     """Delete a stream and its data."""
 
     name: str
-    stream_id: StreamIdField | None = None  # None: whichever has the name now
+    stream_id: StreamIdField | None = None  # None: the stream that has the name now
 
 
 class DeleteStreamResponse(Response, frozen=True, kw_only=True):
-    """What was deleted."""
+    """The id of the deleted stream."""
 
     stream_id: StreamIdField

@@ -1,6 +1,6 @@
-"""Verifying one replica, slice by slice, and the checksums of its rows, which are compared with those of others.
+"""Verification of one replica, slice by slice, and checksums of its rows, to be compared with other replicas'.
 
-Rules: a broker keeps nothing between two requests. What it is to go on with, it is given again.
+Rules: a broker keeps no state between two requests; the caller passes it back.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ CRCS = 10
 
 
 class RowSum(msgspec.Struct, frozen=True, array_like=True):
-    """The checksums of the rows between two offsets, `end` not included: see `commitlog/checksums.py`."""
+    """Checksums of the rows in `[begin, end)`: see `commitlog/checksums.py`."""
 
     begin: OffsetField
     end: OffsetField
@@ -36,25 +36,25 @@ class RowSum(msgspec.Struct, frozen=True, array_like=True):
 
 
 class VerifyRequest(Request, frozen=True, kw_only=True):
-    """Verify what this broker's replica has from `offset` on, up to `end`, or as far as one answer goes.
+    """Verify this broker's replica from `offset` up to `end`, or as far as one answer goes.
 
-    Without `offset` nothing is read. Ranges of checksums begin at `begin` (`offset`, if it is not given) and at the
-    multiples of 65,536; `carried` is the one that the last answer ended in.
+    Without `offset` nothing is read. Ranges of checksums begin at `begin` (default `offset`) and at the multiples of
+    65,536; `carried` is the incomplete range at the end of the last answer.
     """
 
     stream_id: StreamIdField
     partition: PartitionField = PartitionId(0)
     offset: OffsetField | None = None
     begin: OffsetField | None = None
-    end: OffsetField | None = None  # None: all that is committed
+    end: OffsetField | None = None  # None: the committed end
     carried: RowSum | None = None
 
 
 class VerifyResponse(Response, frozen=True, kw_only=True):
-    """All before `end_offset` is verified: go on there. The last one of `sums` may go on, too.
+    """Everything before `end_offset` is verified: continue there. The last of `sums` may be continued, too.
 
-    `damage` ends an answer; what is lost with it has no rows in `sums`. A request whose `offset` is its `end` has the
-    checkpoint and the lineage looked at. `size_bytes` is of batches, not compressed.
+    `damage` ends an answer; rows lost with it are not in `sums`. A request whose `offset` is its `end` verifies the
+    checkpoint and the lineage. `size_bytes` counts batches uncompressed.
     """
 
     log_start: OffsetField
@@ -64,4 +64,5 @@ class VerifyResponse(Response, frozen=True, kw_only=True):
     size_bytes: Int64Field = 0
     sums: tuple[RowSum, ...] = ()
     damage: DamageInfo | None = None
-    side_files: tuple[DamageInfo, ...] = ()  # indexes, checkpoint, lineage: no offset is lost, the broker mends them
+    # corrupt indexes, checkpoint or lineage: no offset is lost, the broker repairs them
+    side_files: tuple[DamageInfo, ...] = ()

@@ -1,14 +1,14 @@
-"""What the cluster agrees on: commands, the immutable image they fold to, and the controller that proposes most.
+"""Cluster metadata: commands, the immutable image they fold to, and the controller that proposes most of them.
 
-| module                                 | what it knows                                                      |
+| module                                 | contents                                                           |
 |----------------------------------------|--------------------------------------------------------------------|
-| `commands`, `image`, `apply`           | what can change, what there is, and how one comes of the other     |
-| `streams`, `brokers`, `leaderships`    | what each command does                                             |
-| `elections`                            | who leads one partition, and why                                   |
-| `placement`                            | which brokers get a new stream                                     |
-| `controller`                           | what the metadata leader does: answers brokers, proposes commands  |
-| `sessions`, `reports`, `preferred`     | whom it takes for dead, for unreachable, for ready to lead again   |
-| `proposals`                            | what it has proposed, until that is applied                        |
-| `snapshot`, `persistent`               | the bytes of an image; the maps it is made of                      |
-| `journal`, `fold`                      | the commands of a broker that is alone, on its disk                |
+| `commands`, `image`, `apply`           | the commands, the state, and how one yields the other              |
+| `streams`, `brokers`, `leaderships`    | the effect of each command                                         |
+| `elections`                            | leader election of one partition                                   |
+| `placement`                            | the brokers for a new stream's partitions                          |
+| `controller`                           | the metadata leader: answers brokers, proposes commands            |
+| `sessions`, `reports`, `preferred`     | dead brokers, unreachable leaders, preferred leaders that return   |
+| `proposals`                            | proposed commands that are not applied yet                         |
+| `snapshot`, `persistent`               | the bytes of an image; the maps it consists of                     |
+| `journal`, `fold`                      | the commands of a broker from before Raft, on its disk             |
 """

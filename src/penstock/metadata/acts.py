@@ -1,8 +1,8 @@
-"""Which commands are acts: what somebody did to the cluster, and `__audit` tells.
+"""Audited commands (acts): changes that a user made to the cluster, which the stream `__audit` reports.
 
-Rules: an act has changed something, or has told what checks secrets; it was asked for by a client, and is about users'
-own streams, or users. Only where there are users; the image knows the index of the last one, so that whoever writes
-knows whether it has all.
+Rules: an act changed something, or revealed secret verifiers; a client asked for it, and it concerns users' own
+streams, or users. Acts exist only where there are users. The image holds the index of the last act, so the writer of
+`__audit` knows if it has all.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _OF_USERS = CreateUser | AlterUser | DeleteUser | ChangeRules | ExportUsers
 
 
 def is_act(command: Command, outcome: Outcome) -> bool:
-    """Whether a command that was applied is one."""
+    """True if an applied command is an act."""
     if not outcome.changed:
         return False
     if isinstance(command, _OF_USERS):
@@ -37,5 +37,5 @@ def is_act(command: Command, outcome: Outcome) -> bool:
     if isinstance(command, _OF_STREAMS):
         return outcome.stream is not None and not outcome.stream.config.is_internal
     if isinstance(command, TruncatePartition):
-        return bool(command.by)  # else messages asked for it
+        return bool(command.by)  # otherwise a message (rollup) caused it
     return isinstance(command, ReportArchived) and command.end_offset is None

@@ -1,9 +1,9 @@
-"""What a command does to the image: the one function that everything the cluster agrees on comes from.
+"""The state machine of the metadata log: `apply` gives a command's effect on the image.
 
-Rules: pure, and the same in every version that knows the command: brokers of two versions must not come to two images.
-So limits, which a version may draw as it likes, are asked when a command is proposed, not here. The index of a command
-is higher than that of every one before; it need not be the next, for the log of commands holds entries of its own, too.
-A command that is refused changes nothing but the index.
+Rules: pure, and the same in every version that knows the command: brokers of two versions must not get two images. So
+limits, which a version may change, are checked when a command is proposed, not here. A command's index is higher than
+that of every earlier one, but not always the next: the Raft log also has entries of its own. A refused command changes
+nothing but the index.
 
 | module        | commands                                                        |
 |---------------|-----------------------------------------------------------------|
@@ -13,7 +13,7 @@ A command that is refused changes nothing but the index.
 | `brokers`     | register, fence and stop broker                                 |
 | `users`       | create, alter, delete, export users, change rules               |
 | `leaderships` | change isr, elect leaders, recover partitions                   |
-| `elections`   | who leads one partition: what all of them come to               |
+| `elections`   | leader election of one partition, which all of them use         |
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ _CHANGES: dict[type[Command], Callable[[ClusterImage, int, Any], tuple[ClusterIm
 
 
 def apply(image: ClusterImage, index: int, command: Command) -> tuple[ClusterImage, Outcome | RemoteError]:
-    """The image after `command`, and what it came to. A refused command changes nothing but the index."""
+    """Return the image after `command`, and its outcome. A refused command changes nothing but the index."""
     assert index > image.index, (index, image.index)
     try:
         changed, outcome = _CHANGES[type(command)](image, index, command)

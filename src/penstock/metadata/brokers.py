@@ -1,8 +1,8 @@
-"""What becomes of brokers: registered, fenced, stopped, and each time every partition that they hold.
+"""Broker commands: register, fence, stop, and their effect on every partition that the broker holds.
 
-Theory: a command about a broker looks at all partitions of the cluster, once. Which of them a broker holds is not kept
-anywhere: it would have to be kept right, and this pass takes some milliseconds of a failover. What is equal before and
-ruled alike is one object afterwards, which is nearly all of a large cluster.
+Theory: a command about a broker makes one pass over all partitions of the cluster. No index by broker is kept: it would
+have to be maintained, and this pass takes some milliseconds of a failover. Equal partitions with equal rules share one
+result object, which is nearly all of a large cluster.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _Change: TypeAlias = Callable[[PartitionState, Rules], Elected]
 
 
 def register_broker(image: ClusterImage, index: int, command: RegisterBroker) -> tuple[ClusterImage, Outcome]:
-    """Begin a run of a broker; one that is still taken for live ends."""
+    """Begin an incarnation of a broker; one that is still live ends."""
     broker_id = command.broker_id
     known = image.brokers.get(broker_id)
     clean_stop = command.clean_stop and (known is None or _knows_last_run(command, known))
@@ -55,12 +55,12 @@ def _knows_last_run(command: RegisterBroker, known: BrokerState) -> bool:
 
 
 def fence_broker(image: ClusterImage, index: int, command: FenceBroker) -> tuple[ClusterImage, Outcome]:
-    """End a run that is silent. RemoteError stale_incarnation if it has ended already."""
+    """Fence an incarnation whose session timed out. Raise RemoteError (stale_incarnation) if it has ended already."""
     return _ended(image, command, clean_stop=False)
 
 
 def stop_broker(image: ClusterImage, index: int, command: StopBroker) -> tuple[ClusterImage, Outcome]:
-    """End a run that wants to stop. RemoteError stale_incarnation if it has ended already."""
+    """End an incarnation that is stopping. Raise RemoteError (stale_incarnation) if it has ended already."""
     return _ended(image, command, clean_stop=True)
 
 
@@ -74,7 +74,7 @@ def _ended(image: ClusterImage, command: FenceBroker | StopBroker, *, clean_stop
 
 
 def _everywhere(image: ClusterImage, broker_id: BrokerId, change: _Change) -> tuple[ClusterImage, Outcome]:
-    """`change` of every partition that the broker holds."""
+    """Apply `change` to every partition that the broker holds."""
     done: dict[tuple[PartitionState, Rules], Elected] = {}
     changed: dict[StreamId, StreamState] = {}
     keys: list[PartitionKey] = []

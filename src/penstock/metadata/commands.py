@@ -1,29 +1,29 @@
-"""The commands of the metadata log: everything that can change what the cluster agrees on.
+"""Commands of the metadata log: every change of the cluster's metadata.
 
-Rules: a command holds all that its effect depends on, the time included, so that every broker that folds the same
-commands gets the same image. A command type never changes its meaning; new needs get new types or defaulted fields.
-What is not known is refused, never dropped: a field that is there changes what the command comes to, and a broker that
-went on without it would come to another image. It ends, and says that it must be upgraded (`node/entries.py`). So a
-later version gives a field that it adds to a command the default that means what was meant before, and leaves it out
-where it has that (`omit_defaults`); to an array it adds none, but makes a new type. It proposes what older versions do
-not know only where somebody asks for what they cannot do, or where all brokers are of its version.
-What a command does to each partition (who leads, which ISRs shrink) is not in it: that follows from the image.
+Rules: a command holds everything that its effect depends on, the time included, so that every broker that folds the
+same commands gets the same image. A command type never changes its meaning; new needs get new types or fields with
+defaults. Unknown fields are refused, never dropped: a field changes the effect, and a broker that ignored it would get
+another image. Such a broker stops, and says that it must be upgraded (`node/entries.py`). So a later version gives a
+new field a default with the old meaning, and omits it when it has that value (`omit_defaults`); to an array it adds no
+field, but makes a new type. It proposes commands unknown to older versions only when a user asks for the new feature,
+or when all brokers run that version. A command's effect on each partition (leader, ISR) is not in it: it follows from
+the image.
 
 | command        | proposed by                | when                                                              |
 |----------------|----------------------------|-------------------------------------------------------------------|
 | create, alter, delete stream | the node     | a client asks                                                     |
 | add partitions | the node                  | a client asks                                                     |
-| mark keys      | the node                   | the leader of a partition that keys left has all it has of them   |
+| mark keys      | the node                   | the leader of a partition that keys left has all it gets of them  |
 | truncate partition | the node               | a client asks the leader of the partition                         |
 | set intake     | the node                   | a client asks: pause, resume, read-only, seal                     |
-| form cluster   | the node                   | the first broker makes the cluster                                |
-| register broker | the controller            | a broker has started; its run is numbered by the command's index  |
-| fence broker   | the controller             | it was silent for a session                                       |
-| stop broker    | the controller             | it was told to stop, and says so                                  |
+| form cluster   | the node                   | the first broker creates the cluster                              |
+| register broker | the controller            | a broker has started; the command's index is its incarnation      |
+| fence broker   | the controller             | its session timed out                                             |
+| stop broker    | the controller             | the broker is stopping                                            |
 | change isr     | the controller             | partition leaders saw followers fall behind or catch up           |
 | elect leaders  | the controller             | followers cannot reach a leader, or the preferred one is back     |
-| recover partitions | the controller         | all who had what was acked are back from unclean stops            |
-| start broker   | a broker that is alone     | it has started                                                    |
+| recover partitions | the controller         | all replicas with every acked message returned from unclean stops |
+| start broker   | a single broker            | it has started                                                    |
 | create, alter, delete user, change rules | the node | an administrator asks; at set-up the node itself |
 """
 
@@ -45,52 +45,52 @@ class _Command(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class _Asked(_Command, frozen=True, kw_only=True, omit_defaults=True):
-    """What a client asked for; who it was is told only where everybody logs in."""
+    """A client's command; the user is recorded only if authentication is on."""
 
     by: str = ""  # the user
     at_us: int = 0
 
 
 class CreateStream(_Asked, frozen=True, kw_only=True, omit_defaults=True, tag="create_stream"):
-    """Make a stream; its id is the command's index."""
+    """Create a stream; its id is the command's index."""
 
     config: StreamConfig
     created_us: int
-    assignments: tuple[tuple[BrokerId, ...], ...] = ()  # the replicas of each partition; none: all on the first broker
-    observers: tuple[tuple[BrokerId, ...], ...] = ()  # of each partition; none: none has any
-    intake: Intake = Intake.OPEN  # at the beginning
+    assignments: tuple[tuple[BrokerId, ...], ...] = ()  # the replicas of each partition; empty: all on the first broker
+    observers: tuple[tuple[BrokerId, ...], ...] = ()  # of each partition; empty: none
+    intake: Intake = Intake.OPEN  # the initial state
 
 
 class AlterStream(_Asked, frozen=True, kw_only=True, omit_defaults=True, tag="alter_stream"):
-    """Change fields of a stream's config; with `observers`, also who these are of each partition from now on."""
+    """Change fields of a stream's config; with `observers`, also the observers of each partition."""
 
     stream_id: int
     changes: dict[str, Any]
-    observers: tuple[tuple[BrokerId, ...], ...] | None = None  # None: as they are
+    observers: tuple[tuple[BrokerId, ...], ...] | None = None  # None: unchanged
 
 
 class AddPartitions(_Asked, frozen=True, kw_only=True, omit_defaults=True, tag="add_partitions"):
-    """Give a stream more partitions, where it has so many as was known."""
+    """Add partitions to a stream, if it still has `before` of them."""
 
     stream_id: StreamId
-    before: int  # how many it has
+    before: int  # the current number
     assignments: tuple[tuple[BrokerId, ...], ...]  # the replicas of each new one
-    observers: tuple[tuple[BrokerId, ...], ...] = ()  # of each new one; none: none has any
-    range_bounds: tuple[str, ...] = ()  # where the new ones begin, if the stream is split by ranges
+    observers: tuple[tuple[BrokerId, ...], ...] = ()  # of each new one; empty: none
+    range_bounds: tuple[str, ...] = ()  # lower bounds of the new ones, if the stream is split by ranges
 
 
 class AddReplicas(_Command, frozen=True, kw_only=True, tag="add_replicas"):
-    """Have more brokers hold a stream, where those hold it that were known."""
+    """Add replicas to a stream's partitions, if their replicas are still the known ones."""
 
     stream_id: StreamId
-    assignments: tuple[tuple[BrokerId, ...], ...]  # the replicas of each partition: those that there are come first
+    assignments: tuple[tuple[BrokerId, ...], ...]  # the replicas of each partition: existing ones first
 
 
 class MarkKeys(_Command, frozen=True, kw_only=True, tag="mark_keys"):
-    """A partition takes nothing more of the keys that left it, and all it has of them is committed before an offset."""
+    """A partition gets no more of the keys that left it; its messages with them are committed and end at an offset."""
 
     stream_id: StreamId
-    partitions: int  # how many there were once those were added to which they went
+    partitions: int  # the number of partitions after the growth that moved the keys
     partition: PartitionId
     leader_epoch: LeaderEpoch
     end_offset: Offset
@@ -98,13 +98,11 @@ class MarkKeys(_Command, frozen=True, kw_only=True, tag="mark_keys"):
 
 
 class DeleteStream(_Asked, frozen=True, kw_only=True, omit_defaults=True, tag="delete_stream"):
-    """Delete a stream."""
-
     stream_id: int
 
 
 class TruncatePartition(_Asked, frozen=True, kw_only=True, omit_defaults=True, tag="truncate_partition"):
-    """Give up what comes before an offset, all of which its leader has committed in that leader epoch."""
+    """Truncate the partition before an offset that its leader has committed in that leader epoch."""
 
     stream_id: StreamId
     partition: PartitionId
@@ -113,7 +111,7 @@ class TruncatePartition(_Asked, frozen=True, kw_only=True, omit_defaults=True, t
 
 
 class ReportArchived(_Asked, frozen=True, kw_only=True, omit_defaults=True, tag="report_archived"):
-    """An archive has what comes before an offset, all of it committed in that leader epoch; None: there is none."""
+    """An archive has everything before an offset, committed in that leader epoch; None: forget this archive."""
 
     stream_id: StreamId
     partition: PartitionId
@@ -123,7 +121,7 @@ class ReportArchived(_Asked, frozen=True, kw_only=True, omit_defaults=True, tag=
 
 
 class SetIntake(_Asked, frozen=True, kw_only=True, omit_defaults=True, tag="set_intake"):
-    """Have a stream take messages, or not."""
+    """Change if a stream accepts messages (`Intake`)."""
 
     stream_id: StreamId
     intake: Intake
@@ -131,16 +129,16 @@ class SetIntake(_Asked, frozen=True, kw_only=True, omit_defaults=True, tag="set_
 
 
 class FormCluster(_Command, frozen=True, kw_only=True, tag="form_cluster"):
-    """Name the cluster, once."""
+    """Set the cluster's id, once."""
 
     cluster_id: str
 
 
 class RegisterBroker(_Command, frozen=True, kw_only=True, omit_defaults=True, tag="register_broker"):
-    """A broker has started. `clean_stop`: nothing that it had written can be lost since the run `run_before`.
+    """A broker has started. `clean_stop`: nothing written was lost since the incarnation `run_before`.
 
-    That counts only if it was its last run, or if the same `process` asks again: what is older may be a copy of its
-    data directory that somebody kept, and lacks what came since.
+    That counts only if that was its last incarnation, or if the same `process` registers again: otherwise its data
+    directory may be an older copy, which lacks later data.
     """
 
     broker_id: BrokerId
@@ -150,14 +148,14 @@ class RegisterBroker(_Command, frozen=True, kw_only=True, omit_defaults=True, ta
     broker_version: str
     clean_stop: bool
     registered_us: int
-    run_before: int = 0  # 0: not known, as older brokers had it; the last one
-    process: str = ""  # random for each start; "": not known
+    run_before: int = 0  # 0: unknown (older brokers); treated as the last one
+    process: str = ""  # random for each start; "": unknown
 
 
 class FenceBroker(_Command, frozen=True, kw_only=True, omit_defaults=True, tag="fence_broker"):
-    """That run of a broker is taken for dead.
+    """Declare that incarnation of a broker dead.
 
-    `silent`: live ones that were not heard of lately, or cannot listen to NATS: any other leads before them.
+    `silent`: live brokers not heard of lately, or without NATS: all others lead before them.
     """
 
     broker_id: BrokerId
@@ -166,7 +164,7 @@ class FenceBroker(_Command, frozen=True, kw_only=True, omit_defaults=True, tag="
 
 
 class StopBroker(_Command, frozen=True, kw_only=True, omit_defaults=True, tag="stop_broker"):
-    """That run of a broker ends by its own wish. `silent` as above."""
+    """That incarnation of a broker stops by its own request. `silent` as in `FenceBroker`."""
 
     broker_id: BrokerId
     incarnation: Incarnation
@@ -174,7 +172,7 @@ class StopBroker(_Command, frozen=True, kw_only=True, omit_defaults=True, tag="s
 
 
 class ChangeIsr(_Command, frozen=True, kw_only=True, tag="change_isr"):
-    """Compare-and-set of the ISRs of partitions that a broker leads, each for itself."""
+    """Compare-and-set of ISRs of partitions that a broker leads, each for itself."""
 
     broker_id: BrokerId
     incarnation: Incarnation
@@ -182,16 +180,16 @@ class ChangeIsr(_Command, frozen=True, kw_only=True, tag="change_isr"):
 
 
 class ElectionReason(StrEnum):
-    """Why a partition that has a leader gets another one."""
+    """The reason for another leader of a partition that has one."""
 
     UNREACHABLE = "unreachable"  # most of the other in-sync replicas cannot fetch from it
     RESIGNED = "resigned"  # it cannot serve: its log has failed
-    IMPEDED = "impeded"  # it cannot serve: its disk takes nothing; its log has all that it had
+    IMPEDED = "impeded"  # it cannot serve: its disk accepts nothing, but its log is complete
     PREFERRED = "preferred"  # the first of the replicas is in sync again
 
 
 class Election(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """One partition whose leadership in that epoch is to end."""
+    """A partition whose leadership in that epoch is to end."""
 
     stream_id: StreamId
     partition: PartitionId
@@ -200,34 +198,34 @@ class Election(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fiel
 
 
 class ElectLeaders(_Command, frozen=True, kw_only=True, omit_defaults=True, tag="elect_leaders"):
-    """Give partitions another leader, each for itself. `silent` as above."""
+    """Elect other leaders, each partition for itself. `silent` as in `FenceBroker`."""
 
     elections: tuple[Election, ...]
     silent: tuple[BrokerId, ...] = ()
 
 
 class ReplicaEnd(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """Where the log of a replica ended, in that run of its broker."""
+    """The log end of a replica, in that incarnation of its broker."""
 
     broker_id: BrokerId
     incarnation: Incarnation
-    last_epoch: LeaderEpoch  # of its newest batch; 0: it never had one
+    last_epoch: LeaderEpoch  # of its last batch; 0: it never had one
     log_end: Offset
-    has_failed: bool = False  # it is damaged, or cannot be opened or written
+    has_failed: bool = False  # corrupt, or cannot be opened or written
 
     @property
     def is_unknown(self) -> bool:
-        """Whether it is not known where the log ended."""
+        """True if the log end is unknown."""
         return self.has_failed and not self.last_epoch
 
     @property
     def length(self) -> tuple[LeaderEpoch, Offset]:
-        """The longer log is the greater."""
+        """Sort key: the longer log compares greater."""
         return self.last_epoch, self.log_end
 
 
 class Recovery(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """One partition that nobody leads since that epoch, and all its logs that there are."""
+    """A partition without a leader since that epoch, and all its known logs."""
 
     stream_id: StreamId
     partition: PartitionId
@@ -236,36 +234,36 @@ class Recovery(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fiel
 
 
 class RecoverPartitions(_Command, frozen=True, kw_only=True, omit_defaults=True, tag="recover_partitions"):
-    """Have the longest logs lead, each partition for itself. `silent` as above, where logs are equally long."""
+    """Elect the longest logs, each partition for itself. `silent` as in `FenceBroker`, among equally long logs."""
 
     recoveries: tuple[Recovery, ...]
     silent: tuple[BrokerId, ...] = ()
 
 
 class StartBroker(_Command, frozen=True, kw_only=True, tag="start_broker"):
-    """A broker that is alone has started: every partition begins a new leader epoch."""
+    """A single broker has started: every partition begins a new leader epoch."""
 
     started_us: int
 
 
 class CreateUser(_Command, frozen=True, kw_only=True, omit_defaults=True, tag="create_user"):
-    """Make a user. The first one has everybody log in from then on. `by`: who asked; empty: nobody had to log in."""
+    """Create a user. From the first one on all clients must log in. `by`: the caller; empty: authentication was off."""
 
     user: User
     created_us: int
     by: str = ""
-    is_first: bool = False  # only if there is none
-    chance: bytes = b""  # of the first one: see `ClusterImage.decoy_key`
+    is_first: bool = False  # refused if there are users
+    chance: bytes = b""  # random, of the first one: see `ClusterImage.decoy_key`
 
 
 class AlterUser(_Command, frozen=True, kw_only=True, omit_defaults=True, tag="alter_user"):
-    """Take credentials from a user and give it others, at once; or change what it may use."""
+    """Remove and add credentials of a user, atomically; or change its quotas."""
 
     name: str
     altered_us: int
-    add: tuple[Credential, ...] = ()  # one that has the id of another takes its place
+    add: tuple[Credential, ...] = ()  # replaces a credential with the same id
     drop: tuple[str, ...] = ()  # ids
-    quotas: Quotas | None = None  # None: as they are
+    quotas: Quotas | None = None  # None: unchanged
     by: str = ""
 
 
@@ -278,7 +276,7 @@ class DeleteUser(_Command, frozen=True, kw_only=True, omit_defaults=True, tag="d
 
 
 class ChangeRules(_Command, frozen=True, kw_only=True, omit_defaults=True, tag="change_rules"):
-    """Give a user rules, and take some from it, at once; of `*` they are everybody's."""
+    """Add and remove rules of a user, atomically; of `*` they apply to everybody."""
 
     name: str
     changed_us: int
@@ -288,7 +286,7 @@ class ChangeRules(_Command, frozen=True, kw_only=True, omit_defaults=True, tag="
 
 
 class ExportUsers(_Command, frozen=True, kw_only=True, omit_defaults=True, tag="export_users"):
-    """Somebody is told of users all of which they can be made again, a page behind `after`. It changes nothing."""
+    """A client exports a page of users after `after`, with everything needed to restore them. Changes nothing."""
 
     exported_us: int
     after: str = ""
@@ -322,7 +320,7 @@ Command = (
 
 
 class _IsrChangeShape(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    # IsrChange is a message, too, and of those what is not known is passed over.
+    # IsrChange is also a message type, and messages ignore unknown fields.
     stream_id: Any
     partition: Any
     leader_epoch: Any
@@ -341,12 +339,12 @@ _change_isr_decoder = msgspec.msgpack.Decoder(_ChangeIsrShape)
 
 
 def encode_command(command: Command) -> bytes:
-    """MessagePack, tagged with the command's type."""
+    """Encode as MessagePack, tagged with the command's type."""
     return _encoder.encode(command)
 
 
 def decode_command(data: bytes) -> Command:
-    """The command in `data`; msgspec.DecodeError if it is none that this version knows, and knows all of."""
+    """Decode a command. Raise msgspec.DecodeError if this version does not know all of it."""
     try:
         command: Command = _decoder.decode(data)
         if isinstance(command, ChangeIsr):

@@ -1,25 +1,25 @@
-"""The controller: what the metadata leader does beyond leading the Raft group. Events and the time in, a step out.
+"""Cluster controller: the metadata leader's decisions beyond leading the Raft group. Events and time in, a step out.
 
 Rules:
-- It runs on every broker and decides only where the node has said `lead`, which it does once all of earlier terms is
-  applied. Elsewhere it answers `not_metadata_leader`.
-- It decides by what is applied, and changes nothing itself: every change is a command. Of one kind about one broker
-  there is one command under way at a time; whoever asks for another meanwhile waits, or is told to ask again.
-- Sessions, reports and waiting requests are in memory: a new metadata leader begins them anew, with full time for all.
-  Its own is never over: whoever decides that is there, and alone it sends no heartbeats to itself.
-- What is to be led or held is given to brokers that were heard of lately, in this term: the image may say of one that
-  is dead, or has lost its disk, that it lives. A new metadata leader waits for that, for HEARD_LATELY_MS at most.
+- A controller runs on every broker and decides only after the node called `lead`, which it does once all entries of
+  earlier terms are applied. Elsewhere it answers `not_metadata_leader`.
+- It decides by the applied image, and changes nothing itself: every change is a command. Per kind and broker one
+  command is in flight at a time; another request meanwhile waits, or is told to retry.
+- Sessions, reports and waiting requests are in memory: a new metadata leader begins them anew, with the full session
+  time for all brokers. Its own session never expires: it is alive, and if alone it sends itself no heartbeats.
+- Leaderships and replicas are given to brokers that sent a heartbeat lately, in this term: the image may show a broker
+  as live that is dead, or has lost its disk. A new metadata leader waits for that, HEARD_LATELY_MS at most.
 - A request that changes something is answered once its command is applied, and then only if it is the entry that was
-  proposed. Whoever is told to ask again may: what was done already is found done.
+  proposed. A caller that is told to retry may do so: a change that was already made is found done.
 
-| under way    | proposed when                                                                                |
+| in flight    | proposed when                                                                                |
 |--------------|----------------------------------------------------------------------------------------------|
-| register, id | a broker asks                                                                                |
-| fence, id    | its session is over (`sessions`)                                                             |
-| stop, id     | it asks                                                                                      |
-| isr, id      | it asks for partitions that it leads; what waits meanwhile becomes the next command          |
+| register, id | a broker asks for its registration                                                           |
+| fence, id    | the broker's session timed out (`sessions`)                                                  |
+| stop, id     | the broker asks to stop                                                                      |
+| isr, id      | it asks for partitions that it leads; requests that wait become the next command             |
 | elect        | leaders are unreachable (`reports`), have resigned, or preferred ones are back (`preferred`) |
-| recover      | it is known whose log is the longest (`recoveries`)                                          |
+| recover      | the longest log of a partition is known (`recoveries`)                                       |
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ _LATELY_US = limits.HEARD_LATELY_MS * 1_000
 
 @dataclass(frozen=True, slots=True)
 class ControllerConfig:
-    """How patient the controller is."""
+    """Time-outs of the controller, in milliseconds."""
 
     session_ms: int = limits.SESSION_MS
     leader_report_window_ms: int = limits.LEADER_REPORT_WINDOW_MS
@@ -82,14 +82,14 @@ class ControllerConfig:
 
 
 class HeardOf(NamedTuple):
-    """What the Raft group has heard of a broker that asks to be registered."""
+    """The Raft group's knowledge of a broker that asks to be registered."""
 
-    acknowledged_index: int = 0  # up to where it must have the log, on the disk that it names
-    speaker: str | None = None  # the process that has spoken for it lately; None: nobody has
+    acknowledged_index: int = 0  # its acknowledged index: what its disk must hold
+    speaker: str | None = None  # the process that sent messages for it lately; None: none did
 
 
 class Answer(NamedTuple):
-    """What a caller is told."""
+    """A response or an error for one caller."""
 
     caller: Hashable
     response: Response | RemoteError
@@ -97,9 +97,10 @@ class Answer(NamedTuple):
 
 @dataclass(slots=True)
 class ControllerStep:
-    """What the node must do, top to bottom."""
+    """The node's work, top to bottom."""
 
-    propose: list[Proposal] = field(default_factory=list)  # 1. each is answered by `proposed` or `not_proposed`
+    # 1. report the result of each with `proposed` or `not_proposed`
+    propose: list[Proposal] = field(default_factory=list)
     answers: list[Answer] = field(default_factory=list)  # 2.
 
 
@@ -107,7 +108,7 @@ class Controller:
     """One on each broker."""
 
     def __init__(self, broker_id: BrokerId, config: ControllerConfig, *, has_keys: bool = True) -> None:
-        """`has_keys`: this broker can hold what is encrypted."""
+        """`has_keys`: this broker can store encrypted streams."""
         self._broker_id = broker_id
         self._has_keys = has_keys
         self._sessions = Sessions(config.session_ms * 1_000)
@@ -117,19 +118,20 @@ class Controller:
         self._preferred = PreferredLeaders(config.preferred_leader_steady_ms * 1_000)
         self._proposals = Proposals()
         self._isr_waiting: dict[BrokerId, deque[tuple[Hashable, ChangeIsrRequest]]] = {}
-        self._stops_waiting: dict[BrokerId, tuple[Hashable, StopBrokerRequest]] = {}  # for who is there to take over
+        # until the other brokers have reported
+        self._stops_waiting: dict[BrokerId, tuple[Hashable, StopBrokerRequest]] = {}
         self._answers: list[Answer] = []
         self._image = ClusterImage()
         self._raft_term = 0
-        self._led_us = 0  # since when this broker leads
-        self._settled_us = 0  # by then the others have had the time to say that they are there
+        self._led_us = 0  # since when this broker is the metadata leader
+        self._settled_us = 0  # by then the other brokers had time to send a heartbeat
         self._leader: BrokerId | None = None
-        self.leads = False  # the metadata, as far as this broker knows
+        self.leads = False  # this broker is the metadata leader, as far as it knows
 
-    # Leading
+    # Leadership
 
     def lead(self, image: ClusterImage, raft_term: int, now: Now) -> None:
-        """This broker leads in that term, and `image` has all of the terms before."""
+        """Become the metadata leader in that term; `image` includes all entries of earlier terms."""
         self.follow(self._broker_id)
         self.leads, self._image, self._raft_term = True, image, raft_term
         self._sessions.restart(image, now.elapsed_us)
@@ -141,7 +143,7 @@ class Controller:
         self._refusals.clear()
 
     def follow(self, leader: BrokerId | None) -> None:
-        """Another broker leads, or nobody knows who; all who wait are told so."""
+        """Another broker is the metadata leader, or none is known; fail all waiting requests."""
         self.leads, self._leader = False, leader
         waiting, self._isr_waiting = self._isr_waiting, {}
         self._proposals.abandon(self._not_leader())
@@ -150,28 +152,28 @@ class Controller:
             self._answer(caller, self._not_leader())
 
     def _not_leader(self) -> RemoteError:
-        known = "nobody known" if self._leader is None else f"broker {self._leader}"
-        text = f"broker {self._broker_id} is not the metadata leader, but {known}; ask again"
+        known = "no leader is known" if self._leader is None else f"broker {self._leader} is"
+        text = f"broker {self._broker_id} is not the metadata leader; {known}; retry"
         return RemoteError(ErrorCode.NOT_METADATA_LEADER, text, leader=self._leader)
 
     def take(self) -> ControllerStep:
-        """What has been decided since the last time."""
+        """Return the decisions since the last call."""
         step = ControllerStep(self._proposals.new, self._answers)
         self._proposals.new, self._answers = [], []
         return step
 
     def proposed(self, number: int, index: int, raft_term: int) -> None:
-        """A proposal is in the log, there."""
+        """The proposal is in the log at `index`."""
         self._proposals.proposed(number, index, raft_term)
 
     def not_proposed(self, number: int, error: RemoteError) -> None:
-        """The Raft group did not take a proposal."""
+        """The Raft group refused the proposal."""
         self._proposals.not_proposed(number, error)
 
     def applied(
         self, index: int, raft_term: int, image: ClusterImage, outcome: Outcome | RemoteError, now: Now
     ) -> None:
-        """A command was applied, whoever proposed it."""
+        """A command was applied, proposed by any broker."""
         if not self.leads:
             return
         before, self._image = self._image, image
@@ -180,11 +182,11 @@ class Controller:
         self._proposals.applied(index, raft_term, outcome)
 
     def behind(self, index: int) -> tuple[BrokerId, ...]:
-        """Which live brokers have not said yet that they applied the command at `index`."""
+        """Live brokers that have not reported yet that they applied the command at `index`."""
         return self._sessions.behind(index)
 
     def ready(self, now: Now) -> frozenset[BrokerId]:
-        """On whom something can be placed: who is live and was heard of lately; nobody before that is known."""
+        """Brokers that may get new replicas: live and heard of lately. Empty until that is known."""
         return self._heard(now) if self.leads and self._is_settled(now) else frozenset()
 
     def _heard(self, now: Now) -> frozenset[BrokerId]:
@@ -192,22 +194,23 @@ class Controller:
         return (self._sessions.heard_since(now.elapsed_us - _LATELY_US) | {self._broker_id}) & live
 
     def without_nats(self) -> frozenset[BrokerId]:
-        """Who is to lead only what nobody else may."""
+        """Brokers without NATS, leaders of last resort."""
         return self._sessions.without_nats() if self.leads else frozenset()
 
     def without_keys(self) -> frozenset[BrokerId]:
-        """Who is to hold nothing that is encrypted."""
+        """Brokers that cannot store encrypted streams."""
         if not self.leads:
             return frozenset()
-        own = frozenset() if self._has_keys else frozenset((self._broker_id,))  # alone, it sends itself no heartbeats
+        # if alone, it sends itself no heartbeats
+        own = frozenset() if self._has_keys else frozenset((self._broker_id,))
         return self._sessions.without_keys() | own
 
     def keys_unsaid(self) -> frozenset[BrokerId]:
-        """Of whom it is not known yet whether they can hold what is encrypted."""
+        """Brokers that have not said yet if they can store encrypted streams."""
         return self._sessions.keys_unsaid() - {self._broker_id} if self.leads else frozenset()
 
     def _last(self, now: Now, ending: BrokerId | None = None) -> tuple[BrokerId, ...]:
-        """Any other is to lead before these."""
+        """Leaders of last resort: brokers that are silent or have no NATS."""
         return tuple(sorted({*self._silent(now, ending), *self._sessions.without_nats()} - {ending}))
 
     def _silent(self, now: Now, ending: BrokerId | None = None) -> tuple[BrokerId, ...]:
@@ -217,7 +220,7 @@ class Controller:
         return now.elapsed_us >= self._settled_us or not self._silent(now)
 
     def tick(self, now: Now) -> None:
-        """Some time has passed; several times in a session, at least."""
+        """Handle the passing of time; called at least several times per session time-out."""
         if not self.leads:
             return
         self._propose_stops(now)
@@ -235,14 +238,14 @@ class Controller:
         return self._preferred.elections(self._image, now.elapsed_us, self.without_nats(), self._refusals)
 
     def _elect(self, wanted: list[Election], now: Now, refused: Set[BrokerId] = frozenset()) -> None:
-        """Propose these elections, unless some are under way: whatever called for them does so again."""
+        """Propose these elections, unless some are in flight: their causes will ask for them again."""
         if wanted and ("elect",) not in self._proposals:
             elections_wanted = tuple(wanted[: limits.ELECTIONS_PER_COMMAND_MAX])
             command = ElectLeaders(elections=elections_wanted, silent=tuple(sorted({*self._last(now), *refused})))
             self._proposals.begin(("elect",), command, _ignore)
 
     def _recover(self, now: Now, among: Iterable[PartitionKey] | None = None) -> None:
-        """Propose the recoveries that are due, `among` these partitions or all, unless some are under way."""
+        """Propose the recoveries that are due, `among` these partitions or all, unless some are in flight."""
         if not self._recoveries or ("recover",) in self._proposals:
             return
         if due := self._recoveries.due(self._image, now.elapsed_us, among):
@@ -253,7 +256,7 @@ class Controller:
     # Requests of brokers
 
     def heartbeat(self, caller: Hashable, request: HeartbeatRequest, committed_index: int, now: Now) -> None:
-        """Answered at once. RemoteError stale_incarnation: the broker is not live in that run; it registers again."""
+        """Answer a heartbeat at once. Error stale_incarnation: not live in that incarnation; register again."""
         if not self._may_answer(caller):
             return
         broker_id = request.broker_id
@@ -267,7 +270,7 @@ class Controller:
         resignations = self._resignations(broker_id, request.resigned, now)
         if self._reports.heard(self._image, broker_id, request.unreachable, now.elapsed_us):
             resignations.setdefault(frozenset(), []).extend(self._reports.elections(self._image, now.elapsed_us))
-        for refused, wanted in resignations.items():  # the first of them, while one is under way
+        for refused, wanted in resignations.items():  # while one is in flight, only the first of them
             self._elect(wanted, now, refused)
         if request.log_ends:
             run = (broker_id, request.incarnation)
@@ -281,7 +284,7 @@ class Controller:
     def _resignations(
         self, broker_id: BrokerId, resigned: Iterable[ResignedLeadership], now: Now
     ) -> dict[frozenset[BrokerId], list[Election]]:
-        """Elections that are wanted, by whom NATS refuses those partitions."""
+        """Return the elections that are due to resignations, by the set of brokers whose subscriptions NATS refuses."""
         live = self._image.live_brokers() if resigned else frozenset()
         without_nats = self._sessions.without_nats()
         wanted: dict[frozenset[BrokerId], list[Election]] = {}
@@ -300,7 +303,7 @@ class Controller:
             cannot_listen = without_nats | refused
             moved = elections.moved(partition, live, rules, resigned=not one.is_whole, silent=cannot_listen)
             if moved is None or (one.is_whole and {broker_id, moved.leader} <= cannot_listen):
-                continue  # it would be no better off
+                continue  # the new leader could not listen either
             reason = ElectionReason.IMPEDED if one.is_whole else ElectionReason.RESIGNED
             election = Election(one.stream_id, one.partition, one.leader_epoch, reason)
             wanted.setdefault(refused, []).append(election)
@@ -309,9 +312,10 @@ class Controller:
     def register(
         self, caller: Hashable, request: RegisterBrokerRequest, now: Now, heard: HeardOf | None = None
     ) -> None:
-        """Answered with the incarnation. RemoteError: cluster_mismatch, broker_unavailable, too_large, overloaded.
+        """Register a broker; answered with its incarnation.
 
-        `heard`: what is known of its disk and of its process besides.
+        Errors: cluster_mismatch, bad_request, broker_unavailable, too_large, overloaded. `heard`: what Raft knows of
+        its disk and its process.
         """
         if not self._may_answer(caller):
             return
@@ -346,26 +350,26 @@ class Controller:
             if broker.data_dir_id == request.data_dir_id and broker_id != request.broker_id:
                 text = f"the data directory is that of broker {broker_id}; a new broker begins with an empty one"
                 return RemoteError(ErrorCode.CLUSTER_MISMATCH, text, broker_id=int(broker_id))
-        if request.address and not is_address(request.address):  # a broker that is alone may have none
+        if request.address and not is_address(request.address):  # a single broker may have none
             return RemoteError(ErrorCode.BAD_REQUEST, f"{request.address!r} is no address (HOST:PORT) of a broker")
         known = self._image.brokers.get(request.broker_id)
         if known is None and len(self._image.brokers) >= limits.BROKERS_MAX:
             return RemoteError(ErrorCode.TOO_LARGE, f"there are {limits.BROKERS_MAX} brokers already")
         if known is not None and known.data_dir_id == request.data_dir_id and known.process != request.process:
             if not may_have_run(known.process, request.runs):
-                return _older_copy(request, "has run since on a later state of this data directory")
+                return _older_copy(request, "has run since on a newer copy of this data directory")
             if request.log_index is not None and request.log_index < heard.acknowledged_index:
                 return _older_copy(request, "has acknowledged more of the metadata than this data directory holds")
         if known is not None and known.is_live and known.data_dir_id != request.data_dir_id:
             text = (
-                f"broker {request.broker_id} is there, at {known.address} with another data directory; if it is gone "
-                "for good, ask again when its session is over"
+                f"broker {request.broker_id} is registered at {known.address} with another data directory; if that one "
+                "is gone for good, retry once its session has timed out"
             )
             return RemoteError(ErrorCode.BROKER_UNAVAILABLE, text, broker_id=int(request.broker_id), taken=True)
         if known is not None and known.is_live and self._has_rival(known, request.process, heard.speaker, now):
             text = (
-                f"broker {request.broker_id} is there, at {known.address}, in another process; if that was killed, ask "
-                "again in a moment"
+                f"broker {request.broker_id} is registered at {known.address} by another process; if that was killed, "
+                "retry in a moment"
             )
             return RemoteError(ErrorCode.BROKER_UNAVAILABLE, text, broker_id=int(request.broker_id), taken=True)
         for broker_id, broker in self._image.brokers.items():
@@ -375,7 +379,7 @@ class Controller:
         return None
 
     def _has_rival(self, known: BrokerState, process: str, speaker: str | None, now: Now) -> bool:
-        """Whether the registered process may be there: it was heard lately, or has not had the time to be."""
+        """True if the registered process may be alive: heard lately, or this metadata leader is too new to know."""
         if process == known.process or known.broker_id == self._broker_id:
             return False
         if speaker is not None:
@@ -384,7 +388,7 @@ class Controller:
         return since_us < self._led_us or self._sessions.is_heard_since(known.broker_id, since_us)
 
     def stop_broker(self, caller: Hashable, request: StopBrokerRequest, now: Now) -> None:
-        """Answered once its leaderships have moved. RemoteError stale_incarnation."""
+        """Stop a broker; answered once its leaderships have moved. Error: stale_incarnation."""
         if not self._may_answer(caller):
             return
         known = self._image.brokers.get(request.broker_id)
@@ -394,7 +398,9 @@ class Controller:
         if self._is_under_way(caller, ("stop", request.broker_id)):
             return
         if (before := self._stops_waiting.pop(request.broker_id, None)) is not None:
-            self._answer(before[0], RemoteError(ErrorCode.OVERLOADED, "it has asked again"))
+            self._answer(
+                before[0], RemoteError(ErrorCode.OVERLOADED, "replaced by a later request to stop this broker")
+            )
         self._stops_waiting[request.broker_id] = (caller, request)
         self._propose_stops(now)
 
@@ -416,19 +422,19 @@ class Controller:
     # Changes of ISRs
 
     def change_isr(self, caller: Hashable, request: ChangeIsrRequest) -> None:
-        """Answered with what each change came to. RemoteError: stale_incarnation, overloaded."""
+        """Change ISRs; answered with the result of each change. Errors: stale_incarnation, overloaded."""
         if not self._may_answer(caller):
             return
         waiting = self._isr_waiting.setdefault(request.broker_id, deque())
         if len(waiting) >= limits.ISR_REQUESTS_WAITING_MAX:
-            text = f"broker {request.broker_id} has {len(waiting)} changes of ISRs waiting; ask again"
+            text = f"broker {request.broker_id} has {len(waiting)} ISR changes waiting; retry later"
             self._answer(caller, RemoteError(ErrorCode.OVERLOADED, text))
             return
         waiting.append((caller, request))
         self._propose_isr_changes(request.broker_id)
 
     def _propose_isr_changes(self, broker_id: BrokerId) -> None:
-        """All that waits of that broker in one command, as far as it has room for it."""
+        """Propose all waiting changes of that broker in one command, as far as they fit."""
         key = ("isr", broker_id)
         waiting = self._isr_waiting.get(broker_id)
         if key in self._proposals or waiting is None:
@@ -466,7 +472,7 @@ class Controller:
 
     def _is_under_way(self, caller: Hashable, key: tuple[str, BrokerId]) -> bool:
         if key in self._proposals:
-            text = f"to {key[0]} broker {key[1]} is under way already; ask again"
+            text = f"a request to {key[0]} broker {key[1]} is already in progress; retry"
             self._answer(caller, RemoteError(ErrorCode.OVERLOADED, text))
         return key in self._proposals
 
@@ -486,7 +492,7 @@ def _isr_result(result: int | RemoteError) -> IsrResult:
 
 
 def _ignore(outcome: Outcome | RemoteError) -> None:
-    """Nobody waits: what is still so is found again."""
+    """Handle a result that no caller waits for: if the cause persists, it is found again."""
 
 
 def _older_copy(request: RegisterBrokerRequest, reason: str) -> RemoteError:

@@ -1,44 +1,46 @@
-"""Who leads a partition when brokers come and go: pure functions of one partition's state.
+"""Leader election of one partition: pure functions of the partition's state.
 
 Rules:
-- A leader is chosen among the live members of the ISR, in the order of the replicas; those come last that the metadata
-  leader has not heard of lately (`silent`), who may be dead.
-- Where none is live, an eligible replica leads: it left the ISR when nothing could be acked without it any more, so it
-  has all that was.
-- Who of these comes back from an unclean stop is unsure: it may have lost something. It leads neither before one that
-  is sure nor while one is away that may be.
-- Once all are live, and unsure, the partition is in recovery (`recovers`): every replica that is live tells where its
-  log ends, and the longest of theirs leads, or another one that goes on where that ends (`recovered`). One that is
-  there alone leads.
-- Who comes back with another disk has nothing any more. The ISR never becomes empty: its last member stays in it, even
-  without its disk, for which the partition waits if nobody else had all that was acked.
-- Only where the stream allows it does another replica lead then, and it is said that acked messages may be lost.
-- Every start of a leadership has a leader epoch of its own.
+- The leader is chosen among the live members of the ISR, in the order of the replicas; brokers that the metadata leader
+  has not heard of lately (`silent`), which may be dead, come last.
+- If none is live, an eligible replica leads (KIP-966's ELR): it left the ISR when nothing could be acked without it any
+  more, so it has every acked message.
+- Such a replica that returns from an unclean stop is unsure: it may have lost messages. It does not lead before a sure
+  one, nor while a replica is away that may be sure.
+- Once all of them are live, and unsure, the partition is in recovery (`recovers`): every live replica reports its log
+  end, and the longest log of theirs leads, or another one that continues from that end (`recovered`). If only one
+  replica is live, it leads.
+- A replica that returns with another disk has nothing any more. The ISR never becomes empty: its last member stays in
+  it, even without its disk, for which the partition waits if no other replica had every acked message.
+- Only if the stream allows unclean election does another replica lead then; acked messages may be lost, and the outcome
+  says so.
+- Every start of a leadership has its own leader epoch.
 
-    who leaves the ISR            becomes eligible if      and no more, once
+    leaves the ISR                becomes eligible if      and stops being so when
     -------------------------     --------------------     -------------------------------------------------
-    fenced, stopped, moved        always                   the leader says that it commits (it waits with that)
-    behind, says its leader       |isr| < min_isr, or      it returns from an unclean stop: then it is unsure
+    fenced, stopped, moved        always                   the leader reports that it commits
+    behind, the leader says       |isr| < min_isr, or      it returns from an unclean stop: then it is unsure
                                   others are eligible      it returns with another disk
                                   or unsure already        or it held the stream in memory only
 
-    who had all that was acked     becomes unsure when it        and no more, once
+    had every acked message        becomes unsure when it        and stops being so when
     --------------------------     -------------------------     -------------------------------------------------
-    eligible, or last in the ISR   returns from an unclean       as above; or it is in sync again, or leads; or it
-                                   stop with its own disk        has as much as the longest log, which leads: then
-    leader                         has resigned: its log may     it is eligible
+    eligible, or last in the ISR   returns from an unclean       as above; or it is in sync again, or leads; or its
+                                   stop with its own disk        log is as long as the longest, which leads: then
+    leader                         resigns: its log may          it is eligible
                                    have failed
 
-Why the first row: whom the cluster elects may be dead for as long as a session, and may come back without its tail. Who
-was taken out for it has all that was acked, until the new leader lives and says that it goes on without it.
+Why the first row: an elected broker may have been dead for up to a session time-out, and may return without its tail.
+The replica that was removed for it has every acked message, until the new leader is live and commits without that
+replica.
 
-Theory: who had all that was acked has a beginning of such a log, for an unclean stop takes a tail only. Of two of them
-the longer one has what the other one has of it, by whatever order. That is not so of all logs: one that was out of sync
-may end in the tail of a later leader epoch that nobody acked, where what was acked is of an earlier one (Raft's figure
-8). Such a log leads only if the longest of those that count is a beginning of it, which is known where both end in the
-same leader epoch. The idea is KIP-966's ("unclean recovery").
+Theory: an unclean stop loses only a tail, so a replica that had every acked message still has a prefix of such a log.
+The longer of two such logs contains the shorter one, in any comparison order. That does not hold for all logs: one that
+was out of sync may end in the tail of a later leader epoch that was never acked, where the acked messages are of an
+earlier one (Raft's figure 8). Such a log leads only if the longest of the logs that count is a prefix of it, which is
+known where both end in the same leader epoch. The idea is KIP-966's ("unclean recovery").
 
-The functions below leave `version` as it is: a command raises it once for all that it does (`after`).
+The functions below leave `version` as it is: a command raises it once for all its effects (`after`).
 """
 
 from __future__ import annotations
@@ -57,38 +59,38 @@ _NOBODY: Set[BrokerId] = frozenset()
 
 
 class Rules(NamedTuple):
-    """What a stream's config says about the leadership of its partitions."""
+    """A stream's settings for the leadership of its partitions."""
 
     min_isr: int
     allow_unclean_election: bool
-    is_in_memory: bool = False  # a replica is empty after a restart, however clean that was
+    is_in_memory: bool = False  # replicas are empty after any restart, also a clean one
 
     @classmethod
     def of(cls, state: StreamState) -> Rules:
-        """Those of a stream, whose `min_isr` is a number once it is made."""
+        """The rules of a stream, whose `min_isr` is always set once it is created."""
         config = state.config
         assert config.min_isr is not None
         return cls(config.min_isr, config.allow_unclean_election, config.storage is Storage.MEMORY)
 
 
 class Elected(NamedTuple):
-    """A partition, and whether its new leader may lack what was acked."""
+    """A partition's state; `is_unclean` if its new leader may lack acked messages."""
 
     partition: PartitionState
     is_unclean: bool = False
 
 
 class Return(NamedTuple):
-    """How a broker comes back."""
+    """The circumstances of a broker's return."""
 
     broker_id: BrokerId
     clean_stop: bool
     data_dir_id: str
-    last_data_dir_id: str  # with which it was registered before
+    last_data_dir_id: str  # of its previous registration
 
 
 def after(before: PartitionState, changed: PartitionState) -> PartitionState:
-    """`changed` with a version of its own, or `before` if it is the same."""
+    """Return `changed` with a raised version, or `before` if nothing changed."""
     return before if changed == before else replace(changed, version=before.version + 1)
 
 
@@ -100,14 +102,14 @@ def gone(
     *,
     silent: Set[BrokerId] = _NOBODY,
 ) -> Elected:
-    """A broker has stopped or was fenced. `live`: who is left."""
+    """A broker has stopped or was fenced. `live`: the remaining brokers."""
     if broker_id not in partition.replicas:
         return Elected(partition)
     return _elected(_left(partition, broker_id), live, rules, silent=silent)
 
 
 def returned(partition: PartitionState, broker: Return, live: Set[BrokerId], rules: Rules) -> Elected:
-    """A broker has registered, perhaps without having been fenced before. `live`: all that are there, with it."""
+    """A broker has registered, perhaps without having been fenced before. `live`: all live brokers, including it."""
     broker_id = broker.broker_id
     if broker_id not in partition.replicas:
         return Elected(partition)
@@ -134,18 +136,18 @@ def returned(partition: PartitionState, broker: Return, live: Set[BrokerId], rul
 
 
 def altered(partition: PartitionState, live: Set[BrokerId], rules: Rules) -> Elected:
-    """The rules are others now."""
+    """The stream's rules have changed."""
     return _elected(partition, live, rules)
 
 
 def holders(partition: PartitionState) -> frozenset[BrokerId]:
-    """Who had all that was acked, on a disk that is not known to be gone; some of them may have lost it."""
+    """Replicas that had every acked message, on disks not known to be lost; some may have lost messages."""
     isr = partition.isr if partition.awaited_data_dir_id is None else ()
     return frozenset((*isr, *partition.eligible, *partition.unsure))
 
 
 def recovers(partition: PartitionState, live: Set[BrokerId]) -> bool:
-    """Whether the longest log is to lead: all who had all that was acked are live, and none of them is sure."""
+    """True if the longest log is to lead: all replicas that had every acked message are live, and all are unsure."""
     return partition.leader is None and bool(partition.unsure) and holders(partition) <= live
 
 
@@ -157,11 +159,12 @@ def recovered(
     *,
     silent: Set[BrokerId] = _NOBODY,
 ) -> Elected | None:
-    """Led by the longest of the logs that end so; None where none may lead.
+    """Elect the longest of the reported logs; None if no replica may lead.
 
-    Who counts had all that was acked. Another replica leads only if its log goes on where theirs ends. Who has as much
-    as the leader is as good: eligible. A log that has failed cannot lead; where that of one who counts may be longer
-    than all that can, or has not been told of, another leads only if the stream allows it.
+    The replicas that count are those that had every acked message. Another replica leads only if its log continues from
+    theirs. Replicas with an equally long log become eligible. A failed log cannot lead; if the log of a replica that
+    counts may be longer than all that can lead, or was not reported, another leads only if the stream allows unclean
+    election.
     """
     if not recovers(partition, live):
         return None
@@ -175,12 +178,12 @@ def recovered(
     among = whole or tuple(one for one in may_lead if one in having) or may_lead
     longest = max(ends[one].length for one in among)
     equals = tuple(one for one in among if ends[one].length == longest)
-    # One that had all has it on its disk, as far as that was promised; another one may yet have it in memory only.
+    # Replicas that had everything have it on disk, as far as promised; others may have it in memory only.
     chosen = _first(tuple(one for one in equals if one in having) or equals, live, silent)
     assert chosen is not None
     if is_unclean:
         return Elected(_led_by(partition, chosen, (chosen,), (), ()), is_unclean)
-    # Who has less counts on: the longest log may be in memory only, and be lost before its leader says that it commits.
+    # Replicas with less still count: the longest log may be in memory only, and be lost before its leader commits.
     unsure = tuple(one for one in having if one not in equals)
     return Elected(_led_by(partition, chosen, (chosen,), equals, unsure))
 
@@ -188,7 +191,7 @@ def recovered(
 def _going_on(
     brokers: tuple[BrokerId, ...], ends: Mapping[BrokerId, ReplicaEnd], beginning: ReplicaEnd
 ) -> tuple[BrokerId, ...]:
-    """Whose log is known to begin with that one."""
+    """The brokers whose log is known to begin with `beginning`'s."""
     if not beginning.last_epoch and not beginning.log_end:
         return brokers
     return tuple(
@@ -210,10 +213,11 @@ def moved(
     resigned: bool,
     silent: Set[BrokerId] = _NOBODY,
 ) -> PartitionState | None:
-    """Another leader than the present one, which is live but cannot serve; None if nobody else may lead.
+    """Move the leadership from a live leader that cannot serve; None if no other replica may lead.
 
-    It leaves the ISR in any case: brokers that do not reach each other would else take the lead from each other for
-    ever. One that has resigned is not eligible either: its log has failed. But it may be the longest.
+    The old leader leaves the ISR in any case: otherwise brokers that cannot reach each other would take the lead from
+    each other for ever. If it resigned it does not become eligible either, because its log has failed, but unsure: its
+    log may be the longest.
     """
     leader = partition.leader
     assert leader is not None
@@ -229,7 +233,7 @@ def moved(
 
 
 def preferred(partition: PartitionState, live: Set[BrokerId]) -> PartitionState | None:
-    """Led by the first of its replicas; None if that one is not in sync, or leads."""
+    """Give the leadership to the first replica; None if it is not in sync, or leads already."""
     first = partition.replicas[0]
     if partition.leader in (None, first) or first not in partition.isr or first not in live:
         return None
@@ -239,9 +243,10 @@ def preferred(partition: PartitionState, live: Set[BrokerId]) -> PartitionState 
 def beside_wanted(
     partition: PartitionState, isr: tuple[BrokerId, ...], rules: Rules
 ) -> tuple[tuple[BrokerId, ...], tuple[BrokerId, ...]]:
-    """Who is eligible and who unsure beside the ISR that a leader wants that does not say that it commits.
+    """Return (eligible, unsure) beside the ISR wanted by a leader that does not say that it commits.
 
-    Who leaves it has all that was acked, as long as that leader acks nothing: below `min_isr`, or beside others.
+    A replica that leaves the ISR has every acked message while that leader acks nothing: below `min_isr`, or beside
+    others.
     """
     acks_nothing = len(isr) < rules.min_isr or partition.eligible or partition.unsure
     left = partition.isr if acks_nothing else ()
@@ -250,7 +255,7 @@ def beside_wanted(
 
 
 def _left(partition: PartitionState, broker_id: BrokerId) -> PartitionState:
-    """Without a leader, if it was the broker, and with it in the ISR only if it is the last there."""
+    """Remove the broker from the ISR, unless it is the last member, and from the leadership."""
     leader = None if partition.leader == broker_id else partition.leader
     isr, eligible, unsure = partition.isr, partition.eligible, partition.unsure
     if broker_id in isr and len(isr) > 1:
@@ -272,7 +277,7 @@ def _elected(
     emptied: BrokerId | None = None,
     silent: Set[BrokerId] = _NOBODY,
 ) -> Elected:
-    """With a leader, if it has none and anybody may lead. `emptied` is live, and held the partition in memory only."""
+    """Elect a leader if there is none and a replica may lead. `emptied` is live and was in memory only."""
     if partition.leader is not None:
         return Elected(partition)
     isr, eligible, unsure = partition.isr, partition.eligible, partition.unsure
@@ -281,23 +286,24 @@ def _elected(
     if (chosen := _first(sure, live, silent)) is not None:
         return Elected(_led_by(partition, chosen, isr, eligible, partition.unsure))
     if (chosen := _first(_in_order(partition, eligible), live, silent)) is not None:
-        # A last member whose disk is not there has nothing, and is no more eligible than a new replica.
+        # A last member whose disk is missing has no data, and is no more eligible than a new replica.
         return Elected(_led_by(partition, chosen, (chosen,), (*eligible, *sure), partition.unsure))
     if emptied is not None and emptied in here:
         return Elected(_led_by(partition, emptied, isr, eligible, partition.unsure))
     if recovers(partition, live):
         there = [one for one in partition.replicas if one in live]
         if len(there) > 1:
-            return Elected(partition)  # until it is known whose log is the longest
+            return Elected(partition)  # recovery: wait for the log ends
         return Elected(_led_by(partition, there[0], (there[0],), eligible, partition.unsure))
     return _elected_uncleanly(partition, live, rules, silent)
 
 
 def _elected_uncleanly(partition: PartitionState, live: Set[BrokerId], rules: Rules, silent: Set[BrokerId]) -> Elected:
-    """With a leader, if the stream allows one that may lack what was acked."""
+    """Elect a leader that may lack acked messages, if the stream allows it."""
     if not rules.allow_unclean_election:
         return Elected(partition)
-    # First who had all once. A last member of the ISR that is here has an empty disk: anybody else has more.
+    # First replicas that once had everything. A last member of the ISR that is live has an empty disk: all others have
+    # more.
     unsure = _in_order(partition, partition.unsure)
     outside = tuple(one for one in partition.replicas if one not in partition.isr)
     for may_lead in (unsure, outside, partition.isr):
@@ -313,7 +319,7 @@ def _led_by(
     eligible: tuple[BrokerId, ...],
     unsure: tuple[BrokerId, ...],
 ) -> PartitionState:
-    """By one that has all, beside those who have or had it, too: until it commits, as it will say."""
+    """Begin a leadership of a replica that has everything; the others with everything are kept until it commits."""
     epoch = LeaderEpoch(partition.leader_epoch + 1)
     unsure = _beside(isr, unsure)
     eligible = _beside((*isr, *unsure), eligible)

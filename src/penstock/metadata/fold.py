@@ -1,8 +1,8 @@
-"""What a journal adds up to: `apply`, command by command, with all starts of the broker taken together.
+"""Fold of a journal: `apply`, command by command, with all starts of the broker counted together.
 
 Theory: a start raises the leader epoch of every stream, so a journal of a thousand starts and ten thousand streams
-would make ten million states, nearly all of them for nothing. No other command looks at an epoch: so the starts are
-counted, and each stream is raised once, by those that came after it was made.
+would make ten million states, nearly all of them unused. No other command reads an epoch: so the starts are counted,
+and each stream is raised once, by the number of starts after its creation.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from penstock.metadata.streams import Raising
 
 
 class Folded(NamedTuple):
-    """The image; the streams that were deleted (their leader epoch means nothing); when the broker last started."""
+    """The image; the deleted streams (their leader epochs are meaningless); the time of the last start."""
 
     image: ClusterImage
     deleted: tuple[StreamState, ...]
@@ -29,7 +29,7 @@ class Folded(NamedTuple):
 
 
 def fold(commands: Iterable[tuple[int, Command]]) -> Folded:
-    """What these commands, with their indexes, add up to."""
+    """Return the result of these commands, given with their indexes."""
     image = ClusterImage()
     deleted: list[StreamState] = []
     starts = last_start_us = 0

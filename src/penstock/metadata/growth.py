@@ -1,11 +1,11 @@
-"""What becomes of a stream that gets more partitions, and of the keys that go to them.
+"""Adding partitions to a stream, and the move of keys to them.
 
-Rules: partitions are only added, behind those that there are. A key moves at most from an older partition to a new one
-(`penstock.hot.keymap`). What a partition has of the keys that leave it ends before its mark, once its leader has said
-so; a stream grows again only when all its partitions have their marks, or where no key has a place. A mark that is
-further back replaces one of an earlier epoch: an unclean election has lost what lay between.
+Rules: partitions are only added, after the existing ones. A key moves at most from an older partition to a new one
+(`penstock.hot.keymap`). A partition's messages of keys that leave it end before its mark, once its leader has reported
+it; a stream grows again only when all its partitions have their marks, or if keys are not bound to partitions. A lower
+mark replaces one of an earlier epoch: an unclean election has lost what lay between.
 
-    add partitions ─▶ leaders of the older ones stop taking what moves ─▶ mark, mark, mark ─▶ the new ones begin
+    add partitions ─▶ leaders of the older ones refuse moving keys ─▶ mark, mark, mark ─▶ the new ones begin
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from penstock.metadata.streams import check_epoch, made_partitions, no_such_fiel
 
 
 def check_growth(state: StreamState, changes: Mapping[str, Any]) -> StreamConfig:
-    """What its config will be. RemoteError invalid_config, read_only, not_yet: why it cannot have so many partitions.
+    """Return the config after the change. Raise RemoteError (invalid_config, read_only, not_yet).
 
-    `changes`: `partitions`, `range_bounds` (all of them, those that there are first), or both, and nothing else.
+    `changes`: `partitions`, `range_bounds` (all of them, existing ones first), or both, and nothing else.
     """
     config = state.config
     before = len(state.partitions)
@@ -54,7 +54,7 @@ def check_growth(state: StreamState, changes: Mapping[str, Any]) -> StreamConfig
         text = "nats-server finds the partition, and with more of them most keys go to another one while others read on"
         mistakes.append(f"partitions: {text}; make another stream")
     if len(state.counts) >= limits.KEY_MAP_VERSIONS_MAX:
-        text = f"it got more {limits.KEY_MAP_VERSIONS_MAX - 1} times, and can no more; make another stream"
+        text = f"partitions were added {limits.KEY_MAP_VERSIONS_MAX - 1} times, which is the limit; make another stream"
         mistakes.append(f"partitions: {text}")
     if config.range_bounds and "range_bounds" not in changes and partitions > before:
         text = f"say where the {partitions - before} new ones begin, behind {','.join(config.range_bounds)}"
@@ -81,12 +81,14 @@ def _check_may_grow(state: StreamState) -> None:
         raise RemoteError(ErrorCode.READ_ONLY, f"stream {state.name!r} is sealed: it takes nothing, and needs no more")
     if state.is_moving:
         missing = sorted(set(range(state.counts[-2])) - state.marked(state.counts[-1]).keys())
-        text = f"keys of stream {state.name!r} are still on their way to the partitions that it got last"
-        raise RemoteError(ErrorCode.NOT_YET, f"{text}: partition {missing[0]} has not given up its own; ask again")
+        text = f"keys of stream {state.name!r} are still moving to the partitions that were added last"
+        raise RemoteError(
+            ErrorCode.NOT_YET, f"{text}: partition {missing[0]} has not handed over its keys yet; retry later"
+        )
 
 
 def add_partitions(image: ClusterImage, index: int, command: AddPartitions) -> tuple[ClusterImage, Outcome]:
-    """Give a stream more partitions. RemoteError: as `ClusterImage.by_id`, stream_changed, read_only, not_yet."""
+    """Add partitions to a stream. Raise RemoteError as `ClusterImage.by_id`, or stream_changed, read_only, not_yet."""
     state = image.by_id(command.stream_id)
     before = len(state.partitions)
     if before != command.before:
@@ -110,7 +112,7 @@ def add_partitions(image: ClusterImage, index: int, command: AddPartitions) -> t
 
 
 def mark_keys(image: ClusterImage, index: int, command: MarkKeys) -> tuple[ClusterImage, Outcome]:
-    """Note where what a partition has of keys that left it ends. RemoteError: as above; fenced_epoch, bad_request."""
+    """Record a partition's mark. Raise RemoteError as `check_epoch`, or bad_request."""
     check_epoch(image, command)
     state = image.by_id(command.stream_id)
     if command.partitions not in state.counts[1:] or not state.moves_keys:

@@ -1,16 +1,16 @@
 """The cluster image: the immutable value that the metadata commands fold to.
 
-Rules: an image is never changed; a later one shares with it what stayed. Only `apply` (metadata/apply.py) makes one of
-another, and what it makes is a function of image, index and command, so every broker that has the same commands has the
-same image. Equal images have equal bytes (metadata/snapshot.py).
+Rules: an image is never changed; a later one shares unchanged parts with it. Only `apply` (metadata/apply.py) derives
+one from another, as a function of image, index and command, so every broker with the same commands has the same image.
+Equal images have equal bytes (metadata/snapshot.py).
 
-What holds of every partition, whatever commands come:
+Invariants of every partition, after any command:
 
     leader ∈ isr ⊆ replicas      and the leader is live
-    isr is never empty           its last member stays in it, though away: nobody else has all that was acked
-    eligible ∩ isr = ∅           and only while nothing is acked: its leader waits until it has told that it goes on
-    unsure ∩ eligible = ∅        the same; in the ISR only its last member can be unsure, and only while nobody leads
-    observers ∩ replicas = ∅     so they are in none of the sets above, and decide nothing
+    isr is never empty           its last member stays in it, though away: no other broker has every acked message
+    eligible ∩ isr = ∅           and only while nothing is acked: its leader waits until it reported that it commits
+    unsure ∩ eligible = ∅        the same; in the ISR only its last member can be unsure, and only without a leader
+    observers ∩ replicas = ∅     so they are in none of the sets above, and affect no decision
     leader_epoch, version        only rise
 """
 
@@ -34,19 +34,19 @@ from penstock.metadata.persistent import PersistentMap
 
 
 class PartitionState(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Who holds a partition and who leads it. Partitions that agree in all of it may share one."""
+    """The replicas and the leader of a partition. Partitions with equal state may share one object."""
 
     replicas: tuple[BrokerId, ...]  # the preferred leader first
     isr: tuple[BrokerId, ...]  # in-sync replicas, in the order of `replicas`; never empty
-    eligible: tuple[BrokerId, ...]  # left the ISR with all that was acked: may lead until commits resume
-    leader: BrokerId | None  # None: nobody may lead now
-    leader_epoch: LeaderEpoch  # raised whenever a leadership starts, also by the same broker
-    version: int  # raised with every change: what a change of the ISR compares with
-    # The last member of the ISR came back without its disk, and leads only with this one. Nobody leads meanwhile.
+    eligible: tuple[BrokerId, ...]  # left the ISR with every acked message: may lead until commits resume
+    leader: BrokerId | None  # None: no replica may lead now
+    leader_epoch: LeaderEpoch  # raised at each start of a leadership, also of the same broker
+    version: int  # raised with every change; ISR changes compare with it
+    # The last member of the ISR returned without this disk; only with it may it lead. There is no leader meanwhile.
     awaited_data_dir_id: str | None = None
-    # Had all that was acked, and came back from an unclean stop: may have lost something; see `elections`.
+    # Had every acked message, and returned from an unclean stop: may have lost messages; see `elections`.
     unsure: tuple[BrokerId, ...] = ()
-    observers: tuple[BrokerId, ...] = ()  # have a copy for readers, and nothing to say
+    observers: tuple[BrokerId, ...] = ()  # read replicas: serve readers, affect nothing else
 
     @classmethod
     def made(
@@ -55,41 +55,41 @@ class PartitionState(msgspec.Struct, frozen=True, array_like=True, gc=False):
         isr: tuple[BrokerId, ...] | None = None,
         observers: tuple[BrokerId, ...] = (),
     ) -> PartitionState:
-        """As it is when it is made: all replicas that are there are in sync, for there is nothing yet."""
+        """Return the initial state: all live replicas are in sync, because there is no data yet."""
         isr = replicas if isr is None else isr
         return cls(replicas, isr, (), isr[0], LeaderEpoch(1), 1, observers=observers)
 
     @property
     def holders(self) -> tuple[BrokerId, ...]:
-        """Who has a copy: the replicas, then the observers."""
+        """All brokers with a copy: the replicas, then the observers."""
         return (*self.replicas, *self.observers) if self.observers else self.replicas
 
 
 class Truncated(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What comes before an offset of a partition was given up, by request; see `penstock.node.partition`."""
+    """A partition was truncated up to an offset, by request; see `penstock.node.partition`."""
 
     partition: PartitionId
     before: Offset
-    leader_epoch: LeaderEpoch  # in which `before` was committed: only what was written up to then is meant
+    leader_epoch: LeaderEpoch  # in which `before` was committed; applies only to messages written up to then
 
 
 class Archived(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """An archive has what comes before an offset of a partition; see `penstock.node.archives`."""
+    """An archive has everything before an offset of a partition; see `penstock.node.archives`."""
 
     partition: PartitionId
     archive: str  # its name
     end_offset: Offset
-    leader_epoch: LeaderEpoch  # in which all before was committed: only what was written up to then is meant
+    leader_epoch: LeaderEpoch  # in which everything before was committed; applies only to messages written up to then
 
 
 class Mark(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Where in a partition the keys end that left it for partitions that were added; see `penstock.node.moving`."""
+    """End of a partition's messages with keys that moved to added partitions; see `penstock.node.moving`."""
 
-    partitions: int  # how many there were once these were added
-    partition: PartitionId  # that they left
-    end_offset: Offset  # what it has of them comes before
-    leader_epoch: LeaderEpoch  # in which all before that was committed
-    marked_us: int  # by the clock of the broker that led it, and no earlier than what it has
+    partitions: int  # number of partitions after that addition
+    partition: PartitionId  # the partition that the keys left
+    end_offset: Offset  # its messages with these keys lie before it
+    leader_epoch: LeaderEpoch  # in which everything before was committed
+    marked_us: int  # by the leader's clock, at least the timestamps before it
 
 
 class StreamState(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -99,13 +99,13 @@ class StreamState(msgspec.Struct, frozen=True, array_like=True, gc=False):
     config: StreamConfig  # `replicas` and `min_isr` are numbers
     created_us: int
     partitions: tuple[PartitionState, ...]  # by their number
-    truncated: tuple[Truncated, ...] = ()  # by partition; of most streams none ever is
+    truncated: tuple[Truncated, ...] = ()  # by partition; empty for most streams
     intake: Intake = Intake.OPEN
-    intake_us: int = 0  # when that began; rises with every change. 0: it was never another one
+    intake_us: int = 0  # when it began; rises with every change; 0: never changed
     archived: tuple[Archived, ...] = ()  # by partition, then by archive
-    counts: tuple[int, ...] = ()  # how many partitions it had, one after the other; none: it always had as many
+    counts: tuple[int, ...] = ()  # its partition counts, in order; empty: never changed
     marks: tuple[Mark, ...] = ()  # by number of partitions, then by partition
-    owner: str = ""  # the user who made it; "": nobody had to log in then, or it is Penstock's own
+    owner: str = ""  # the user who created it; "": authentication was off, or it is an internal stream
 
     @property
     def name(self) -> str:
@@ -114,23 +114,23 @@ class StreamState(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     @property
     def takes(self) -> bool:
-        """Whether it takes messages at all."""
+        """True if it accepts messages."""
         return self.intake is Intake.OPEN
 
     @property
     def may_grow(self) -> bool:
-        """Whether anything can be appended to it: messages, or while it is paused what has an offset of its own."""
+        """True if data can be appended: messages, or while paused rows that carry their own offsets."""
         return self.intake in (Intake.OPEN, Intake.PAUSED)
 
     @property
     def queue(self) -> str | None:
-        """The queue group of NATS in which its leaders listen: of a group of streams, or its own; None: in none."""
+        """The NATS queue group of its leaders' subscriptions: a group of streams', or its own; None without one."""
         if not self.config.competes:
             return None
         return self.config.group or f"_penstock.{self.stream_id}.{self.created_us}"
 
     def with_partitions(self, partitions: tuple[PartitionState, ...]) -> StreamState:
-        """This stream with its partitions in another state."""
+        """Return this stream with these partitions."""
         return StreamState(
             self.stream_id,
             self.config,
@@ -146,143 +146,141 @@ class StreamState(msgspec.Struct, frozen=True, array_like=True, gc=False):
         )
 
     def truncated_at(self, number: int) -> Truncated | None:
-        """What was given up of a partition by request."""
+        """The last requested truncation of a partition."""
         return next((one for one in self.truncated if one.partition == number), None) if self.truncated else None
 
     def archived_at(self, number: int) -> tuple[Archived, ...]:
-        """What each archive of the stream has of a partition; none where one of them has not told of it."""
+        """Each archive's state for a partition; empty if one of the stream's archives has not reported it."""
         found = tuple(one for one in self.archived if one.partition == number)
         return found if len(found) == len({one.archive for one in self.archived}) else ()
 
     @property
     def moves_keys(self) -> bool:
-        """Whether partitions were added to it, and a key has one place among them."""
+        """True if partitions were added and keys are bound to partitions."""
         by_keys = self.config.split.how is not PartitionBy.GROUP and not self.config.is_internal
         return bool(self.counts) and by_keys
 
     def marked(self, partitions: int) -> dict[int, Mark]:
-        """The marks of when it got so many partitions, by the partition that keys left."""
+        """The marks of the growth to that number of partitions, by the partition that keys left."""
         return {one.partition: one for one in self.marks if one.partitions == partitions}
 
     @property
     def is_moving(self) -> bool:
-        """Whether keys are on their way to partitions that were added last."""
+        """True while keys move to the partitions that were added last."""
         return self.moves_keys and len(self.marked(self.counts[-1])) < self.counts[-2]
 
     def partition_keys(self) -> tuple[PartitionKey, ...]:
-        """What its partitions are kept under."""
+        """The keys of its partitions."""
         return tuple(PartitionKey(self.stream_id, PartitionId(number)) for number in range(len(self.partitions)))
 
 
 class BrokerState(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One broker that was ever registered."""
+    """A broker that has ever been registered."""
 
     broker_id: BrokerId
     address: str  # HOST:PORT of its socket API
     rack: str | None
-    data_dir_id: str  # of the disk with which it registered last
-    incarnation: Incarnation  # of its present run, or its last
+    data_dir_id: str  # of the disk of its last registration
+    incarnation: Incarnation  # broker epoch of its present or last run
     is_live: bool  # registered, and neither fenced nor stopped since
-    clean_stop: bool  # whether its last stop lost nothing that was written, as far as is known
+    clean_stop: bool  # True if its last stop lost nothing written, as far as is known
     broker_version: str
-    process: str = ""  # that registered it last
+    process: str = ""  # the process of its last registration
 
 
 class BrokerLoad(NamedTuple):
-    """How much of the cluster's work is meant for a broker."""
+    """A broker's share of the cluster's partitions."""
 
-    preferred: int = 0  # partitions that it leads when all are well
-    replicas: int = 0  # those that only observe, too
+    preferred: int = 0  # partitions whose preferred leader it is
+    replicas: int = 0  # partitions of which it has a copy, observers included
 
 
 class Owned(NamedTuple):
-    """What the streams come to that a user has made."""
+    """The resources used by the streams that a user created."""
 
     streams: int = 0
     partitions: int = 0
-    message_ids: int = 0  # that leaders may keep of all these partitions
+    message_ids: int = 0  # the most that leaders may keep for all these partitions
 
     @classmethod
     def of(cls, state: StreamState, by: int = 1) -> Owned:
-        """What one stream comes to; `by`: how many times."""
+        """The usage of one stream, `by` times."""
         return cls(1, len(state.partitions), message_ids_of(state.config)).times(by)
 
     @classmethod
     def needed(cls, config: StreamConfig) -> Owned:
-        """What a stream of that config comes to."""
+        """The usage of a stream with that config."""
         return cls(1, config.partitions, message_ids_of(config))
 
     def beyond(self, other: Owned) -> Owned:
-        """How much more of each this is; of what is less, nothing."""
+        """The excess over `other`, 0 where there is none."""
         return Owned(*(max(0, one - less) for one, less in zip(self, other, strict=True)))
 
     def times(self, by: int) -> Owned:
-        """As many times of everything."""
         return Owned(*(by * one for one in self))
 
     def plus(self, other: Owned) -> Owned:
-        """Both together."""
         return Owned(*(one + more for one, more in zip(self, other, strict=True)))
 
 
 def message_ids_of(config: StreamConfig) -> int:
-    """How many message ids leaders may keep of all partitions of a stream."""
+    """The number of message ids that leaders may keep for all partitions of a stream."""
     return 0 if config.dedup_window_ms is None else config.partitions * config.dedup_ids_max
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a command came to. `stream` is the stream it was about, as it is now (or was, when deleted)."""
+    """The result of a command. `stream` is the stream concerned, as it is now (or was before it was deleted)."""
 
     stream: StreamState | None = None
     changed: bool = False
     deleted: bool = False
-    partitions: tuple[PartitionKey, ...] = ()  # whose state changed, or that are new, or gone
-    unclean: tuple[PartitionKey, ...] = ()  # those that got a leader which may lack what was acked
-    results: tuple[int | RemoteError, ...] = ()  # of each ISR change or election: the partition's version, or why not
-    recovered: tuple[Recovery, ...] = ()  # of those that the longest log leads now: which logs were compared
+    partitions: tuple[PartitionKey, ...] = ()  # changed, new or deleted partitions
+    unclean: tuple[PartitionKey, ...] = ()  # partitions whose new leader may lack acked messages
+    results: tuple[int | RemoteError, ...] = ()  # of each ISR change or election: the partition's version, or the error
+    recovered: tuple[Recovery, ...] = ()  # successful recoveries, with the compared logs
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterImage:
-    """All that the commands up to `index` add up to."""
+    """The state after all commands up to `index`."""
 
     index: int = 0
     streams: PersistentMap[StreamId, StreamState] = field(default_factory=PersistentMap)
     names: PersistentMap[str, StreamId] = field(default_factory=PersistentMap)
     brokers: PersistentMap[BrokerId, BrokerState] = field(default_factory=PersistentMap)
-    loads: Mapping[BrokerId, BrokerLoad] = field(default_factory=dict)  # follows from `streams`; never changed in place
+    loads: Mapping[BrokerId, BrokerLoad] = field(default_factory=dict)  # derived from `streams`; never changed in place
     cluster_id: str = ""
     users: PersistentMap[str, User] = field(default_factory=PersistentMap)  # by name; EVERYBODY among them
-    decoy_key: bytes = b""  # drawn with the first user: what those are shown is made of it who are no users
-    acted: int = 0  # the index of the last command that somebody is answerable for; see `acts`
-    owned: Mapping[str, Owned] = field(default_factory=dict)  # by owner, as `owned_by`; as `loads`
+    decoy_key: bytes = b""  # random, set with the first user: source of the decoy challenges for unknown users
+    acted: int = 0  # the index of the last audited command; see `acts`
+    owned: Mapping[str, Owned] = field(default_factory=dict)  # by owner, as `owned_by` gives; derived, as `loads`
 
     @property
     def is_guarded(self) -> bool:
-        """Whether everybody has to log in: since there was a first user, who cannot be the last to go."""
+        """True if clients must log in: since the first user, because the last administrator cannot be deleted."""
         return bool(self.users)
 
     def user(self, name: str) -> User:
-        """The user of that name, or EVERYBODY; RemoteError user_not_found."""
+        """Return the user of that name, or EVERYBODY. Raise RemoteError (user_not_found)."""
         found = self.users.get(name)
         if found is None:
             raise RemoteError(ErrorCode.USER_NOT_FOUND, f"there is no user {name!r}", user=name)
         return found
 
     def administrators(self) -> list[str]:
-        """Who may do everything, by name."""
+        """The names of all administrators, sorted."""
         return sorted(name for name, user in self.users.items() if user.is_admin and name != EVERYBODY)
 
     def by_name(self, name: str) -> StreamState:
-        """The stream of that name; RemoteError stream_not_found."""
+        """Return the stream of that name. Raise RemoteError (stream_not_found)."""
         stream_id = self.names.get(name)
         if stream_id is None:
             raise RemoteError(ErrorCode.STREAM_NOT_FOUND, f"there is no stream {name!r}", name=name)
         return self.streams[stream_id]
 
     def by_id(self, stream_id: int) -> StreamState:
-        """The stream with that id; RemoteError stream_changed if it was deleted, stream_not_found if it never was."""
+        """Return the stream with that id. Raise RemoteError (stream_changed if deleted, else stream_not_found)."""
         state = self.streams.get(StreamId(stream_id))
         if state is not None:
             return state
@@ -292,7 +290,7 @@ class ClusterImage:
         raise RemoteError(ErrorCode.STREAM_NOT_FOUND, f"there is no stream with id {stream_id}", stream_id=stream_id)
 
     def partition(self, stream_id: int, number: int) -> PartitionState:
-        """One partition; RemoteError as `by_id`, bad_request if the stream has no such partition."""
+        """Return a partition. Raise RemoteError as `by_id`, or bad_request if the stream has no such partition."""
         state = self.by_id(stream_id)
         if not 0 <= number < len(state.partitions):
             text = f"stream {state.name!r} has {len(state.partitions)} partitions; there is no partition {number}"
@@ -300,11 +298,11 @@ class ClusterImage:
         return state.partitions[number]
 
     def live_brokers(self) -> frozenset[BrokerId]:
-        """Who is there now."""
+        """The brokers that are registered and not fenced or stopped."""
         return frozenset(broker_id for broker_id, broker in self.brokers.items() if broker.is_live)
 
     def live_run(self, broker_id: int, incarnation: int) -> BrokerState:
-        """That broker, which is live in that run; RemoteError stale_incarnation."""
+        """Return the broker if it is live in that incarnation. Raise RemoteError (stale_incarnation)."""
         broker = self.brokers.get(BrokerId(broker_id))
         if broker is not None and broker.is_live and broker.incarnation == incarnation:
             return broker
@@ -317,7 +315,7 @@ class ClusterImage:
         raise RemoteError(ErrorCode.STALE_INCARNATION, f"{reason}; it has to register again", broker_id=broker_id)
 
     def with_stream(self, state: StreamState) -> ClusterImage:
-        """This image with a new stream."""
+        """Return this image with a new stream."""
         return replace(
             self,
             streams=self.streams.with_item(state.stream_id, state),
@@ -327,12 +325,12 @@ class ClusterImage:
         )
 
     def with_placed(self, state: StreamState) -> ClusterImage:
-        """This image with a stream of it on other brokers."""
+        """Return this image with one of its streams on other brokers."""
         loads = _shifted(self.loads, self.streams[state.stream_id].partitions, -1)
         return replace(self.with_changed(state), loads=_shifted(loads, state.partitions, +1))
 
     def with_changed(self, state: StreamState) -> ClusterImage:
-        """This image with a stream of it changed, on the same brokers."""
+        """Return this image with one of its streams changed, on the same brokers."""
         before = self.streams[state.stream_id]
         streams = self.streams.with_item(state.stream_id, state)
         if Owned.of(before) == Owned.of(state):
@@ -343,7 +341,7 @@ class ClusterImage:
         return replace(self, streams=streams, owned=owned)
 
     def without_stream(self, state: StreamState) -> ClusterImage:
-        """This image without it."""
+        """Return this image without the stream."""
         return replace(
             self,
             streams=self.streams.without(state.stream_id),
@@ -353,7 +351,7 @@ class ClusterImage:
         )
 
     def without_user(self, name: str) -> ClusterImage:
-        """This image without it. Its streams stay, and are nobody's: one that is made later is another user."""
+        """Return this image without the user; its streams stay without an owner, also if the name is reused."""
         owned = {owner: count for owner, count in self.owned.items() if owner != name}
         return replace(self, users=self.users.without(name), owned=owned)
 
@@ -362,13 +360,13 @@ class ClusterImage:
             return self.owned
         owned = dict(self.owned)
         now = owned.pop(state.owner, Owned()).plus(Owned.of(state, by))
-        if now.streams:  # who has none has no entry, as with loads
+        if now.streams:  # as with loads, no entry without streams
             owned[state.owner] = now
         return owned
 
 
 def owned_by(streams: Iterable[StreamState], users: Mapping[str, User]) -> Mapping[str, Owned]:
-    """What each of these users has made of these streams."""
+    """Return the usage of these users, by the streams that they created."""
     owned: dict[str, Owned] = {}
     for state in streams:
         if _is_owned(state, users):
@@ -377,13 +375,13 @@ def owned_by(streams: Iterable[StreamState], users: Mapping[str, User]) -> Mappi
 
 
 def _is_owned(state: StreamState, users: Mapping[str, User]) -> bool:
-    """Whether its owner is there; one who was made since has only the same name."""
+    """True if the stream's owner exists; a user created later has only the same name."""
     owner = users.get(state.owner) if state.owner else None
     return owner is not None and owner.made_index < state.stream_id
 
 
 def loads_of(streams: Iterable[StreamState]) -> Mapping[BrokerId, BrokerLoad]:
-    """How the partitions of these streams are spread over brokers."""
+    """Return the partitions per broker of these streams."""
     return _shifted({}, (partition for state in streams for partition in state.partitions), +1)
 
 
@@ -399,6 +397,6 @@ def _shifted(
     shifted = dict(loads)
     for broker_id, count in held.items():
         load = shifted.pop(broker_id, BrokerLoad())
-        if load.replicas + count:  # who holds nothing has no entry, so that equal images are equal
+        if load.replicas + count:  # no entry without partitions, so that equal images compare equal
             shifted[broker_id] = BrokerLoad(load.preferred + preferred[broker_id], load.replicas + count)
     return shifted

@@ -1,11 +1,11 @@
-"""The journal of a broker before there was Raft: the metadata commands that it was given, in order. It is only read.
+"""Metadata journal of a broker from before Raft: its commands, in order. It is only read.
 
-Rules: a torn tail (an unfinished last entry) was acted on by nobody and does not count. Damage to an entry that is
-known to have been synced, or its loss, is corruption: the broker does not start on it. Nothing is written or deleted.
+Rules: a torn tail (an unfinished last entry) was never acted on and does not count. Corruption or loss of a synced
+entry is CorruptionError: the broker does not start on it. Nothing is written or deleted.
 
-Theory: until a sync, a disk may keep a later entry and lose an earlier one, so a sound entry behind a damaged one
-proves nothing by itself. What was synced was said twice: by the mark (`vfs/mark.py`), which was on the disk before
-an entry was acted on, and, should the mark be lost, by every later entry.
+Theory: until a sync, a disk may keep a later entry and lose an earlier one, so a sound entry after a corrupt one proves
+nothing by itself. The synced part is recorded twice: by the mark (`vfs/mark.py`), which was on the disk before an entry
+was acted on, and, should the mark be lost, by every later entry.
 
     file   "PNSJ" | u32 version 1 | entry | entry | …                       little-endian
     entry  u32 bytes of what follows the CRC | u32 CRC-32C of it | u64 index | u64 synced index | command (MessagePack)
@@ -28,7 +28,7 @@ from penstock.vfs.mark import Mark
 
 JOURNAL_PATH = "metadata.journal"
 MARK_PATH = "metadata.synced"
-RESERVE_PATH = "metadata.reserve"  # room that a full disk was emptied with
+RESERVE_PATH = "metadata.reserve"  # space that was given up to empty a full disk
 JOURNAL_VERSION = 1
 
 _MAGIC = b"PNSJ"
@@ -40,7 +40,7 @@ _HEAD = _FILE_HEAD.pack(_MAGIC, JOURNAL_VERSION)
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One command and its place."""
+    """One command and its position."""
 
     index: int
     position: int
@@ -49,10 +49,10 @@ class Entry:
 
 
 def read_journal(vfs: Vfs) -> tuple[list[Entry], str | None]:
-    """The entries of the journal that is there, and a note if a torn tail is left out.
+    """Return the journal's entries, and a note if a torn tail is left out.
 
-    CorruptionError if an entry that was synced is damaged or lost, RemoteError (unsupported_version) if it is newer,
-    OSError.
+    Raise CorruptionError if a synced entry is corrupt or lost, RemoteError (unsupported_version) if a newer version
+    wrote it, OSError.
     """
     file = vfs.open(JOURNAL_PATH, read_only=True)
     try:
@@ -61,7 +61,7 @@ def read_journal(vfs: Vfs) -> tuple[list[Entry], str | None]:
         file.close()
     mark = Mark(vfs, MARK_PATH)
     mark.close()
-    has_head = len(data) >= _FILE_HEAD.size  # else made by a start that was cut short before any command
+    has_head = len(data) >= _FILE_HEAD.size  # otherwise a start was interrupted before any command
     entries = list(read_entries(data, JOURNAL_PATH)) if has_head else []
     index = entries[-1].index if entries else 0
     end_position = entries[-1].end_position if entries else min(_FILE_HEAD.size, len(data))
@@ -72,14 +72,14 @@ def read_journal(vfs: Vfs) -> tuple[list[Entry], str | None]:
         )
     if not has_head:
         is_begun = _HEAD.startswith(data) or not any(data)
-        return [], None if is_begun else f"{JOURNAL_PATH} held {len(data)} bytes that are no journal's"
+        return [], None if is_begun else f"{JOURNAL_PATH} held {len(data)} bytes that are not a journal"
     if end_position < len(data):
         return entries, f"left out an unfinished entry of {len(data) - end_position} bytes at the end of {JOURNAL_PATH}"
     return entries, None
 
 
 def read_entries(data: bytes, path: str) -> Iterator[Entry]:
-    """The entries in a journal's bytes up to a torn tail. Errors as `Journal.open`."""
+    """Yield the entries of a journal up to a torn tail. Raise CorruptionError, RemoteError (unsupported_version)."""
     magic, version = _FILE_HEAD.unpack_from(data)
     if magic != _MAGIC:
         raise CorruptionError(path, 0, _MAGIC, magic)
@@ -122,7 +122,7 @@ def _content(data: bytes, position: int) -> bytes | None:
 
 
 def _synced_behind(data: bytes, position: int) -> int:
-    """The highest index that a sound entry behind `position` knows to have been synced; 0 if there is none."""
+    """Return the highest synced index in a sound entry after `position`; 0 if there is none."""
     synced_index = 0
     for start in range(position + 1, len(data) - _ENTRY_HEAD.size - _INDEXES.size):
         content = _content(data, start)

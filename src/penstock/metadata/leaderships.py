@@ -1,12 +1,12 @@
-"""Changes of single partitions: of their ISR, by who leads them, and of their leader.
+"""Changes of single partitions: ISR changes by their leaders, and leader elections.
 
 Rules:
-- A change of an ISR is a compare-and-set: it comes from the run of the broker that leads, in the epoch of its lead,
-  and names the version that it has seen. Whoever is to be in sync is live in the run that the leader means: a replica
-  that has restarted since may have lost what it had when the leader counted it in.
-- Of the changes in one command each comes to something of its own; a later one sees what an earlier one did.
-- Another leader is elected only if the one that is meant leads still, and another may.
-- The longest log leads only if nobody has led since, and every run that told of its log goes on.
+- An ISR change is a compare-and-set: it comes from the incarnation of the broker that leads, in its leader epoch, and
+  names the version that it has seen. Every member must be live in the incarnation that the leader names: a replica that
+  has restarted since may have lost what the leader counted.
+- Each change in a command has its own result; a later one sees the effect of an earlier one.
+- Another leader is elected only if the named leadership still lasts, and another replica may lead.
+- The longest log leads only if no replica has led since, and every incarnation that reported its log is still live.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _T = TypeVar("_T", IsrChange, Election, Recovery)
 
 
 def change_isr(image: ClusterImage, index: int, command: ChangeIsr) -> tuple[ClusterImage, Outcome]:
-    """Change ISRs; `Outcome.results` has each change's. RemoteError stale_incarnation refuses all of them."""
+    """Change ISRs; `Outcome.results` has the result of each. RemoteError (stale_incarnation) refuses all of them."""
     image.live_run(command.broker_id, command.incarnation)
 
     def changed(partition: PartitionState, rules: Rules, change: IsrChange) -> PartitionState:
@@ -60,24 +60,24 @@ def _check_leadership(partition: PartitionState, broker_id: BrokerId, change: Is
 
 
 def _named(leader: BrokerId | None) -> str:
-    return "nobody" if leader is None else f"broker {leader}"
+    return "no broker" if leader is None else f"broker {leader}"
 
 
 def _with_isr(image: ClusterImage, partition: PartitionState, rules: Rules, change: IsrChange) -> PartitionState:
     wanted = {member.broker_id for member in change.isr}
     if len(wanted) != len(change.isr) or not wanted.issubset(partition.replicas) or partition.leader not in wanted:
-        text = f"an ISR of {sorted(wanted)} cannot be: it has the leader and other replicas, each once"
+        text = f"an ISR of {sorted(wanted)} is invalid: it must have the leader, and other replicas, each once"
         raise RemoteError(ErrorCode.BAD_REQUEST, text)
     for member in change.isr:
         image.live_run(member.broker_id, member.incarnation)
     isr = tuple(broker_id for broker_id in partition.replicas if broker_id in wanted)
     eligible, unsure = ((), ()) if change.commits_resumed else elections.beside_wanted(partition, isr, rules)
-    # A new version also where the members stay: no change that its leader gave up can come into force after this one.
+    # Raise the version even if the members stay: it invalidates changes that the leader gave up.
     return with_fields(partition, isr=isr, eligible=eligible, unsure=unsure, version=partition.version + 1)
 
 
 def elect_leaders(image: ClusterImage, index: int, command: ElectLeaders) -> tuple[ClusterImage, Outcome]:
-    """Give partitions another leader; `Outcome.results` has each election's."""
+    """Elect other leaders; `Outcome.results` has the result of each election."""
     live, silent = image.live_brokers(), frozenset(command.silent)
 
     def elected(partition: PartitionState, rules: Rules, election: Election) -> PartitionState:
@@ -101,7 +101,7 @@ def _in_another_epoch(partition: PartitionState, meant: LeaderEpoch) -> RemoteEr
 
 
 def recover_partitions(image: ClusterImage, index: int, command: RecoverPartitions) -> tuple[ClusterImage, Outcome]:
-    """Have the longest logs lead; `Outcome.results` has each recovery's, `Outcome.recovered` those that came about."""
+    """Elect the longest logs; `Outcome.results` has each result, `Outcome.recovered` the successful ones."""
     live, silent = image.live_brokers(), frozenset(command.silent)
     recovered: list[Recovery] = []
     unclean: list[PartitionKey] = []
@@ -115,7 +115,7 @@ def recover_partitions(image: ClusterImage, index: int, command: RecoverPartitio
         elected = elections.recovered(partition, ends, live, rules, silent=silent)
         if elected is None:
             text = (
-                "not all who had what was acked have told of their logs, or one of these has failed that may be longer"
+                "not all replicas with every acked message have reported their log ends, or a failed log may be longer"
             )
             raise RemoteError(ErrorCode.NOT_ENOUGH_REPLICAS, text)
         recovered.append(recovery)
@@ -130,7 +130,7 @@ def recover_partitions(image: ClusterImage, index: int, command: RecoverPartitio
 def _each(
     image: ClusterImage, wishes: Iterable[_T], change: Callable[[PartitionState, Rules, _T], PartitionState]
 ) -> tuple[ClusterImage, Outcome]:
-    """`change` for each wish, which names its partition."""
+    """Apply `change` to the partition of each wish."""
     changed: dict[StreamId, StreamState] = {}
     results: list[int | RemoteError] = []
     keys: dict[PartitionKey, None] = {}

@@ -1,8 +1,8 @@
-"""A map that is never changed: `with_item` and `without` give another one, which shares nearly all with it.
+"""Persistent (immutable) map: `with_item` and `without` return another one, which shares nearly all with it.
 
-Theory: a map is a large dict that many maps share and a small one of what is different. A change copies the small one
-only; when that has grown to the square root of the large one, both are merged into a new large one. So a change costs
-about √n copied references, and n changes n·√n, where copying the whole each time costs n².
+Theory: a map is a large dict that many maps share and a small one of differences. A change copies only the small one;
+when that has grown to the square root of the large one, both are merged into a new large one. So a change costs about
+√n copied references, and n changes n·√n, where copying the whole each time costs n².
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ class PersistentMap(Mapping[K, V]):
         self._length = len(self._shared)
 
     def with_item(self, key: K, value: V) -> PersistentMap[K, V]:
-        """This map, with `value` at `key`."""
+        """Return this map with `value` at `key`."""
         return self._changed(key, value, self._length + (key not in self))
 
     def without(self, key: K) -> PersistentMap[K, V]:
-        """This map without `key`; KeyError if it is not there."""
+        """Return this map without `key`. Raise KeyError if it is missing."""
         self[key]
         return self._changed(key, _GONE, self._length - 1)
 
     def with_items(self, items: Mapping[K, V]) -> PersistentMap[K, V]:
-        """This map, with all of `items`; at once, if they are many."""
+        """Return this map with all of `items`; merged in one go if they are many."""
         if len(items) <= max(_DIFFERENT_MIN, isqrt(len(self._shared))):
             changed = self
             for key, value in items.items():
@@ -68,11 +68,11 @@ class PersistentMap(Mapping[K, V]):
         yield from (key for key, value in different.items() if value is not _GONE and key not in self._shared)
 
     def items(self) -> ItemsView[K, V]:
-        """Keys and values; faster than one by one."""
+        """Return keys and values; faster than one by one."""
         return self._merged().items()
 
     def _merged(self) -> dict[K, V]:
-        """All of it as one dict, which nobody may change."""
+        """Return all of it as one dict, which the caller must not change."""
         if not self._different:
             return self._shared
         merged = {**self._shared, **self._different}

@@ -1,10 +1,10 @@
-"""On which brokers the partitions of a new stream are placed, and who of them leads.
+"""Placement of a new stream's partitions: replicas and preferred leaders.
 
-Rules: each replica of a partition is on a broker of its own, on as many racks as there are, and where there is a choice
-on those that have least to do. The first is the preferred leader: it is the one who leads fewest partitions when all is
-well, whoever leads now. Who has equally little is chosen by chance.
+Rules: each replica of a partition is on a broker of its own, on as many racks as possible, and otherwise on the brokers
+with the fewest replicas. The first is the preferred leader: the broker that is preferred leader of the fewest
+partitions, regardless of current leaders. Ties are broken at random.
 
-Theory: a broker without a rack is a rack of its own. Streams that are made at the same moment do not see each other: a
+Theory: a broker without a rack counts as its own rack. Streams created at the same moment do not see each other: a
 broker that joins empty may get a few more than its share of them, and fewer afterwards.
 """
 
@@ -20,16 +20,16 @@ from penstock.metadata.image import BrokerLoad, BrokerState, ClusterImage, Parti
 
 
 class Chance(Protocol):
-    """A seeded generator."""
+    """A seeded random generator."""
 
     def random(self) -> float:
-        """A number in [0, 1)."""
+        """Return a random number in [0, 1)."""
 
 
 def place(
     image: ClusterImage, partitions: int, replicas: int, chance: Chance, among: Set[BrokerId]
 ) -> tuple[tuple[BrokerId, ...], ...]:
-    """The replicas of each partition, the preferred leader first, `among` these. RemoteError not_enough_replicas."""
+    """Return each partition's replicas, preferred leader first. Raise RemoteError (not_enough_replicas)."""
     live = [broker for broker_id, broker in sorted(image.brokers.items()) if broker.is_live and broker_id in among]
     if replicas > len(live) or not live:
         replicas = max(1, replicas)
@@ -54,10 +54,10 @@ def place_observers(
     chance: Chance,
     among: Set[BrokerId],
 ) -> tuple[tuple[BrokerId, ...], ...]:
-    """The observers of each partition, given as it is or by its replicas. RemoteError not_enough_replicas.
+    """Return the observers of each partition, which is given as its state or its replicas.
 
-    Who observes already goes on, as far as so many are wanted: what it has need not be copied again. Who has replicas
-    is no observer. Racks come first on which there is no copy yet: readers there have the longest way.
+    Existing observers are kept as far as needed, because they have the data already. A replica is no observer. Racks
+    without a copy come first: their readers are the farthest. Raise RemoteError (not_enough_replicas).
     """
     live = {
         broker_id: broker
@@ -88,7 +88,7 @@ def place_observers(
 def place_more(
     image: ClusterImage, partitions: Sequence[PartitionState], chance: Chance, among: Set[BrokerId]
 ) -> tuple[tuple[BrokerId, ...], ...] | None:
-    """The replicas of each partition and one more, `among` these; None: somewhere there is none to be had."""
+    """Return the replicas of each partition and one more, `among` these; None if a partition has no candidate."""
     live = [broker for broker_id, broker in sorted(image.brokers.items()) if broker.is_live and broker_id in among]
     held = Counter({one.broker_id: image.loads.get(one.broker_id, BrokerLoad()).replicas for one in live})
     placed = []
@@ -124,5 +124,5 @@ def _least(
 
 
 def rack_of(broker: BrokerState) -> str | BrokerId:
-    """Where it stands; one that does not say stands alone."""
+    """The broker's rack; a broker without one is its own rack."""
     return broker.broker_id if broker.rack is None else broker.rack

@@ -1,7 +1,7 @@
-"""When preferred leaders lead again: some time after they are back in sync, and not all at once.
+"""Preferred leader election: preferred leaders lead again some time after they are back in sync, not all at once.
 
-Theory: after a failover all that a broker led is led by others, and stays so when it is back. Placement has spread the
-preferred leaders evenly, so that to give them their partitions back is to spread the work evenly.
+Theory: after a failover all partitions of a broker are led by others, and stay so when it is back. Placement spread the
+preferred leaders evenly, so giving them their partitions back restores the balance.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from penstock.metadata.refusals import Refusals
 
 
 class PreferredLeaders:
-    """Which partitions could be led by the first of their replicas, and since when."""
+    """Partitions that could be led by their first replica, and since when."""
 
     def __init__(self, steady_us: int) -> None:
         self._steady_us = steady_us
@@ -27,13 +27,12 @@ class PreferredLeaders:
         self._next_look_us = 0
 
     def clear(self) -> None:
-        """Begin anew."""
         self._since_us, self._seen, self._next_look_us = {}, None, 0
 
     def elections(self, image: ClusterImage, now_us: int, unable: Set[BrokerId], refusals: Refusals) -> list[Election]:
-        """Those that are due; one pass over all partitions, now and then, if anything has changed.
+        """Return the elections that are due; at intervals one pass over all partitions, if anything has changed.
 
-        Never by those who are `unable` to lead, or whom NATS has refused just that.
+        Excludes brokers that are `unable` to lead, or whose subscription of that partition NATS refused.
         """
         if now_us < self._next_look_us:
             return []

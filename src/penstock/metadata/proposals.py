@@ -1,7 +1,7 @@
-"""Commands that are proposed and not applied yet, each under a key: of one key there is one at a time.
+"""Proposed commands that are not applied yet, at most one per key.
 
-Rules: what a command came to is told when it was applied at the index and in the Raft term under which it was proposed;
-another entry in its place, or a metadata leader that leads no more, tells those who wait to ask again.
+Rules: the result of a command is known when it was applied at the index and in the Raft term of its proposal; if
+another entry took its place, or the metadata leader stepped down, the callers are told to retry.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Done = Callable[[Outcome | RemoteError], None]
 
 
 class Proposal(NamedTuple):
-    """A command to be proposed; `number` is what `proposed` or `not_proposed` is told of it."""
+    """A command to propose; report the result with `number` to `proposed` or `not_proposed`."""
 
     number: int
     command: Command
@@ -33,7 +33,7 @@ class _UnderWay:
 
 
 class Proposals:
-    """What is under way."""
+    """The commands in flight."""
 
     def __init__(self) -> None:
         self.new: list[Proposal] = []  # for the driver to take
@@ -44,37 +44,37 @@ class Proposals:
         return key in self._by_key
 
     def begin(self, key: Hashable, command: Command, done: Done) -> None:
-        """Have `command` proposed; nothing is under way under `key`."""
+        """Have `command` proposed; nothing may be in flight under `key`."""
         assert key not in self._by_key, key
         self._last_number += 1
         self._by_key[key] = _UnderWay(self._last_number, done)
         self.new.append(Proposal(self._last_number, command))
 
     def proposed(self, number: int, index: int, raft_term: int) -> None:
-        """That proposal is in the log."""
+        """The proposal is in the log at `index`."""
         for under_way in self._by_key.values():
             if under_way.number == number:
                 under_way.index, under_way.raft_term = index, raft_term
 
     def not_proposed(self, number: int, error: RemoteError) -> None:
-        """That proposal was not taken."""
+        """The proposal was refused."""
         for key, under_way in list(self._by_key.items()):
             if under_way.number == number:
                 self._end(key, error)
 
     def applied(self, index: int, raft_term: int, outcome: Outcome | RemoteError) -> None:
-        """The entry at `index` was applied; with `outcome`, if it is the command that was proposed in that term."""
+        """The entry at `index` was applied; `outcome` counts if it is the command that was proposed in that term."""
         for key, under_way in list(self._by_key.items()):
             if not 0 < under_way.index <= index:
                 continue
             if (under_way.index, under_way.raft_term) == (index, raft_term):
                 self._end(key, outcome)
             else:
-                text = "another metadata leader's entry took the place of the change; ask again"
+                text = "another metadata leader's entry replaced this command; retry"
                 self._end(key, RemoteError(ErrorCode.NOT_METADATA_LEADER, text))
 
     def abandon(self, error: RemoteError) -> None:
-        """This broker is not the metadata leader any more; all who wait hear so."""
+        """This broker stepped down as metadata leader: fail all commands in flight."""
         self.new = []
         for key in list(self._by_key):
             self._end(key, error)

@@ -1,9 +1,9 @@
-"""Whose log is the longest: what brokers tell of partitions that are in recovery, until one of them can lead.
+"""Unclean recovery (KIP-966): collects log ends of partitions in recovery until the longest log can lead.
 
-Rules: a partition is in recovery while nobody leads it, and all who had all that was acked are back from unclean stops
-(`elections.recovers`). Nothing is written to it then, so what a run of a broker has told of its log stays so. All who
-had all that was acked are waited for, and the other replicas that are live for a while: the longest log is as good
-wherever it lies. All of it is in memory; brokers repeat it, so that a new metadata leader hears it, too.
+Rules: a partition is in recovery while it has no leader, and all replicas that had every acked message are back from
+unclean stops (`elections.recovers`). Nothing is written to it then, so an incarnation's reported log end stays valid.
+All replicas that had every acked message are waited for, and the other live replicas for a while: the longest log is as
+good on any of them. All state is in memory; brokers repeat their reports, so a new metadata leader gets them, too.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _WAIT_US = limits.RECOVERY_WAIT_MS * 1_000
 
 @dataclass(slots=True)
 class _Told:
-    """What was told of one partition since somebody led it last."""
+    """Reports on one partition since its last leadership."""
 
     leader_epoch: LeaderEpoch
     since_us: int
@@ -33,19 +33,20 @@ class _Told:
 
 
 class Recoveries:
-    """What was told, and what follows from it."""
+    """The reported log ends, and the recoveries that they allow."""
 
     def __init__(self) -> None:
         self._told: dict[PartitionKey, _Told] = {}
-        self._seen: ClusterImage | None = None  # by the last look at all, if nothing was told since, and nothing due
-        self._next_us = 0  # until then nobody has been waited for long enough
+        # the image of the last full pass, if nothing was reported since, and nothing was due
+        self._seen: ClusterImage | None = None
+        self._next_us = 0  # no wait ends before then
 
     def __bool__(self) -> bool:
-        """Whether anything is in recovery, as far as was told."""
+        """True if any partition is in recovery, by the reports."""
         return bool(self._told)
 
     def clear(self) -> None:
-        """Forget all: another metadata leader has heard the later ones."""
+        """Forget everything: meanwhile another metadata leader got the reports."""
         self._told = {}
         self._seen = None
 
@@ -57,7 +58,7 @@ class Recoveries:
         log_ends: Iterable[LogEnd],
         now_us: int,
     ) -> list[PartitionKey]:
-        """A live run of a broker tells of its logs; of which partitions that is news."""
+        """Take the log ends of a broker's live incarnation; return the partitions for which they are new."""
         news: dict[PartitionKey, None] = {}
         for end in log_ends:
             key = PartitionKey(end.stream_id, end.partition)
@@ -76,7 +77,7 @@ class Recoveries:
         return list(news)
 
     def due(self, image: ClusterImage, now_us: int, among: Iterable[PartitionKey] | None = None) -> list[Recovery]:
-        """Which partitions can be led now, `among` these or among all; no more than fit into a command."""
+        """Return the partitions that can be led now, `among` these or all; at most as many as fit into a command."""
         if among is None:
             seen = self._seen
             is_same = seen is not None and seen.streams is image.streams and seen.brokers is image.brokers
@@ -119,7 +120,7 @@ class Recoveries:
 
 
 def _partition(image: ClusterImage, key: PartitionKey, leader_epoch: LeaderEpoch) -> PartitionState | None:
-    """That partition, if nobody has led it since that epoch."""
+    """Return the partition, if it had no leader since that epoch."""
     state = image.streams.get(key.stream_id)
     if state is None or key.partition >= len(state.partitions):
         return None
@@ -130,7 +131,7 @@ def _partition(image: ClusterImage, key: PartitionKey, leader_epoch: LeaderEpoch
 def _counting(
     partition: PartitionState, told: _Told, live: Mapping[BrokerId, Incarnation]
 ) -> dict[BrokerId, ReplicaEnd]:
-    """What runs have told that go on, in the order of the replicas."""
+    """Return the reports of incarnations that are still live, in the order of the replicas."""
     ends = {}
     for broker_id in partition.replicas:
         end = told.ends.get(broker_id)

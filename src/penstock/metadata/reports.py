@@ -1,9 +1,9 @@
-"""Who cannot reach whom: what turns the reports of followers into elections.
+"""Unreachability reports of followers, and the leader elections that they cause.
 
-Rules: a report is about one run of a broker; it counts for a while, and no longer than its reporter repeats it. A
-partition gets another leader when most of the other members of its ISR cannot fetch from the present one, and one of
-them may lead. What one broker says alone elects nobody, unless it is the only other member: then nothing can be acked
-without it either way.
+Rules: a report concerns one incarnation of a broker; it counts for a while, and no longer than its reporter repeats it.
+A partition gets another leader when most of the other members of its ISR cannot fetch from the present one, and one of
+them may lead. A single reporter elects no leader, unless it is the only other member: then nothing can be acked without
+it either way.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ class Reports:
     def __init__(self, window_us: int) -> None:
         self._window_us = window_us
         self._reported_us: dict[tuple[BrokerId, Incarnation], dict[BrokerId, int]] = {}
-        # The last pass: of which image, with which reports, and what it found. It is asked for with every tick.
+        # The last pass: its image, its reports and its result. `elections` is called with every tick.
         self._passed: tuple[ClusterImage, Mapping[BrokerId | None, set[BrokerId]], list[Election]] | None = None
 
     def clear(self) -> None:
-        """Forget all: another metadata leader has heard the later ones."""
+        """Forget everything: meanwhile another metadata leader got the reports."""
         self._reported_us = {}
 
     def heard(
         self, image: ClusterImage, reporter: BrokerId, unreachable: Iterable[UnreachableLeader], now_us: int
     ) -> bool:
-        """All that `reporter` cannot reach now. Whether that includes a broker that it did not report before."""
+        """Replace `reporter`'s unreachable leaders. Return True if one of them is new."""
         accused = {
             (one.broker_id, one.incarnation)
             for one in unreachable
@@ -52,7 +52,7 @@ class Reports:
         return has_news
 
     def elections(self, image: ClusterImage, now_us: int) -> list[Election]:
-        """The elections that the reports call for; one pass over all partitions where reports or image have changed."""
+        """Return the elections that the reports require; one pass over all partitions after a change."""
         by_leader = self._fresh(image, now_us)
         if not by_leader:
             self._passed = None

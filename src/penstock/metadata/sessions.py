@@ -1,9 +1,9 @@
-"""Which live brokers were heard of lately: kept by the metadata leader alone, in memory.
+"""Broker sessions: heartbeats of live brokers, kept by the metadata leader alone, in memory.
 
-Rules: only a run that the image takes for live has a session. One that has just begun, and every one when a metadata
-leader begins, has its full time. What a metadata leader has not heard itself, lately, it does not take for granted
-either: who is silent is given nothing to lead or to hold, where another one could. Of a time in which this broker
-itself did not run only a little is counted as silence.
+Rules: only an incarnation that the image shows as live has a session. A new one, and every one when a metadata leader
+begins, has the full session time-out. A metadata leader trusts only heartbeats that it received itself, lately: a
+silent broker gets no leaderships or replicas if another one could. Time in which this process was suspended counts as
+silence only in small part.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ class _Session:
     incarnation: Incarnation
     deadline_us: int
     heard_us: int | None  # None: not yet, by this metadata leader
-    applied_index: int = 0  # of the metadata log, as the broker said last
-    has_nats: bool = True  # the same
-    has_keys: bool | None = None  # the same; None: it has not said so yet
+    applied_index: int = 0  # last metadata index applied, by its heartbeats
+    has_nats: bool = True  # from its last heartbeat
+    has_keys: bool | None = None  # from its last heartbeat; None: not reported yet
 
 
 class Sessions:
@@ -33,7 +33,7 @@ class Sessions:
         self._looked_us: int | None = None
 
     def restart(self, image: ClusterImage, now_us: int) -> None:
-        """Begin to lead: all have their full time."""
+        """Begin to lead the metadata: every broker gets the full session time-out."""
         self._sessions = {}
         self._looked_us = now_us
         self.follow(image, now_us)
@@ -41,7 +41,7 @@ class Sessions:
             session.heard_us = None
 
     def follow(self, image: ClusterImage, now_us: int) -> None:
-        """The brokers of the image have changed."""
+        """Follow a change of the image's brokers."""
         kept = {}
         for broker_id, broker in image.brokers.items():
             if not broker.is_live:
@@ -55,7 +55,7 @@ class Sessions:
     def heard(
         self, broker_id: BrokerId, applied_index: int, now_us: int, *, has_nats: bool = True, has_keys: bool = True
     ) -> None:
-        """A heartbeat of a live run has come."""
+        """Take a heartbeat of a live incarnation."""
         session = self._sessions[broker_id]
         session.deadline_us = now_us + self._session_us
         session.heard_us = now_us
@@ -63,11 +63,11 @@ class Sessions:
         session.applied_index = max(session.applied_index, applied_index)
 
     def silent(self, now_us: int) -> list[tuple[BrokerId, Incarnation]]:
-        """Whose time is up."""
+        """The brokers whose session timed out."""
         looked_us, self._looked_us = self._looked_us, now_us
         if looked_us is not None and now_us - looked_us > self._session_us // 2:
-            # This process slept, and their heartbeats wait in its sockets. Some of it counts all the same, so that one
-            # that sleeps again and again still finds out who is dead.
+            # This process was suspended, and heartbeats wait in its sockets. A part of the time counts all the same, so
+            # that a process that is suspended again and again still fences dead brokers.
             for session in self._sessions.values():
                 session.deadline_us += now_us - looked_us - self._session_us // 6
         return [(one, session.incarnation) for one, session in self._sessions.items() if session.deadline_us <= now_us]
@@ -80,22 +80,22 @@ class Sessions:
         )
 
     def is_heard_since(self, broker_id: BrokerId, since_us: int) -> bool:
-        """Whether the present run of that broker has been heard of since then, by this metadata leader."""
+        """True if this metadata leader has heard of the broker's present incarnation since then."""
         session = self._sessions.get(broker_id)
         return session is not None and session.heard_us is not None and session.heard_us >= since_us
 
     def without_nats(self) -> frozenset[BrokerId]:
-        """The live brokers that have said that NATS is not there for them."""
+        """The live brokers that reported to be disconnected from NATS."""
         return frozenset(broker_id for broker_id, session in self._sessions.items() if not session.has_nats)
 
     def without_keys(self) -> frozenset[BrokerId]:
-        """The live brokers that have said that they can encrypt nothing."""
+        """The live brokers that reported that they cannot encrypt."""
         return frozenset(broker_id for broker_id, session in self._sessions.items() if session.has_keys is False)
 
     def keys_unsaid(self) -> frozenset[BrokerId]:
-        """The live brokers that have not said yet whether they can encrypt."""
+        """The live brokers that have not reported yet if they can encrypt."""
         return frozenset(broker_id for broker_id, session in self._sessions.items() if session.has_keys is None)
 
     def behind(self, index: int) -> tuple[BrokerId, ...]:
-        """The live brokers that have not said yet that they applied the command at `index`."""
+        """The live brokers that have not reported yet that they applied the command at `index`."""
         return tuple(broker_id for broker_id, session in self._sessions.items() if session.applied_index < index)

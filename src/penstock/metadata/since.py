@@ -1,9 +1,9 @@
-"""Since which version the metadata can hold what it can hold; and who keeps it from being used: an earlier broker.
+"""Feature versions of the metadata: no command is proposed that an older broker of the cluster does not know.
 
-Rules: a broker ends when the metadata says something that it does not know (`node/entries.py`), for it must not come to
-another image than the others. So what a version adds to the commands stands here, with that version. Nobody proposes it
-before every broker of the cluster is of that version or a later one: also those that are away, and may come back as
-they were. A test compares these lists with what the version before knew.
+Rules: a broker stops at a command that it does not know (`node/entries.py`), because it must not get another image than
+the others. So everything that a version adds to the commands is listed here, with that version. It is not proposed
+before every broker of the cluster runs that version or a later one: also absent brokers, which may return with their
+old version. A test compares these lists with what the previous version knew.
 
 | what is new                                 | goes into       |
 |---------------------------------------------|-----------------|
@@ -61,17 +61,17 @@ _NUMBERS = re.compile(r"\d+(?:\.\d+)*")
 
 
 def version_of(text: str) -> Version:
-    """`0.2.0` as numbers; none where it has none."""
+    """Parse `0.2.0` into numbers; empty if there are none."""
     found = _NUMBERS.match(text)
     return () if found is None else tuple(map(int, found[0].split(".")))
 
 
 def unknown_to(brokers: Iterable[BrokerState], command: Command) -> RemoteError | None:
-    """Why that command cannot be proposed while these are in the cluster, or None."""
+    """Return the error if a broker is too old for the command, else None."""
     needed, what = max(_new_in(command), default=((), ""))
     if not needed:
         return None
-    # One that says no version has not been there since the metadata was that of a broker alone: it is this one.
+    # A broker without a version has not registered since the metadata was that of a single broker: it is this one.
     known = ((one, version_of(one.broker_version)) for one in brokers if one.broker_version)
     older = sorted((one.broker_id, one.broker_version) for one, version in known if version < needed)
     if not older:
@@ -83,7 +83,7 @@ def unknown_to(brokers: Iterable[BrokerState], command: Command) -> RemoteError 
 
 
 def _new_in(command: Command) -> Iterator[tuple[Version, str]]:
-    """What of it is listed here, and says something."""
+    """Yield the listed features that the command uses."""
     kind = type(command)
     tag = str(kind.__struct_config__.tag).replace("_", " ")
     if (version := COMMANDS.get(kind)) is not None:
@@ -101,5 +101,5 @@ def _new_in(command: Command) -> Iterator[tuple[Version, str]]:
 
 
 def _default(kind: Any, name: str) -> object:
-    """What a field means where it is left out."""
+    """Return the default of a field."""
     return kind.__struct_defaults__[kind.__struct_fields__.index(name) - len(kind.__struct_fields__)]

@@ -1,8 +1,8 @@
-"""The bytes of an image: what a broker is sent, or keeps, instead of all the commands before it.
+"""Snapshot encoding of an image: sent to, or kept by, a broker instead of all earlier commands.
 
-Rules: equal images have equal bytes, whatever way led to them, so that brokers can compare a digest. What follows from
-the rest (names, loads, owned) is not in them. Bytes may come from a network: nothing is built of them that breaks the
-rules of the image (metadata/image.py). Limits that a later version may draw tighter are not asked: what is there stays.
+Rules: equal images have equal bytes, however they came about, so that brokers can compare a digest. Derived fields
+(names, loads, owned) are not stored. Bytes may come from a network: no image is built that breaks the image's
+invariants (metadata/image.py). Limits that a later version may tighten are not checked: existing state stays valid.
 
     MessagePack, one array:   version | index | cluster id | brokers by id | streams by id
     broker                    the fields of BrokerState in their order
@@ -13,11 +13,11 @@ rules of the image (metadata/image.py). Limits that a later version may draw tig
 
     users (version 3)         the fields of User in their order, by name | the index of the last act | the key of decoys
 
-Where a stream has got more partitions, the version is 2: who does not know of that would look for keys elsewhere.
-Where there are users, it is 3: who does not know of them would let everybody in.
+With added partitions the version is 2: a reader that does not know them would look for keys in the wrong place. With
+users it is 3: a reader that does not know them would let every client in.
 
-A field that a later version adds stands at the end of its array; older versions refuse what they do not know only where
-its meaning changes, which a new version number says.
+A field that a later version adds stands at the end of its array; older versions refuse unknown fields only if the
+meaning changes, which a new version number signals.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from penstock.metadata.persistent import PersistentMap
 
 SNAPSHOT_VERSION = 3
 _WITHOUT_USERS = 2
-_FIRST_VERSION = 1  # which all read: of an image that says nothing that is newer
+_FIRST_VERSION = 1  # readable by all versions; for images without newer features
 
 _MALFORMED = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, OverflowError)
 _EPOCH_END = 2**32
@@ -83,7 +83,6 @@ _version_decoder = msgspec.msgpack.Decoder(_Version)
 
 
 def encode_image(image: ClusterImage) -> bytes:
-    """All of `image`."""
     brokers = tuple(broker for _, broker in sorted(image.brokers.items()))
     streams = tuple(state for _, state in sorted(image.streams.items()))
     if image.users:
@@ -95,12 +94,12 @@ def encode_image(image: ClusterImage) -> bytes:
 
 
 def image_digest(image: ClusterImage) -> bytes:
-    """32 bytes that are the same for equal images only."""
+    """Return 32 bytes that are equal for equal images only."""
     return hashlib.sha256(encode_image(image)).digest()
 
 
 def decode_image(data: bytes) -> ClusterImage:
-    """The image in `data`. RemoteError: unsupported_version if a later version made it, bad_frame if none did."""
+    """Decode an image. Raise RemoteError (unsupported_version for a later version, bad_frame if invalid)."""
     try:
         version = _version_decoder.decode(data).version
         if version > SNAPSHOT_VERSION:
@@ -131,7 +130,7 @@ def decode_image(data: bytes) -> ClusterImage:
 
 
 def decode_brokers(data: bytes) -> tuple[BrokerState, ...]:
-    """Only the brokers of the image in `data`, unchecked, in a fraction of the time. RemoteError bad_frame."""
+    """Return only the brokers of an image, unchecked, in a fraction of the time. Raise RemoteError (bad_frame)."""
     try:
         return _brokers_decoder.decode(data).brokers
     except _MALFORMED as error:
@@ -145,7 +144,7 @@ def _shared(state: StreamState, alike: dict[PartitionState, PartitionState]) -> 
 
 def _expect(is_so: bool, found: str) -> None:
     if not is_so:
-        raise RemoteError(ErrorCode.BAD_FRAME, f"a snapshot of a cluster image holds what cannot be: {found}")
+        raise RemoteError(ErrorCode.BAD_FRAME, f"invalid snapshot of a cluster image: {found}")
 
 
 def _check_brokers(snapshot: _Snapshot) -> None:

@@ -1,10 +1,10 @@
-"""What becomes of streams: created, altered, paused or sealed, truncated, deleted, started.
+"""Stream commands: create, alter, pause or seal, truncate, delete, start.
 
-Rules: what a command comes to is decided when it is applied: two creates of one name may both be on their way, and the
-second finds the stream there. It is not asked then whether a config is allowed: that was decided when the command was
-proposed (`check_create`, `altered_config`), and a later version that allows less must not lose what is there.
-A name is free again only when its stream is deleted. How many streams a user may make is no limit of a version, but in
-the image: so that is asked again when a creation is applied, for several may be on their way.
+Rules: the result of a command is decided when it is applied: two creates of one name may be in flight, and the second
+finds the stream. Config limits are not checked then, but when the command is proposed (`check_create`,
+`altered_config`): a later version with tighter limits must not lose existing streams. A name is free again only when
+its stream is deleted. Quotas of users are in the image, not a version's limit, so they are checked again when a create
+is applied, because several may be in flight.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ from penstock.metadata.persistent import PersistentMap
 
 _NOTHING: Mapping[str, Owned] = {}
 _ON_FIRST_BROKER = (BrokerId(1),)
-# No version alters them so: the image holds them elsewhere, too.
+# Other parts of the image depend on these fields.
 _FIXED = frozenset({"name", "partitions", "range_bounds", "replicas"})
 
 
@@ -67,10 +67,10 @@ def check_create(
     by: str = "",
     under_way: Mapping[str, Owned] = _NOTHING,
 ) -> StreamState | None:
-    """The stream that is already there as `config` wants it, or None if one can be made; else RemoteError.
+    """Return the existing stream if it is as `config` wants it, None if it can be created; else raise RemoteError.
 
-    `brokers`: how many the cluster has, also those that are away; `ready`: on how many of them one can be placed now;
-    `by`: the user who asks; `under_way`: as `check_room`.
+    `brokers`: the cluster's brokers, also absent ones; `ready`: those on which a replica can be placed now; `by`: the
+    calling user; `under_way`: as `check_room`.
     """
     try:
         check_stream_config(config)
@@ -96,10 +96,10 @@ def check_room(
     streams: int = 1,
     under_way: Mapping[str, Owned] = _NOTHING,
 ) -> None:
-    """RemoteError too_large: there is no room for so many more streams with so many more partitions, or not for `by`.
+    """Raise RemoteError (too_large) if so many more streams and partitions do not fit, or not into the share of `by`.
 
-    `by`: the user who asks; it may have its share of what there can be (`FairShares`), an administrator all.
-    `under_way`: what was proposed for users, and is not applied yet; it counts as what is there.
+    `by`: the calling user, who may use its share of the limit (`FairShares`), an administrator all of it. `under_way`:
+    usage of users' commands that are proposed and not applied yet.
     """
     user = image.users.get(by)
     sharer = "" if user is None or user.is_admin else by
@@ -129,9 +129,9 @@ def check_owned(
     before: StreamState | None = None,
     under_way: Mapping[str, Owned] = _NOTHING,
 ) -> None:
-    """RemoteError quota_exceeded: that user's streams come to as much as they may. Administrators make what they need.
+    """Raise RemoteError (quota_exceeded) if the owner's streams would exceed its quotas; administrators have none.
 
-    `config`: of a stream that it is to have; `before`: that stream as it is now, if it is there; `under_way`: as
+    `config`: of the stream to create or change; `before`: that stream as it is now, if it exists; `under_way`: as
     `check_room`.
     """
     user = None if config.is_internal else image.users.get(owner)
@@ -169,7 +169,7 @@ def _quota_exceeded(owner: str, name: str, count: int, wanted: int, most: int) -
 def _check_replicas(config: StreamConfig, brokers: int, ready: int) -> None:
     replicas = replicas_wanted(config, brokers)
     if config.min_isr is not None and config.min_isr > replicas:
-        raise _invalid([f"min_isr: {config.min_isr} in-sync replicas cannot be had of {replicas}"])
+        raise _invalid([f"min_isr: {config.min_isr} in-sync replicas are more than {replicas} in all"])
     if replicas > brokers:
         text = f"replicas: {replicas} brokers are to hold a copy each, but the cluster has {brokers}"
         advice = "ask for fewer, or add brokers first"
@@ -182,7 +182,7 @@ def _check_replicas(config: StreamConfig, brokers: int, ready: int) -> None:
 
 
 def check_observers(observers: int, replicas: int, *, brokers: int, ready: int) -> None:
-    """RemoteError not_enough_replicas, broker_unavailable: no broker is left for each observer beside the replicas."""
+    """Raise RemoteError (not_enough_replicas, broker_unavailable) if there are too few brokers for the observers."""
     if not observers:
         return
     wanted = f"observers: {observers} brokers beyond the {replicas} of `replicas` are to hold a copy each"
@@ -195,12 +195,12 @@ def check_observers(observers: int, replicas: int, *, brokers: int, ready: int) 
 
 
 def replicas_wanted(config: StreamConfig, brokers: int) -> int:
-    """How many brokers are to hold each partition of a new stream, in a cluster of so many, whoever of them is away."""
+    """Return the replicas per partition of a new stream in a cluster of that size, absent brokers included."""
     return max(1, min(limits.REPLICAS_DEFAULT, brokers)) if config.replicas is None else config.replicas
 
 
 def created_config(config: StreamConfig, replicas: int) -> StreamConfig:
-    """`config` with numbers where None left the choice to whoever makes the stream."""
+    """Return `config` with the defaults of `replicas` and `min_isr` filled in."""
     if config.replicas is not None and config.min_isr is not None:
         return config
     replicas = replicas if config.replicas is None else config.replicas
@@ -209,7 +209,7 @@ def created_config(config: StreamConfig, replicas: int) -> StreamConfig:
 
 
 def _existing(image: ClusterImage, config: StreamConfig) -> StreamState | None:
-    """The stream of that name; RemoteError stream_exists if it has another config."""
+    """Return the stream of that name, or None. Raise RemoteError (stream_exists) if it has another config."""
     stream_id = image.names.get(config.name)
     if stream_id is None:
         return None
@@ -228,20 +228,20 @@ def _existing(image: ClusterImage, config: StreamConfig) -> StreamState | None:
 
 
 def differing_fields(have: StreamConfig, want: StreamConfig) -> dict[str, tuple[Any, Any]]:
-    """Field → (value in `have`, value in `want`), as plain values."""
+    """Return field → (value in `have`, value in `want`), as plain values, for all fields that differ."""
     old, new = msgspec.to_builtins(have), msgspec.to_builtins(want)
     names = dict.fromkeys((*old, *new))
     return {name: (old.get(name), new.get(name)) for name in names if old.get(name) != new.get(name)}
 
 
 def no_such_field(name: str) -> str:
-    """What is wrong with that name, and which one may be meant."""
+    """Return the error text for an unknown field, with a suggestion."""
     near = get_close_matches(name, StreamConfig.__struct_fields__, 1)
     return f"{name}: a stream has no such field" + (f"; did you mean {near[0]}?" if near else "")
 
 
 def altered_config(config: StreamConfig, changes: Mapping[str, Any]) -> StreamConfig:
-    """`config` with `changes`; RemoteError invalid_config with every mistake."""
+    """Return `config` with `changes`. Raise RemoteError (invalid_config) with every mistake."""
     mistakes = []
     for name in changes:
         if name not in StreamConfig.__struct_fields__:
@@ -264,14 +264,14 @@ def altered_config(config: StreamConfig, changes: Mapping[str, Any]) -> StreamCo
 
 
 def _merged(config: StreamConfig, changes: Mapping[str, Any]) -> StreamConfig:
-    """ValidationError: there is no such field or value; in a command, which was checked, it is of a later version."""
+    """Raise ValidationError for unknown fields or values, in a checked command those of a later version."""
     assert config.replicas is not None
     changed = msgspec.convert({**msgspec.to_builtins(config), **changes}, StreamConfig)
     return created_config(changed, config.replicas)
 
 
 def create_stream(image: ClusterImage, index: int, command: CreateStream) -> tuple[ClusterImage, Outcome]:
-    """Make a stream, or find it there. RemoteError: stream_exists, quota_exceeded, not_enough_replicas, bad_request."""
+    """Create or find a stream. Raise RemoteError (stream_exists, quota_exceeded, not_enough_replicas, bad_request)."""
     existing = _existing(image, command.config)
     if existing is not None:
         return image, Outcome(stream=existing)
@@ -300,11 +300,11 @@ def made_partitions(
     assignments: tuple[tuple[BrokerId, ...], ...],
     observers: tuple[tuple[BrokerId, ...], ...],
 ) -> tuple[PartitionState, ...]:
-    """New partitions on these brokers. RemoteError bad_request, not_enough_replicas."""
+    """Return new partitions on these brokers. Raise RemoteError (bad_request, not_enough_replicas)."""
     _check_assignments(assignments)
     observers = observers or ((),) * len(assignments)
     _check_observers(observers, assignments, config.observers)
-    # A broker that is alone is not registered with itself.
+    # A single broker is not registered with itself.
     live = image.live_brokers() if image.brokers else frozenset().union(*assignments)
     made: dict[tuple[tuple[BrokerId, ...], tuple[BrokerId, ...]], PartitionState] = {}
     placed = tuple(zip(assignments, observers, strict=True))
@@ -312,7 +312,7 @@ def made_partitions(
         if (replicas, observing) not in made:
             isr = tuple(broker_id for broker_id in replicas if broker_id in live)
             if not isr:
-                text = f"none of the brokers {replicas} that were to hold a partition is there any more; ask again"
+                text = f"none of the brokers {replicas} chosen for a partition is live any more; retry"
                 raise RemoteError(ErrorCode.NOT_ENOUGH_REPLICAS, text)
             made[replicas, observing] = PartitionState.made(replicas, isr, observing)
     return tuple(made[one] for one in placed)
@@ -320,7 +320,9 @@ def made_partitions(
 
 def _check_assignments(assignments: tuple[tuple[BrokerId, ...], ...]) -> None:
     if not assignments or not all(assignments):
-        raise RemoteError(ErrorCode.BAD_REQUEST, f"{list(assignments)} are no replicas of partitions")
+        raise RemoteError(
+            ErrorCode.BAD_REQUEST, f"{list(assignments)} are invalid assignments: every partition needs replicas"
+        )
     count = len(assignments[0])
     if any(len(replicas) != count or len(set(replicas)) != count for replicas in assignments):
         raise RemoteError(ErrorCode.BAD_REQUEST, "assignments name a broker twice, or differ in length")
@@ -339,7 +341,7 @@ def _check_observers(
 
 
 def alter_stream(image: ClusterImage, index: int, command: AlterStream) -> tuple[ClusterImage, Outcome]:
-    """Change a config, and who may lead by it. RemoteError: stream_not_found, stream_changed, invalid_config."""
+    """Change a config; elect leaders. Raise RemoteError (stream_not_found, stream_changed, invalid_config)."""
     state = image.by_id(command.stream_id)
     if fixed := sorted(_FIXED.intersection(command.changes)):
         raise _invalid([f"{name}: cannot be changed once the stream is there" for name in fixed])
@@ -359,7 +361,7 @@ def alter_stream(image: ClusterImage, index: int, command: AlterStream) -> tuple
 
 
 def _observed(changed: StreamState, observers: tuple[tuple[BrokerId, ...], ...] | None) -> StreamState:
-    """With these observers; RemoteError bad_request if they are not as many as its config says."""
+    """Set these observers. Raise RemoteError (bad_request) if their number is not the config's."""
     if observers is None:
         observers = tuple(one.observers for one in changed.partitions)
     _check_observers(observers, tuple(one.replicas for one in changed.partitions), changed.config.observers)
@@ -383,10 +385,10 @@ def _with_altered(
 
 
 def truncate_partition(image: ClusterImage, index: int, command: TruncatePartition) -> tuple[ClusterImage, Outcome]:
-    """Give up the beginning of a partition. RemoteError: as `ClusterImage.partition`, fenced_epoch, unknown_epoch.
+    """Truncate the beginning of a partition. Raise RemoteError as `check_epoch`, or read_only.
 
-    Its leader has committed all before `before` in this very epoch: whoever leads later has it, or an unclean election
-    has lost it. So an offset is compared with another one of the same epoch only.
+    The leader has committed everything before `before` in this very epoch: every later leader has it, or an unclean
+    election has lost it. So an offset is compared only with one of the same epoch.
     """
     check_epoch(image, command)
     state = image.by_id(command.stream_id)
@@ -395,7 +397,7 @@ def truncate_partition(image: ClusterImage, index: int, command: TruncatePartiti
         raise RemoteError(ErrorCode.READ_ONLY, text)
     known = state.truncated_at(command.partition)
     if known is not None and known.leader_epoch == command.leader_epoch and known.before >= command.before:
-        return image, Outcome(stream=state)  # asked twice, and the other one came first
+        return image, Outcome(stream=state)  # a duplicate, or a later truncation came first
     others = [one for one in state.truncated if one is not known]
     now = Truncated(command.partition, command.before, command.leader_epoch)
     truncated = tuple(sorted((*others, now), key=lambda one: one.partition))
@@ -403,9 +405,9 @@ def truncate_partition(image: ClusterImage, index: int, command: TruncatePartiti
 
 
 def report_archived(image: ClusterImage, index: int, command: ReportArchived) -> tuple[ClusterImage, Outcome]:
-    """Note what an archive has, or that there is none of that name. RemoteError: as above; bad_request: too many.
+    """Record or forget an archive's progress. Raise RemoteError as `check_epoch`, or bad_request (too many).
 
-    Of one leader epoch the highest offset counts, as with truncations.
+    Within a leader epoch the highest offset counts, as with truncations.
     """
     check_epoch(image, command)
     state = image.by_id(command.stream_id)
@@ -429,7 +431,7 @@ def report_archived(image: ClusterImage, index: int, command: ReportArchived) ->
 
 
 def check_epoch(image: ClusterImage, command: TruncatePartition | ReportArchived | MarkKeys) -> None:
-    """RemoteError: as `ClusterImage.partition`, fenced_epoch, unknown_epoch."""
+    """Raise RemoteError as `ClusterImage.partition`, or fenced_epoch, unknown_epoch."""
     partition = image.partition(command.stream_id, command.partition)
     if command.leader_epoch != partition.leader_epoch:
         code = ErrorCode.FENCED_EPOCH if command.leader_epoch < partition.leader_epoch else ErrorCode.UNKNOWN_EPOCH
@@ -438,7 +440,7 @@ def check_epoch(image: ClusterImage, command: TruncatePartition | ReportArchived
 
 
 def set_intake(image: ClusterImage, index: int, command: SetIntake) -> tuple[ClusterImage, Outcome]:
-    """Pause, resume, seal …; as it is already changes nothing. RemoteError read_only: it is sealed for good."""
+    """Pause, resume, seal …; no change if it is so already. Raise RemoteError (read_only): sealed is final."""
     state = image.by_id(command.stream_id)
     if state.intake is command.intake:
         return image, Outcome(stream=state)
@@ -451,35 +453,35 @@ def set_intake(image: ClusterImage, index: int, command: SetIntake) -> tuple[Clu
 
 
 def delete_stream(image: ClusterImage, index: int, command: DeleteStream) -> tuple[ClusterImage, Outcome]:
-    """Delete a stream. RemoteError: stream_not_found, stream_changed."""
+    """Delete a stream. Raise RemoteError (stream_not_found, stream_changed)."""
     state = image.by_id(command.stream_id)
     outcome = Outcome(stream=state, changed=True, deleted=True, partitions=state.partition_keys())
     return image.without_stream(state), outcome
 
 
 def form_cluster(image: ClusterImage, index: int, command: FormCluster) -> tuple[ClusterImage, Outcome]:
-    """Name the cluster. RemoteError cluster_mismatch if it has another name."""
+    """Set the cluster's id. Raise RemoteError (cluster_mismatch) if it has another one."""
     if image.cluster_id not in ("", command.cluster_id):
-        text = f"the cluster is {image.cluster_id} and cannot become {command.cluster_id}"
+        text = f"the cluster id is {image.cluster_id} and cannot become {command.cluster_id}"
         raise RemoteError(ErrorCode.CLUSTER_MISMATCH, text)
     return replace(image, cluster_id=command.cluster_id), Outcome(changed=image.cluster_id != command.cluster_id)
 
 
 def start_broker(image: ClusterImage, index: int, command: StartBroker) -> tuple[ClusterImage, Outcome]:
-    """Begin a leadership of every partition."""
+    """Begin a new leadership of every partition."""
     raising = Raising()
     raised = {stream_id: raising.stream(state, 1) for stream_id, state in image.streams.items()}
     return replace(image, streams=PersistentMap(raised)), Outcome(changed=True)
 
 
 class Raising:
-    """Begins leaderships of many streams. What is equal before is one object afterwards: nearly all of them are."""
+    """Begins leaderships of many streams. Equal states stay one shared object, as nearly all are."""
 
     def __init__(self) -> None:
         self._raised: dict[tuple[tuple[PartitionState, ...], int], tuple[PartitionState, ...]] = {}
 
     def stream(self, state: StreamState, by: int) -> StreamState:
-        """`state` after `by` starts of its leaders."""
+        """Return `state` after `by` leadership starts."""
         key = (state.partitions, by)
         raised = self._raised.get(key)
         if raised is None:

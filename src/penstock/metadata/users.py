@@ -1,8 +1,8 @@
-"""What becomes of users: created, altered, deleted, given rules and deprived of them.
+"""User commands: create, alter, delete, change rules.
 
-Rules: the first user makes everybody log in, so it is an administrator, and there is one at any time from then on who
-can log in whenever it is: nobody can lock everybody out, nor can two who change something at once. Limits are asked
-when a command is proposed (`check_…`), not when it is applied.
+Rules: the first user turns authentication on, so it is an administrator, and from then on there is always an
+administrator with a credential that does not expire: no user can lock everybody out, nor can two concurrent changes.
+Limits are checked when a command is proposed (`check_…`), not when it is applied.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ Changed = tuple[ClusterImage, Outcome]
 
 
 def check_create_user(image: ClusterImage, user: User) -> None:
-    """RemoteError: the user cannot be made."""
+    """Raise RemoteError if the user cannot be created."""
     if (mistake := user_name_mistake(user.name)) is not None:
         raise RemoteError(ErrorCode.BAD_REQUEST, mistake)
     if not user.credentials:
-        raise RemoteError(ErrorCode.BAD_REQUEST, f"user {user.name!r} has nothing to log in with")
+        raise RemoteError(ErrorCode.BAD_REQUEST, f"user {user.name!r} has no credentials")
     _check_credentials(user.credentials)
     _check_rules(user.rules)
     _check_quotas(user.quotas)
@@ -39,7 +39,7 @@ def check_create_user(image: ClusterImage, user: User) -> None:
 
 
 def check_alter_user(image: ClusterImage, command: AlterUser) -> None:
-    """RemoteError: the user cannot be altered so."""
+    """Raise RemoteError if the user cannot be altered so."""
     _check_credentials(command.add)
     _check_quotas(command.quotas)
     altered = _altered(image.user(command.name), command)
@@ -49,10 +49,10 @@ def check_alter_user(image: ClusterImage, command: AlterUser) -> None:
 
 
 def check_change_rules(image: ClusterImage, command: ChangeRules) -> None:
-    """RemoteError: the rules cannot be changed so."""
+    """Raise RemoteError if the rules cannot be changed so."""
     _check_rules(command.add)
     if command.name == EVERYBODY and any(rule_mistake(rule) is None and not _is_bounded(rule) for rule in command.add):
-        raise RemoteError(ErrorCode.BAD_REQUEST, "everybody cannot be an administrator: name the user")
+        raise RemoteError(ErrorCode.BAD_REQUEST, "`*` (everybody) cannot be an administrator: name a user")
     there = image.users.get(command.name)
     if there is not None and len({*there.rules, *command.add} - {*command.drop}) > limits.RULES_PER_USER_MAX:
         text = f"a user has at most {limits.RULES_PER_USER_MAX} rules; a pattern may do for several"
@@ -60,15 +60,15 @@ def check_change_rules(image: ClusterImage, command: ChangeRules) -> None:
 
 
 def check_way_in(image: ClusterImage, command: CreateUser | AlterUser | DeleteUser | ChangeRules) -> None:
-    """RemoteError, as when it is applied: change_refused, nobody who rules would be left who can always log in."""
+    """Raise RemoteError as applying would: change_refused if no administrator with a lasting credential remains."""
     _CHANGES[type(command)](image, image.index + 1, command)
 
 
 def _way_left(image: ClusterImage) -> ClusterImage:
-    """It, of whose administrators something has changed. RemoteError change_refused."""
+    """Return the image after a change of administrators. Raise RemoteError (change_refused) as above."""
     rulers = [image.users[name] for name in image.administrators()]
     if not any(one.expires_us is None for user in rulers for one in user.credentials):
-        text = "what all administrators log in with would expire: leave one who has a credential without an end"
+        text = "all administrators' credentials would expire: one administrator needs one without an expiry"
         raise RemoteError(ErrorCode.CHANGE_REFUSED, text)
     return image
 
@@ -98,20 +98,20 @@ def _check_rules(rules: tuple[Rule, ...]) -> None:
 
 
 def create_user(image: ClusterImage, index: int, command: CreateUser) -> Changed:
-    """See `CreateUser`. RemoteError user_exists, change_refused."""
+    """Apply `CreateUser`. Raise RemoteError (user_exists, change_refused)."""
     user = msgspec.structs.replace(
         command.user, created_us=command.created_us, made_index=index, rules=tuple(sorted({*command.user.rules}))
     )
     _check_own(image, user.name, user.credentials)
     existing = image.users.get(user.name)
     if existing is not None and _proofs(existing) == _proofs(user) and existing.rules == user.rules:
-        return image, Outcome()  # asked again
+        return image, Outcome()  # a retry
     if existing is not None:
         raise RemoteError(ErrorCode.USER_EXISTS, f"there is a user {user.name!r} already", user=user.name)
     if command.is_first and image.users:
         raise RemoteError(ErrorCode.USER_EXISTS, "there are users already")
     if not image.users and not user.is_admin:
-        text = "the first user is to be an administrator: from then on everybody has to log in, and somebody must rule"
+        text = "the first user must be an administrator: from then on all clients have to log in"
         raise RemoteError(ErrorCode.CHANGE_REFUSED, text)
     if not image.users:
         return _way_left(_with(replace(image, decoy_key=command.chance), user)), Outcome(changed=True)
@@ -119,17 +119,17 @@ def create_user(image: ClusterImage, index: int, command: CreateUser) -> Changed
 
 
 def alter_user(image: ClusterImage, index: int, command: AlterUser) -> Changed:
-    """See `AlterUser`. RemoteError user_not_found, change_refused."""
+    """Apply `AlterUser`. Raise RemoteError (user_not_found, change_refused)."""
     user = image.user(command.name)
     if command.name == EVERYBODY:
-        text = "everybody logs in with nothing of their own, and has no quotas: name a user"
+        text = "`*` (everybody) has no credentials and no quotas: name a user"
         raise RemoteError(ErrorCode.CHANGE_REFUSED, text)
     altered = _altered(user, command)
     _check_own(image, command.name, altered.credentials)
     if altered == user:
         return image, Outcome()
     if not altered.credentials and user.credentials:
-        text = f"user {command.name!r} would have nothing to log in with; delete it if that is meant"
+        text = f"user {command.name!r} would have no credentials left; delete the user instead"
         raise RemoteError(ErrorCode.CHANGE_REFUSED, text)
     changed = _with(image, altered)
     return _way_left(changed) if user.is_admin else changed, Outcome(changed=True)
@@ -140,14 +140,14 @@ def _proofs(user: User) -> list[tuple[str, bytes]]:
 
 
 def _check_own(image: ClusterImage, name: str, credentials: tuple[Credential, ...]) -> None:
-    """RemoteError change_refused: a credential is there twice, or is somebody else's: who shows it would be both."""
+    """Raise RemoteError (change_refused) if a credential is duplicated, or belongs to another user."""
     ids = [one.credential_id for one in credentials]
     if len(set(ids)) < len(ids):
-        raise RemoteError(ErrorCode.CHANGE_REFUSED, "two credentials of one id; each has its own")
+        raise RemoteError(ErrorCode.CHANGE_REFUSED, "two credentials have the same id; each needs its own")
     keys = [one.public_key for one in credentials if one.public_key]
     others = (one for user in image.users.values() if user.name != name for one in user.credentials)
     if len(set(keys)) < len(keys) or (keys and any(one.public_key in keys for one in others)):
-        raise RemoteError(ErrorCode.CHANGE_REFUSED, "that nkey is somebody's already")
+        raise RemoteError(ErrorCode.CHANGE_REFUSED, "this nkey is already in use; each credential needs its own")
 
 
 def _altered(user: User, command: AlterUser) -> User:
@@ -158,7 +158,7 @@ def _altered(user: User, command: AlterUser) -> User:
 
 
 def delete_user(image: ClusterImage, index: int, command: DeleteUser) -> Changed:
-    """See `DeleteUser`. RemoteError user_not_found, change_refused."""
+    """Apply `DeleteUser`. Raise RemoteError (user_not_found, change_refused)."""
     user = image.user(command.name)
     _check_ruled(image, command.name)
     changed = image.without_user(command.name)
@@ -166,7 +166,7 @@ def delete_user(image: ClusterImage, index: int, command: DeleteUser) -> Changed
 
 
 def change_rules(image: ClusterImage, index: int, command: ChangeRules) -> Changed:
-    """See `ChangeRules`. RemoteError user_not_found, change_refused."""
+    """Apply `ChangeRules`. Raise RemoteError (user_not_found, change_refused)."""
     if command.name == EVERYBODY and image.users and EVERYBODY not in image.users:
         user = User(EVERYBODY, command.changed_us, made_index=index)
     else:
@@ -182,13 +182,13 @@ def change_rules(image: ClusterImage, index: int, command: ChangeRules) -> Chang
 
 
 def export_users(image: ClusterImage, index: int, command: ExportUsers) -> Changed:
-    """See `ExportUsers`. It is an act, so it counts as a change."""
+    """Apply `ExportUsers`. It changes nothing, but counts as a change, because it is audited."""
     return image, Outcome(changed=True)
 
 
 def _check_ruled(image: ClusterImage, without: str) -> None:
     if image.administrators() == [without]:
-        text = f"{without!r} is the last administrator: make another one first, or nobody could rule"
+        text = f"{without!r} is the last administrator: make another user an administrator first"
         raise RemoteError(ErrorCode.CHANGE_REFUSED, text)
 
 

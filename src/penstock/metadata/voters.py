@@ -1,11 +1,11 @@
-"""Which broker comes to vote on the metadata next.
+"""Choice of the next voter on the metadata.
 
 Rules: voters are spread over racks: the next one is of a rack with the fewest. No rack gets so many that the others
-have no majority without it, if the brokers that are there can be chosen so: then it is waited for those that can vote.
-Where they cannot, as on one machine, or two, an odd number of voters matters more than where they stand.
+have no majority without it, if the present brokers allow that: then it waits for brokers that can vote. If they do not,
+as on one or two machines, an odd number of voters matters more than their racks.
 
-Theory: several brokers of one machine are lost together. Of five voters, three on one machine would be lost with it,
-and with them the cluster, although brokers elsewhere could have voted in their place.
+Theory: brokers of one machine fail together. If three of five voters run on one machine, its loss stops the cluster,
+although brokers elsewhere could have voted in their place.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ def next_voter(
     ready: Collection[BrokerId],
     wanted: int,
 ) -> BrokerId | None:
-    """One of `ready`, which are learners with (nearly) the whole log; None: none of them now.
+    """Return one of `ready` (learners with nearly the whole log), or None if none should become a voter now.
 
-    `learners` are those that are there; `wanted` is how many shall vote.
+    `learners` are the present ones; `wanted` is the intended number of voters.
     """
 
     def rack(broker_id: BrokerId) -> Hashable:
@@ -35,7 +35,7 @@ def next_voter(
         return broker_id if broker is None else rack_of(broker)
 
     voting = Counter(map(rack, voters))
-    most = (wanted - 1) // 2  # of one rack, so that the others are a majority
+    most = (wanted - 1) // 2  # limit per rack, so that the others are a majority
     members = Counter(map(rack, (*voters, *learners)))
     can_be_safe = sum(min(count, most) for count in members.values()) >= wanted
     allowed = [one for one in ready if not can_be_safe or voting[rack(one)] < most]

@@ -1,8 +1,8 @@
-"""What becomes of a stream that gets more replicas.
+"""Adding replicas to a stream.
 
-Rules: replicas are only added, behind those that there are, as many to each partition. Who is added is not in sync: it
-fetches as a follower that was away, and joins the ISR as one. So nothing that is committed, and nobody who may lead,
-depends on it before it has all. `min_isr` stays as it was: it is raised when so many are in sync, by altering it.
+Rules: replicas are only added, after the existing ones, the same number to each partition. An added replica is not in
+sync: it fetches like a follower that was away, and joins the ISR like one. So no commit and no election depends on it
+before it has everything. `min_isr` stays as it was; alter the stream to raise it once enough replicas are in sync.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from penstock.metadata.image import ClusterImage, Outcome, PartitionState, Strea
 
 
 def add_replicas(image: ClusterImage, index: int, command: AddReplicas) -> tuple[ClusterImage, Outcome]:
-    """Have more brokers hold a stream. RemoteError: as `ClusterImage.by_id`; stream_changed: it has others by now."""
+    """Add replicas. Raise RemoteError as `ClusterImage.by_id`, or stream_changed if the replicas differ by now."""
     state = image.by_id(command.stream_id)
     count = _checked(image, state, command.assignments)
     partitions = tuple(
@@ -33,16 +33,16 @@ def add_replicas(image: ClusterImage, index: int, command: AddReplicas) -> tuple
 
 
 def _checked(image: ClusterImage, state: StreamState, assignments: Sequence[tuple[BrokerId, ...]]) -> int:
-    """How many replicas each partition will have. RemoteError stream_changed, bad_request."""
+    """Return the number of replicas each partition will have. Raise RemoteError (stream_changed, bad_request)."""
     before = state.config.replicas
     known = [one.replicas for one in state.partitions]
     if [replicas[:before] for replicas in assignments] != known:
-        text = f"stream {state.name!r} is held by {known[0]} and so on by now: it got more replicas meanwhile"
+        text = f"stream {state.name!r} has replicas {known[0]} … by now: more were added meanwhile"
         raise RemoteError(ErrorCode.STREAM_CHANGED, text)
     counts = {len(replicas) for replicas in assignments}
     pairs = zip(state.partitions, assignments, strict=True)
     if len(counts) != 1 or counts == {before} or not all(_is_sound(image, *pair) for pair in pairs):
-        raise RemoteError(ErrorCode.BAD_REQUEST, f"{assignments[0]} and so on cannot hold stream {state.name!r}")
+        raise RemoteError(ErrorCode.BAD_REQUEST, f"{assignments[0]} … are invalid replicas for stream {state.name!r}")
     return counts.pop()
 
 

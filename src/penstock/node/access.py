@@ -1,29 +1,29 @@
-"""May somebody do what they ask? Every request passes here before anything is done for it.
+"""Authorisation: every request is checked here before anything is done for it.
 
-Rules: where the cluster has users, or this broker was told to have everybody log in, who has not is refused everything,
-and what no rule allows is refused, with `not_authorized`. A kind of request that is not in the table is refused to all
-but administrators. The rules are those of the image, asked anew for each request: what was changed counts from the
-moment at which this broker has heard of it. Who was deleted, or has lost the credential with which it logged in, is
-nobody from then on. A stream of which somebody may do nothing is not there for them.
+Rules: where authentication is on (the cluster has users, or this broker was started with it), a caller who has not
+logged in is refused everything, and what no rule allows is refused with `not_authorized`. A request type that is not in
+the table is for administrators only. Rules are read from the metadata image for each request, so a change takes effect
+as soon as this broker has applied it. A login ends when its user or its credential is deleted. A stream on which a user
+has no permission does not exist for that user.
 
-A broker whose session with the metadata leader is over, or that has just started and is not registered, may not have
-heard of what was taken away: until it has, it refuses users with `not_yet`, so that they ask another one.
-Administrators get the state of such a broker, and nothing of what is stored.
+A broker that has lost its session with the metadata leader, or has just started and is not registered, may not know
+that a permission was revoked: until it does, it refuses users with `not_yet`, so that they ask another broker.
+Administrators get the state of such a broker, but no stored data.
 
-| request                                | what it takes                                                           |
+| request                                | permission                                                              |
 |----------------------------------------|-------------------------------------------------------------------------|
-| fetch, get, list offsets               | `read`; of some subjects only, where the request says which             |
-| append, append once                    | `append`; on some subjects only: each row is looked at                  |
-| stage, publish, list published         | `append`, on the stream that it is for, and all of it                   |
-| create stream                          | `create`, on all its subjects; `alter` of all whose queue group it joins |
+| fetch, get, list offsets               | `read`; on some subjects only, if the request names them                |
+| append, append once                    | `append`; on some subjects only: each row is checked                    |
+| stage, publish, list published         | `append` on the whole target stream                                     |
+| create stream                          | `create` on all its subjects; `alter` on all in the queue group it joins |
 | alter stream, set intake               | `alter`; with more partitions, on all its subjects, and the same        |
 | delete stream, truncate                | `delete`                                                                |
-| commit offsets, heartbeat of a member  | `commit_offsets`, of each stream, for the group; of one's own members   |
+| commit offsets, group heartbeat        | `commit_offsets` on each stream, for the group; only for own members    |
 | report archived                        | `commit_offsets`                                                        |
-| fetch offsets, list groups             | the same, or `read`                                                     |
-| metadata, find streams                 | told of the streams with which something may be done                    |
+| fetch offsets, list groups             | `commit_offsets` or `read`                                              |
+| metadata, find streams                 | none; the answer holds the streams on which the user has a permission   |
 | status, verify, append at              | `admin`                                                                 |
-| users, rules                           | `admin`; of oneself: list, own credentials                              |
+| users, rules                           | `admin`; users may list themselves and change their own credentials     |
 """
 
 from __future__ import annotations
@@ -89,21 +89,20 @@ from penstock.node.listening_rights import check_grown, check_made
 from penstock.node.metadata_link import THE_BROKER
 
 _EVERYTHING = Scope(is_all=True)
-_UNHEARD = "this broker has not heard from the others lately, and may not know who may do what; ask another"
+_UNHEARD = "this broker has no contact with the metadata leader and may not know current permissions; ask another"
 
 
 C = TypeVar("C", bound=Command)
 
 
 class _InUsers(NamedTuple):
-    """What is asked of users for people who have not logged in."""
+    """Lookup tables for callers who have not logged in yet."""
 
     users: PersistentMap[str, User]
     holders: dict[str, tuple[User, Credential]]  # by public nkey
 
     @classmethod
     def of(cls, users: PersistentMap[str, User]) -> _InUsers:
-        """Of these."""
         holders: dict[str, tuple[User, Credential]] = {}
         for user in users.values():
             for one in user.credentials:
@@ -113,7 +112,10 @@ class _InUsers(NamedTuple):
 
 
 class Access:
-    """See the module. `who` is whose request is being decided; None: nobody had to log in."""
+    """Checks requests against the rules in the image.
+
+    `who` is the caller of the request that is being decided; None if authentication is off.
+    """
 
     def __init__(
         self,
@@ -124,14 +126,14 @@ class Access:
         requires_proof: Callable[[], bool] = lambda: False,
         is_current: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`is_current`: whether what this broker has heard of cannot be long past."""
+        """`is_current`: True while this broker's image cannot be older than a session."""
         self._is_current = is_current
         self.who: Principal | None = None
         self._image = image
         self._wall_us = wall_us
         self._requires_login = requires_login
         self._requires_proof = requires_proof
-        self._judges: dict[str, Judge] = {}  # by the name of a user
+        self._judges: dict[str, Judge] = {}  # by user name
         self._found: _InUsers | None = None
         self._table: dict[type[Request], Callable[[Any], None]] = {
             HelloRequest: self._allowing,
@@ -172,18 +174,17 @@ class Access:
 
     @property
     def is_guarded(self) -> bool:
-        """Whether everybody has to log in."""
+        """True if every client has to log in."""
         return self._requires_login() or self._image().is_guarded
 
     @property
     def brokers_prove(self) -> bool:
-        """Whether who says that it is a broker has to prove it."""
+        """True if a peer that says it is a broker has to prove it."""
         return self.is_guarded or self._requires_proof()
 
-    # Who is known
+    # Credential lookup (`handshake.Directory`)
 
     def verifier(self, name: str) -> tuple[Verifier, Principal] | None:
-        """As `handshake.Directory`."""
         user_name, slash, credential_id = name.partition("/")
         user = self._image().users.get(user_name)
         if user is None or user_name == EVERYBODY:
@@ -195,14 +196,12 @@ class Access:
         return keys, Principal(user_name, user.made_index, credential.credential_id, credential.mark)
 
     def holder(self, public_key: str) -> Principal | None:
-        """As `handshake.Directory`."""
         user, credential = self._in_users().holders.get(public_key, (None, None))
         if user is None or credential is None:
             return None
         return Principal(user.name, user.made_index, credential.credential_id, credential.mark)
 
     def expired(self, who: Principal) -> str | None:
-        """As `handshake.Directory`."""
         user = self._image().users.get(who.name)
         credential = None if user is None else user.credential(who.credential_id)
         if credential is None or credential.expires_us is None or credential.is_valid(self._wall_us()):
@@ -213,18 +212,17 @@ class Access:
 
     @property
     def decoy_key(self) -> bytes:
-        """As `handshake.Directory`."""
         return self._image().decoy_key
 
     def _in_users(self) -> _InUsers:
-        """What is found by looking through all users, once for each version of them: nobody has logged in yet."""
+        """Return the lookup tables of the current users, rebuilt once per version of them."""
         users = self._image().users
         if self._found is None or self._found.users is not users:
             self._found = _InUsers.of(users)
         return self._found
 
     def refusal(self, who: Principal | None) -> RemoteError | None:
-        """Why that is nobody any more, or never was; None if it is somebody, or need not be."""
+        """Return why a caller is not, or no longer, logged in; None if the login is valid or none is needed."""
         if not self.is_guarded or who == THE_BROKER:
             return None
         if who is None:
@@ -235,16 +233,16 @@ class Access:
         if who.credential_id:
             credential = user.credential(who.credential_id)
             if credential is None or credential.mark != who.mark:
-                text = f"what {who.name!r} has logged in with counts no more: it was changed, or taken away"
+                text = f"the credential of {who.name!r} is no longer valid: it was changed or removed"
                 return RemoteError(ErrorCode.UNAUTHENTICATED, text)
             if (expired := self.expired(who)) is not None:
                 return RemoteError(ErrorCode.UNAUTHENTICATED, expired)
         return None
 
-    # What they may do
+    # Permissions
 
     def check(self, who: Principal | None, request: Request) -> None:
-        """RemoteError unauthenticated, not_authorized. From here on `who` asks."""
+        """Raise RemoteError unauthenticated, not_authorized or not_yet; from here on the caller is `who`."""
         self.who = who
         if isinstance(request, HelloRequest):
             return
@@ -267,22 +265,22 @@ class Access:
             look(request)
 
     def again(self, request: Request) -> Callable[[], None]:
-        """What looks once more, as `check`, whether whoever asks now may: before the effect of what has waited."""
+        """Return a function that repeats `check` for this caller; run it before a delayed request takes effect."""
         who = self.who
         return lambda: self.check(who, request)
 
     @property
     def is_free(self) -> bool:
-        """Whether whoever asks may do everything."""
+        """True if the caller may do everything: without authentication, as a broker, or as an administrator."""
         return not self.is_guarded or self.who == THE_BROKER or self.is_admin
 
     @property
     def is_admin(self) -> bool:
-        """Whether an administrator asks."""
+        """True if the caller is an administrator."""
         return self._judge().is_admin
 
     def rules(self, name: str | None = None) -> tuple[Rule, ...]:
-        """Those of whoever asks, or of that user, and everybody's."""
+        """Return the rules of a user (None: of the caller), and those for every user."""
         return self._judge(name).rules
 
     def _judge(self, name: str | None = None) -> Judge:
@@ -300,62 +298,62 @@ class Access:
         return judge
 
     def signed(self, command: C) -> C:
-        """The command, with who asks for it and when, where everybody logs in: older brokers know no such fields."""
+        """Return the command with user and time, if the cluster has users: older brokers do not know these fields."""
         if not self.signature or not hasattr(command, "at_us"):
             return command
         return msgspec.structs.replace(command, by=self.signature, at_us=self._wall_us())
 
     @property
     def signature(self) -> str:
-        """The user who asks; "" where nobody has to log in, or a broker asks."""
+        """Name of the calling user. Empty if the cluster has no users or the caller is a broker."""
         is_user = self._image().is_guarded and self.who not in (None, THE_BROKER)
         return self.who.name if is_user and self.who is not None else ""
 
     @property
     def asker(self) -> str:
-        """Who asks, one word for each user that there ever was; empty: nobody has to log in, or a broker asks."""
+        """Audit id of the calling user, unique across deleted users. Empty without authentication and for brokers."""
         is_user = self.is_guarded and self.who not in (None, THE_BROKER)
         return f"{self.who.name}/{self.who.made_index}" if is_user and self.who is not None else ""
 
     @property
     def sharer(self) -> str:
-        """For whom it counts what whoever asks adds to a bounded table, as `FairShares` has it."""
+        """User that the caller's entries in a bounded table count for (`FairShares`); empty: no user."""
         return "" if self.is_free else self.asker
 
     def is_ruler(self, name: str) -> bool:
-        """Whether that user may do everything."""
+        """True if that user is an administrator."""
         return self._judge(name).is_admin
 
     def seen_names(self, names: list[str]) -> list[str]:
-        """Those of sorted names of streams that are there for whoever asks, sorted."""
+        """Return those of the sorted stream names that the caller may see, sorted."""
         return names if self.is_free else self._judge().seen_names(self._image(), names)
 
     def quotas_of(self, name: str) -> Quotas | None:
-        """What that user may use of a broker; None: there is none such, as with brokers."""
+        """Return the quotas of a user on each broker; None if there is no such user, as for brokers."""
         user = self._image().users.get(name)
         return None if user is None else user.quotas
 
     def quotas_for(self, who: Principal) -> Quotas | None:
-        """Of whoever has logged in; None also where that counts no more: what is refused uses up nothing."""
+        """Return the quotas of a logged-in user; None if the login is invalid: a refused request uses no quota."""
         return None if self.refusal(who) is not None else self.quotas_of(who.name)
 
     def need_admin(self) -> None:
-        """RemoteError not_authorized."""
+        """Raise RemoteError not_authorized unless the caller may do everything."""
         if not self.is_free:
             raise denied(self.who, Operation.ADMIN, "")
 
     def may_see(self, state: StreamState) -> bool:
-        """Whether something may be done with a stream; or it is where groups are, and somebody may have some."""
+        """True if the caller has any permission on the stream, or may have groups and the stream is `__offsets`."""
         return self.is_free or self._judge().sees(state)
 
     def may_see_group(self, state: StreamState | None, group: str) -> bool:
-        """Whether something may be known of a group in a stream."""
+        """True if the caller may know a group's position in a stream."""
         return self.is_free or bool(
             (state is not None and self._scope(Operation.READ, state)) or self._commits(state, group)
         )
 
     def appended_subjects(self, state: StreamState) -> tuple[str, ...] | None:
-        """On which subjects rows may be appended to a stream; None: on all that it takes."""
+        """Return the subjects on which the caller may append to the stream; None: on all of them."""
         if self.is_free:
             return None
         found = self._scope(Operation.APPEND, state)
@@ -368,10 +366,10 @@ class Access:
         name, subject = ("", "") if state is None else (state.name, state.config.subject)
         return self._judge().scope_of(Operation.COMMIT_OFFSETS, name, subject, group)
 
-    # The table
+    # Checks per request type
 
     def _state(self, stream_id: int) -> StreamState:
-        """RemoteError: as one that whoever asks may not see."""
+        """Raise RemoteError stream_changed if the stream was deleted, stream_not_found if its id is unknown here."""
         image = self._image()
         state = image.streams.get(StreamId(stream_id))
         if state is None:
@@ -380,13 +378,13 @@ class Access:
 
     @property
     def is_current(self) -> bool:
-        """Whether what this broker has heard of cannot be long past."""
+        """True while this broker's image cannot be older than a session."""
         return self._is_current()
 
     def _need(self, operation: Operation, state: StreamState, subjects: tuple[str, ...] | None = None) -> None:
-        """RemoteError not_authorized, stream_changed: there is no such stream for whoever asks."""
+        """Raise RemoteError not_authorized, or stream_changed if the caller may not see the stream."""
         target = target_of(state)
-        if target is not None:  # who may append to a stream handles what is staged for it
+        if target is not None:  # a caller who may append to a stream may use the rows staged for it
             state, operation = self._image().streams.get(target, state), Operation.APPEND
         if not self._scope(operation, state).covers(subjects):
             raise self._denied(operation, state)
@@ -442,7 +440,7 @@ class Access:
 
     def _archiving(self, request: ReportArchivedRequest) -> None:
         self._state(request.stream_id)
-        self._need_group(request.stream_id, request.archive)  # it is as a group is: it says how far it has come
+        self._need_group(request.stream_id, request.archive)  # an archive counts as a group: both report positions
 
     def _committing(self, request: CommitOffsetsRequest) -> None:
         for stream_id in {one.stream_id for one in request.offsets}:
@@ -469,7 +467,7 @@ class Access:
             raise denied(self.who, Operation.COMMIT_OFFSETS, f"group {request.group!r}")
 
     def _allowing(self, request: Any) -> None:
-        """To anybody who has logged in: what is told is what they may know."""
+        """Allow every logged-in caller: the answer holds only what the caller may see."""
 
     def _having_groups(self, request: OffsetsStreamRequest) -> None:
         if not self._judge().has_groups:
@@ -480,14 +478,14 @@ class Access:
             self.need_admin()
 
     def _is_own(self, request: AlterUserRequest) -> bool:
-        """Whether somebody changes what he logs in with himself: not with a token, which may be of a program, and not
-        for longer than he may log in now.
+        """True if users change only their own credentials: not when logged in with a token, which a program may hold,
+        and not with a credential that outlives the one they logged in with.
         """
         who = self.who
         if who is None or request.name != who.name or request.quotas is not None:
             return False
         if not who.credential_id:
-            return True  # another broker has looked
+            return True  # the broker that forwarded the request has checked it
         user = self._image().users.get(who.name)
         shown = None if user is None else user.credential(who.credential_id)
         if shown is None or shown.kind is CredentialKind.TOKEN:

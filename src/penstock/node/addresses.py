@@ -1,9 +1,10 @@
-"""Where the other brokers of the cluster are reached, as far as is known here.
+"""Addresses of the other brokers of the cluster.
 
-Rules: whoever is registered, or a first voter until then, is a peer; nobody else is, whatever he says. A broker that
-has moved is looked for at several places until the image tells the new one: where it was registered, where the settings
-say, and where it says itself when it connects. The last matters to a broker that was away while the others moved: what
-it knows is old, and what they write to its log it could not answer. Whoever answers at a place must say who it is.
+Rules: registered brokers are peers, and so are the initial voters until they are registered; no other broker is,
+whatever it claims. A broker that has moved is tried at several addresses until the image holds the new one: the
+registered address, the one in the settings, and the one it names itself when it connects. The last matters to a broker
+that was away while the others moved: its image is outdated, and it could not answer the appends they send it. A broker
+that answers at an address must name its broker id.
 """
 
 from __future__ import annotations
@@ -18,24 +19,24 @@ from penstock.node.step import Outbox
 
 
 class PeerAddresses:
-    """See the module."""
+    """Keeps the peer addresses and has the step connect to them."""
 
     def __init__(self, settings: Settings, outbox: Outbox) -> None:
-        self.members: Mapping[BrokerId, str] = {}  # as a broker has said that was asked to let this one join
+        self.members: Mapping[BrokerId, str] = {}  # from the broker that was asked to let this one join
         self._settings = settings
         self._outbox = outbox
-        self._said: dict[BrokerId, str] = {}  # by peers, of themselves
-        self._kept: dict[BrokerId, str] = {}  # what the step was told last
+        self._said: dict[BrokerId, str] = {}  # reported by peers for themselves
+        self._kept: dict[BrokerId, str] = {}  # as last put into a step
 
     def said(self, broker_id: BrokerId, address: str) -> bool:
-        """A peer has said where it is; whether that is news. What cannot be an address is not listened to."""
+        """Record the address that a peer reports for itself; return True if it is new. An invalid one is ignored."""
         if not is_address(address) or broker_id not in self._kept or self._said.get(broker_id) == address:
             return False
         self._said[broker_id] = address
         return True
 
     def tell(self, registered: Iterable[BrokerState]) -> None:
-        """Have the step keep connections to all who are peers by now, and to nobody else."""
+        """Have the step connect to all current peers and drop the connections to former ones."""
         own = self._settings.broker_id
         wanted = {broker_id: address for broker_id, address in self._settings.voters.items() if broker_id != own}
         wanted |= self.members
@@ -54,5 +55,5 @@ class PeerAddresses:
 
 
 def _joined(*addresses: str) -> str:
-    """Each of them once, with commas between."""
+    """Join the distinct addresses with commas."""
     return ",".join(dict.fromkeys(address for address in addresses if address))

@@ -1,11 +1,11 @@
-"""What the metadata leader does for clients: streams created, altered, paused, truncated, deleted.
+"""Stream administration on the metadata leader: create, alter, pause, seal, truncate and delete.
 
-Rules: what cannot be is refused before it is proposed. What only waits for brokers that the cluster has, and that are
-not there now, is refused as `broker_unavailable`: whoever forwards a client's request asks again while there is time. A
-creation is answered once every live broker knows the stream and NATS has confirmed all its leaders' subscriptions: what
-is published afterwards is stored. So is a change of a stream's intake: what is published after a seal is not stored. A
-broker that is fenced meanwhile is waited for no more. Where NATS refuses a stream that was just made and has nothing,
-it is deleted again: nothing is left behind that cannot work.
+Rules: an impossible request is refused before it is proposed. A request that only waits for brokers of the cluster that
+are disconnected is refused as `broker_unavailable`: the broker that forwards a client's request retries while there is
+time. A creation is answered once every live broker knows the stream and NATS has confirmed the subscriptions of all its
+leaders: messages published afterwards are stored. The same holds for a change of a stream's intake: messages published
+after a seal are not stored. A broker that is fenced meanwhile is no longer waited for. If NATS refuses a stream that
+was just created and is empty, the stream is deleted again, so that no stream is left that cannot work.
 
     proposed ─▶ applied ─▶ every live broker asked ─▶ all have it ─▶ answered
 """
@@ -87,7 +87,7 @@ _RETRY_US = limits.FORWARD_RETRY_MS * 1_000
 
 @dataclass(slots=True, eq=False)
 class _Creation:
-    """A stream that is there, or has another intake, and the brokers that have not said so."""
+    """A stream that exists or has a new intake, and the brokers that have not confirmed it."""
 
     state: StreamState
     is_new: bool
@@ -100,8 +100,6 @@ class _Creation:
 
 
 class Administration:
-    """For the metadata leader."""
-
     def __init__(
         self,
         quorum: Quorum,
@@ -123,7 +121,7 @@ class Administration:
         self._info = info
         self._access = access
         self._creations: list[_Creation] = []
-        self._under_way: dict[str, Owned] = {}  # what was proposed for users, and is not applied yet
+        self._under_way: dict[str, Owned] = {}  # streams and partitions proposed for users and not yet applied
         self._handlers: dict[type[Request], Callable[[Any, Done], None]] = {
             CreateStreamRequest: self._create,
             AlterStreamRequest: self._alter,
@@ -144,13 +142,15 @@ class Administration:
     def _propose_more(
         self, command: Command, payer: str, more: Owned, done: Callable[[Outcome | RemoteError], None]
     ) -> None:
-        """Propose what makes the streams of a user come to more: until that is done, or refused, it counts as if it
-        were there, or many requests at once would come to more than the limits.
+        """Propose a command that adds streams or partitions for a user.
+
+        They count against the limits until the command is applied or refused, so that many requests at once cannot
+        exceed them.
         """
         self._under_way[payer] = self._under_way.get(payer, Owned()).plus(more)
 
         def heard(outcome: Outcome | RemoteError) -> None:
-            left = self._under_way.pop(payer, Owned()).plus(more.times(-1))  # gone: all others came to nothing more
+            left = self._under_way.pop(payer, Owned()).plus(more.times(-1))  # no entry: its sum was zero
             if any(left):
                 self._under_way[payer] = left
             done(outcome)
@@ -158,7 +158,7 @@ class Administration:
         self._propose(command, heard)
 
     def handle(self, request: Administrative, done: Done) -> None:
-        """Do what a client asks, who may; `done` hears it once."""
+        """Execute a client's request, which was authorised; call `done` once."""
         try:
             self._handlers[type(request)](request, done)
         except RemoteError as error:
@@ -201,17 +201,17 @@ class Administration:
         self._propose_more(command, by, Owned.needed(request.config), made)
 
     def _as_seen(self, error: RemoteError, name: str, who: Principal | None) -> RemoteError:
-        """What somebody is told who asks for the name of a stream that is there: nothing of one that is not for him."""
+        """Return the error for a taken stream name; it reveals nothing of a stream that the caller may not see."""
         if error.code != ErrorCode.STREAM_EXISTS:
             return error
-        self._access.who = who  # others may have asked meanwhile
+        self._access.who = who  # other callers may have been served meanwhile
         there = self._image.names.get(name)
         if there is not None and self._access.may_see(self._image.streams[there]):
             return error
         return RemoteError(ErrorCode.STREAM_EXISTS, f"the name {name!r} is taken: take another one")
 
     def _make_staged(self, request: StagedStreamRequest, done: Done) -> None:
-        """A stream for what is staged for another one, on the very replicas of that."""
+        """Create the stream for the rows staged for another stream, on the same replicas."""
         now = self._clock()
         deadline_us = now.elapsed_us + min(request.timeout_ms, limits.FETCH_WAIT_MS_MAX) * 1_000
         image = self._image
@@ -233,18 +233,18 @@ class Administration:
             def added(response: Response | RemoteError) -> None:
                 there = self._image.names.get(name)
                 if there is not None and len(self._image.streams[there].partitions) >= len(target.partitions):
-                    wait(self._image.streams[there])  # somebody else has asked for them as well
+                    wait(self._image.streams[there])  # another request has added them meanwhile
                 else:
                     done(response)
 
             self._add(holder, tuple(one.replicas for one in missing), (), (), wait, added)
             return
-        by = self._access.signature  # of what is staged there are as many partitions again
+        by = self._access.signature  # the staged stream has as many partitions as its target
         check_room(image, target.config.partitions, by, under_way=self._under_way)
 
         def made(outcome: Outcome | RemoteError) -> None:
             there = self._image.names.get(name)
-            if there is not None:  # also where another config of the target's was meant
+            if there is not None:  # also if it was created with another config of the target
                 wait(self._image.streams[there])
             elif isinstance(outcome, RemoteError):
                 done(outcome)
@@ -258,7 +258,7 @@ class Administration:
         self._propose_more(command, by, Owned(1, len(assignments)), made)
 
     def _overlapping(self, config: StreamConfig) -> tuple[str, ...]:
-        """Streams that whoever asks may see, and that store messages of the same subjects."""
+        """Return the streams that store messages of the same subjects and that the caller may see."""
         seen = sorted(state.name for state in overlapping(self._image, config) if self._access.may_see(state))
         return tuple(seen[: limits.OVERLAPPING_TOLD_MAX])
 
@@ -282,7 +282,7 @@ class Administration:
         self._ask(creation)
 
     def _ask(self, creation: _Creation) -> None:
-        """Ask those who are missing and have not been asked; who is gone is not waited for."""
+        """Ask the live brokers that have not confirmed and are not being asked; no longer wait for fenced ones."""
         creation.missing &= self._image.live_brokers()
         creation.retry_us = self._clock().elapsed_us + _RETRY_US
         for broker_id in sorted(creation.missing - creation.asked):
@@ -334,13 +334,13 @@ class Administration:
             return
 
         def deleted(outcome: Outcome | RemoteError) -> None:
-            # Answered only now, so that the name is free for another try.
+            # Answer only now, so that the name is free for another try.
             text = (
                 error.message if isinstance(outcome, RemoteError) else f"{error.message}; so the stream was not created"
             )
             creation.done(RemoteError(error.code, text))
 
-        self._quorum.propose(DeleteStream(stream_id=creation.state.stream_id), deleted)  # nobody asked for that
+        self._quorum.propose(DeleteStream(stream_id=creation.state.stream_id), deleted)  # without a user: unrequested
 
     # Pause, resume, seal
 
@@ -365,13 +365,13 @@ class Administration:
         if "partitions" in request.changes or "range_bounds" in request.changes:
             self._grow(state, request.changes, done)
             return
-        config = altered_config(state.config, request.changes)  # refuse what cannot be before it is proposed
+        config = altered_config(state.config, request.changes)  # refuse an impossible change before it is proposed
         payer = self._payer(state)
         check_owned(self._image, config, payer, state, self._under_way)
         observers = None
         if config.observers > state.config.observers:
             assert config.replicas is not None
-            count = len(self._placing.brokers())  # of those that are there now `observers` says at once if they are few
+            count = len(self._placing.brokers())  # `observers` below raises if too few are live
             check_observers(config.observers, config.replicas, brokers=count, ready=count)
         if config.observers != state.config.observers:
             observers = self._placing.observers(state.partitions, config)
@@ -387,13 +387,13 @@ class Administration:
         self._propose_more(command, payer, Owned.needed(config).beyond(Owned.of(state)), altered)
 
     def _payer(self, state: StreamState) -> str:
-        """The user for whom it counts what a stream comes to; empty: nobody, or an administrator changes it."""
+        """Return the user whose quota the stream counts for; empty: none, or an administrator changes the stream."""
         return "" if self._access.is_free else state.owner
 
     # More partitions
 
     def _grow(self, state: StreamState, changes: Mapping[str, Any], done: Done) -> None:
-        """Add partitions; answered once all live brokers have them, and listen for what they lead of them."""
+        """Add partitions; answered once all live brokers have them and are subscribed for those they lead."""
         now = self._clock()
         config = check_growth(state, changes)
         added = config.partitions - len(state.partitions)
@@ -440,7 +440,7 @@ class Administration:
         self._propose_more(command, self._payer(state), Owned.needed(grown).beyond(Owned.of(state)), added)
 
     def mark_keys(self, request: MarkKeysRequest, done: Done) -> None:
-        """A partition's leader has committed all that it has of the keys which left it."""
+        """Record that a partition's leader has committed all that it has of the keys that left the partition."""
 
         def marked(outcome: Outcome | RemoteError) -> None:
             done(outcome if isinstance(outcome, RemoteError) else MarkKeysResponse())
@@ -480,7 +480,7 @@ class Administration:
                 return
             assert outcome.stream is not None
             ends = [one.end_offset for one in outcome.stream.archived_at(request.partition)]
-            none = Offset(0) if outcome.stream.archived else None  # some have told of other partitions only
+            none = Offset(0) if outcome.stream.archived else None  # none has reported this partition
             done(ReportArchivedResponse(archived_end=min(ends, default=none)))
 
         command = ReportArchived(
@@ -510,27 +510,27 @@ class Administration:
     # Time
 
     def wider(self) -> AddReplicas | AlterStream | None:
-        """The next step towards as many replicas as Penstock's own streams can have."""
+        """Return the next step towards the full replica count of Penstock's own streams."""
         return next_step(self._image, self._placing)
 
     def tick(self, now: Now) -> None:
-        """Ask again who could not be asked; give up on those whose time is up."""
+        """Ask again the brokers that could not be asked; answer the requests that timed out."""
         for creation in list(self._creations):
-            if now.elapsed_us >= creation.deadline_us + _RETRY_US:  # those who were asked answer at the deadline
+            if now.elapsed_us >= creation.deadline_us + _RETRY_US:  # the brokers that were asked answer at the deadline
                 self._creations.remove(creation)
                 missing = ", ".join(map(str, sorted(creation.missing)))
-                text = f"the stream is there, but broker {missing} has not said so in time"
+                text = f"the stream exists, but broker {missing} has not confirmed it in time"
                 creation.done(RemoteError(ErrorCode.TIMED_OUT, text))
             elif now.elapsed_us >= creation.retry_us:
                 self._ask(creation)
 
     @property
     def next_deadline_us(self) -> int | None:
-        """When `tick` has something to do, at the latest."""
+        """Latest time at which `tick` has something to do."""
         return min((creation.retry_us for creation in self._creations), default=None)
 
     def stop(self, error: RemoteError) -> None:
-        """This broker leads the metadata no more, or stops: tell all that wait."""
+        """Answer all that wait: this broker no longer leads the metadata, or is stopping."""
         creations, self._creations = self._creations, []
         for creation in creations:
             creation.done(error)

@@ -1,4 +1,4 @@
-"""What of a read a partition stores: by the state it is in, and by what its leader knows of the log."""
+"""Admission of one NATS read to a partition, by the partition's state and by what its leader knows of the log."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 def admitted(
     partition: Partition, rules: Rules, budget: Budget, group: Group, now: Now, step: Step, *, must: bool
 ) -> Admission | None:
-    """What becomes of `group`; None, unless it `must`: what that depends on is being read from the log."""
+    """Admit or refuse the messages of `group`; return None if they must wait until message ids or last offsets are read
+    from the log. With `must` they do not wait: they are refused.
+    """
     if (closed := why_closed(partition, budget)) is not None:
         return refuse_all(group, rules, *closed)
     dedup = partition.dedup
@@ -41,7 +43,7 @@ def admitted(
             tracer.coming(partition, admission.rows, now.elapsed_us)
         return admission
     if admission.needs_ids and dedup is not None and dedup.failure:
-        partition.dedup = None  # the next one has them read again
+        partition.dedup = None  # the next message has them read again
         return refuse_all(group, rules, acks.store_failed(dedup.failure), STORE_FAILED)
     if must:
         return refuse_all(group, rules, acks.unavailable("what the message depends on is being read"), OVER_BUDGET)

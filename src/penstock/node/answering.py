@@ -1,18 +1,18 @@
-"""Which part of the node answers which request.
+"""Request router: which part of the node answers which request.
 
-| request                                       | who answers                              |
+| request                                       | handler                                  |
 |-----------------------------------------------|------------------------------------------|
 | hello, metadata, find streams, status         | `enquiries`                              |
 | list users, test access                       | `users`                                  |
-| what changes streams, users, rules            | the metadata leader, by way of `cluster` |
+| changes of streams, users and rules           | the metadata leader, through `cluster`   |
 | fetch                                         | `fetches`                                |
 | get, list offsets                             | `questions`                              |
 | append, append once, stage, list producers    | `storing`                                |
 | publish staged, list published, staged stream | `publishing`                             |
-| all about groups of consumers                 | `offsets`                                |
+| all requests about consumer groups            | `offsets`                                |
 | truncate, report archived, verify             | `truncations`, `archives`, `verifying`   |
-| of other brokers: fetch, progress, ranges, ids| `leading`, `repairs`, `ids_elsewhere`    |
-| of other brokers: all else                    | `peer_requests`, by way of `cluster`     |
+| peers: fetch, progress, ranges, ids           | `leading`, `repairs`, `ids_elsewhere`    |
+| peers: all others                             | `peer_requests`, through `cluster`       |
 """
 
 from __future__ import annotations
@@ -67,8 +67,6 @@ from penstock.node.verifying import Verifying
 
 
 class Answering:
-    """See the module."""
-
     def __init__(
         self,
         settings: Settings,

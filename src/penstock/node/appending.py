@@ -1,9 +1,9 @@
-"""Batches of our own making, put at the end of a partition that is led here.
+"""Append batches that this broker has built to a partition that it leads.
 
-Rules: what is appended is checked, and a copy of ours (see `queries.CheckAppend`). Its caller hears once it is
-committed. What comes with offsets and times of its own is taken only while nothing else is: by a stream that is paused,
-whose log ends where the batch begins. Offsets and times rise then as ever, so that all who read the log, copy or
-recover it find what they expect: gaps, as compaction makes them.
+Rules: a batch is checked, and is our own copy (see `queries.CheckAppend`). Its caller is answered once it is committed.
+A batch that brings its own offsets and timestamps is taken only by a paused stream, which gets no other messages, and
+only if the log ends where the batch begins. Offsets and timestamps then rise as always, so readers, followers and
+recovery find what they expect: gaps, as compaction makes them.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def append(
     producer: Producer = NOBODY,
     flags: int = 0,
 ) -> None:
-    """Append our copy of a checked message, whole, whatever its ids; `caller` hears once it is committed."""
+    """Append our copy of a checked message, whole, whatever its message ids; answer `caller` once it is committed."""
     if (closed := why_closed(partition, partition.budget)) is not None:
         error, reason = closed
         step.answer(caller, RemoteError(CODES[reason], error.description))
@@ -67,7 +67,7 @@ def append(
 
 
 def append_at(partition: Partition, caller: Hashable, check: CheckAppend, now: Now, step: Step) -> None:
-    """Append a checked message with the offsets and times that it has; `caller` hears once it is committed."""
+    """Append a checked message with its own offsets and timestamps; answer `caller` once it is committed."""
     if (refusal := why_not_at(partition, partition.budget) or _misplaced(partition, check, now)) is not None:
         step.answer(caller, refusal)
         return
@@ -78,12 +78,12 @@ def append_at(partition: Partition, caller: Hashable, check: CheckAppend, now: N
         return
     if asked.rollup_row >= 0:
         partition.rollup_at = codec.offsets(check.message)[asked.rollup_row]
-    partition.dedup = partition.lasts = None  # whoever needs it reads the log, which knows where its rows are
+    partition.dedup = partition.lasts = None  # rebuilt from the log, which has the offsets of the rows
     _wait(partition, caller, header, now, step)
 
 
 def _misplaced(partition: Partition, check: CheckAppend, now: Now) -> RemoteError | None:
-    """Why a message is not what comes next in the log; None: it is."""
+    """Return why a message cannot follow the last one in the log; None if it can."""
     header, log = codec.read_header(check.message), partition.log
     if header.base_offset != log.log_end:
         text = f"nothing was stored: the batch begins at offset {header.base_offset}, and {partition.label} ends at"
@@ -102,14 +102,14 @@ def _misplaced(partition: Partition, check: CheckAppend, now: Now) -> RemoteErro
         text = f"nothing was stored: times go up to {limits.APPEND_AT_TIME_US_MAX} µs, and the batch to"
         return RemoteError(ErrorCode.BAD_REQUEST, f"{text} {header.max_timestamp_us}")
     if not check.may_be_ahead and header.max_timestamp_us > now.wall_us + limits.APPEND_AT_AHEAD_MS * 1_000:
-        text = f"nothing was stored: the batch ends at {header.max_timestamp_us} µs, which is to come"
-        text = f"{text}; say may_be_ahead if that is meant"
+        text = f"nothing was stored: the batch ends at {header.max_timestamp_us} µs, which is in the future"
+        text = f"{text}; set may_be_ahead to allow that"
         return RemoteError(ErrorCode.BAD_REQUEST, text, now_us=now.wall_us)
     return None
 
 
 def _written(partition: Partition, caller: Hashable, message: bytearray, header: BatchHeader, step: Step) -> bool:
-    """Write it; if that fails, `caller` hears why."""
+    """Write the batch to the log; on failure answer `caller` and return False."""
     try:
         partition.log.append(message, header)
     except OperationalError as error:
@@ -121,7 +121,7 @@ def _written(partition: Partition, caller: Hashable, message: bytearray, header:
 
 
 def _wait(partition: Partition, caller: Hashable, header: BatchHeader, now: Now, step: Step) -> None:
-    """It is written: have it committed, and answered then."""
+    """Register a written batch as in flight, so that `caller` is answered when it is committed."""
     partition.traffic.stored(header.count, header.size_bytes)
     assert partition.leadership is not None
     partition.leadership.appended(header.end_offset, now.elapsed_us)

@@ -1,8 +1,8 @@
-"""Batches that clients append over the socket: checked in disk threads, stored in the order of their requests.
+"""Append queue of the socket API: batches are checked in disk threads and stored in the order of their requests.
 
-Rules: nothing of a client's is looked into on the owner's side. Checks may finish in any order; a batch waits for those
-before it, and one of a producer until the producers of the log are known. What waits is bounded, and refused beyond the
-bound, never queued.
+Rules: the owner's thread never parses a client's data. Checks may finish in any order; a batch waits for those before
+it, and one of a producer also until the producers of the log are known. The queue is bounded; beyond the bound appends
+are refused, never queued.
 """
 
 from __future__ import annotations
@@ -21,8 +21,6 @@ from penstock.node.wording import as_remote
 
 @dataclass(slots=True)
 class _Append:
-    """An append on its way."""
-
     caller: Hashable
     user: str
     check: CheckAppend
@@ -32,13 +30,13 @@ class _Append:
 
 
 class Appends:
-    """All appends on their way, by partition. `store` puts a checked one into its partition."""
+    """All pending appends, by partition. `store` puts a checked one into its partition."""
 
     def __init__(
         self, outbox: Outbox, bytes_max: int, *, store: Callable[[PartitionKey, Hashable, CheckAppend], bool]
     ) -> None:
-        """`store` tells whether it took the batch; if not, `go_on` is to be called."""
-        self._shares = FairShares()  # of the bytes
+        """`store` returns False if it did not take the batch; `go_on` must be called later then."""
+        self._shares = FairShares()  # of the bytes in the queue
         self._outbox = outbox
         self._bytes_max = bytes_max
         self._store = store
@@ -46,12 +44,13 @@ class Appends:
 
     @property
     def size_bytes(self) -> int:
-        """What is on its way."""
+        """Bytes in the queue."""
         return self._shares.used
 
     def add(self, caller: Hashable, key: PartitionKey, check: CheckAppend, user: str) -> None:
-        """Check a batch of a user's, then store it; RemoteError overloaded: the user has its share of what may be on
-        its way. A single one is taken whatever its size, and the first of a user where there is room.
+        """Check a user's batch, then store it. RemoteError overloaded: the user has its share of the queue.
+
+        A single batch is taken whatever its size, and so is the first of a user where there is room.
         """
         raw = check.raw
         is_first = not self._shares.held(user) and self.size_bytes + len(raw) <= self._bytes_max
@@ -66,14 +65,14 @@ class Appends:
             append.checked = True
             self.go_on(key)
 
-        name = user.partition("/")[0]  # by which all turns of a user are taken
+        name = user.partition("/")[0]  # turns are shared by user name
         self._outbox.work(Lane.READ, append.check.run, done, user=name)
 
     def go_on(self, key: PartitionKey) -> None:
-        """Store what waits for nothing any more."""
+        """Store the batches at the head of the queue that are checked."""
         queue = self._queues.get(key)
         if queue is None:
-            return  # the stream was deleted, and everybody told
+            return  # the stream was deleted, and its callers were answered
         while queue and queue[0].checked:
             append = queue.popleft()
             self._shares.remove(append.user, append.size_bytes)
@@ -87,12 +86,12 @@ class Appends:
             self._queues.pop(key, None)
 
     def refuse(self, key: PartitionKey, error: RemoteError) -> None:
-        """The stream is gone: tell all that wait."""
+        """Answer all that wait for a partition: its stream was deleted."""
         for append in self._queues.pop(key, ()):
             self._shares.remove(append.user, append.size_bytes)
             self._outbox.step.answer(append.caller, error)
 
     def stop(self, error: RemoteError) -> None:
-        """The broker stops: tell all that wait."""
+        """Answer all that wait: the broker is stopping."""
         for key in list(self._queues):
             self.refuse(key, error)

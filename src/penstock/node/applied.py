@@ -1,7 +1,7 @@
-"""Who waits until this broker goes by what the cluster agreed on up to some index; and who waits until all do.
+"""Wait until this broker, or every live broker, has applied the metadata up to an index.
 
-Rules: a change of who may do what is answered once every live broker has heard of it: from then on nobody finds one
-that has not. A broker that is fenced meanwhile is waited for no more.
+Rules: a change of permissions is answered once every live broker has applied it: from then on no client meets a broker
+that has not. A broker that is fenced meanwhile is no longer waited for.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ class _Waiter:
 
 
 class AppliedHere:
-    """On one broker."""
+    """Callers that wait until this broker has applied an index."""
 
     def __init__(self, applied: Callable[[], int]) -> None:
         self._applied = applied
         self._waiting: list[_Waiter] = []
 
     def wait(self, index: int, deadline_us: int, done: Done) -> None:
-        """`done` hears None once it is applied, or why it is not. RemoteError overloaded."""
+        """Call `done` with None once the index is applied, or with the reason why not. RemoteError overloaded."""
         if index <= self._applied():
             done(None)
         elif len(self._waiting) >= limits.FORWARDED_REQUESTS_MAX:
-            raise RemoteError(ErrorCode.OVERLOADED, "too many wait for the metadata already")
+            raise RemoteError(ErrorCode.OVERLOADED, "too many requests wait for the metadata; try again in a moment")
         else:
             self._waiting.append(_Waiter(index, deadline_us, done))
 
     def look(self, now: Now) -> None:
-        """Something was applied, or time has passed."""
+        """Answer the callers whose index is applied or whose time is up."""
         if not self._waiting:
             return
         waiting, self._waiting = self._waiting, []
@@ -53,13 +53,13 @@ class AppliedHere:
             if one.index <= self._applied():
                 one.done(None)
             elif now.elapsed_us >= one.deadline_us:
-                text = f"broker has not heard of change {one.index} of the metadata in time"
+                text = f"the broker has not applied change {one.index} of the metadata in time"
                 one.done(RemoteError(ErrorCode.TIMED_OUT, text))
             else:
                 self._waiting.append(one)
 
     def stop(self, error: RemoteError) -> None:
-        """Tell all that wait."""
+        """Answer all that wait."""
         waiting, self._waiting = self._waiting, []
         for one in waiting:
             one.done(error)
@@ -76,7 +76,7 @@ class _Change:
 
 
 class AppliedByAll:
-    """On the metadata leader."""
+    """Callers that wait until all live brokers have applied an index; on the metadata leader."""
 
     def __init__(self, quorum: Quorum, peers: Peers, broker_id: BrokerId, clock: Callable[[], Now]) -> None:
         self._quorum = quorum
@@ -86,7 +86,7 @@ class AppliedByAll:
         self._changes: list[_Change] = []
 
     def wait(self, index: int, deadline_us: int, done: Done) -> None:
-        """`done` hears None once all live brokers have applied it, or which of them have not in time."""
+        """Call `done` with None once all live brokers have applied the index, or with those that have not in time."""
         missing = set(self._quorum.image.live_brokers()) - {self._broker_id}
         change = _Change(index, deadline_us, done, missing)
         self._changes.append(change)
@@ -117,23 +117,23 @@ class AppliedByAll:
             change.done(None)
 
     def tick(self, now: Now) -> None:
-        """Ask again who could not be asked; give up on those whose time is up."""
+        """Ask again the brokers that did not confirm; answer the changes that timed out."""
         for change in list(self._changes):
             if now.elapsed_us >= change.deadline_us + _RETRY_US:
                 self._changes.remove(change)
                 missing = ", ".join(map(str, sorted(change.missing)))
-                text = f"it is agreed, but broker {missing} has not said in time that it goes by it"
+                text = f"the change is committed, but broker {missing} has not applied it in time"
                 change.done(RemoteError(ErrorCode.TIMED_OUT, text))
             elif now.elapsed_us >= change.retry_us:
                 self._ask(change)
 
     @property
     def next_deadline_us(self) -> int | None:
-        """When `tick` has something to do, at the latest."""
+        """Latest time at which `tick` has something to do."""
         return min((change.retry_us for change in self._changes), default=None)
 
     def stop(self, error: RemoteError) -> None:
-        """This broker leads the metadata no more, or stops."""
+        """Answer all that wait: this broker no longer leads the metadata, or is stopping."""
         changes, self._changes = self._changes, []
         for change in changes:
             change.done(error)

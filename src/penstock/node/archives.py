@@ -1,15 +1,15 @@
-"""What archives have of a partition, and what retention may therefore let go.
+"""Archives of a partition: how far they have copied it, and what retention may therefore delete.
 
-Rules: an archive is whoever copies a stream elsewhere, and reports up to where it has done so. The partition's leader
-is asked, and refuses what is not committed; what it agrees to goes through the metadata before it counts, so it
-survives the leader, and whoever leads next knows it. With `retain = "until-archived"` the limits on age, messages and
-bytes delete only what every archive of the stream has; before one has reported, nothing. What goes by compaction, by
-its time to live, for a rollup, or because somebody truncates the stream, goes whether it is archived or not.
+Rules: an archive is a client that copies a stream elsewhere and reports how far it has come. It reports to the
+partition's leader, which refuses offsets that are not committed; an accepted report goes through the metadata before it
+counts, so it survives the leader, and the next leader knows it. With `retain = "until-archived"` the limits on age,
+messages and bytes delete only what every archive of the stream has copied; nothing before one has reported. Compaction,
+a message's time to live, a rollup and a truncation on request delete messages whether they are archived or not.
 
-Theory: an offset names a message only together with a leader epoch. After an unclean election others may stand where
-the archived ones were: so a report holds for what was written up to the end of its epoch, as a truncation does. And
-what was archived before such an election may be reported after it: an archive says in which epoch it was told its end,
-and the leader refuses what its own log does not hold as it was then.
+Theory: an offset identifies a message only together with a leader epoch. After an unclean election other messages may
+stand where the archived ones were, so a report holds up to the end of its epoch, as a truncation does. What was
+archived before such an election may be reported after it: an archive therefore says in which epoch it was told its end,
+and the leader refuses a report that its own log contradicts.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ Administer = Callable[[ReportArchivedRequest, Callable[[Response | RemoteError],
 
 
 def archived_end(partition: Partition) -> int:
-    """Up to where all archives of the stream have this log; 0: there is none, or one has not told of it."""
+    """Return the offset below which all archives have this log; 0: there is none, or one has not reported."""
     found = partition.stream.archived_at(partition.key.partition)
     epoch_end = partition.log.epoch_end
     return min((min(one.end_offset, epoch_end(one.leader_epoch).start_offset) for one in found), default=0)
 
 
 def removable_end(partition: Partition) -> int:
-    """Up to where retention may let go."""
+    """Return the offset below which retention may delete."""
     if partition.stream.config.retain is Retain.LIMITS:
         return partition.committed_end
     return min(partition.committed_end, archived_end(partition))
 
 
 class Archives:
-    """Who waits for a report to be taken. `administer` has the metadata leader change what the cluster agrees on."""
+    """Callers whose report is not yet committed. `administer` has the metadata leader commit it."""
 
     def __init__(self, outbox: Outbox, administer: Administer) -> None:
         self._outbox = outbox
@@ -57,16 +57,19 @@ class Archives:
     def ask(
         self, find: Finder, caller: Hashable, request: ReportArchivedRequest, raw: bytes | memoryview, now: Now
     ) -> None:
-        """As `report`. RemoteError as of `Finder.led`, and read_only for a stream of Penstock's own, too."""
+        """Handle the request. RemoteError as from `report` and `Finder.led`; read_only for internal streams."""
         self.report(caller, users_own(find.led(request.stream_id, request.partition)), request)
 
     def report(self, caller: Hashable, partition: Partition, request: ReportArchivedRequest) -> None:
-        """Answer `caller` once it is taken. RemoteError not_leader, not_yet, offset_out_of_range, log_truncated."""
+        """Answer `caller` once the report is committed.
+
+        RemoteError not_leader, not_yet, offset_out_of_range, log_truncated.
+        """
         if partition.leadership is None:
             raise RemoteError(ErrorCode.NOT_LEADER, f"{partition.label} is not led now; ask again in a moment")
         check_knowledge(partition)
         if request.end_offset is not None and request.end_offset > partition.committed_end:
-            text = f"nobody can have {partition.label} up to offset {request.end_offset}: it is committed up to"
+            text = f"no archive can have {partition.label} up to offset {request.end_offset}: it is committed up to"
             raise RemoteError(
                 ErrorCode.OFFSET_OUT_OF_RANGE,
                 f"{text} {partition.committed_end}",
@@ -86,5 +89,5 @@ class Archives:
         self._administer(msgspec.structs.replace(request, leader_epoch=partition.leadership.leader_epoch), done)
 
     def gone(self, callers: Iterable[Hashable]) -> None:
-        """Nobody waits for these answers."""
+        """Forget callers that have disconnected."""
         self._waiting.difference_update(callers)

@@ -1,9 +1,9 @@
-"""Messages from NATS that wait until their log can have a file open: a burst over many streams is no error of the disk.
+"""Backlog of NATS messages that wait for a free file slot: a burst over many streams is not a disk error.
 
-Rules: a group whose log is at rest, and finds no place among the open files, waits here; so does what comes
-for a partition of which something waits. They go on in the order in which they came, as soon as the disk has caught up
-with another log. What waits counts as in flight: beyond the broker's budget NATS is not read. All groups of one read
-share its bytes, which are counted once, until the last of them has gone on.
+Rules: a group of messages waits here if its log has no open file and no slot among the open files is free; so does what
+comes for a partition that has messages waiting. They are stored in the order of arrival, as soon as the disk has caught
+up with another log. What waits counts as in flight: beyond the broker's budget NATS is not read. All groups of one read
+share its bytes, which are counted once, until the last of them is stored.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from penstock.hot.group import Group
 
 
 class Arrivals:
-    """What waits. `store(sid, group, must)` tells whether it took the messages; with `must` it does.
+    """The backlog. `store(sid, group, must)` returns False if the messages have to wait; with `must` they do not.
 
-    It takes, and passes over, what comes for a subscription that has ended.
+    It accepts and drops messages for a subscription that has ended.
     """
 
     def __init__(self, store: Callable[[int, Group, bool], bool]) -> None:
@@ -25,18 +25,18 @@ class Arrivals:
         self._store = store
         self._waiting: deque[tuple[int, Group, int]] = (
             deque()
-        )  # subscription, messages, bytes that are free once these go on
-        self._counts: Counter[int] = Counter()  # groups that wait, by subscription
+        )  # subscription, messages, bytes released once these are stored
+        self._counts: Counter[int] = Counter()  # waiting groups, by subscription
 
     def __len__(self) -> int:
         return len(self._waiting)
 
     def waits(self, sid: int) -> bool:
-        """Whether messages of a subscription are here."""
+        """True if messages of the subscription are waiting."""
         return sid in self._counts
 
     def add(self, groups: Iterable[tuple[int, Group]]) -> bool:
-        """What one read delivered; whether some of it has to wait."""
+        """Store what one read delivered; return True if some of it has to wait."""
         waiting = []
         for sid, group in groups:
             if sid in self._counts or not self._store(sid, group, False):
@@ -50,10 +50,10 @@ class Arrivals:
         return bool(waiting)
 
     def go_on(self, *, must: bool = False) -> None:
-        """Store what has room now; with `must` all, which may then be refused."""
+        """Store what can be stored now; with `must` all of it, some of which may then be refused."""
         while self._waiting:
             sid, group, size_bytes = self._waiting[0]
-            is_over = True  # also when it raises: some of it may be stored, and must not be stored again
+            is_over = True  # also if it raises: some of it may be stored, and must not be stored twice
             try:
                 is_over = self._store(sid, group, must)
             finally:

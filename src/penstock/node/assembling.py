@@ -1,9 +1,9 @@
-"""Staged rows put together to one batch: what a disk thread does for a piece of a run.
+"""Assemble staged rows into one batch; a disk thread does it for each piece of a run.
 
-Rules: only rows that were staged where their publisher says, under the leader epoch that he was told: others may lie at
-the same offsets after an unclean election, and those are never published for them. They come in his order. All is
-verified, and the rules of the stream that they are for are checked again: its config may be another one by now. What
-comes out is a batch of our own making; nothing that a client has built is stored.
+Rules: rows are published only from the offsets that their publisher names, under the leader epoch it was told: other
+rows may stand at the same offsets after an unclean election, and those are never published instead. The publisher's
+order is kept. Everything is verified, and checked again against the rules of the target stream, whose config may have
+changed. The result is a batch of our own making; nothing that a client has built is stored.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ _ROW_COLUMNS = ("subject", "key", "value", "headers")
 
 
 class AssemblePiece:
-    """`message` is then one of our own that holds all rows, and `asked` what they ask for."""
+    """After `run`, `message` holds all rows in a batch of our own, and `asked` what the rows request."""
 
     def __init__(self, view: LogView, staged: Sequence[StagedRange], rules: RowRules, piece: Piece) -> None:
-        """`view` is of the log in which they are staged, and has all of them; `piece`: what they are published as."""
+        """`view`: of the log with all the staged rows; `piece`: the identity under which they are published."""
         self.message = bytearray()
         self.asked: Asked | None = None
         self._view = view
@@ -42,7 +42,7 @@ class AssemblePiece:
         self._piece = piece
 
     def run(self) -> None:
-        """RemoteError staged_lost, too_large, bad_request, corrupt_range; OSError."""
+        """Assemble the batch. RemoteError staged_lost, too_large, bad_request, corrupt_range; OSError."""
         check_size(self._staged)
         parts = [part for one in self._staged for part in self._parts(one)]
         size_bytes = sum(len(data) for data, _, _ in parts)
@@ -58,7 +58,7 @@ class AssemblePiece:
         self.asked = self._rules.check(rows)
 
     def _parts(self, staged: StagedRange) -> list[tuple[Buffer, int, int]]:
-        """Batches, and from which of their rows to which they are meant."""
+        """Return the batches that hold the rows, with the first row and the row end to take from each."""
         view, base, end = self._view, staged.base_offset, staged.end_offset
         if base < view.log_start:
             raise lost(staged, f"it has expired: what is staged begins at {view.log_start}")
@@ -77,7 +77,7 @@ class AssemblePiece:
         return parts
 
     def _check_batch(self, header: BatchHeader) -> None:
-        """RemoteError bad_request: they were staged for another batch, with which they go (`node.staged_rows`)."""
+        """Raise RemoteError bad_request if the rows were staged for another batch (`node.staged_rows`)."""
         own = self._piece.query_id, self._piece.batch_id
         if header.run_id != NO_RUN and (header.run_id, header.producer_sequence) != own:
             batch = f"batch {header.producer_sequence} of query {header.run_id.hex()}"
@@ -86,11 +86,9 @@ class AssemblePiece:
 
 
 def check_size(staged: Sequence[StagedRange]) -> None:
-    """RemoteError bad_request, too_large: no rows, or more than a batch may have."""
+    """Raise RemoteError bad_request if there are no rows, too_large if there are more than a batch may hold."""
     if any(one.end_offset <= one.base_offset for one in staged):
-        raise RemoteError(
-            ErrorCode.BAD_REQUEST, "nothing was published: staged rows are named that end where they begin"
-        )
+        raise RemoteError(ErrorCode.BAD_REQUEST, "nothing was published: a range of staged rows is empty")
     rows = sum(one.end_offset - one.base_offset for one in staged)
     if rows > limits.BATCH_ROWS_MAX:
         text = f"nothing was published: a piece of {rows} rows; the limit is {limits.BATCH_ROWS_MAX}"
@@ -98,9 +96,9 @@ def check_size(staged: Sequence[StagedRange]) -> None:
 
 
 def lost(staged: StagedRange, why: str) -> RemoteError:
-    """What was staged cannot be published any more."""
+    """Return the error for staged rows that can no longer be published."""
     place = f"what was staged from {staged.base_offset} to {staged.end_offset} in leader epoch {staged.leader_epoch}"
-    return RemoteError(ErrorCode.STAGED_LOST, f"nothing was published: {place} is not there any more: {why}")
+    return RemoteError(ErrorCode.STAGED_LOST, f"nothing was published: {place} no longer exists: {why}")
 
 
 def _joined(parts: list[tuple[Buffer, int, int]]) -> pa.RecordBatch:

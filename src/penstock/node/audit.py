@@ -1,15 +1,15 @@
-"""The stream `__audit`: who has changed what in the cluster, row by row.
+"""The audit log, stream `__audit`: one row for each change of the cluster, with its user.
 
     key    the index of the command, in decimal
     value  {"index":17,"time":"2026-11-25T23:00:00.000000Z","by":"ann","act":"delete_stream","stream":"orders", …}
 
-Rules: a row is of a command that the metadata leader has taken and that has changed something; it is written by the
-leader of `__audit`, which hears of all commands like any other broker. The last row says up to where they are written,
-so each is there once, whoever led meanwhile. Every broker remembers the last AUDIT_ACTS_KEPT of them: what was done
-before that, or before its snapshot, while nobody wrote, is told as a gap: `act` is "unknown", and the index that of the
-last one. Where no row is left, for all are as old as rows may become, so are the acts that they told of. Secrets, and
-what checks them, are in no row. The stream is made once there are users; nobody is somebody before that. One of that
-name that users made, before it was kept for this, is left alone, and nothing is told: the log of the broker says so.
+Rules: a row stands for a command that was committed and has changed something; the leader of `__audit` writes it, and
+it applies all commands, as every broker does. The last row says which command was written last, so each is there once
+across leader changes. Every broker remembers the last AUDIT_ACTS_KEPT commands: those before them, or before its
+snapshot, that no leader has written become a gap: one row whose `act` is "unknown" and whose index is that of the last
+missing one. If retention has deleted all rows for their age, commands of that age are not written again. No row holds a
+secret or its verifier. The stream is created once the cluster has users; before that no change has a user. A stream of
+that name that users created before it was reserved is left alone, and no rows are written: the broker's log says so.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _encoder = msgspec.json.Encoder()
 
 
 def audit_config(encryption: Encryption = Encryption.NONE) -> StreamConfig:
-    """What `__audit` is made with."""
+    """Return the config with which `__audit` is created."""
     return StreamConfig(
         name=AUDIT_STREAM,
         subject=SUBJECT.decode(),
@@ -71,15 +71,15 @@ def audit_config(encryption: Encryption = Encryption.NONE) -> StreamConfig:
 
 
 class Act(NamedTuple):
-    """One command that is told; `row` is its value."""
+    """One audited command; `row` is its value."""
 
     at: int  # the index of the command
     row: bytes
-    when_us: int = 0  # 0: not known
+    when_us: int = 0  # 0: unknown
 
 
 def act_of(index: int, command: Command, outcome: Outcome) -> Act | None:
-    """What is told of a command that was applied; None: nothing."""
+    """Return the audit row of a command that was applied; None if it has none."""
     if not is_act(command, outcome) or (told := _told(command, outcome)) is None:
         return None
     by = getattr(command, "by", "")
@@ -144,7 +144,7 @@ def _told(command: Command, outcome: Outcome) -> dict[str, Any] | None:
 
 
 class _LastIndex(Query):
-    """Up to which command a log tells; in a disk thread."""
+    """Read the index of the last audited command from the log; in a disk thread."""
 
     def __init__(self, view: LogView, end: int) -> None:
         super().__init__(view)
@@ -160,14 +160,14 @@ class _LastIndex(Query):
 
 
 class _Writing(NamedTuple):
-    """One leadership of `__audit`."""
+    """One leadership of `__audit`, and the read of its log."""
 
     leadership: Leadership
     reading: _LastIndex
 
 
 class Audit:
-    """See the module. `write` appends one batch to a partition that is led here."""
+    """Writes the audit log where this broker leads it. `write` appends one batch to a partition."""
 
     def __init__(
         self,
@@ -184,23 +184,23 @@ class Audit:
         self._partitions = partitions
         self._write = write
         self._acts: deque[Act] = deque(maxlen=limits.AUDIT_ACTS_KEPT)
-        self._known_from = 0  # what was done up to this index, and is not among them, is not known here
+        self._known_from = 0  # commands up to this index that are not among the acts are unknown here
         self._writing: _Writing | None = None
-        self._written: int | None = None  # the index of the last command that is in the log; None: not read yet
+        self._written: int | None = None  # index of the last command in the log; None: not read yet
 
     def begin(self, image: ClusterImage) -> None:
-        """What that image comes to was not heard of command by command."""
+        """Note that the commands up to this image were not seen one by one."""
         self._known_from = max(self._known_from, image.acted)
 
     def applied(self, index: int, command: Command, outcome: Outcome) -> None:
-        """A command has changed something."""
+        """Remember a command that was applied."""
         if (act := act_of(index, command, outcome)) is not None:
             if len(self._acts) == self._acts.maxlen:
                 self._known_from = self._acts[0].at
             self._acts.append(act)
 
     def look(self) -> None:
-        """Write what is not written, if that is this broker's to do."""
+        """Write the missing rows if this broker leads `__audit`."""
         partition = self._led()
         if partition is None:
             self._writing = self._written = None
@@ -213,7 +213,7 @@ class Audit:
             self._write_missing(partition, self._written)
 
     def _left(self, written: int, *, was_empty: bool) -> list[Act]:
-        """What is known and not written; `was_empty`: nothing has ever been."""
+        """Return the remembered commands that are not written; `was_empty`: the log has never had a row."""
         if written or was_empty:
             return [act for act in self._acts if act.at > written]
         aged_us = self._wall_us() - limits.AUDIT_AGE_MS * 1_000
@@ -227,8 +227,8 @@ class Audit:
         if not image.streams[stream_id].config.is_internal:
             if image.users and not self._is_anothers_told:
                 self._is_anothers_told = True
-                text = "so what is done is not told; delete it"
-                self._outbox.notice(f"a stream that users made is called {AUDIT_STREAM!r}, {text}")
+                text = "which is reserved, so no audit rows are written; delete that stream"
+                self._outbox.notice(f"a stream created by users has the name {AUDIT_STREAM!r}, {text}")
             return None
         partition = self._partitions.get(PartitionKey(stream_id, PartitionId(0)))
         if partition is None or partition.leadership is None or not partition.is_writable or partition.when_idle:
@@ -247,7 +247,7 @@ class Audit:
                 self._written = reading.index
                 self.look()
             else:
-                self._writing = None  # with the next look again
+                self._writing = None  # retried at the next `look`
 
         self._outbox.work(Lane.READ, reading.run, done)
 
@@ -266,6 +266,6 @@ class Audit:
 
         def stored(response: Response | RemoteError) -> None:
             if isinstance(response, RemoteError):
-                self._writing = None  # read again what is there
+                self._writing = None  # read the log again: the rows may be there
 
         self._write(partition, Inside(stored), data)

@@ -1,10 +1,11 @@
-"""Whether this broker belongs where it was started: what others say who refuse it.
+"""Startup conflicts: end this broker if other brokers show that it was started wrongly.
 
-Rules: only a broker that has had no part in the cluster in this run ends itself for it; one that has goes on, whoever
-says what, unless the metadata leader has given its place to a copy of it. A single stranger is no reason: it may be the
-one that is wrong. Where so many are of another cluster that the rest is no majority, this broker can have no part. Who
-bears its number or its address is given the time to be found dead. Who has an older copy of its data directory has
-forgotten what it promised, and ends at once.
+Rules: a broker ends itself for this only if it has had no part in the cluster in this run; one that has had a part goes
+on, whatever the others say, unless the metadata leader has given its place to a copy of it. A single broker of another
+cluster is no reason: that broker may be the wrong one. If so many voters are of another cluster that the rest is no
+majority, this broker cannot take part. If another live broker has this one's number or address, this one waits
+TAKEN_MS: the other may be dead and not yet fenced. A broker on an older copy of its data directory has forgotten votes
+and acknowledgements, and ends at once.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from penstock.node.step import Outbox
 _TAKEN_US = limits.TAKEN_MS * 1_000
 _PAUSE_US = limits.PEER_SILENCE_MS_MAX * 1_000
 OLDER_COPY = "an older copy"
-"""In the reason with which such a broker ends."""
+"""Part of the reason with which a broker on an older copy ends."""
 _NEWER_ONE = (
     "Put the newer one back; start with an empty one (--data-dir) only if most of the voters are there with their data "
     "directories"
@@ -29,19 +30,19 @@ class Belonging:
     """Ends the broker, by `Step.failure`, once it is clear that it was started wrongly."""
 
     def __init__(self, settings: Settings, outbox: Outbox) -> None:
-        self.is_settled = False  # this run has had its part in the cluster
+        self.is_settled = False  # this run has had a part in the cluster
         self._settings = settings
         self._outbox = outbox
         self._strangers: set[BrokerId] = set()
-        self._refusals: dict[BrokerId, str] = {}  # of voters to which this data directory is an older copy
-        self._taken_us: tuple[int, int] | None = None  # when it was refused for that first, and last
+        self._refusals: dict[BrokerId, str] = {}  # by voters for which this data directory is an older copy
+        self._taken_us: tuple[int, int] | None = None  # time of the first and of the last such refusal
 
     def met(self, broker_id: BrokerId) -> None:
-        """That broker is of our cluster."""
+        """Note that the broker is of our cluster."""
         self._strangers.discard(broker_id)
 
     def refused(self, who: str, broker_id: BrokerId, error: RemoteError, voters: tuple[BrokerId, ...]) -> None:
-        """Another broker (0: not known which) is of another cluster; `voters` are those of ours."""
+        """Handle a refusal by a broker (0: unknown which) of another cluster; `voters` are those of ours."""
         self._strangers.add(broker_id)
         ours = len(voters) - len(self._strangers.intersection(voters))
         if self.is_settled or ours > len(voters) // 2:
@@ -53,7 +54,7 @@ class Belonging:
         )
 
     def taken(self, error: RemoteError, now_us: int) -> None:
-        """A live broker has this one's number or address already."""
+        """Handle a refusal because a live broker has this one's number or address."""
         first_us, last_us = self._taken_us or (now_us, now_us)
         if now_us - last_us > _PAUSE_US:
             first_us = now_us
@@ -67,11 +68,11 @@ class Belonging:
         )
 
     def older_copy(self, error: RemoteError) -> None:
-        """This one's data directory is not as its last run has left it; only the metadata leader can say so."""
+        """Handle a refusal by the metadata leader because this data directory is not as its last run left it."""
         settings = self._settings
-        if self.is_settled:  # it was taken for dead, and a copy has its place: it is never registered again
+        if self.is_settled:  # it was fenced and a copy took its place: it is never registered again
             self._outbox.step.failure = (
-                f"while broker {settings.broker_id} was not heard of, another process took its place, with a copy of "
+                f"while broker {settings.broker_id} was out of contact, another process took its place, with a copy of "
                 f"{settings.data_dir}: {error.message}. Its data directory stays as it is"
             )
             return
@@ -82,11 +83,11 @@ class Belonging:
         )
 
     def heard_by(self, broker_id: BrokerId) -> None:
-        """That voter takes what this broker says."""
+        """Note that a voter accepts this broker's messages."""
         self._refusals.pop(broker_id, None)
 
     def older_copy_to(self, broker_id: BrokerId, error: RemoteError, voters: tuple[BrokerId, ...]) -> None:
-        """One voter says so, while nobody leads that could: it alone may be the one that is wrong."""
+        """Handle the same refusal by a voter while there is no metadata leader; a single voter may be wrong."""
         self._refusals[broker_id] = error.message
         if self.is_settled or len(voters) - len(set(voters) & set(self._refusals)) > len(voters) // 2:
             return
@@ -97,21 +98,21 @@ class Belonging:
 
     @property
     def refusal(self) -> str:
-        """Why a voter does not take what this broker says, for people; empty: all that have answered do."""
+        """Reason, for people, why a voter refuses this broker's messages; empty if all that answered accept them."""
         text = next((self._refusals[one] for one in sorted(self._refusals)), "")
         return text and f"{text}: it takes this one for {OLDER_COPY}. {_NEWER_ONE}"
 
 
 def is_stranger(error: RemoteError) -> bool:
-    """Whether the refusal says that its sender is of another cluster."""
+    """True if the refusal says that its sender is of another cluster."""
     return error.code == ErrorCode.CLUSTER_MISMATCH and "cluster_id" in error.details
 
 
 def is_taken(error: RemoteError) -> bool:
-    """Whether the refusal says that somebody else bears our number or address."""
+    """True if the refusal says that another broker has our number or address."""
     return error.details.get("taken") is True
 
 
 def is_older_copy(error: RemoteError) -> bool:
-    """Whether the refusal says that our data directory is older than our last run."""
+    """True if the refusal says that our data directory is older than our last run."""
     return error.details.get("older_copy") is True

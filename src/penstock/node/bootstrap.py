@@ -1,11 +1,11 @@
-"""What a broker's metadata begins with: what is there, the first voters, or the journal of an older broker.
+"""Initial metadata of a broker: existing Raft state, the initial voters, or the journal of an older version.
 
-| the data directory has     | the metadata begins                                                             |
-|----------------------------|---------------------------------------------------------------------------------|
-| `raft/`                    | as it was left; the first voters in the settings mean nothing any more           |
-| `metadata.journal`         | with the image that it folds to, as the one voter; the journal is put aside      |
-| neither, with first voters | empty, with these voters                                                        |
-| neither, with `join`       | empty, as nobody's: the metadata leader makes it a learner once it is registered |
+| the data directory has       | the metadata starts                                                                |
+|------------------------------|------------------------------------------------------------------------------------|
+| `raft/`                      | as it was left; the initial voters in the settings are ignored                     |
+| `metadata.journal`           | as the image that it folds to, with this broker as only voter; the journal is kept |
+| neither, with initial voters | empty, with these voters                                                           |
+| neither, with `join`         | empty, without voters: the metadata leader makes it a learner once it registers    |
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ IMPORTED_PATH = f"{JOURNAL_PATH}.imported"
 
 
 class Opened(NamedTuple):
-    """What the metadata begins with."""
+    """Initial metadata."""
 
     storage: Storage
-    notices: tuple[str, ...] = ()  # what an operator should know
+    notices: tuple[str, ...] = ()  # for the operator
     deleted: tuple[StreamState, ...] = ()  # streams of the journal whose files may still be there
 
 
 def has_metadata(vfs: Vfs) -> bool:
-    """Whether there is anything to go on from."""
+    """True if the data directory holds metadata."""
     return not {f"{RAFT_PATH}/", JOURNAL_PATH}.isdisjoint(vfs.list(""))
 
 
 def open_storage(vfs: Vfs, settings: Settings) -> Opened:
-    """The storage to begin with; blocking. PenstockError, OSError."""
+    """Open the initial metadata storage; blocking. PenstockError, OSError."""
     voters = tuple(sorted(settings.voters)) or (() if settings.join else (settings.broker_id,))
     if JOURNAL_PATH in set(vfs.list("")):
         return _imported(vfs, settings, voters)
@@ -59,24 +59,24 @@ def _imported(vfs: Vfs, settings: Settings, voters: tuple[BrokerId, ...]) -> Ope
     entries, note = read_journal(vfs)
     image, deleted, _ = fold((entry.index, entry.command) for entry in entries)
     image = _as_cluster(image, settings)
-    # Cut short before the journal has its new name, all this is done again, and comes to the same bytes.
+    # If a crash interrupts this before the rename, it is repeated and yields the same bytes.
     storage = Storage.open(vfs, Snapshot(image.index, 1, Membership(voters), encode_image(image)))
     vfs.remove(RESERVE_PATH)
     vfs.rename(JOURNAL_PATH, IMPORTED_PATH)
     vfs.sync_dir("")
-    vfs.remove(MARK_PATH)  # only now: the journal was to be held against it as long as it counted
+    vfs.remove(MARK_PATH)  # only now: the mark guards the journal as long as that counts
     taken = f"took {len(image.streams)} streams over from {JOURNAL_PATH}, which is now {IMPORTED_PATH}"
     notices = (*storage.notices, *([] if note is None else [note]), taken)
     return Opened(storage, notices, deleted)
 
 
 def _as_cluster(image: ClusterImage, settings: Settings) -> ClusterImage:
-    """The image of a cluster of one broker that is not there now: it leads again what it led once it registers."""
+    """Return the image as that of a one-broker cluster that is down: the broker leads again once it registers."""
     streams = {
         stream_id: replace(state, partitions=tuple(replace(partition, leader=None) for partition in state.partitions))
         for stream_id, state in image.streams.items()
     }
-    # Of the settings only what stays as it is: this is done again if it was cut short, perhaps with others.
+    # Use only settings that never change: this is repeated after a crash, perhaps with other settings.
     broker = BrokerState(
         settings.broker_id,
         address="",

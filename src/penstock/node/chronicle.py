@@ -1,21 +1,21 @@
-"""What an operator reads in the log of the cluster: who leads, who is there, who is in sync.
+"""Cluster events in the broker's log: leaderships, live brokers, voters and ISR changes.
 
-Rules: nothing per message, and nothing per partition: what has happened since the last look is told together, by count
-and the first few names. A look comes at most once in NEWS_INTERVAL_MS, so there are a handful of lines in a second at
-most, whatever flaps. A broker that is alone has no such news.
+Rules: no line per message or per partition: the events since the last report are reported together, by count and with
+the first few names. Reports are at least NEWS_INTERVAL_MS apart, so there are a handful of lines a second at most,
+however often states flap. A broker that is alone has no such news.
 
-| news                                   | level   |
-|----------------------------------------|---------|
-| leads more partitions, or fewer        | info    |
-| … of which it has the longest log      | info    |
-| the metadata leader is another one     | info    |
-| … is not known                         | warning |
-| a broker is back, or votes             | info    |
-| … is away                              | warning |
-| the ISR of a led partition grew        | info    |
-| … shrank                               | warning |
-| a majority of the voters is reachable  | info    |
-| … is not                               | warning |
+| event                                   | level   |
+|-----------------------------------------|---------|
+| leads more partitions, or fewer         | info    |
+| leads after a comparison of log lengths | info    |
+| another metadata leader                 | info    |
+| no metadata leader                      | warning |
+| a broker is live again, or votes        | info    |
+| a broker is fenced, or lost its vote    | warning |
+| the ISR of a led partition grew         | info    |
+| the ISR of a led partition shrank       | warning |
+| a majority of the voters is reachable   | info    |
+| no majority of the voters is reachable  | warning |
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ _INTERVAL_US = limits.NEWS_INTERVAL_MS * 1_000
 
 
 class Seen(NamedTuple):
-    """What this broker sees of the cluster."""
+    """This broker's view of the cluster."""
 
-    leader: BrokerId | None  # of the metadata
-    has_majority: bool  # of the voters are reachable
+    leader: BrokerId | None  # metadata leader
+    has_majority: bool  # a majority of the voters is reachable
     live: frozenset[BrokerId]
     voters: tuple[BrokerId, ...]
 
 
 class _Named:
-    """Partitions to which the same has happened."""
+    """Partitions with the same event: their count and the first few names."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -56,41 +56,41 @@ class _Named:
 
 
 class Chronicle:
-    """Collects, and tells with `look`."""
+    """Collects events and reports them with `look`."""
 
     def __init__(self, broker_id: BrokerId, outbox: Outbox) -> None:
         self._broker_id = broker_id
         self._outbox = outbox
         self._seen: Seen | None = None
         self._next_us = 0
-        self.led_count = 0  # leaderships that this broker began
+        self.led_count = 0  # leaderships begun by this broker
         self._forget()
 
     def _forget(self) -> None:
         self._led, self._ended, self._recovered, self._shrunk, self._grown = (_Named() for _ in range(5))
 
     def led(self, name: str) -> None:
-        """This broker leads that partition."""
+        """Note that this broker began to lead a partition."""
         self.led_count += 1
         self._led.add(name)
 
     def ended(self, name: str) -> None:
-        """It does so no more."""
+        """Note that this broker stopped leading a partition."""
         self._ended.add(name)
 
     def recovered(self, compared: str) -> None:
-        """This broker leads a partition for it has the longest log of those that were compared."""
+        """Note that this broker leads a partition because it has the longest of the compared logs."""
         self._recovered.add(compared)
 
     def isr(self, name: str, before: tuple[BrokerId, ...], after: tuple[BrokerId, ...]) -> None:
-        """Others are in sync with a partition that this broker leads."""
+        """Note a change of the ISR of a partition that this broker leads."""
         if set(before) - set(after):
             self._shrunk.add(f"{name} to {_ids(after)}")
         elif len(after) > len(before):
             self._grown.add(f"{name} to {_ids(after)}")
 
     def look(self, seen: Seen, now_us: int, *, is_alone: bool) -> None:
-        """Tell what is news, if it is time for that."""
+        """Report the events collected since the last report, if that is due."""
         if now_us < self._next_us:
             return
         self._next_us = now_us + _INTERVAL_US
@@ -108,15 +108,15 @@ class Chronicle:
             self._info(f"leads {_partitions(self._led, 'more')}")
         if self._recovered.count:
             text = f"has the longest log of {_partitions(self._recovered)}"
-            self._info(f"{text}; all who had what was acked came back from unclean stops")
+            self._info(f"{text}; every replica that had all acked messages came back from an unclean stop")
         if self._shrunk.count:
-            self._warn(f"fewer are in sync (ISR) with {_partitions(self._shrunk, 'led here')}")
+            self._warn(f"the ISR shrank for {_partitions(self._shrunk, 'led here')}")
         if self._grown.count:
-            self._info(f"more are in sync (ISR) with {_partitions(self._grown, 'led here')}")
+            self._info(f"the ISR grew for {_partitions(self._grown, 'led here')}")
 
     def _tell_cluster(self, before: Seen, now: Seen) -> None:
         if before.has_majority and not now.has_majority:
-            self._warn(f"no majority of the voters {_ids(now.voters)} is reachable: nobody can be given the lead")
+            self._warn(f"no majority of the voters {_ids(now.voters)} is reachable: no leader can be elected")
         elif now.has_majority and not before.has_majority:
             self._info(f"a majority of the voters {_ids(now.voters)} is reachable")
         if now.leader != before.leader:

@@ -1,9 +1,9 @@
-"""The mark of a clean stop: that everything which this broker wrote was on its disk when it stopped.
+"""Clean-stop mark: everything that this broker wrote was on its disk when it stopped.
 
-Rules: it is made last, once every log is closed and synced, and taken away first, durably, before a start does anything
-else: so a broker that was killed has none. Without it a replica may have lost what it told its leader that it has. It
-names the run that stopped (an incarnation): the metadata knows whether that was the last one. If it was not, this is an
-older copy of the data directory, and lacks what came since.
+Rules: the mark is written last, once every log is closed and synced, and a start removes it durably before it does
+anything else; so a broker that was killed has none. Without it a replica may have lost data that it reported to its
+leader. The mark names the incarnation that stopped, and the metadata knows whether that was the last one. If it was
+not, this is an older copy of the data directory and lacks later data.
 
 Source of the idea: KIP-966 (Kafka), "clean shutdown file" with the broker's epoch in it.
 """
@@ -27,9 +27,9 @@ _TEXT_BYTES_MAX = 20
 
 
 def take_clean_stop(vfs: Vfs) -> Incarnation | None:
-    """The run that stopped cleanly, None if the last stop was not clean. Blocking. OSError.
+    """Remove the mark durably and return the incarnation that stopped cleanly; None if the last stop was not clean.
 
-    The mark is gone when this returns, on the disk too.
+    Blocking. OSError.
     """
     if CLEAN_STOP_PATH not in vfs.list(""):
         return None
@@ -41,7 +41,7 @@ def take_clean_stop(vfs: Vfs) -> Incarnation | None:
 
 
 def mark_clean_stop(vfs: Vfs, incarnation: Incarnation) -> None:
-    """Everything that this run and those before it wrote is on the disk. Blocking. OSError."""
+    """Write the mark: all data of this incarnation and of those before it is on the disk. Blocking. OSError."""
     with closing(vfs.open(CLEAN_STOP_PATH, create=True)) as file:
         file.write_at(0, str(incarnation).encode())
         file.sync()
@@ -49,14 +49,14 @@ def mark_clean_stop(vfs: Vfs, incarnation: Incarnation) -> None:
 
 
 def mark_if_whole(vfs: Vfs, whole_since: Incarnation | None, partitions: Iterable[Partition], outbox: Outbox) -> None:
-    """Make the mark, unless something is not on the disk: then the next start says so. Blocking."""
+    """Write the mark if all data is on the disk; otherwise the next start counts as unclean. Blocking."""
     if whole_since is not None and all(_is_on_disk(one.log) for one in partitions):
         try:
             mark_clean_stop(vfs, whole_since)
         except OSError as error:
-            outbox.notice(f"cannot note that the broker stopped cleanly: {error}")
+            outbox.notice(f"cannot record that the broker stopped cleanly: {error}")
 
 
 def _is_on_disk(log: Log) -> bool:
-    """Whether everything that was written survives."""
+    """True if everything that was appended is on the disk."""
     return log.state is not LogState.FENCED and log.flushed_end == log.log_end

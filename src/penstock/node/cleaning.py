@@ -1,12 +1,12 @@
-"""The cleaner of one broker: sealed segments with many small batches, or messages to go, are written anew.
+"""Log cleaner of one broker: rewrites sealed segments that have many small batches or removable messages.
 
-Rules: one segment at a time, whatever the number of partitions, in slices of a few megabytes, and no faster than the
-rate: it works for later readers, and must not be felt by anybody now. A survey, with which a pass of compaction begins,
-reads a whole log, so it takes turns with the segments of other partitions. It holds many keys in memory, so there is
-one at a time, and who would begin another one waits. Work begins when a partition was visited that has something to
-clean, so one that does not grow costs nothing. What took the place of another segment is read at once; the old file
-stays for CLEANED_KEEP_MS, for answers that are about to open it. A partition whose disk takes nothing, or whose log is
-being cut, waits.
+Rules: one segment is rewritten at a time, whatever the number of partitions, in slices of a few megabytes and no faster
+than the rate limit: cleaning helps later readers and must not slow down present ones. A survey, with which a pass of
+compaction begins, reads a whole log, so it takes turns with the segments of other partitions. It holds many keys in
+memory, so only one runs at a time and other partitions wait for it. Work begins when a visited partition has something
+to clean, so a partition that does not grow costs nothing. A rewritten segment is read at once; the old file stays for
+CLEANED_KEEP_MS, because answers may be about to open it. A partition whose disk is full, or whose log is being
+truncated, waits.
 """
 
 from __future__ import annotations
@@ -32,9 +32,10 @@ class _Task(NamedTuple):
 
 
 class Cleaners:
-    """`again` is called when a partition is to be visited once more, `idle` when none of its files is removed any more.
+    """Schedules cleaning. `again` is called when a partition is to be visited once more, `idle` when no disposal of its
+    files is running any more.
 
-    `bytes_per_s` is of what is read and what is written, together; 0: nothing is cleaned.
+    `bytes_per_s` limits what is read and written together; 0 switches cleaning off.
     """
 
     def __init__(
@@ -51,16 +52,16 @@ class Cleaners:
         self._bytes_per_s = bytes_per_s
         self._again = again
         self._idle = idle
-        self._waiting: dict[Partition, None] = {}  # in the order in which they came
-        self._waiting_to_survey: dict[Partition, None] = {}  # until that of another one is over
-        self._under_way: deque[_Task] = deque()  # one segment and one survey at most; whose turn it is comes first
-        self._running: _Task | None = None  # a disk thread is at it
-        self._free_us = 0  # when the rate lets it go on
-        self._stale: deque[tuple[int, Partition]] = deque()  # whose old files go, and when
-        self._not_removed: dict[Partition, int] = {}  # whose old files could not be removed, so often in a row
+        self._waiting: dict[Partition, None] = {}  # in the order of arrival
+        self._waiting_to_survey: dict[Partition, None] = {}  # until another partition's survey ends
+        self._under_way: deque[_Task] = deque()  # one segment and one survey at most; the next to run comes first
+        self._running: _Task | None = None  # in a disk thread now
+        self._free_us = 0  # when the rate limit allows the next slice
+        self._stale: deque[tuple[int, Partition]] = deque()  # when old files are due for removal, and whose
+        self._not_removed: dict[Partition, int] = {}  # failed removals in a row
 
     def look(self, partition: Partition) -> None:
-        """Something has happened to it: it may have a segment to clean."""
+        """Queue a partition that may have a segment to clean."""
         now = self._clock()
         if self._bytes_per_s and partition.log.wants_cleaning(now.wall_us):
             self._waiting[partition] = None
@@ -73,13 +74,13 @@ class Cleaners:
         return earliest(self._free_us if has_work else None, self._stale[0][0] if self._stale else None)
 
     def tick(self, now_us: int) -> None:
-        """Go on, if it is time for that; `now_us` is elapsed time."""
+        """Remove old files that are due and run the next slice; `now_us` is elapsed time."""
         while self._stale and self._stale[0][0] <= now_us:
             self._dispose(self._stale.popleft()[1], now_us)
         self._go_on(now_us)
 
     def forget(self, partition: Partition) -> None:
-        """Its log is about to be closed."""
+        """Drop the work of a partition whose log is about to be closed."""
         self._waiting.pop(partition, None)
         self._waiting_to_survey.pop(partition, None)
         self._not_removed.pop(partition, None)
@@ -88,7 +89,7 @@ class Cleaners:
             self._end(task)
 
     def gives_way(self, partition: Partition) -> bool:
-        """Its log is to be mended: end what is under way there; whether nothing is any more."""
+        """Cancel the work on a partition whose log is to be repaired; return True if nothing runs there any more."""
         self._waiting.pop(partition, None)
         self._waiting_to_survey.pop(partition, None)
         for task in [one for one in self._under_way if one.partition is partition]:
@@ -131,7 +132,7 @@ class Cleaners:
     def _begin(self, partition: Partition) -> None:
         del self._waiting[partition]
         if partition.when_idle is not None or partition.cutting is not None or partition.impediment:
-            return  # it is visited again, if it goes on
+            return  # it is visited again if it goes on
         now_us = self._clock().wall_us
         is_surveying = self._is_any(Survey)
         begun = partition.log.clean(now_us, may_survey=not is_surveying)
@@ -153,8 +154,8 @@ class Cleaners:
             has_replaced = partition.log.cleaned(cleaning, self._clock().wall_us)
         except OSError as failure:
             error, has_replaced = failure, False
-        if error is not None and not isinstance(error, FileNotFoundError):  # retention may have removed it meanwhile
-            partition.tell(f"cannot write a segment anew: {error}", self._outbox)
+        if error is not None and not isinstance(error, FileNotFoundError):  # retention may have removed the segment
+            partition.tell(f"cannot rewrite a segment: {error}", self._outbox)
         if has_replaced:
             partition.counters["cleaned_segments"] += 1
             if isinstance(cleaning, Cleaning) and cleaning.takes_rows and partition.lasts is not None:
@@ -167,7 +168,7 @@ class Cleaners:
         self._settle(partition)
 
     def _settle(self, partition: Partition) -> None:
-        """Once a pass is over, and not for each segment: the log is read again for them."""
+        """Have the last offsets read again, once after a pass of compaction and not for each of its segments."""
         is_to_clean = partition in self._waiting or any(task.partition is partition for task in self._under_way)
         if partition.lasts is not None and partition.lasts.is_compacted and not is_to_clean:
             partition.lasts = None
@@ -175,10 +176,10 @@ class Cleaners:
     def _dispose(self, partition: Partition, now_us: int) -> None:
         if partition.when_idle is not None:
             return
-        if partition.cutting is not None or partition.log.is_disposing:  # names may be used again, when it was cut
+        if partition.cutting is not None or partition.log.is_disposing:  # after a truncation file names may be reused
             self._stale.append((now_us + _RETRY_US, partition))
             return
-        young = sum(one is partition for _, one in self._stale)  # of what was left since
+        young = sum(one is partition for _, one in self._stale)  # disposals scheduled later
         if (disposal := partition.log.dispose(young)) is None:
             return
 
@@ -189,7 +190,7 @@ class Cleaners:
             elif partition.when_idle is None:
                 failures = self._not_removed[partition] = self._not_removed.get(partition, 0) + 1
                 self._stale.append((self._clock().elapsed_us + growing(_KEEP_US, failures, _KEEP_US_MAX), partition))
-                partition.tell(f"cannot remove what was written anew; it is tried again: {error}", self._outbox)
+                partition.tell(f"cannot remove a segment that was rewritten; it is tried again: {error}", self._outbox)
             self._idle(partition)
             if partition.when_idle is None:
                 self.look(partition)

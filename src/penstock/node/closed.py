@@ -1,4 +1,4 @@
-"""Why a partition stores nothing now."""
+"""Reasons why a partition stores no messages now."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def why_closed(partition: Partition, budget: Budget) -> tuple[acks.AckError, str] | None:
-    """What publishers hear, and the reason that is counted; None: it takes messages."""
+    """Return the error for publishers and the reason to count; None if the partition takes messages."""
     if not partition.stream.takes:
         reason = str(partition.stream.intake)
         return acks.not_taken(partition.stream.name, reason.replace("_", " ")), reason
@@ -24,10 +24,10 @@ def why_closed(partition: Partition, budget: Budget) -> tuple[acks.AckError, str
 
 
 def why_not_at(partition: Partition, budget: Budget) -> RemoteError | None:
-    """What those hear who append with offsets and times of their own."""
+    """Return the error for an append with its own offsets and timestamps; None if it can be taken."""
     if partition.stream.intake is not Intake.PAUSED:
         text = f"nothing was stored: stream {partition.stream.name!r} is {partition.stream.intake}, not paused: offsets"
-        return RemoteError(ErrorCode.BAD_REQUEST, f"{text} can be given only where nobody else appends")
+        return RemoteError(ErrorCode.BAD_REQUEST, f"{text} can be given only while no other client can append")
     if (unable := _why_unable(partition, budget)) is None:
         return None
     error, reason = unable
@@ -35,7 +35,7 @@ def why_not_at(partition: Partition, budget: Budget) -> RemoteError | None:
 
 
 def _why_unable(partition: Partition, budget: Budget) -> tuple[acks.AckError, str] | None:
-    """The same of a stream that is open."""
+    """Return the same, whatever the stream's intake."""
     if partition.log.state is not LogState.WRITABLE:
         reason = FENCED if partition.log.state is LogState.FENCED else READ_ONLY
         return acks.store_failed(f"the stream is {reason}; see its status"), reason

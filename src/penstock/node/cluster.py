@@ -1,14 +1,14 @@
-"""This broker's part in the cluster: the metadata, its standing, and what it asks and answers for both.
+"""This broker's part in the cluster: the metadata, its registration, and the requests about both.
 
 Rules: everything that the cluster agrees on comes through here, on one broker as on many. A broker that is alone is its
-own metadata leader: it is registered, and may lead, before `start` returns. With others all that takes its time, and
+own metadata leader: it is registered, and may lead, before `start` returns. With others registration takes time, and
 what is on the disk can be read meanwhile.
 
     quorum          Raft and the image
-    metadata_leader what the leader of that does
-    link            the way to it
-    standing        registered, and alive
-    departure       that it ends
+    metadata_leader duties of the controller
+    link            requests to the metadata leader
+    standing        registration and heartbeats
+    departure       controlled shutdown
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ _TICK_US = limits.RAFT_TICK_MS * 1_000
 
 
 class Cluster:
-    """`open` first, then `start`. `chance` is a seeded generator, such as random.Random."""
+    """Call `open` first, then `start`. `chance` is a seeded random generator, such as random.Random."""
 
     def __init__(
         self,
@@ -95,24 +95,24 @@ class Cluster:
         self.guarded = Guarded(vfs, settings, outbox, peers.is_proven, lambda: self.is_current(self._clock()))
         self._is_started = False
         self._is_heard = True
-        self._looked_us = 0  # when it was looked at last whether it is
+        self._looked_us = 0  # elapsed time of the last session check
         self._runs = Runs(vfs)
         self._next_tick_us = 0
         self._heard_leader: BrokerId | None = None
-        self._heard_us: int | None = None  # when a metadata leader was known last
+        self._heard_us: int | None = None  # when a metadata leader was last known
         self._addresses = PeerAddresses(settings, outbox)
         self._told_cluster_id = settings.cluster_id
-        self.deleted: list[StreamState] = []  # by what was applied at the start
-        self.registered_us = 0  # when this broker was registered last
+        self.deleted: list[StreamState] = []  # by commands applied at the start
+        self.registered_us = 0  # when this broker was last registered
 
     def info(self, state: StreamState) -> StreamInfo:
-        """What clients are told of a stream."""
+        """Return a stream's description for clients."""
         return self._told().stream(state)
 
     # Start
 
     def open(self) -> None:
-        """Take part in the metadata as far as that goes without others; blocking. PenstockError, OSError."""
+        """Open the metadata and join the quorum as far as possible alone; blocking. PenstockError, OSError."""
         try:
             self._open()
         except CorruptionError as error:
@@ -126,7 +126,7 @@ class Cluster:
         last_index = max((entry.index for entry in storage.state.entries), default=storage.state.snapshot.index)
         begins = Place(last_index, storage.state.hard_state.term)
         check_folders(self._vfs, last_index)
-        self._runs.begin(settings.process, has_data=has_data)  # only now: who is refused leaves everything as it is
+        self._runs.begin(settings.process, has_data=has_data)  # only now: a refused start leaves everything as it is
         stopped = take_clean_stop(self._vfs)
         for note in (*missing, *notices, *self._runs.notices):
             self._outbox.notice(note)
@@ -172,7 +172,7 @@ class Cluster:
         self.quorum.start()
 
     def _new_standing(self, stopped: Incarnation | None, begins: Place) -> Standing:
-        """Of a start whose metadata ends at `begins`; `stopped`: which run stopped cleanly before it."""
+        """`begins`: end of the metadata log at this start; `stopped`: incarnation that stopped cleanly before it."""
         who = registration(self._settings, self._runs, stopped, begins)
         return Standing(
             who,
@@ -188,14 +188,14 @@ class Cluster:
         )
 
     def start(self) -> None:
-        """The logs are open: from here on the image has consequences. Alone, the broker is registered now; blocking."""
+        """Let the image take effect, now that the logs are open. A broker that is alone registers here; blocking."""
         self._is_started = True
         about = (self._settings, self._outbox, self._clock, self.quorum, self._metadata_leader)
         self._peer_requests = PeerRequests(self, *about, self._consequences.wait_for, self._applied_here)
         if self.quorum.is_alone:
             self.standing.tick(self._clock())
             if self.standing.incarnation is None:
-                self._outbox.notice("streams can be read, and store nothing until there is room for the metadata")
+                self._outbox.notice("streams can be read, and store nothing until the disk has room for the metadata")
         if self.quorum.trouble and not self.quorum.is_alone:
             raise OperationalError(self.quorum.trouble)
         self.quorum.keep_reserve()
@@ -228,19 +228,19 @@ class Cluster:
         self.link.ask(request, answered)
 
     def peer_up(self, broker_id: BrokerId, cluster_id: str) -> None:
-        """A broker of this cluster, if it knows of one, can be asked."""
+        """Note a connected broker of this cluster; an empty `cluster_id`: it does not know the cluster's id yet."""
         self._belonging.met(broker_id)
         self.quorum.forming.told(broker_id, cluster_id)
 
     def peer_refused(self, broker_id: BrokerId, where: str, error: RemoteError) -> None:
-        """The broker there (0: not known which) is none of this cluster's, or takes this one for none."""
+        """Handle a refusal by the broker at `where` (0: unknown which): other cluster, or number or address in use."""
         if is_stranger(error):
             self._belonging.refused(f"the broker at {where}", broker_id, error, self.quorum.membership.voters)
         elif is_taken(error):
             self._belonging.taken(error, self._clock().elapsed_us)
 
     def joined(self, response: JoinResponse) -> None:
-        """A member has said who is in the cluster: who is asked for the metadata leader."""
+        """Take the members of the cluster from a member's answer: they are asked for the metadata leader."""
         own = self._settings.broker_id
         self._addresses.members = {one.broker_id: one.address for one in response.members if one.broker_id != own}
         if not self.image.cluster_id:
@@ -250,12 +250,12 @@ class Cluster:
 
     @property
     def process(self) -> str:
-        """Under which name this run speaks."""
+        """Name of this process in its messages to peers."""
         return self._runs.process
 
     @property
     def cluster_id(self) -> str:
-        """Which cluster this broker is of; empty while it is not known."""
+        """Id of this broker's cluster; empty while unknown."""
         return self.image.cluster_id or self._told_cluster_id
 
     def _tell_cluster_id(self) -> None:
@@ -269,30 +269,30 @@ class Cluster:
 
     @property
     def image(self) -> ClusterImage:
-        """What the cluster agrees on, as far as this broker has heard."""
+        """Metadata image, as far as this broker has applied it."""
         return self.quorum.image
 
     @property
     def waits_for(self) -> str:
-        """What stands between this broker and its part in the cluster, for people; empty once it has it."""
+        """Reason, for people, why this broker has no part in the cluster yet; empty once it has."""
         reason = what_it_waits_for(
             self.quorum, self.standing, self._belonging, self._settings.broker_id, self.voters_reachable
         )
         if not reason and self._settings.requires_login and not self.image.users:
-            return "waiting for a first user, without whom nobody can log in: one broker is to make it (--auth)"
+            return "waiting for the first user, without which no client can log in: one broker must create it (--auth)"
         return reason
 
     def is_current(self, now: Now) -> bool:
-        """Whether others may not take this broker for dead: what it has heard of cannot be older than a session.
+        """True while other brokers cannot have fenced this one: its image is no older than a session.
 
-        One that leaves is waited for by nobody: a change of users may be answered before it has heard of it.
+        False once this broker is leaving: a change of users is answered without waiting for such a broker.
         """
         standing = self.standing
         is_heard = standing.incarnation is not None and standing.is_heard(now) and not standing.is_leaving
         return self._is_started and (self.quorum.is_alone or is_heard)
 
     def check_knows(self) -> None:
-        """RemoteError not_yet where there may be more than this broker has heard of: another one may know."""
+        """Raise RemoteError not_yet if other brokers may know of changes that this one has not applied."""
         if reason := self._doubt():
             raise RemoteError(ErrorCode.NOT_YET, f"not ready: {reason}")
 
@@ -304,41 +304,41 @@ class Cluster:
 
     @property
     def voters_reachable(self) -> int:
-        """How many of those who vote on the metadata are there, as far as this broker can see."""
+        """Number of voters that this broker can reach, itself included."""
         return sum(map(self.is_reachable, self.quorum.membership.voters))
 
     def is_reachable(self, broker_id: BrokerId) -> bool:
-        """Whether there is a connection to that broker; this one reaches itself."""
+        """True if that broker is connected; this one reaches itself."""
         return broker_id == self._settings.broker_id or self._peers.is_up(broker_id)
 
     @property
     def seen(self) -> Seen:
-        """What the log is told of the cluster."""
+        """View of the cluster for the event log."""
         voters = self.quorum.membership.voters
         has_majority = self.voters_reachable > len(voters) // 2
         return Seen(self.quorum.leader, has_majority, self.image.live_brokers(), voters)
 
     @property
     def heard_ms(self) -> int | None:
-        """So long ago a metadata leader was known last; None: not since the start."""
+        """Milliseconds since a metadata leader was last known; None if never since start."""
         if self.quorum.leader is not None:
             return 0
         return None if self._heard_us is None else (self._clock().elapsed_us - self._heard_us) // 1_000
 
     @property
     def confirmed_us(self) -> int | None:
-        """As of `Standing`; by the metadata leader."""
+        """Elapsed time of the latest heartbeat that counts (`Standing.confirmed_us`); now if this broker is alone."""
         return self._clock().elapsed_us if self.quorum.is_alone else self.standing.confirmed_us
 
     @property
     def beats(self) -> Beats:
-        """As of `Standing`; a broker that is alone asks nobody."""
+        """Heartbeats of this broker (`Standing`); a constant if it is alone, as it then sends none."""
         return Beats(0, 1) if self.quorum.is_alone else self.standing.beats
 
-    # What the quorum tells
+    # Callbacks of the quorum
 
     def applied(self, place: Place, command: Command, outcome: Outcome | RemoteError) -> None:
-        """A command was applied."""
+        """Handle a command that was applied."""
         self.guarded.look(self.image)
         if isinstance(outcome, Outcome):
             self._audit.applied(place.log_index, command, outcome)
@@ -356,7 +356,7 @@ class Cluster:
         self._applied_here.look(self._clock())
 
     def replaced(self, before: ClusterImage) -> None:
-        """A snapshot took the place of the image."""
+        """Handle a snapshot that has replaced the image."""
         self.guarded.look(self.image)
         self._audit.begin(self.image)
         if self._is_started:
@@ -365,25 +365,25 @@ class Cluster:
             self._consequences.replaced(before)
 
     def answered(self, broker_id: BrokerId, response: Response | RemoteError, raw: bytes | memoryview) -> None:
-        """A voter has taken what was said to it before this run is registered, or not."""
+        """Handle a voter's answer to a Raft message sent before this run was registered."""
         if not isinstance(response, RemoteError):
             self._belonging.heard_by(broker_id)
         elif is_older_copy(response):
             self._belonging.older_copy_to(broker_id, response, self.quorum.membership.voters)
 
     def leads(self) -> None:
-        """This broker is the metadata leader."""
+        """Handle this broker's election as metadata leader."""
         self._metadata_leader.lead()
         self.standing.hurry()
 
     def leads_no_more(self) -> None:
-        """It was."""
+        """Handle the loss of the metadata leadership."""
         self._metadata_leader.follow(self.quorum.leader)
 
     def failed(self, reason: str) -> None:
-        """The metadata cannot be kept here any more: lead and follow nothing, have others lead at once, and end.
+        """Stop leading and following, have others lead at once, and terminate: the metadata cannot be saved here.
 
-        A broker that is alone goes on: nobody else has what it has, or votes on what it may have forgotten.
+        A broker that is alone goes on: no other broker has its data, or votes on what it may have forgotten.
         """
         if self.quorum.is_alone:
             self._outbox.notice(f"{reason}; no stream can be created or changed until a restart")
@@ -416,7 +416,7 @@ class Cluster:
     # Requests
 
     def administer(self, caller: Hashable, request: Administrative) -> None:
-        """A client wants something changed. RemoteError not_yet: this broker knows nobody yet who could do it."""
+        """Forward a client's change to the metadata leader. RemoteError not_yet: this broker knows no broker to ask."""
         if self.waits_for and not (self.quorum.obstacle or self.link.knows_somebody):
             self.check_knows()
 
@@ -429,11 +429,11 @@ class Cluster:
         self.link.administer(request, done, self._access.who)
 
     def peer_request(self, caller: Hashable, request: Request, raw: bytes | memoryview) -> None:
-        """Another broker asks. RemoteError."""
+        """Handle another broker's request. RemoteError."""
         self._peer_requests.take(caller, request, raw)
 
     def peer_said(self, broker_id: BrokerId, address: str, cluster_id: str) -> None:
-        """Another broker says where it is, and of which cluster, if it knows."""
+        """Note a peer's address, and its cluster id if it knows that."""
         if not self._peers.is_up(broker_id):
             self.quorum.forming.told(broker_id, cluster_id)
         if self._addresses.said(broker_id, address):
@@ -442,7 +442,7 @@ class Cluster:
     # Time
 
     def tick(self, now: Now) -> None:
-        """Raft's time passes, and what waits is looked at."""
+        """Advance Raft's time and check everything that waits."""
         if now.elapsed_us >= self._next_tick_us:
             self._next_tick_us = now.elapsed_us + _TICK_US
             if self.quorum.needs_ticks:
@@ -458,8 +458,8 @@ class Cluster:
         self.look(now)
 
     def look(self, now: Now) -> None:
-        """Before anything is decided at `now`: may this broker have lost its place? It may have slept since."""
-        if self.quorum.leader != self._heard_leader:  # it is to know at once who is there
+        """Check before each decision whether this broker's session may have ended: the process may have slept."""
+        if self.quorum.leader != self._heard_leader:  # let the new leader know at once that this broker is live
             self._heard_leader = self.quorum.leader
             self.standing.hurry()
         self.departure.look()
@@ -471,7 +471,7 @@ class Cluster:
 
     @property
     def next_deadline_us(self) -> int | None:
-        """When `tick` has something to do, at the latest."""
+        """Latest time at which `tick` has something to do."""
         if not self.quorum.is_alone:
             unheard_us = self.standing.unheard_us if self._is_heard else None
             leave_us = self.departure.next_deadline_us
@@ -488,10 +488,10 @@ class Cluster:
             self.standing.next_deadline_us if self.standing.incarnation is None else None,
         )
 
-    # The end
+    # Shutdown
 
     def leave(self, done: Callable[[], None]) -> None:
-        """Have others lead what this broker leads; `done` once they do, or if that cannot be had."""
+        """Have other brokers lead what this one leads; call `done` once they do, or if that is not possible."""
         incarnation = self.standing.incarnation
         if self.quorum.is_alone or incarnation is None:
             done()
@@ -500,7 +500,7 @@ class Cluster:
         self.departure.leave(incarnation, done)
 
     def stop(self, error: RemoteError) -> None:
-        """The broker stops: tell who waits, give the files back."""
+        """Answer all that wait and close the files: the broker is stopping."""
         self.link.stop(error)
         self._administration.stop(error)
         self._users.stop(error)
@@ -509,5 +509,5 @@ class Cluster:
 
 
 def _is_too_early(response: Response | RemoteError) -> bool:
-    """Whether somebody was asked who does not lead yet, or no more."""
+    """True if the broker that was asked does not lead yet, or no longer."""
     return isinstance(response, RemoteError) and response.code == ErrorCode.NOT_METADATA_LEADER

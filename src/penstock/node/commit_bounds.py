@@ -1,18 +1,18 @@
 """Refuse offset commits beyond the high watermark (`committed_end`) of their partitions.
 
-Rules: what a consumer has read is committed, so an honest offset is never refused. Each replica's `committed_end` is a
-lower bound of the log's end: an offset up to it is right, whoever leads. Only the leader knows that an offset is beyond
-the end, and only while it knows all that was ever told to be committed (`node.knowledge`): it is asked, in this broker
-or over the wire, after the commit has come. It may have been deposed without knowing: so the refusal of a replicated
+Rules: consumers read only what is committed, so an honest offset is never refused. Each replica's `committed_end` is a
+lower bound of the log's end: an offset up to it is right under any leader. Only the leader knows that an offset lies
+beyond the end, and only while it knows the latest high watermark (`node.knowledge`): it is asked, in this broker or
+over the wire, after the commit has come. It may have been deposed without knowing: so the refusal of a replicated
 partition waits until this broker's metadata, confirmed after the answer, still have that leader in that epoch
-(`node.refusals`). An offset that nobody can judge now, because the leader is away, new, mute or another one, is taken:
+(`node.refusals`). An offset that cannot be judged now, because the leader is away, new, mute or has changed, is taken:
 a group goes on through a failover.
 
 | the offset is                              | the commit                            |
 |--------------------------------------------|---------------------------------------|
-| up to `committed_end` of the replica here  | is taken                              |
+| up to `committed_end` of the local replica | is taken                              |
 | beyond, and the confirmed leader says so   | is refused as `offset_out_of_range`   |
-| beyond, and the leader has committed that  | is taken                              |
+| beyond, and the leader has committed it    | is taken                              |
 | beyond, and the leader does not know       | is taken                              |
 """
 
@@ -35,11 +35,11 @@ from penstock.node.refusals import Refusals
 from penstock.node.wording import label
 
 Judged = Callable[[RemoteError | None, Now], None]
-"""Called with the refusal of a commit, or None; within `judge` where no other broker has to be asked."""
+"""Called with the refusal of a commit, or None; within `judge` if no other broker has to be asked."""
 
 
 class _Refusal(NamedTuple):
-    """What is wrong with one offset, by the leader of that epoch."""
+    """Refusal of one offset, by the leader of an epoch."""
 
     error: RemoteError
     key: PartitionKey
@@ -49,7 +49,7 @@ class _Refusal(NamedTuple):
 
 
 class _Judging:
-    """One commit: how many leaders have not answered, and what was found first. A `Doubt`."""
+    """One commit: how many leaders have not answered, and the first refusal. A `Doubt`."""
 
     def __init__(self, bounds: CommitBounds, judged: Judged, by: str, open_count: int) -> None:
         self._bounds = bounds
@@ -70,15 +70,15 @@ class _Judging:
                 self._bounds.refusals.doubt(self, self._by, self._bounds.clock())
 
     def is_led(self) -> bool:
-        """Whether the leader that has found the offset beyond its end leads in that epoch."""
+        """True if the refusing leader still leads in the same epoch."""
         return self._refusal is not None and self._bounds.is_led(self._refusal)
 
     def is_over(self) -> bool:
-        """Whether there is a newer epoch than that one, or no such partition any more."""
+        """True if the partition has a newer epoch, or no longer exists."""
         return self._refusal is None or self._bounds.is_over(self._refusal)
 
     def settle(self, *, is_certain: bool) -> None:
-        """Tell whether the commit is refused."""
+        """Call back with the refusal, or with None."""
         error = self._refusal.error if self._refusal is not None and is_certain else None
         self._judged(error, self._bounds.clock())
 
@@ -91,7 +91,7 @@ class _Waiting(NamedTuple):
 
 
 class CommitBounds:
-    """Judges the commits that one broker is asked for."""
+    """Judges the offset commits sent to this broker."""
 
     def __init__(
         self,
@@ -108,12 +108,13 @@ class CommitBounds:
         self._image = image
         self._find = find
         self._peers = peers
-        self._asked: dict[tuple[BrokerId, PartitionKey], list[_Waiting]] = {}  # leaders, and who came since they were
+        # Per leader: offsets that came after its pending request.
+        self._asked: dict[tuple[BrokerId, PartitionKey], list[_Waiting]] = {}
 
     def judge(self, offsets: Iterable[OffsetCommit], judged: Judged, by: str) -> None:
-        """Tell `judged` whether one of them, whose partitions exist, is beyond the end of its log.
+        """Call `judged` with a refusal if one of the offsets is beyond the end of its log. The partitions must exist.
 
-        `by`: for whom it counts that the answer waits (`Access.sharer`).
+        `by`: the user that a delayed answer counts for (`Access.sharer`).
         """
         to_ask: list[tuple[OffsetCommit, BrokerId]] = []
         for one in offsets:
@@ -141,23 +142,23 @@ class CommitBounds:
         judging.heard(None)
 
     def _ask(self, place: tuple[BrokerId, PartitionKey], waiting: list[_Waiting]) -> None:
-        """Ask a leader where one log ends, for all these commits. Those that come meanwhile need a later answer."""
+        """Ask a leader for the end of one log, for all these offsets. Offsets that come later need a later answer."""
         leader, (stream_id, partition) = place
         self._asked[place] = []
         request = ListOffsetsRequest(stream_id=stream_id, partition=partition, at="latest")
         self._peers.send(leader, request, done=partial(self._answered, place, waiting))
 
     def is_led(self, refusal: _Refusal) -> bool:
-        """Whether the broker whose answer this is leads the partition, in the same epoch."""
+        """True if the refusing broker leads the partition in the same epoch."""
         return self._leader(refusal.key) == (refusal.leader, refusal.leader_epoch)
 
     def is_over(self, refusal: _Refusal) -> bool:
-        """Whether it never will again. It may have heard of its epoch before this broker has."""
+        """True if it never will again. It may have learned its epoch before this broker has."""
         led = self._leader(refusal.key)
         return led is None or led[1] > refusal.leader_epoch
 
     def _leader(self, key: PartitionKey) -> tuple[BrokerId | None, int] | None:
-        """Who leads the partition, by what this broker knows now, and in which epoch; None: it was deleted."""
+        """Return the leader and the epoch in this broker's image; None if the partition was deleted."""
         try:
             state = self._image().partition(*key)
         except RemoteError:

@@ -1,8 +1,8 @@
-"""Who waits until this broker has a stream: knows it, and is subscribed to what it leads of it.
+"""Callers that wait until this broker has a stream: it knows the stream and has subscribed for what it leads of it.
 
-Rules: whoever waits is answered once, whatever comes first: the stream is there and all that this broker leads of it is
-subscribed, NATS refuses a part of it, a log cannot be opened, the time is up, the stream is deleted, the broker stops.
-Partitions are looked at in their order, and each once: what was confirmed stays so until the connection is lost.
+Rules: a caller is answered once, by whatever comes first: the stream is known and all that this broker leads of it is
+subscribed, NATS refuses a part, a log cannot be opened, the time is up, the stream is deleted, the broker stops.
+Partitions are checked in their order, each once: a confirmation holds until the connection to NATS is lost.
 """
 
 from __future__ import annotations
@@ -15,45 +15,45 @@ from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import PartitionKey, StreamId
 from penstock.metadata.image import StreamState
 
-_NOT_CONFIRMED = "the stream is there, but NATS has not confirmed its subscription in time; it stores once NATS is back"
-_NOT_OPENED = "the stream is there, but the disk has not made its files in time; it stores once they are there"
-_NOT_KNOWN = "the stream was made, but this broker has not heard of it in time"
+_NOT_CONFIRMED = "the stream exists, but NATS has not confirmed its subscription in time; it stores once NATS is back"
+_NOT_OPENED = "the stream exists, but its files were not created in time; it stores once they are"
+_NOT_KNOWN = "the stream was created, but this broker has not learned of it in time"
 
 Done = Callable[[RemoteError | None], None]
 
 
 class Awaited(NamedTuple):
-    """What a broker is to have heard of a stream: this change of its intake, and that it has so many partitions."""
+    """State of a stream that a broker must have applied: this change of its intake, and this many partitions."""
 
     intake_us: int = 0
     partitions: int = 0
 
     @classmethod
     def of(cls, state: StreamState) -> Awaited:
-        """A stream as it is now."""
+        """Return the present state of a stream."""
         return cls(state.intake_us, len(state.partitions))
 
 
 ANYHOW = Awaited()
 
 WaitFor = Callable[[StreamId, int, Done, Awaited], None]
-"""Stream, deadline (elapsed µs), who hears once this broker has it, or why not; and as it was at some time."""
+"""Arguments: stream, deadline (elapsed µs), callback (None, or why the stream is not here), awaited state."""
 
 
 @dataclass(slots=True, eq=False)
 class _Waiter:
-    """Somebody who waits for a stream."""
-
     done: Done
     deadline_us: int
     awaited: Awaited
-    confirmed: int = 0  # partitions from the first on
+    confirmed: int = 0  # confirmed partitions, counted from the first
 
 
 class Confirmations:
-    """All that wait, by stream. `keys` gives a stream's partitions, None while it is not known; `is_confirmed` says of
-    one whether this broker has done its part, `is_opening` whether a disk thread still opens one of its logs,
-    `intake_us` when the stream's intake changed last, as this broker has heard.
+    """All waiting callers, by stream.
+
+    `keys` returns a stream's partitions, None while the stream is unknown; `is_confirmed` is True if this broker has
+    done its part for a partition; `is_opening` is True while a disk thread opens a log of the stream; `intake_us` is
+    the time of the stream's last intake change in this broker's image.
     """
 
     def __init__(
@@ -70,14 +70,14 @@ class Confirmations:
         self._waiting: dict[StreamId, list[_Waiter]] = {}
 
     def wait(self, stream_id: StreamId, deadline_us: int, done: Done, awaited: Awaited = ANYHOW) -> None:
-        """`done` hears None once this broker has the stream, or why it has not."""
+        """Call `done` with None once this broker has the stream, or with the reason why it has not."""
         self._waiting.setdefault(stream_id, []).append(_Waiter(done, deadline_us, awaited))
         self.look(stream_id)
 
     def look(self, stream_id: StreamId) -> None:
-        """Something has become of the stream: answer whom it has come far enough for."""
+        """Answer the callers whose condition the stream now meets."""
         waiting = self._waiting.get(stream_id)
-        if waiting is None or (keys := self._keys(stream_id)) is None:  # as nearly always
+        if waiting is None or (keys := self._keys(stream_id)) is None:  # the usual case
             return
         heard_us = self._intake_us(stream_id)
         ready = [
@@ -101,23 +101,23 @@ class Confirmations:
         return waiter.confirmed == len(keys)
 
     def lost(self) -> None:
-        """The connection to NATS is gone, and every subscription with it."""
+        """Forget all confirmations: the connection to NATS is lost, and every subscription with it."""
         for waiting in self._waiting.values():
             for waiter in waiting:
                 waiter.confirmed = 0
 
     def fail(self, stream_id: StreamId, error: RemoteError) -> None:
-        """Tell all that wait for this stream."""
+        """Answer all that wait for this stream."""
         for waiter in self._waiting.pop(stream_id, ()):
             waiter.done(error)
 
     def stop(self, error: RemoteError) -> None:
-        """Tell all that wait."""
+        """Answer all that wait."""
         for stream_id in list(self._waiting):
             self.fail(stream_id, error)
 
     def expire(self, now_us: int) -> None:
-        """Tell those whose time is up what is missing."""
+        """Answer the callers whose time is up with what is missing."""
         for stream_id, waiting in list(self._waiting.items()):
             late = [one for one in waiting if one.deadline_us <= now_us]
             if not late:
@@ -140,7 +140,7 @@ class Confirmations:
 
     @property
     def next_deadline_us(self) -> int | None:
-        """When `expire` has something to do, at the latest."""
-        if not self._waiting:  # as nearly always, and it is asked with every batch
+        """Latest time at which `expire` has something to do."""
+        if not self._waiting:  # the usual case, and this runs with every batch
             return None
         return min(waiter.deadline_us for waiting in self._waiting.values() for waiter in waiting)

@@ -1,4 +1,4 @@
-"""What follows from what the cluster agrees on, and what its metadata leader is to hear: the other half of a node."""
+"""Interfaces from the metadata to the other half of a node: effects of the image, and reports for the heartbeat."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from penstock.node.confirmations import ANYHOW, Awaited
 
 
 class Consequences(Protocol):
-    """What becomes of the image on this broker."""
+    """Applies the image on this broker and reports back for heartbeats."""
 
     def applied(self, outcome: Outcome) -> None:
-        """A command has changed it."""
+        """Apply a change by one command."""
 
     def replaced(self, before: ClusterImage) -> None:
-        """It is another one altogether."""
+        """Apply an image that a snapshot has replaced."""
 
     def standing_changed(self, incarnation: Incarnation | None) -> None:
-        """Who is there has changed, or the run in which this broker leads and follows."""
+        """Apply a change of the live brokers, or of the incarnation in which this broker leads and follows."""
 
     def wait_for(
         self,
@@ -31,29 +31,29 @@ class Consequences(Protocol):
         done: Callable[[RemoteError | None], None],
         awaited: Awaited = ANYHOW,
     ) -> None:
-        """`done` hears None once this broker has its part of the stream, or why it has not."""
+        """Call `done` with None once this broker has its part of the stream, or with the reason why it has not."""
 
     def heard(self, awake_us: int, *, is_heard: bool) -> None:
-        """The metadata leader has stopped answering this broker, or answers again.
+        """Note that the metadata leader has stopped answering this broker, or answers again.
 
-        `awake_us`: when this process is last known to have run, by the wall clock; it may have been suspended since.
+        `awake_us`: wall clock when this process is last known to have run; it may have been suspended since.
         """
 
     def unreachable(self) -> tuple[UnreachableLeader, ...]:
-        """Leaders that do not answer."""
+        """Return the leaders that do not answer."""
 
     def resigned(self) -> tuple[ResignedLeadership, ...]:
-        """What this broker leads and cannot serve."""
+        """Return the leaderships that this broker holds and cannot serve."""
 
     def log_ends(self) -> tuple[LogEnd, ...]:
-        """Where logs end of partitions that the longest is to lead."""
+        """Return the log ends of partitions that the replica with the longest log is to lead."""
 
     def has_nats(self) -> bool:
-        """Whether it is connected to NATS."""
+        """True if this broker is connected to NATS."""
 
 
 class Told(Protocol):
-    """What clients are told; there once the broker is open."""
+    """Descriptions for clients; available once the broker is open."""
 
     def stream(self, state: StreamState) -> StreamInfo:
-        """Of one stream."""
+        """Describe one stream."""

@@ -1,23 +1,23 @@
-"""What a leader knows of the message ids in its log, and how it comes to know them.
+"""Deduplication of message ids on a leader: which ids it knows, and how it learns them from its log.
 
-Rules: what is known is a function of the log: it is read from the log when the first message with an id comes under a
-leadership, kept up to date while that lasts, and forgotten with it. So it is right after a start, a truncation and a
-failover, and a partition to which nobody sends ids never pays for it. Messages wait while it is read (see `arrivals`).
+Rules: the known ids are a function of the log: they are read from the log when the first message with an id comes under
+a leadership, kept up to date while that lasts, and forgotten with it. So they are right after a start, a truncation and
+a failover, and a partition that gets no ids never pays for it. Messages wait while the log is read (see `arrivals`).
 
-| what is known  | since                                          | a message with an id           |
-|----------------|------------------------------------------------|--------------------------------|
-| nothing        | the leadership began, or the window has grown  | waits, and has the log read    |
-| it is read     |                                                | waits                          |
-| all            | that is done                                   | is looked up                   |
-| nothing        | the log could not be read                      | is refused; the next one waits |
+| known   | since                                         | a message with an id           |
+|---------|-----------------------------------------------|--------------------------------|
+| nothing | the leadership began, or the window has grown | waits, and has the log read    |
+| reading |                                               | waits                          |
+| all     | the log was read                              | is looked up                   |
+| nothing | the log could not be read                     | is refused; the next one waits |
 
-A partition that was added to its stream has keys that were elsewhere before. While what was stored there is within the
-window, its ids are asked for as well, of the leaders of the older partitions (`node.ids_elsewhere`): a message that was
-stored there, and whose ack was lost, comes here when it is sent again.
+A partition that was added to its stream has keys that were in older partitions before. While messages stored there are
+within the window, the leaders of those partitions are asked for their ids as well (`node.ids_elsewhere`): a message
+that was stored there and whose ack was lost comes here when it is sent again.
 
-The log is read from its end back to where the window begins, or until there are as many ids as may be kept. Of a batch
-that has none, no more than the header is read. The window is measured by the timestamps in the log, which never go
-back: neither does the time by which ids are forgotten, even if the clock does.
+The log is read backwards from its end until the deduplication window begins, or until the limit of ids is reached. Of a
+batch that has no ids only the header is read. The window is measured by the timestamps in the log, which never
+decrease; so the time by which ids are forgotten never goes back, even if the clock does.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 
 class ReadIds:
-    """Look through the end of a log for the ids of messages no older than `since_us`; in a disk thread."""
+    """Read the ids of messages no older than `since_us` from the end of a log; in a disk thread."""
 
     def __init__(self, view: LogView, since_us: int, ids_max: int) -> None:
         self._view = view
@@ -51,11 +51,11 @@ class ReadIds:
         self.ids = MessageIds(ids_max)
 
     def run(self) -> None:
-        """Read them; RemoteError corrupt_range, OSError."""
+        """RemoteError corrupt_range, OSError."""
         view, ids = self._view, self.ids
         if view.log_start == view.log_end:
             return
-        # The last message in any case: one may be expected to have a certain id, however old it is.
+        # Include the last message in any case: a publisher may expect a certain last id, however old it is.
         start = min(view.offset_at(self._since_us, end=view.log_end), view.log_end - 1)
         for _, data in view.batches(start, view.log_end, reverse=True, wants=_may_hold_ids):
             rows = codec.check_values(data)
@@ -70,9 +70,9 @@ def _may_hold_ids(header: BatchHeader) -> bool:
 
 
 def read_ids(partition: Partition, rules: Rules, now_us: int, step: Step) -> None:
-    """Have the ids in the log of a partition read, unless that is under way; it knows when it is done.
+    """Have the ids in the log of a partition read, unless that is under way or done.
 
-    `now_us` is what a message written now would have for a timestamp.
+    `now_us`: timestamp that a message written now would get.
     """
     window_us, ids_max = rules.dedup
     if partition.dedup is not None or window_us is None:
@@ -93,24 +93,22 @@ def read_ids(partition: Partition, rules: Rules, now_us: int, step: Step) -> Non
 
 
 def is_outdated(dedup: Dedup, rules: Rules, stream: StreamState, number: int) -> bool:
-    """Whether what is known is not what should be: with a larger window older ones count again, and with other marks
-    other ones of other partitions.
-    """
+    """True if the window, the limit or the marks have changed: older ids, or those of other partitions, may count."""
     return (dedup.window_us, dedup.ids_max) != rules.dedup or dedup.marks != _marks(stream, number)
 
 
 def forget_purged(dedup: Dedup, stream: StreamState) -> None:
-    """What was given up by request in older partitions is unknown here as it is there.
+    """Forget ids of messages that were truncated on request in older partitions, as those partitions do.
 
-    After an unclean election another message may stand at such an offset: if it is sent again, it is stored again,
-    where a message that was purged would else be acked and not stored.
+    After an unclean election another message may stand at such an offset, and is stored twice if it is sent again. That
+    is the lesser evil: a purged message that is sent again would otherwise be acked and not stored.
     """
     for one in stream.truncated:
         dedup.forget_elsewhere(one.partition, one.before)
 
 
 def _step(stream: StreamState, number: int) -> tuple[int, int] | None:
-    """How many partitions there were before and after this one was added; None: no keys have come to it."""
+    """Return the partition counts before and after this one was added; None if no keys have moved to it."""
     steps = pairwise(stream.counts) if stream.moves_keys else ()
     return next(((before, after) for before, after in steps if before <= number < after), None)
 
@@ -121,9 +119,10 @@ def _marks(stream: StreamState, number: int) -> tuple[Mark, ...]:
 
 
 def _donors(stream: StreamState, number: int, since_us: int) -> Mapping[int, int]:
-    """Whose messages may be sent again to this partition, if they are no older than `since_us`, and below which offset.
+    """Return the older partitions whose messages no older than `since_us` may be sent again to this one, each with the
+    offset below which that holds.
 
-    With a subject for each partition messages without a key are still taken where they came before.
+    With a subject for each partition, messages without a key are still taken where they came before.
     """
     step = _step(stream, number)
     if step is None:

@@ -1,10 +1,11 @@
-"""The end of a run, as the others see it: one of them leads the metadata, then they lead what this broker led.
+"""Controlled shutdown: another voter takes over the metadata, then other brokers take over the partitions.
 
-Rules: the metadata goes first, while this broker is still listened to. Who takes a partition over asks the metadata
-leader at once whether it may go on, and would ask one that is about to leave. Another one leads once it has answered:
-one that was just elected must save that first, and refuses all until then. So does one that is about to leave itself;
-who leaves asks again until it is answered. All of it has an end: where nobody can take over, the broker stops as it is
-and says so, and others do what they can when its session is over.
+Rules: the metadata is handed over first, while the other brokers still accept this one's messages: new partition
+leaders contact the metadata leader at once, and that must not be the broker that is shutting down. The handover counts
+once the new metadata leader has answered a heartbeat: one that was just elected must save that first, and refuses
+everything until then. A metadata leader that is shutting down itself refuses, too; this broker asks again until it is
+answered. All waits have a deadline: if no broker can take over, this one stops as it is and says so, and the others
+react when its session expires.
 
     hand_over ─▶ (drain of NATS) ─▶ leave ─▶ (the logs are closed)
 
@@ -35,8 +36,6 @@ _LATER = "others take over when the session of this broker is over"
 
 
 class Departure:
-    """Of the broker whose standing it is."""
-
     def __init__(
         self,
         quorum: Quorum,
@@ -53,14 +52,14 @@ class Departure:
         self._outbox = outbox
         self._clock = clock
         self._broker_id = standing.broker_id
-        self._handed_over: Callable[[], None] | None = None  # who waits for another metadata leader
-        self._led_us: int | None = None  # since when another one leads, as far as Raft says
-        self._leave: Callable[[], None] | None = None  # asks again
+        self._handed_over: Callable[[], None] | None = None  # called once there is another metadata leader
+        self._led_us: int | None = None  # since when another broker leads, by Raft
+        self._leave: Callable[[], None] | None = None  # repeats the request
         self._retry_us = 0
         self._deadline_us = 0
 
     def hand_over(self, done: Callable[[], None]) -> None:
-        """Have another voter lead the metadata; `done` once it answers, or if that cannot be had in time."""
+        """Have another voter lead the metadata; call `done` once it answers, or at the deadline."""
         if not self._ask_another():
             done()
             return
@@ -69,7 +68,7 @@ class Departure:
         self._deadline_us = self._clock().elapsed_us + _LEAVE_US
 
     def _ask_another(self) -> bool:
-        """False if this broker leads no metadata, or nobody is there who could."""
+        """Start a transfer; return False if this broker is not the metadata leader or no other voter is connected."""
         if self._quorum.leader != self._broker_id:
             return False
         voters = self._quorum.membership.voters
@@ -80,7 +79,7 @@ class Departure:
         return True
 
     def leave(self, incarnation: Incarnation, done: Callable[[], None]) -> None:
-        """Have others lead what this broker leads in that run; `done` once they do, or if that cannot be had."""
+        """Have others lead what this broker leads in that incarnation; call `done` then, or if that is impossible."""
         self._deadline_us = self._clock().elapsed_us + _LEAVE_US
 
         def ask() -> None:
@@ -94,13 +93,15 @@ class Departure:
             elif response.code in _PASSES and self._link.knows_somebody and now_us < self._deadline_us:
                 self._leave, self._retry_us = ask, now_us + _RETRY_US
             else:
-                self._outbox.notice(f"no metadata leader lets this broker go ({response.message}): {_LATER}")
+                self._outbox.notice(
+                    f"no metadata leader takes over this broker's partitions ({response.message}): {_LATER}"
+                )
                 done()
 
         ask()
 
     def look(self) -> None:
-        """Another broker may lead by now, or be able to answer, or the time may be up."""
+        """Check the handover and repeat the request that is due."""
         if self._handed_over is not None:
             self._look_for_leader(self._handed_over)
         if self._leave is not None and self._clock().elapsed_us >= self._retry_us:
@@ -118,12 +119,14 @@ class Departure:
         if answers or now_us >= self._deadline_us:
             self._handed_over = None
             if not answers:
-                self._outbox.notice(f"no other broker has come to lead the metadata in {limits.METADATA_LEAVE_MS} ms")
+                self._outbox.notice(
+                    f"no other broker has become the metadata leader within {limits.METADATA_LEAVE_MS} ms"
+                )
             done()
 
     @property
     def next_deadline_us(self) -> int | None:
-        """When `look` has something to do, at the latest; None: never by itself."""
+        """Latest time at which `look` has something to do; None: never by itself."""
         return earliest(
             None if self._handed_over is None else self._deadline_us,
             None if self._leave is None else self._retry_us,

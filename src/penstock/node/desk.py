@@ -1,11 +1,11 @@
-"""Where queries wait for a disk thread: a slow search must hold up no append, no read and no other client for ever.
+"""Query queue: queries wait here for a disk thread, so a slow search blocks no append, fetch or other client.
 
-Rules: queries have a lane of their own, and few run at once: what they read at once is bounded by `running_max`
-batches. Of the searches (which read up to SCAN_BYTES_MAX each) fewer run than may, so that a quick question is answered
-beside them; they are begun first, so that quick questions without end do not keep them waiting. Users take turns, by
-what was read for each (`Turns`), so nobody waits for all that another user asks. More than `waiting_max` do not wait,
-nor more of one user than its share: they are refused. Who has gone is not waited for: what has not begun is forgotten,
-what runs ends after its present batch. Fetches that want not all have a desk of their own.
+Rules: queries have a lane of their own, and few run at once: they read at most `running_max` batches at a time. Fewer
+searches (which read up to SCAN_BYTES_MAX each) run than that, so quick queries are answered beside them; waiting
+searches start first, so an endless flow of quick queries does not starve them. Users take turns, by the bytes read for
+each (`Turns`), so no user waits for all that another one asks. At most `waiting_max` queries wait, and of one user at
+most its share: further ones are refused. Queries of disconnected callers are dropped if they have not begun, and end
+after their present batch if they have. Fetches with a projection have a queue of their own.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ class _Asked:
 
 
 class Desk:
-    """All queries of one kind of one broker."""
+    """The queue for one kind of query on one broker."""
 
     def __init__(self, outbox: Outbox, *, running_max: int, waiting_max: int) -> None:
         self._outbox = outbox
         self._running_max = running_max
         self._waiting_max = waiting_max
         shares = FairShares()
-        self._waiting: tuple[Turns[_Asked], Turns[_Asked]] = (Turns(shares), Turns(shares))  # quick ones, searches
+        self._waiting: tuple[Turns[_Asked], Turns[_Asked]] = (Turns(shares), Turns(shares))  # quick queries, searches
         self._running: dict[Hashable, _Asked] = {}
         self._searching = 0
 
     def ask(self, caller: Hashable, query: Query, done: Done, who: Principal | None = None) -> None:
-        """Run `query` when it is its turn; `done` hears how it went. `who` asks. RemoteError overloaded."""
+        """Run `query` when its turn comes, then call `done`. `who`: the caller's user. RemoteError overloaded."""
         user = sharer_of(who)
         turns = self._waiting[query.is_search]
         if not turns.fits(user, self._waiting_max):
@@ -54,7 +54,7 @@ class Desk:
         self._run_more()
 
     def gone(self, callers: Iterable[Hashable]) -> None:
-        """Nobody waits for what these callers have asked."""
+        """Drop the queries of callers that have disconnected."""
         gone = set(callers)
         for turns in self._waiting:
             turns.drop(lambda asked: asked.caller in gone)
@@ -62,7 +62,7 @@ class Desk:
             self._running[caller].query.give_up()
 
     def stop(self, error: RemoteError) -> None:
-        """The broker stops: tell those whose query has not begun; what runs ends soon."""
+        """Answer the callers whose query has not begun, as the broker is stopping; running queries end soon."""
         for turns in self._waiting:
             while turns:
                 self._outbox.step.answer(turns.take().caller, error)

@@ -1,9 +1,9 @@
-"""Which streams there are by name, and which of them store a subject: looked up, not searched.
+"""Index of the streams by name and by the subjects they store: lookups instead of scans.
 
-Rules: an index is made when it is first asked after a stream came or went, and then serves every question until the
-next one does. Neither a stream's name nor its subject ever changes (`base/config.py`: ALTERABLE), and how many
-partitions it has is in no index. Where partition n listens on `<subject>.<n>`, what is stored there is found through
-the subject; nothing is stored on the subject itself where nats-server maps it.
+Rules: the index is built at the first lookup after a stream was created or deleted, and then serves all lookups until
+the next such change. Neither a stream's name nor its subject ever changes (`base/config.py`: ALTERABLE), and the number
+of partitions is in no index. Where partition n listens on `<subject>.<n>`, its messages are found through the subject;
+nothing is stored on the subject itself if nats-server maps it.
 
     orders.*.eu     ┐          orders ─┬─ * ── eu: {1}
     orders.>        ├─▶  root ─┤       └─ behind: {2}
@@ -31,18 +31,19 @@ _DIGITS_MAX = len(str(limits.STREAM_PARTITIONS_MAX))
 
 @dataclass(slots=True, eq=False)
 class _Token:
-    """Where the patterns stand that agree so far."""
+    """Node of the subject trie."""
 
     next: dict[str, _Token] = field(default_factory=dict)
-    here: list[StreamId] = field(default_factory=list)  # they end here
-    behind: list[StreamId] = field(default_factory=list)  # they end with a `>` here: one token more at least
+    here: list[StreamId] = field(default_factory=list)  # streams whose pattern ends here
+    # Streams whose pattern ends with a `>` here: one token more at least.
+    behind: list[StreamId] = field(default_factory=list)
 
 
 class Directory:
-    """Answers for the latest image it was asked about."""
+    """The index of the latest image that was looked up."""
 
     def __init__(self) -> None:
-        self._made_of: object = None  # the names of the image
+        self._made_of: object = None  # names of the image that the index was built from
         self._names: list[str] | None = None
         self._root: _Token | None = None
 
@@ -53,11 +54,10 @@ class Directory:
         size: int,
         seen: Callable[[list[str]], list[str]] = lambda names: names,
     ) -> tuple[list[str], str | None]:
-        """Up to `size` names behind `after`, sorted, and the last of them if there are more.
+        """Return up to `size` sorted names after `after`, and the last of them if there are more.
 
-        `seen`: which of sorted names are there for whoever asks.
-
-        Fewer, if more would have over METADATA_PARTITIONS_MAX partitions.
+        `seen` returns those of the sorted names that the caller may see. Fewer names are returned if more would have
+        over METADATA_PARTITIONS_MAX partitions.
         """
         self._look_at(image)
         if self._names is None:
@@ -70,7 +70,7 @@ class Directory:
         return names, names[-1] if names and start + len(names) < len(known) else None
 
     def covering(self, image: ClusterImage, subject: str) -> list[StreamState]:
-        """The streams that store a message on this plain subject, by name."""
+        """Return the streams that store a message on this subject without wildcards, by name."""
         self._look_at(image)
         if self._root is None:
             self._root = _planted(image)
@@ -97,12 +97,12 @@ class Directory:
 
 
 def _is_on_subject(image: ClusterImage, stream_id: StreamId) -> bool:
-    """Whether one of its partitions listens on its very subject."""
+    """True if one of the stream's partitions listens on the subject itself."""
     return image.streams[stream_id].config.split.how is not PartitionBy.MAPPED
 
 
 def _with_partition(image: ClusterImage, name: str, stream_ids: Iterable[StreamId]) -> Iterator[StreamId]:
-    """Those of these streams that have a partition of this number; its subject ends with it."""
+    """Yield those of the streams that have a partition of this number; its subject ends with it."""
     if not name.isascii() or not name.isdecimal() or (name[0] == "0" and name != "0") or len(name) > _DIGITS_MAX:
         return
     for stream_id in stream_ids:

@@ -1,18 +1,20 @@
-"""Does a reader's copy still agree with the log? A log can be cut (durability `os`, power loss) or begin anew (memory).
+"""Divergence check: does what a reader has read still agree with the log?
+
+A log can be truncated (durability `os`, power loss) or begin anew (memory).
 
 Rules: a reader says which offset it wants and which leader epoch wrote what it read last. Within one epoch there was
-one leader, who only appended: so the copies agree up to where that epoch ended here, which is where the next known one
-began. Who has read beyond that is told so; nobody skips or reads twice without knowing.
+one leader, which only appended: so reader and log agree up to where that epoch ended here, which is where the next
+known one began. A reader that has read beyond that gets an error; no reader skips or repeats offsets without knowing.
 
     lineage here         (1, 0) (3, 80)           log_end 150
     reader wants 100, has read epoch 1 last       epoch 1 ended at 80: rows 80 to 99 were lost
-    reader wants 100, has read epoch 2 last       epoch 2 is not known; 3 began at 80: as above
+    reader wants 100, has read epoch 2 last       epoch 2 is unknown; 3 began at 80: as above
     reader wants 100, has read epoch 3 last       agrees
-    reader wants 100, has read epoch 4 last       the log is an older one, put back: certain is what came before 3
+    reader wants 100, has read epoch 4 last       the log is an older copy: only what came before 3 is certain
 
 The present epoch is in the lineage once it has written something; until then it begins where the log ends. Epochs that
-ended below log_start may be forgotten. The first known epoch began no later than that, so that rule holds
-for a reader of a forgotten one too.
+ended below log_start may be forgotten. The first known epoch began no later than that, so the rule holds for a reader
+of a forgotten epoch, too.
 """
 
 from __future__ import annotations
@@ -29,9 +31,8 @@ _start_offset = attrgetter("start_offset")
 
 
 def check_agreement(partition: Partition, offset: int, leader_epoch: int | None) -> None:
-    """RemoteError log_truncated if what a reader has below `offset`, last of that epoch, is not what the log holds.
-
-    not_yet: another replica has shown more than this one has, or knows of.
+    """Raise RemoteError log_truncated if the log no longer holds what a reader has below `offset`, whose last rows are
+    of `leader_epoch`; not_yet if another replica has shown the reader more than this one has or knows of.
     """
     if partition.is_copied:
         _check_knowledge(partition, offset, leader_epoch)
@@ -41,7 +42,7 @@ def check_agreement(partition: Partition, offset: int, leader_epoch: int | None)
     if offset <= end_offset:
         return
     if partition.is_copied and end_offset >= partition.committed_end and not _is_settled(partition, leader_epoch):
-        # What is not committed here may still be cut to agree with what the reader has from another replica.
+        # The uncommitted part may still be truncated to agree with what the reader has from another replica.
         raise RemoteError(ErrorCode.NOT_YET, f"{partition.label} is not committed so far here; ask again in a moment")
     lost = f"offsets {end_offset} to {offset - 1}, as this reader knows them, are not in it any more"
     raise RemoteError(
@@ -56,7 +57,7 @@ def check_agreement(partition: Partition, offset: int, leader_epoch: int | None)
 
 
 def _check_knowledge(partition: Partition, offset: int, leader_epoch: int | None) -> None:
-    """RemoteError not_yet if another replica has shown more than this one has, or knows of."""
+    """Raise RemoteError not_yet if another replica has shown the reader more than this one has or knows of."""
     if not _is_leader(partition) and offset > partition.log.log_end:
         text = f"this replica of {partition.label} ends at offset {partition.log.log_end}; ask again in a moment"
         raise RemoteError(ErrorCode.NOT_YET, text, log_end=partition.log.log_end)
@@ -66,27 +67,27 @@ def _check_knowledge(partition: Partition, offset: int, leader_epoch: int | None
 
 
 def _is_settled(partition: Partition, leader_epoch: int) -> bool:
-    """Whether what an earlier epoch left is known for good: its successor leads here, and all who may lead next follow.
+    """True if the data of an earlier epoch is final: its successor leads here, followed by all possible leaders.
 
-    Before they do, one of them may still lead in its turn, with what this log does not have.
+    Before that, one of them may still be elected with data that this log does not have.
     """
     leadership = partition.leadership if _is_leader(partition) else None
     return leadership is not None and leader_epoch < partition.leader_epoch and leadership.is_followed
 
 
 def _is_leader(partition: Partition) -> bool:
-    """Whether it leads, and as far as can be known here nobody else does by now."""
+    """True if this broker leads the partition and, as far as it can know, no other broker does."""
     return partition.leadership is not None and not partition.is_mute
 
 
 def _last_epoch(partition: Partition) -> int:
-    """The last one known here: a follower's log may be ahead of its broker's metadata."""
+    """Return the latest epoch known here: a follower's log may be ahead of its broker's metadata."""
     lineage = partition.log.lineage
     return max(partition.leader_epoch, lineage[-1].leader_epoch) if lineage else partition.leader_epoch
 
 
 def _agreed_end(partition: Partition, leader_epoch: int, offset: int) -> int:
-    """Up to which offset a reader at `offset` whose last rows are of that epoch has what the log has."""
+    """Return the offset up to which the log agrees with a reader at `offset` whose last rows are of that epoch."""
     lineage = partition.log.lineage
     if not lineage or lineage[-1].leader_epoch < partition.leader_epoch:
         lineage = (*lineage, LineageEntry(partition.leader_epoch, partition.log.log_end))

@@ -1,6 +1,6 @@
-"""What clients ask of the cluster, and any broker can say from its image: who it is, what streams there are, how it is.
+"""Metadata queries that any broker answers from its image: hello, streams, subjects, status.
 
-Rules: that there is no stream of a name is an answer, too: a broker that may not have heard of it yet says so instead.
+Rules: "no such stream" is an answer, too: a broker that may not know of the stream yet answers not_yet instead.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from penstock.node.settings import Settings
 from penstock.node.step import Outbox
 
 Handler = Callable[[Hashable, Any, bytes | memoryview, Now], None]
-"""Answers the caller of a request, now or later: caller, request, its raw part, and the time."""
+"""Answers the caller of a request, now or later. Arguments: caller, request, its raw part, time."""
 
 
 class Enquiries:
-    """`handlers` answer the requests, each at once. RemoteError: bad_request, too_large, not_yet, stream_not_found."""
+    """`handlers` answer each request at once. RemoteError bad_request, too_large, not_yet, stream_not_found."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class Enquiries:
         report: Callable[[], Report],
         in_flight_bytes: Callable[[], int],
     ) -> None:
-        """`report` is there from the start of the broker on."""
+        """`report` may be called once the broker has started."""
         self._settings = settings
         self._outbox = outbox
         self._cluster = cluster
@@ -65,7 +65,7 @@ class Enquiries:
         }
 
     def _hello(self, caller: Hashable, request: HelloRequest, raw: bytes | memoryview, now: Now) -> None:
-        # Who has not logged in is told no more than it takes to do that.
+        # A caller who has not logged in gets only what a login needs.
         is_told = self._access.refusal(self._access.who) is None
         response = HelloResponse(
             broker_id=self._settings.broker_id,
@@ -88,7 +88,7 @@ class Enquiries:
                 raise RemoteError(ErrorCode.TOO_LARGE, text)
             names = [name for name in dict.fromkeys(request.names) if name in image.names]
             if len(names) < len(set(request.names)):
-                self._cluster.check_knows()  # that there is none is an answer, too
+                self._cluster.check_knows()  # "no such stream" is an answer, too
             names = [name for name in names if self._access.may_see(image.by_name(name))]
             _check_partitions([image.by_name(name) for name in names])
         else:

@@ -1,7 +1,7 @@
-"""What the metadata log and its snapshots say, as far as this version knows it.
+"""Decode the entries and snapshots of the metadata log, as far as this version knows them.
 
-Rules: what a later version wrote is never half applied: brokers of two versions must not come to two images, and a
-broker with half of the metadata would take folders of streams for nobody's.
+Rules: what a later version wrote is never half applied: brokers of two versions must not arrive at two images, and a
+broker with half of the metadata would quarantine folders of existing streams.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from penstock.raft import Entry, EntryKind, Snapshot
 
 
 class TooOldError(OperationalError):
-    """This broker is too old for its cluster."""
+    """This broker's version is too old for its cluster's metadata."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__(f"the metadata has something that this version does not know: upgrade this broker ({error})")
 
 
 def command_in(entry: Entry) -> Command | None:
-    """Its command; None if it is of another kind, or its command is none that this version knows."""
+    """Return the command of an entry; None if it holds none, or none that this version knows."""
     if entry.kind is not EntryKind.COMMAND:
         return None
     try:
@@ -34,7 +34,7 @@ def command_in(entry: Entry) -> Command | None:
 
 
 def applied(image: ClusterImage, entry: Entry) -> tuple[ClusterImage, Command, Outcome | RemoteError]:
-    """What an image becomes by the command of an entry, the command, and what came of it. TooOldError."""
+    """Apply the command of an entry to an image; return the new image, the command and its outcome. TooOldError."""
     try:
         command = decode_command(entry.data)
         image, outcome = apply(image, entry.index, command)
@@ -44,9 +44,9 @@ def applied(image: ClusterImage, entry: Entry) -> tuple[ClusterImage, Command, O
 
 
 def image_in(snapshot: Snapshot) -> ClusterImage:
-    """What the metadata begins with; the one that a cluster is formed with holds members and nothing else.
+    """Return the image of a snapshot; the one that a new cluster begins with holds members only, and no image.
 
-    TooOldError; RemoteError bad_frame if it holds no image.
+    TooOldError; RemoteError bad_frame if it cannot be decoded.
     """
     try:
         return decode_image(snapshot.data) if snapshot.data else ClusterImage()

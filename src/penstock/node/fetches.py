@@ -1,18 +1,18 @@
-"""Fetches: answered at once, or once there is enough, or when their time is up.
+"""Fetches: answered at once, when enough is committed, or at their deadline (long poll).
 
-Rules: a parked fetch is looked at again only when so many bytes were committed that it can have enough, or its time is
-up. What is not in memory is looked up in a disk thread: an index that is cold, or lost, holds up nobody else. An answer
-is decided on what was committed when it was looked up.
+Rules: a parked fetch is checked again only when so many bytes were committed that it can have enough, or at its
+deadline. Index entries that are not in memory are read in a disk thread: a cold or lost index blocks no other request.
+An answer is decided on what was committed at its lookup.
 
-    asked → look up → enough, or an error, or its time is up → answered
-               ▲  └──▶ parked until the log has grown enough
-               └─────────────┘
+    request → lookup → enough, or an error, or the deadline → answered
+                ▲  └──▶ parked until the log has grown enough
+                └─────────────┘
 
-One message may be what very many fetches wait for: a few are answered at once, the others in the next turns of the
-event loop, so that acks and other brokers wait for none of them.
+Very many fetches may wait for the same message: a few are answered at once, the others in the next turns of the event
+loop, so that acks and other brokers do not wait for them.
 
-A fetch that wants not all waits in the same way, for as much to look through; then it goes to a desk of its own, where
-few are looked for at once, before it is answered.
+A fetch with a projection waits in the same way, for as many bytes to read; it then goes through a queue of its own
+(`Desk`), where few run at once, before it is answered.
 """
 
 from __future__ import annotations
@@ -41,22 +41,22 @@ from penstock.node.wording import as_remote
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Look:
-    """One look at the log, and what was committed at that moment. `is_final`: it is answered with whatever there is."""
+    """One lookup in the log, with the commit state at that moment. `is_final`: answer with whatever is there."""
 
     caller: Hashable
     partition: Partition
     request: FetchRequest
     deadline_us: int
     is_final: bool
-    who: Principal | None  # asks
+    who: Principal | None  # the caller's user
     committed_end: int
     committed_bytes: int
-    as_of_us: int | None  # all that was committed by then is below that `committed_end`
-    view: LogView | None  # none where there is nothing to look at
+    as_of_us: int | None  # all that was committed by then is below `committed_end`
+    view: LogView | None  # None if there is nothing to read
 
 
 class Fetches:
-    """All fetches of one broker that have no answer yet."""
+    """All unanswered fetches of one broker."""
 
     def __init__(
         self,
@@ -66,22 +66,23 @@ class Fetches:
         as_of_us: Callable[[Partition], int | None],
         access: Callable[[], Access],
     ) -> None:
-        """`as_of_us`: as `Replicas`."""
+        """`as_of_us`: as for `Replicas`."""
         self._access = access
         self._clock = clock
         self._as_of_us = as_of_us
         self._outbox = outbox
         self._format_version = format_version
         self._waiters = Waiters()
-        self._unanswered: dict[PartitionKey, None] = {}  # where more of them can have enough, and have their turn next
+        # Partitions with further fetches that can have enough: answered in the next turns.
+        self._unanswered: dict[PartitionKey, None] = {}
         self._stopping: RemoteError | None = None
-        self._looking: dict[Hashable, _Look] = {}  # in a disk thread, or before it
+        self._looking: dict[Hashable, _Look] = {}  # lookups in a disk thread or waiting for one
         self._desk = Desk(
             outbox, running_max=limits.PROJECTIONS_RUNNING_MAX, waiting_max=limits.PROJECTIONS_WAITING_MAX
         )
 
     def ask(self, find: Finder, caller: Hashable, request: FetchRequest, raw: bytes | memoryview, now: Now) -> None:
-        """As `fetch`, of whichever replica is here. RemoteError as of `Finder.held`, too."""
+        """Handle the request on any local replica. RemoteError as from `fetch` and `Finder.held`."""
         self.fetch(caller, find.held(request.stream_id, request.partition), request, now)
 
     def fetch(self, caller: Hashable, partition: Partition, request: FetchRequest, now: Now) -> None:
@@ -93,7 +94,7 @@ class Fetches:
         self._look(caller, partition, request, now.elapsed_us + wait_us, is_final=wait_us == 0, who=self._access().who)
 
     def grown(self, partition: Partition) -> None:
-        """More is committed: look again for those who can have enough now."""
+        """Look up again the fetches that can have enough now that more is committed."""
         ready = self._waiters.ready(partition.key, partition.committed_bytes)
         if len(ready) == limits.FETCHES_WOKEN_MAX:
             self._unanswered[partition.key] = None
@@ -101,7 +102,7 @@ class Fetches:
             self._look_again(waiter, partition, is_final=False)
 
     def tick(self, now: Now, partitions: Mapping[PartitionKey, Partition]) -> None:
-        """Answer those whose time is up, and those who had to wait for their turn; a few of them, in one turn."""
+        """Answer the fetches at their deadline, and a few of those that had to wait for their turn."""
         unanswered, self._unanswered = self._unanswered, {}
         for key in unanswered:
             if (partition := partitions.get(key)) is not None:
@@ -111,11 +112,11 @@ class Fetches:
 
     @property
     def next_deadline_us(self) -> int | None:
-        """When `tick` has something to do, at the latest."""
+        """Latest time at which `tick` has something to do."""
         return 0 if self._unanswered else self._waiters.next_deadline_us
 
     def gone(self, callers: Iterable[Hashable]) -> None:
-        """Nobody waits for these answers."""
+        """Drop the fetches of callers that have disconnected."""
         callers = list(callers)
         self._waiters.drop(callers)
         for caller in callers:
@@ -123,14 +124,14 @@ class Fetches:
         self._desk.gone(callers)
 
     def refuse(self, key: PartitionKey, error: RemoteError) -> None:
-        """The partition, or the broker, is at its end: tell all that wait."""
+        """Answer all that wait for a partition that is closed here."""
         for waiter in self._waiters.waiting(key):
             self._waiters.take(waiter)
             self._outbox.reply(waiter.caller, error)
         self._tell([look for look in self._looking.values() if look.partition.key == key], error)
 
     def give_up(self, error: RemoteError) -> None:
-        """The broker is about to stop: no look through batches keeps it, those that come from now on neither."""
+        """Answer all projections, present and future, with an error: the broker is about to stop."""
         self._stopping = error
         self._tell([look for look in self._looking.values() if look.request.is_projected], error)
 
@@ -142,7 +143,7 @@ class Fetches:
 
     def _look_again(self, waiter: Waiter, partition: Partition, *, is_final: bool) -> None:
         try:
-            # What was allowed may not be any more, and the log may have been cut meanwhile.
+            # Permissions may have changed and the log may have been truncated meanwhile.
             assert isinstance(waiter.who, Principal | None)
             self._access().check(waiter.who, waiter.request)
             check_agreement(partition, waiter.request.offset, waiter.request.leader_epoch)
@@ -183,10 +184,10 @@ class Fetches:
 
         def done(error: Exception | None) -> None:
             if self._looking.get(caller) is not look:
-                return  # gone, or told already
+                return  # disconnected or answered
             del self._looking[caller]
             if request.offset < partition.log_start:
-                # Retention was quicker: what was found may be gone before it could be opened.
+                # Retention was faster: the segment found may be removed before it can be opened.
                 self._outbox.reply(caller, _out_of_range(partition, request.offset))
             elif error is None:
                 if self._may(look):
@@ -206,7 +207,7 @@ class Fetches:
         request = look.request
         wanted_bytes = max(1, min(request.bytes_min, request.bytes_max, limits.FETCH_BYTES_MAX))
         missing_bytes = wanted_bytes - (0 if found is None else found.length)
-        # A slice that ends before the committed end is as long as it can be.
+        # A slice that ends before the high watermark is as long as it can be.
         is_cut = found is not None and found.end_offset < look.committed_end
         is_all = found is not None and request.end is not None and found.end_offset >= request.end
         if missing_bytes <= 0 or is_cut or is_all or look.is_final:
@@ -219,10 +220,10 @@ class Fetches:
         key = look.partition.key
         self._waiters.park(Waiter(look.caller, request, key, look.deadline_us, wanted_bytes, look.who))
         if look.partition.committed_bytes > look.committed_bytes:
-            self.grown(look.partition)  # meanwhile
+            self.grown(look.partition)  # more was committed meanwhile
 
     def _may(self, look: _Look) -> bool:
-        """Whether whoever asks still may, after a wait for the disk; else he is told."""
+        """True if the caller still has the permission after the wait for the disk; answer the error otherwise."""
         try:
             self._access().check(look.who, look.request)
         except RemoteError as error:
@@ -234,7 +235,7 @@ class Fetches:
         return None if as_of_us is None else max(0, self._clock().elapsed_us - as_of_us)
 
     def _check_staleness(self, partition: Partition, request: FetchRequest) -> None:
-        """RemoteError too_stale. Of a leader nothing is asked: nobody could tell more."""
+        """Raise RemoteError too_stale. Not for a leader: no replica knows more."""
         if request.max_staleness_ms is None or (partition.leadership is not None and not partition.is_mute):
             return
         behind_us = self._behind_us(self._as_of_us(partition))
@@ -250,7 +251,7 @@ class Fetches:
 
         def done(error: Exception | None) -> None:
             if self._looking.get(caller) is not look:
-                return  # gone, or told already
+                return  # disconnected or answered
             del self._looking[caller]
             if request.offset < partition.log_start:
                 self._outbox.reply(caller, _out_of_range(partition, request.offset))
@@ -308,12 +309,12 @@ def _key(request: FetchRequest) -> PartitionKey:
 
 
 def _check_wanted(request: FetchRequest) -> None:
-    """RemoteError bad_request if what is asked for of batches cannot be."""
+    """Raise RemoteError bad_request if the requested columns, end or subjects are invalid."""
     mistake = None
     if request.columns is not None and len(set(request.columns)) < len(request.columns):
-        mistake = f"a column is there twice: {', '.join(request.columns)}"
+        mistake = f"a column is listed twice: {', '.join(request.columns)}"
     elif request.end is not None and request.end <= request.offset:
-        mistake = f"it is to end at {request.end}, and begins at {request.offset}"
+        mistake = f"the end {request.end} is not beyond the offset {request.offset}"
     for subject in request.subjects or ():
         mistake = mistake or subject_mistake(subject, wildcards=True)
     if mistake is not None:

@@ -1,4 +1,4 @@
-"""The partition that a request is about, or why it cannot be had here."""
+"""Find the local replica that a request addresses, or the error why it cannot be used here."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from penstock.node.wording import label
 
 
 class Finder:
-    """Looks among `partitions`; `failures` are of logs that cannot be opened."""
+    """Looks up `partitions`; `failures` holds the errors of logs that cannot be opened."""
 
     def __init__(
         self,
@@ -28,14 +28,14 @@ class Finder:
         self._failures = failures
 
     def here(self, stream_id: int, number: int) -> Partition | None:
-        """A partition of which this broker has a replica that can be used, whoever leads it; None: it has none."""
+        """Return the local replica of a partition if it can be used, led here or not; None otherwise."""
         partition = self._partitions.get(PartitionKey(StreamId(stream_id), PartitionId(number)))
         return None if partition is None or partition.closed else partition
 
     def held(self, stream_id: int, number: int) -> Partition:
-        """A partition of which this broker has a replica, or observes it.
+        """Return the local replica of a partition, a read replica (observer) included.
 
-        RemoteError: as `ClusterImage.by_id`; not_yet, bad_request, not_leader, storage_failed, no_encryption_key.
+        RemoteError as from `ClusterImage.by_id`; not_yet, bad_request, not_leader, storage_failed, no_encryption_key.
         """
         key = PartitionKey(StreamId(stream_id), PartitionId(number))
         partition = self._partitions.get(key)
@@ -59,7 +59,7 @@ class Finder:
         raise RemoteError(failure.code, text, **failure.details)
 
     def led(self, stream_id: int, number: int) -> Partition:
-        """A partition of which only the leader can say or do something. RemoteError: as `held`."""
+        """Return the local replica of a partition that this broker leads. RemoteError as from `held`; not_leader."""
         partition = self.held(stream_id, number)
         if (refusal := not_led(self._cluster.image, partition)) is not None:
             raise refusal

@@ -1,9 +1,9 @@
-"""Where the logs of streams lie in the data directory, and what becomes of folders that nobody owns.
+"""Folders of the streams' logs in the data directory, and the treatment of folders that belong to no stream.
 
-Rules: a folder that no stream of the image owns is moved to `quarantine/`, never adopted and never deleted, unless it
-holds no file; that of a stream which was deleted is removed, and the marks of its logs after it. Where NFS keeps files
-that were open then (`.nfs…`), the folder stays for as long as they do. The id comes first in a name, because a
-stream's name can come again.
+Rules: a folder that belongs to no stream of the image is moved to `quarantine/`, never adopted and never deleted,
+unless it holds no file; the folder of a deleted stream is removed, and then the marks of its logs. If NFS keeps files
+that were open then (`.nfs…`), the folder stays for as long as they do. The id comes first in a folder's name, because a
+stream's name can be used again.
 
     streams/00000004-orders/0     the log of partition 0
     streams/00000004-orders/1     the log of partition 1
@@ -28,30 +28,30 @@ QUARANTINE_PATH = "quarantine"
 
 
 def folder_of(stream_id: int, name: str) -> str:
-    """The name of a stream's folder, without its path."""
+    """Return the name of a stream's folder, without its path."""
     return f"{stream_id:08d}-{name}"
 
 
 def stream_path(stream: StreamState) -> str:
-    """The folder of a stream."""
+    """Return the path of a stream's folder."""
     return f"{STREAMS_PATH}/{folder_of(stream.stream_id, stream.name)}"
 
 
 def log_path(stream: StreamState, partition: int) -> str:
-    """The folder of one of its logs."""
+    """Return the path of the folder of one log."""
     return f"{stream_path(stream)}/{partition}"
 
 
 def mark_of(stream_id: int, name: str, partition: int) -> str:
-    """The name of the mark that this log was made, without its path."""
+    """Return the name of a log's creation mark, without its path."""
     folder = folder_of(stream_id, name)
     return f"{folder}.{partition}" if partition else folder
 
 
 def check_folders(vfs: Vfs, last_index: int) -> None:
-    """CorruptionError if a folder was made by a command behind the log's last one: to go on would orphan its stream.
+    """Raise CorruptionError if a folder was made by a command beyond the end of the metadata log.
 
-    A command is on the disk before its folder is made.
+    To continue would orphan that stream: a command is on the disk before its folder is created.
     """
     for folder in _listed(vfs, STREAMS_PATH):
         number = folder.partition("-")[0]
@@ -61,12 +61,12 @@ def check_folders(vfs: Vfs, last_index: int) -> None:
 
 
 def _listed(vfs: Vfs, path: str) -> list[str]:
-    """What is in a folder, without what NFS keeps there and removes by itself."""
+    """List a folder without the files that NFS keeps there and removes by itself."""
     return [name for name in vfs.list(path) if not is_nfs_leftover(name)]
 
 
 def _files_below(vfs: Vfs, path: str) -> Iterator[str]:
-    """Names of the files in a folder and in those within."""
+    """Yield the names of the files in a folder and its subfolders."""
     waiting = [path]
     while waiting:
         folder = waiting.pop()
@@ -78,7 +78,7 @@ def _files_below(vfs: Vfs, path: str) -> Iterator[str]:
 
 
 class Folders:
-    """The folders of one data directory, and which logs have been made in it."""
+    """The log folders of one data directory, and which logs have been made in it."""
 
     def __init__(self, vfs: Vfs, outbox: Outbox) -> None:
         self.made = MadeLogs(vfs)
@@ -86,10 +86,10 @@ class Folders:
         self._outbox = outbox
 
     def tidy(self, image: ClusterImage, deleted: Iterable[StreamState]) -> None:
-        """At the start: take over the marks, remove what was deleted, move away what is nobody's; blocking. OSError."""
+        """Read the marks, remove deleted streams and quarantine unknown folders at the start; blocking. OSError."""
         self.made.read()
         known = {stream_path(state) for state in image.streams.values()}
-        # By its whole name: a folder that only shares the number of a deleted stream is somebody else's.
+        # Compare whole names: a folder that only shares the number of a deleted stream is not that stream's.
         removed = {stream_path(state): state for state in deleted if state.config.storage is Storage.FILE}
         for name in _listed(self._vfs, STREAMS_PATH):
             path = f"{STREAMS_PATH}/{name.rstrip('/')}"
@@ -103,7 +103,7 @@ class Folders:
                 self._put_away(path, is_folder=name.endswith("/"))
 
     def _put_away(self, path: str, *, is_folder: bool) -> None:
-        """Move what is nobody's into quarantine. A folder in which NFS keeps files stays, and goes once it is empty."""
+        """Quarantine an unknown entry. A folder with only files kept by NFS stays, and is removed once it is empty."""
         names = list(_files_below(self._vfs, path)) if is_folder else [path]
         if not names:
             self._vfs.remove(path)
@@ -111,7 +111,7 @@ class Folders:
             self._quarantine(path)
 
     def _is_ahead(self, name: str, index: int) -> bool:
-        """Whether the folder may be that of a stream which the image will have once more of the log is committed."""
+        """True if the folder may be that of a stream that the image will have once more of the log is committed."""
         number = name.partition("-")[0]
         return number.isdecimal() and int(number) > index
 
@@ -122,7 +122,7 @@ class Folders:
             self.made.forget(mark_of(stream.stream_id, stream.name, number))
 
     def drop(self, vfs: Vfs, stream: StreamState, partition: int) -> None:
-        """Remove one log of a stream that goes on, then its mark; blocking. OSError."""
+        """Remove one log of a stream that continues, then its mark; blocking. OSError."""
         vfs.remove(log_path(stream, partition))
         self.made.forget(mark_of(stream.stream_id, stream.name, partition))
 

@@ -1,9 +1,9 @@
-"""What this broker follows: one fetcher for each broker that leads something which it holds.
+"""Followed partitions of this broker: one fetcher for each broker that leads some of them.
 
-Rules: what a leader sends is appended byte for byte, or refused as a whole; the answer of a fetch is worked off before
-the next one is asked for. A log is cut only while nothing else is under way in it. What a follower may show to readers
-is what its leader says is committed. A leader that cannot be reached is reported with the next heartbeat, and at once.
-A log that takes nothing is told to its leader, which waits for it no more; on a full disk it is tried again.
+Rules: batches from a leader are appended byte for byte, or refused as a whole; one fetch response is processed before
+the next request is sent. A log is truncated only while no other work is under way in it. A follower's high watermark
+(`committed_end`) is what its leader says. An unreachable leader is reported with a heartbeat, which is sent at once. A
+log that cannot be appended to is reported to its leader, which stops waiting for it; on a full disk it is retried.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from penstock.replication.follower import Following, Orders
 
 
 class Follows:
-    """All partitions that this broker follows. `committed` hears when the `committed_end` of one has moved."""
+    """All partitions that this broker follows. `committed` is called when the `committed_end` of one has moved."""
 
     def __init__(
         self,
@@ -54,24 +54,24 @@ class Follows:
         self._clock = clock
         self._upkeep = upkeep
         self._committed = committed
-        self._settled = settled  # its log was cut: it may be to lead, or to follow another one
+        self._settled = settled  # called after a truncation: the partition may have to lead, or follow another leader
         self._is_unreachable = unreachable
         self._is_impeded = impeded
         self._fetchers: dict[BrokerId, Fetcher] = {}
-        self._without_us: dict[BrokerId, int] = {}  # leaders to which there is no connection; since when
+        self._without_us: dict[BrokerId, int] = {}  # leaders without a connection, and since when (elapsed)
         self._catch_up = CatchUp(catch_up_bytes_per_s)
         self._incarnation: Incarnation | None = None
 
     def registered(self, incarnation: Incarnation, now: Now) -> None:
-        """This broker has a run of its own: under it, it fetches."""
+        """Fetch under this incarnation from now on."""
         self._incarnation = incarnation
         for fetcher in self._fetchers.values():
             fetcher.registered(incarnation, now.elapsed_us)
 
-    # What is followed
+    # Partitions that are followed
 
     def follow(self, partition: Partition, state: PartitionState) -> None:
-        """The image has another broker lead the partition."""
+        """Follow the leader that the image names."""
         assert state.leader is not None
         is_in_sync = self._broker_id in state.isr
         following = partition.following
@@ -102,7 +102,7 @@ class Follows:
             fetcher.impeded(following)
 
     def end(self, partition: Partition) -> None:
-        """This broker leads it, or nobody does, or it is gone."""
+        """Stop following: this broker leads the partition, it has no leader, or it was removed here."""
         assert partition.following is not None
         self._fetchers[partition.following.leader].forget(partition.key)
         partition.fresh_us = partition.following.freshness.as_of_us
@@ -116,12 +116,12 @@ class Follows:
         return fetcher
 
     def listened_us(self, partition: Partition) -> int | None:
-        """Until when its leader, or one before, has said that it has NATS, elapsed; None: it is not known."""
+        """Elapsed time at which this or an earlier leader last reported a connection to NATS; None if unknown."""
         following = partition.following
         return None if following is None else following.freshness.listened_us
 
     def trouble(self, partition: Partition) -> str:
-        """Why it gets nothing of its leader, or cannot take it; empty: it follows."""
+        """Return why the partition gets no data from its leader, or cannot append it; empty if it follows."""
         following = partition.following
         if following is None:
             return ""
@@ -130,43 +130,43 @@ class Follows:
         return following.trouble
 
     def reaches(self, partition: Partition) -> bool:
-        """Whether its leader answers, as far as this broker knows, and is the one that has led so far."""
+        """True if the partition's present leader answers, as far as this broker knows."""
         following = partition.following
         if following is None or not self._peers.is_up(following.leader) or not following.freshness.is_told:
             return False
         return self._fetchers[following.leader].unreachable_since_us is None
 
     def flushed(self, partition: Partition) -> None:
-        """More of its log is on the disk."""
+        """Report a new flushed offset (`flushed_end`) to the leader."""
         following = partition.following
         if following is not None:
-            self._note_ends(partition)  # the log starts no later than it is on the disk
+            self._note_ends(partition)  # the log starts no later than it is flushed
             self._fetchers[following.leader].flushed(following)
 
     def impeded(self, partition: Partition) -> None:
-        """Its log takes nothing."""
+        """Report to the leader that the log cannot be appended to."""
         following = partition.following
         if following is not None:
             self._fetchers[following.leader].impeded(following)
 
     def free(self, partition: Partition) -> None:
-        """Its disk takes something again."""
+        """Report to the leader that the log can be appended to again."""
         following = partition.following
         if following is not None and not partition.is_impeded:
             self._fetchers[following.leader].free(following)
 
     def unreachable(self, live: Mapping[BrokerId, Incarnation]) -> tuple[UnreachableLeader, ...]:
-        """The leaders that do not answer, for the metadata leader."""
+        """Return the leaders that do not answer, for the heartbeat to the metadata leader."""
         return tuple(
             UnreachableLeader(broker_id, live[broker_id])
             for broker_id, fetcher in self._fetchers.items()
             if fetcher.unreachable_since_us is not None and not fetcher.is_idle and broker_id in live
         )
 
-    # With each step, and with time
+    # Requests and timers
 
     def settle(self, now: Now) -> None:
-        """Ask for what is new, wherever it is time for that."""
+        """Send the fetch and progress requests that are due."""
         now_us = now.elapsed_us
         for leader, fetcher in self._fetchers.items():
             if fetcher.rests(now_us) or not self._peers.is_up(leader):
@@ -204,25 +204,25 @@ class Follows:
             self._is_unreachable()
 
     def lost(self, broker_id: BrokerId, now: Now) -> None:
-        """The connection to that broker is gone."""
+        """Note a lost connection."""
         fetcher = self._fetchers.get(broker_id)
         if fetcher is not None:
             fetcher.lost(now.elapsed_us)
             self._tell_unreachable(fetcher)
 
     def receiving(self, broker_id: BrokerId, size_bytes: int, now: Now) -> None:
-        """So much more has come of a large answer of that broker, 0 as it begins."""
+        """Note that `size_bytes` more of a large response have come; 0 when it begins."""
         if (fetcher := self._fetchers.get(broker_id)) is not None:
             fetcher.receiving(size_bytes, now.elapsed_us)
 
     def tick(self, now: Now) -> None:
-        """Time has passed: a leader that is connected and silent is not there either."""
+        """Detect leaders that are connected and silent."""
         for leader, fetcher in self._fetchers.items():
             if fetcher.tick(now.elapsed_us) or self._is_without(leader, fetcher, now.elapsed_us):
                 self._tell_unreachable(fetcher)
 
     def _is_without(self, leader: BrokerId, fetcher: Fetcher, now_us: int) -> bool:
-        """Whether there has been no connection to a leader for too long; there may never have been one."""
+        """True if there has been no connection to a leader for too long; there may never have been one."""
         if fetcher.is_idle or self._peers.is_up(leader):
             self._without_us.pop(leader, None)
             return False
@@ -233,14 +233,14 @@ class Follows:
         return True
 
     def next_deadline_us(self, now: Now) -> int | None:
-        """When `tick` and `settle` have something to do, at the latest."""
+        """Latest time at which `tick` or `settle` has something to do."""
         first_us = None
         for leader, fetcher in self._fetchers.items():
             if self._peers.is_up(leader):
                 first_us = earliest(first_us, fetcher.next_deadline_us(now.elapsed_us))
         return first_us
 
-    # What comes back
+    # Responses
 
     def _answered(
         self, fetcher: Fetcher, number: int, response: ReplicaFetchResponse, raw: bytes | memoryview, now: Now
@@ -248,7 +248,7 @@ class Follows:
         try:
             deliveries = fetcher.answered(number, response, len(raw), now.elapsed_us)
         except RemoteError as error:
-            self._outbox.notice(f"broker {self._broker_id} got a fetch answered wrongly: {error}")
+            self._outbox.notice(f"broker {self._broker_id} got an invalid answer to a replica fetch: {error}")
             return
         view = memoryview(raw)
         for delivery in deliveries:
@@ -265,14 +265,14 @@ class Follows:
             self._cut(fetcher, partition, following, orders, refill)
 
     def _append(self, fetcher: Fetcher, partition: Partition, data: memoryview, now: Now) -> tuple[Orders, bytes]:
-        """Take the batches, and ask for more; gives what else must be done before, and what is to be taken then."""
+        """Append the batches and continue fetching; return a truncation to do first and the batches to append then."""
         following = partition.following
         assert following is not None
         try:
             partition.append_fetched(data)
         except RangeRefusedError as error:
             if error.truncate_to is not None:
-                # A copy: what came is given back meanwhile.
+                # A copy: the buffer is released meanwhile.
                 return following.overlaps(error.truncate_to), error.instead or bytes(data)
             trouble = f"cannot follow broker {following.leader}: {error}"
             partition.tell(trouble, self._outbox)
@@ -280,7 +280,7 @@ class Follows:
         except OperationalError as error:
             partition.tell(f"cannot follow: {error}", self._outbox)
             self._refused(partition, error)
-            if partition.log.state is LogState.WRITABLE:  # else nothing comes of it before a restart
+            if partition.log.state is LogState.WRITABLE:  # otherwise only a restart helps
                 fetcher.stall(following, now.elapsed_us, f"it cannot follow: {error}")
         else:
             self._upkeep.moved(partition, partition.committed_end)
@@ -298,20 +298,20 @@ class Follows:
         assert following is not None
         ends = following.ends()
         if ends.log_start is not None:
-            with contextlib.suppress(OperationalError):  # with the next answer, then
+            with contextlib.suppress(OperationalError):  # retried with the next response
                 partition.log.follow_start(ends.log_start)
         if ends.committed_end is not None:
             partition.follow_committed(ends.committed_end)
             self._committed(partition)
 
     def _refill(self, partition: Partition, following: Following, data: bytes) -> None:
-        """Put batches that overlapped into the place of what was cut, before anybody looks: readers saw some of it."""
+        """Append the overlapping batches in place of what was truncated, before any read: readers saw some of them."""
         if not data:
             return
         committed_end = partition.committed_end
         try:
             partition.append_fetched(memoryview(data))
-        except OperationalError as error:  # fetched again, then
+        except OperationalError as error:  # fetched again
             partition.tell(f"cannot follow: {error}", self._outbox)
             return
         ends = following.refilled()
@@ -325,8 +325,8 @@ class Follows:
     def _cut(self, fetcher: Fetcher, partition: Partition, following: Following, orders: Orders, refill: bytes) -> None:
         if orders.cuts_committed:
             self._outbox.notice(
-                f"{partition.label}: what readers may have seen is cut, to agree with broker {following.leader}, "
-                "which leads and does not have it"
+                f"{partition.label}: messages that readers may have seen are cut to agree with "
+                f"broker {following.leader}, which leads and does not have them"
             )
 
         log = partition.log
@@ -336,7 +336,7 @@ class Follows:
                 following.cut()
             else:
                 following.cut_failed()
-            if partition.when_idle is not None:  # the stream is gone
+            if partition.when_idle is not None:  # the stream was deleted
                 self._upkeep.cut_done(partition)
                 return
             if error is None:
@@ -346,7 +346,8 @@ class Follows:
                 partition.tell(f"cannot be cut to agree with its leader: {error}", self._outbox)
                 self._refused(partition, error)
             self._upkeep.cut_done(partition)
-            if error is not None and log.state is LogState.WRITABLE:  # as it was before: it can be tried again
+            # The log is unchanged, so the truncation can be retried.
+            if error is not None and log.state is LogState.WRITABLE:
                 following.mended()
                 why = f"it cannot be cut to agree with its leader: {error}"
                 fetcher.stall(following, self._clock().elapsed_us, why)
@@ -364,7 +365,7 @@ class Follows:
             except OperationalError as error:
                 ended(error)
                 return
-            if task is None:  # there is nothing to be cut
+            if task is None:  # there is nothing to truncate
                 ended(None)
                 return
 

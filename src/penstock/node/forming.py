@@ -1,21 +1,22 @@
-"""Whether this broker may help to form a cluster: not while a first voter tells that there is one already.
+"""Cluster formation guard: no vote for a new cluster while an initial voter reports an existing one.
 
-Rules: first voters with empty disks would form a second cluster beside what is left of the first, and the broker with
-the only complete copy would be the stranger there. So a broker without metadata that hears in a peer hello, asked or
-asking, that another first voter belongs to a cluster, waits to be taken in by that. What a first voter has said last
-counts; what one says who connects to us counts only while we have no connection of our own to where it should be.
+Rules: initial voters with empty disks would form a second cluster beside the rest of the first, and there the broker
+with the only complete copy would be the foreign one. So a broker without metadata that learns from a peer hello, its
+own or the peer's, that another initial voter belongs to a cluster waits to be admitted to that cluster. The last report
+of an initial voter counts; that of one that connects to us counts only while we have no connection of our own to its
+address.
 
-| while it waits                                  | then                                                        |
-|-------------------------------------------------|-------------------------------------------------------------|
-| it would stand for election                     | it does not                                                 |
-| a first voter that told of no cluster asks for  | that is dropped: its disk may be as empty                   |
-| a vote                                          |                                                             |
-| its own requests are answered                   | that is dropped: a leader without metadata leads no longer  |
-| a leader names the cluster, and not as was told | that is dropped                                             |
-| anything else comes                             | it is taken as ever                                         |
+| event while it waits                            | consequence                                                  |
+|-------------------------------------------------|--------------------------------------------------------------|
+| its election time-out                           | it does not become a candidate                               |
+| vote request of an initial voter that reported  | dropped: that disk may be just as empty                      |
+| no cluster                                      |                                                              |
+| answers to its own requests                     | dropped: a leader without metadata stops leading             |
+| a leader names another cluster than reported    | dropped                                                      |
+| any other message                               | handled as usual                                             |
 
-Whoever was there before its name was agreed on may still be elected with our vote: a cluster that is just being formed
-goes on when it loses a broker.
+A broker that was connected before the cluster id was committed may still be elected with our vote: a cluster that is
+just being formed continues if it loses a broker.
 """
 
 from __future__ import annotations
@@ -33,34 +34,34 @@ _FORMS = b"form_cluster"  # in every such command: the others need not be decode
 
 
 class Forming:
-    """What one broker knows of it."""
+    """The formation state of one broker."""
 
     def __init__(self, image: Callable[[], ClusterImage], membership: Callable[[], Membership]) -> None:
         self._image = image
         self._membership = membership
-        self._is_in_log = False  # the cluster's name, committed or not
-        self._told: dict[BrokerId, str] = {}  # by other voters: their cluster; empty: they know of none
+        self._is_in_log = False  # the cluster id, committed or not
+        self._told: dict[BrokerId, str] = {}  # cluster ids reported by other voters; empty: the voter knows of none
 
     def note(self, entries: Iterable[Entry]) -> None:
-        """These are in the log."""
+        """Note the cluster id in entries of the log."""
         if not self._is_in_log:
             self._is_in_log = any(map(_name_in, entries))
 
     def told(self, broker_id: BrokerId, cluster_id: str) -> None:
-        """A broker has said of which cluster it is."""
+        """Note the cluster id that a broker reports."""
         if broker_id in self._membership().voters:
             self._told[broker_id] = cluster_id
 
     @property
     def elder(self) -> tuple[BrokerId, str] | None:
-        """A first voter, and the cluster of which it is, where this broker must not help to form one."""
+        """An initial voter with its cluster, if this broker must not help to form a new one; else None."""
         if self._is_in_log or not self._told or self._image().cluster_id:
             return None
         return next(((one, name) for one, name in sorted(self._told.items()) if name), None)
 
     @property
     def obstacle(self) -> str:
-        """Why no cluster is formed here, for people; empty: one may be."""
+        """Reason, for people, why no cluster is formed here; empty if one may be."""
         if (elder := self.elder) is None:
             return ""
         return (
@@ -69,7 +70,7 @@ class Forming:
         )
 
     def takes(self, message: Message) -> bool:
-        """Whether the message of a peer may have consequences; see the module's table."""
+        """True if a peer's message is handled; see the module's table."""
         if self.elder is None:
             return True
         if isinstance(message, VoteRequest):
@@ -81,6 +82,6 @@ class Forming:
 
 
 def _name_in(entry: Entry) -> str:
-    """The name that an entry gives to the cluster; empty: none."""
+    """Return the cluster id in an entry; empty if it holds none."""
     command = command_in(entry) if _FORMS in entry.data else None
     return command.cluster_id if isinstance(command, FormCluster) else ""

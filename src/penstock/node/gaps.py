@@ -1,18 +1,18 @@
-"""When nobody listened: the times in which no leader of a partition was subscribed, kept across restarts.
+"""Gaps: times in which no leader of a partition was subscribed; kept across restarts.
 
-Rules: a gap begins when the last leader is last known to have listened, and ends when NATS has confirmed the
-subscription of the next one, or of the same one: it is never longer than told, but for the moments by which the next
-leader hears of it later than the one before. What was published in between may not be stored; what was acked is.
-Whoever ends a gap keeps it.
+Rules: a gap begins when the last leader is last known to have been subscribed, and ends when NATS has confirmed the
+subscription of the next leader, or of the same one again. The real gap is never longer than the recorded one, except
+for the moments by which the next leader learns of the change later than the previous one. Messages published in a gap
+may not be stored; acked messages are. The broker that ends a gap records it.
 
 The broker has gaps, too: from when its connection was last known to work (or it stops) until its subscriptions are
-confirmed. One counts for a partition if this broker was the last to lead it before, and the next one behind. It is kept
-if it counts for any partition: by the broker for those of one replica, which nobody else ever leads, and beside that by
-each partition of several. The last GAPS_MAX of the broker and PARTITION_GAPS_MAX of each partition are kept. A line
-that cannot be read stays in the file as it is; a file that cannot be read is moved aside.
+confirmed. Such a gap counts for a partition if this broker was its last leader before and its first one after. It is
+kept if it counts for any partition: by the broker for the partitions with one replica, which no other broker ever
+leads, and also by each partition with several. The last GAPS_MAX of the broker and PARTITION_GAPS_MAX of each partition
+are kept. A line that cannot be read stays in the file as it is; a file that cannot be read is moved aside.
 
-    gaps.jsonl   one JSON object a line, the oldest of the broker (and of each partition) first; one that is open (no
-                 end) lasted when it was written; with a stream_id it is one partition's alone (0, unless it says which)
+    gaps.jsonl   one JSON object a line, the oldest of the broker (and of each partition) first; without an end it was
+                 open at the time of writing; with a stream_id it is that of one partition (0, unless given)
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ PARTITION_GAPS_MAX = 20
 
 
 class _Line(GapInfo, frozen=True, kw_only=True):
-    """One line of the file. `stream_id`: of one partition of it alone; None: of the whole broker."""
+    """One line of the file. `stream_id`: the gap is that of one partition; None: of the whole broker."""
 
     stream_id: StreamIdField | None = None
     partition: PartitionField = PartitionId(0)
@@ -47,13 +47,12 @@ _decoder = msgspec.json.Decoder(_Line)
 
 @dataclass(frozen=True, slots=True)
 class GapsSave:
-    """A disk task: writes all gaps of one moment, whole and by rename. One at a time."""
+    """Disk task that writes all gaps of one moment to a new file and renames it. One at a time."""
 
     vfs: Vfs
     content: bytes
 
     def run(self) -> None:
-        """Write and sync."""
         file = self.vfs.open(GAPS_PATH + ".new", create=True)
         try:
             file.truncate(0)
@@ -67,7 +66,7 @@ class GapsSave:
 
 @dataclass(slots=True)
 class _History:
-    """The gaps of one listener. None of them overlap."""
+    """The gaps of the broker or of one partition. None of them overlap."""
 
     closed: deque[GapInfo]
     open: GapInfo | None = None
@@ -76,7 +75,7 @@ class _History:
         return (*self.closed, *((self.open,) if self.open is not None else ()))
 
     def since(self, start_us: int, limit: int) -> Iterator[GapInfo]:
-        """The latest ones that reach past `start_us`, latest first."""
+        """Yield the latest gaps that reach past `start_us`, latest first."""
         if self.open is not None:
             yield self.open
         for gap in islice(reversed(self.closed), limit):
@@ -86,10 +85,10 @@ class _History:
 
 
 def _behind(history: _History, start_us: int) -> int:
-    """When a gap begins that would begin within the last one: where that ends.
+    """Return the start of a new gap: the end of the last one, if `start_us` lies within that.
 
-    The subscription was confirmed at the end of a gap, and is known to have stood from the question on: a connection
-    that is lost at once was so last known to work while that gap was open still.
+    The subscription was confirmed at the end of the last gap and has existed since the confirmation was requested; a
+    connection lost right after that was last known to work while that gap was still open.
     """
     if history.closed:
         last = history.closed[-1]
@@ -105,13 +104,13 @@ class Gaps:
         self._vfs = vfs
         self._broker = _History(deque(maxlen=GAPS_MAX))
         self._partitions: dict[PartitionKey, _History] = {}
-        self._unknown: list[bytes] = []  # lines that this version cannot read
+        self._unknown: list[bytes] = []  # lines that this version cannot decode
         self.ended_count = self.ended_us = 0  # since the start, of the broker and of partitions
 
     def load(self, *, last_sign_of_life_us: int, now_us: int) -> str | None:
-        """Read what earlier runs left, and begin the gap that this start will end. A note if that cannot be read.
+        """Read the gaps of earlier runs and open the one that this start will end. Return a notice on a read error.
 
-        `last_sign_of_life_us` is when the broker is last known to have listened, for a stop that left no mark.
+        `last_sign_of_life_us`: when the broker is last known to have been subscribed, after a stop that left no mark.
         """
         note = None
         try:
@@ -150,7 +149,7 @@ class Gaps:
             file.close()
 
     def _move_aside(self, error: OSError) -> str:
-        """What cannot be read must not be replaced either; what there is to tell."""
+        """Move an unreadable file aside, so that it is not overwritten; return the notice."""
         told = f"cannot read {GAPS_PATH} ({error.strerror or error}): earlier gaps are not shown"
         try:
             taken = {name.rstrip("/") for name in self._vfs.list("")}
@@ -169,31 +168,31 @@ class Gaps:
 
     @property
     def is_open(self) -> bool:
-        """Whether nobody listens now."""
+        """True while the broker has an open gap."""
         return self._broker.open is not None
 
     @property
     def open(self) -> GapInfo | None:
-        """The gap that the broker has now."""
+        """The open gap of the broker, if any."""
         return self._broker.open
 
     def open_for(self, reason: str) -> set[PartitionKey]:
-        """The partitions that have a gap of their own now, for that reason."""
+        """Return the partitions with an open gap of their own for that reason."""
         histories = self._partitions.items()
         return {key for key, one in histories if one.open is not None and one.open.reason == reason}
 
     def is_open_for(self, key: PartitionKey, reason: str) -> bool:
-        """Whether the partition has a gap of its own now, for that reason."""
+        """True if the partition has an open gap of its own for that reason."""
         history = self._partitions.get(key)
         return history is not None and history.open is not None and history.open.reason == reason
 
     def open_since(self, key: PartitionKey | None = None) -> int | None:
-        """When the gap began that the broker (or the partition itself) has now, if it has one."""
+        """Return the start of the open gap of the broker, or of the partition itself; None if it has none."""
         history = self._broker if key is None else self._partitions.get(key)
         return None if history is None or history.open is None else history.open.start_us
 
     def begin(self, now_us: int, reason: str, key: PartitionKey | None = None) -> bool:
-        """Nobody listens from now on. A gap that is open already keeps its start (and False comes back)."""
+        """Open a gap; return False if one is open already, which keeps its start."""
         history = self._history(key)
         if history.open is not None:
             return False
@@ -201,12 +200,12 @@ class Gaps:
         return True
 
     def end(self, now_us: int, key: PartitionKey | None = None) -> GapInfo | None:
-        """The subscriptions (or that of the partition) are confirmed: the gap that this ends, or None."""
+        """Close the open gap, as the subscriptions are confirmed; return it, or None if there was none."""
         began = self.drop(key)
         return None if began is None else self.ended(began, now_us, key)
 
     def ended(self, began: GapInfo, now_us: int, key: PartitionKey | None = None) -> GapInfo | None:
-        """Keep the gap that began so and ends now; None: it is none. A calendar that was set back is no reason."""
+        """Record a gap that ends now; return None if it has no length. A clock that was set back does not matter."""
         start_us, end_us = sorted((began.start_us, now_us))
         if start_us == end_us:
             return None
@@ -217,7 +216,7 @@ class Gaps:
         return gap
 
     def drop(self, key: PartitionKey | None = None) -> GapInfo | None:
-        """The gap that is open is none, or another broker tells of it; what it was."""
+        """Drop the open gap without recording it (there was none, or another broker records it); return it."""
         history = self._broker if key is None else self._partitions.get(key)
         if history is None:
             return None
@@ -225,33 +224,33 @@ class Gaps:
         return dropped
 
     def add(self, gap: GapInfo, key: PartitionKey) -> None:
-        """One of the broker counts for that partition."""
+        """Record a gap of the broker that counts for that partition."""
         self._history(key).closed.append(gap)
 
     def keep_only(self, stream_ids: Container[int]) -> None:
-        """All other streams were deleted."""
+        """Forget the gaps of all other streams, which were deleted."""
         for key in [key for key in self._partitions if key.stream_id not in stream_ids]:
             del self._partitions[key]
 
     def forget(self, key: PartitionKey) -> bool:
-        """The partition is gone; whether it had gaps."""
+        """Forget a partition; return True if it had gaps."""
         return self._partitions.pop(key, None) is not None
 
     def save(self) -> GapsSave:
-        """The task that writes what is known now."""
+        """Return the task that writes the present gaps."""
         lines = [*self._unknown, *map(msgspec.json.encode, self._broker.all())]
         for key, history in self._partitions.items():
             lines += (msgspec.json.encode({**key._asdict(), **msgspec.structs.asdict(gap)}) for gap in history.all())
         return GapsSave(self._vfs, b"".join(line + b"\n" for line in lines))
 
     def since(self, start_us: int, *, limit: int = 20) -> tuple[GapInfo, ...]:
-        """The latest ones of the broker that reach past `start_us`, oldest first."""
+        """Return the latest gaps of the broker that reach past `start_us`, oldest first."""
         return tuple(sorted(self._broker.since(start_us, limit), key=attrgetter("start_us")))
 
     def of(
         self, key: PartitionKey, start_us: int, *, with_broker: bool, with_open: bool, limit: int = 20
     ) -> tuple[GapInfo, ...]:
-        """The same of a partition; `with_broker`: those of the broker count for it, `with_open`: the one it has now."""
+        """Return the same for a partition; `with_broker` adds the broker's gaps, `with_open` the broker's open gap."""
         history = self._partitions.get(key)
         found = [] if history is None else list(history.since(start_us, limit))
         if with_broker:

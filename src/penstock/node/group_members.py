@@ -1,10 +1,10 @@
-"""The groups that have members, of one partition of `__offsets`: its leader is their coordinator.
+"""Consumer groups with members, of one partition of `__offsets`, whose leader is their coordinator.
 
-Rules: a generation is written, and committed, before any of it is told (`penstock.groups.membership`); one is written
-at a time. Nothing here happens by itself: who was silent for its session is found to be gone when somebody asks about
-its group. A group that nobody is in any more has no row. Groups in use count for the user of their first member, who
-may have its share of GROUPS_IN_USE_MAX (`FairShares`). The sessions of a coordinator begin when it first looks at the
-group: the one before may have heard its members until then.
+Rules: a generation is written and committed before a member learns of it (`penstock.groups.membership`); one is written
+at a time. There are no timers: a member that was silent for its session is removed when a request concerns its group. A
+group without members has no row. Groups in use count for the user of their first member, who may have its share of
+GROUPS_IN_USE_MAX (`FairShares`). After a change of coordinator a session begins when the new one first loads the group:
+the old one may have had heartbeats until then.
 """
 
 from __future__ import annotations
@@ -40,8 +40,10 @@ class _Group:
 
 
 class GroupMembers:
-    """Of one leadership. `write` appends rows; `partitions_of` says how many a stream has, 0 if it is not there, and
-    `readable` how many of them a group may read: others wait until it has read what came before in older ones.
+    """The groups of one leadership.
+
+    `write` appends rows; `partitions_of` returns the partition count of a stream, 0 if it does not exist; `readable`
+    returns how many of them a group may read: the others wait until it has read what came before in older partitions.
     """
 
     def __init__(
@@ -62,7 +64,8 @@ class GroupMembers:
     def heartbeat(
         self, request: GroupHeartbeatRequest, now_us: int, by: str = "", sharer: str = ""
     ) -> GroupHeartbeatResponse:
-        """A member is there, or leaves. `by`: who says so; `sharer`: for whom a new group counts, as `FairShares`.
+        """Handle a member's heartbeat, or its leaving. `by`: the member's user; `sharer`: the user that a new group
+        counts for (`FairShares`).
 
         RemoteError unknown_member, too_large.
         """
@@ -102,7 +105,7 @@ class GroupMembers:
         )
 
     def check_commit(self, request: CommitOffsetsRequest, now_us: int, by: str = "") -> None:
-        """RemoteError unknown_member, fenced_generation, group_in_use."""
+        """Raise RemoteError unknown_member, fenced_generation or group_in_use if the commit is not allowed."""
         group = self._load(request.group, now_us)
         if request.member_id is None:
             streams = {int(one.stream_id) for one in request.offsets}
@@ -116,7 +119,7 @@ class GroupMembers:
         group.membership.check_commit(request.member_id, request.generation, parts)
 
     def having(self, name: str, stream_id: int, now_us: int) -> tuple[GroupMember, ...]:
-        """Those who read a stream of a group's members, and which of its partitions each was granted."""
+        """Return the members of a group that read a stream, each with its assigned partitions of it."""
         group = self._load(name, now_us)
         if group is None:
             return ()
@@ -134,7 +137,7 @@ class GroupMembers:
         )
 
     def count(self, name: str, stream_id: int, now_us: int) -> int:
-        """How many members of a group read a stream."""
+        """Return how many members of a group read a stream."""
         group = self._load(name, now_us)
         return 0 if group is None else len(group.membership.readers([stream_id]))
 
@@ -149,7 +152,7 @@ class GroupMembers:
         return group
 
     def _check_room(self, now_us: int, sharer: str) -> None:
-        """RemoteError too_large; what nobody is in any more goes first."""
+        """Raise RemoteError too_large if there is no room for another group; remove groups without members first."""
         if self._shares().fits(sharer, 1, limits.GROUPS_IN_USE_MAX):
             return
         for name in sorted(self._groups.keys() | self._offsets.generations.keys()):
@@ -161,7 +164,7 @@ class GroupMembers:
             raise RemoteError(ErrorCode.TOO_LARGE, f"{text}; try again, or take a group of another name")
 
     def _shares(self) -> FairShares:
-        """The groups in use, by the user of their first member."""
+        """Count the groups in use by the user of their first member."""
         loaded = ((group.membership.owner, 1) for group in self._groups.values())
         others = (
             (next((member.by for member in one.members.values()), ""), 1)
@@ -174,7 +177,7 @@ class GroupMembers:
         return {stream_id: self._readable(name, stream_id) for stream_id in membership.streams}
 
     def _advance(self, name: str, group: _Group) -> None:
-        """Write the next generation, if there is to be one and none is on its way."""
+        """Write the next generation if one is due and none is being written."""
         membership = group.membership
         if group.is_writing:
             return
@@ -186,7 +189,7 @@ class GroupMembers:
 
         def written(response: Response | RemoteError) -> None:
             group.is_writing = False
-            if isinstance(response, AppendResponse):  # else it is tried again with the next heartbeat
+            if isinstance(response, AppendResponse):  # otherwise retried with the next heartbeat
                 membership.wrote(generation)
                 if not (generation.members or membership.members):
                     self._groups.pop(name, None)

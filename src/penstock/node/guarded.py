@@ -1,12 +1,12 @@
-"""What a broker asks of others from the first moment of a start, whatever of the metadata was read by then.
+"""Marks in the data directory that require login and broker proofs from the first moment of a start.
 
-Rules: a cluster with a first user has users for ever. A snapshot may be older than that user, and the log behind it
-may be applied only once others were heard: till then a broker would serve anybody. So a data directory is marked,
-durably and before anybody is told: `guarded` as soon as users are heard of; `proving` as soon as all brokers of the
-cluster have proved to be its own, or from its beginning where it begins with a secret of the cluster. From `proving`
-on nobody is taken for a broker without a proof, and clients are served only by what cannot be long past: what was
-missed may be the first user. Only a cluster that ran without a secret before is without that mark for a while.
-Each mark blocks once in its life.
+Rules: a cluster that once had a user requires login for ever. A snapshot may be older than that user, and the log after
+it may be applied only once other brokers were in contact: until then a broker would serve clients without a login. So a
+data directory is marked, durably and before the change is acknowledged: `guarded` as soon as users are known; `proving`
+as soon as all brokers of the cluster have proved their membership, or from the beginning if the data directory begins
+with a cluster secret. With `proving` no peer is accepted without a proof, and clients are served only while the image
+is current: the missing part may hold the first user. Only a cluster that once ran without a secret lacks that mark for
+a while. Each mark blocks once in its life.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class Guarded:
         is_proven: Callable[[BrokerId], bool],
         is_current: Callable[[], bool],
     ) -> None:
-        """`is_proven`: whether that broker is there, and has proved to be one of this cluster's; `is_current`: whether
-        the image cannot be long past: brokers that are not in it cannot have proved anything.
+        """`is_proven`: True if that broker is connected and has proved its membership. `is_current`: True while the
+        image is no older than a session: brokers that are not in it cannot have proved anything.
         """
         self._vfs = vfs
         self._settings = settings
@@ -44,30 +44,30 @@ class Guarded:
         self._is_proven = is_proven
         self._is_current = is_current
         self._marks: set[str] = set()
-        self._unwritten: set[str] = set()  # of these, what could not be written yet
-        self._failed_at: ClusterImage | None = None  # when that was tried last
+        self._unwritten: set[str] = set()  # marks that could not be written yet
+        self._failed_at: ClusterImage | None = None  # image at the last failed attempt
 
     @property
     def requires_login(self) -> bool:
-        """Whether everybody has to log in, whoever this broker has heard of."""
+        """True if every client has to log in, whatever the image says."""
         return self._settings.requires_login or GUARDED_PATH in self._marks
 
     @property
     def requires_proof(self) -> bool:
-        """Whether brokers have to prove that they are, whether or not there are users."""
+        """True if brokers have to prove their membership, with or without users."""
         return self._settings.proves_brokers and PROVING_PATH in self._marks
 
     def open(self, image: ClusterImage, *, has_data: bool) -> None:
-        """`image`: what was read from the disk, if there was something. Blocking. OSError."""
+        """Read the marks. `image`: what was read from the disk, if anything. Blocking. OSError."""
         self._marks = {GUARDED_PATH, PROVING_PATH} & set(self._vfs.list(""))
         if self._settings.proves_brokers and not has_data:
             self._mark(PROVING_PATH, image)
         self.look(image)
 
     def look(self, image: ClusterImage) -> None:
-        """The image has changed, or time has passed.
+        """Set the marks that are due, after a change of the image or after some time.
 
-        What cannot be written holds for this run, and is tried again with the next image.
+        A mark that cannot be written holds for this run, and is retried with the next image.
         """
         if image.is_guarded and GUARDED_PATH not in self._marks:
             self._mark(GUARDED_PATH, image)
@@ -93,6 +93,6 @@ class Guarded:
             self._vfs.sync_dir("")
         except OSError as error:
             self._failed_at = image
-            self._outbox.notice(f"cannot note in the data directory that everybody has to show who they are: {error}")
+            self._outbox.notice(f"cannot record in the data directory that authentication is required: {error}")
         else:
             self._unwritten.discard(path)

@@ -1,15 +1,16 @@
-"""What the leader of a partition that was added is told of message ids in older ones, and what it tells of its own.
+"""Message ids of older partitions, for deduplication in a partition that was added to its stream.
 
-Rules: who leads an older partition answers, from its log, page by page, what is committed below the offset where the
-keys end that left it. The pages of one partition after the other are asked for while messages with ids wait, in this
-broker as over the wire; nothing of the window is known before all have answered. Nobody is waited for long: then the
-messages are refused, and the next one has all asked again, as where a log cannot be read (`node.dedup`).
+Rules: the leader of an older partition answers, from its log and in pages, with the committed ids below the offset
+where the keys end that left it. The pages are requested, one partition after the other and in this broker as over the
+wire, while messages with ids wait; no id counts as known before all partitions have answered. The wait has a time-out:
+then the messages are refused, and the next message has all ids requested again, as after a log that cannot be read
+(`node.dedup`).
 
     first message with an id ─▶ own log read ─────────────────────────────╮
                          ╰────▶ partition 0: page, page ─▶ 1: page ─▶ … ──┴─▶ known, messages go on
 
-What is held meanwhile is bounded: no more ids are kept of all partitions than of the own log, beside one partition's
-pages. Few pages are read at once, and few wait: others are refused as `overloaded`.
+Memory is bounded: besides one partition's pages, no more ids are kept of all partitions than of the own log. Few pages
+are read at once and few wait: further requests are refused as `overloaded`.
 """
 
 from __future__ import annotations
@@ -45,9 +46,9 @@ _STOPPING = RemoteError(ErrorCode.STOPPING, "the broker is stopping; ask again i
 
 
 class ReadPage(Query):
-    """The ids of messages below `end` and no older than `since_us`, the newest first, as far as one answer takes them.
+    """Read one page: ids of messages below `end` and no older than `since_us`, newest first.
 
-    `end_offset`: where the next page ends; None: there is no more.
+    `end_offset`: where the next page ends; None: there are no more.
     """
 
     def __init__(self, view: LogView, since_us: int, end: int) -> None:
@@ -59,7 +60,7 @@ class ReadPage(Query):
         self.end_offset: int | None = None
 
     def run(self) -> None:
-        """Read them; RemoteError corrupt_range, OSError, QueryGivenUpError."""
+        """RemoteError corrupt_range, OSError, QueryGivenUpError."""
         view, end = self._view, self._end
         if end <= view.log_start:
             return
@@ -82,7 +83,7 @@ class ReadPage(Query):
         return bool(header.flags & MAY_HOLD_IDS) or self._batches_seen >= limits.MESSAGE_IDS_READ_BATCHES_MAX
 
     def _take(self, data: codec.Buffer, start: int) -> bool:
-        """Whether all of the batch has its place in the answer."""
+        """Add the ids of a batch to the page; return False if not all of them fit."""
         offsets, timestamps_us = codec.offsets(data), codec.timestamps(data)
         for row, key in reversed(codec.check_values(data).asked().ids):
             if start <= offsets[row] < self._end and timestamps_us[row] >= self._since_us:
@@ -94,20 +95,20 @@ class ReadPage(Query):
 
 @dataclass(slots=True, eq=False)
 class _Asking:
-    """What one partition waits for."""
+    """Requests for one partition that was added to its stream."""
 
     partition: Partition
     dedup: Dedup
-    left: list[tuple[int, int]]  # partitions, and below which offset what they have is not known
+    left: list[tuple[int, int]]  # older partitions, each with the offset below which its ids are still missing
     found: Elsewhere
-    request: MessageIdsRequest | None = None  # that is not answered
-    deadline_us: int = 0  # of it, elapsed
-    page: list[KnownId] = field(default_factory=list)  # of the last that is left
+    request: MessageIdsRequest | None = None  # not answered yet
+    deadline_us: int = 0  # of the request, elapsed
+    page: list[KnownId] = field(default_factory=list)  # of the last partition in `left`
     is_waited_for: bool = False  # messages wait already
 
 
 class IdsElsewhere:
-    """Those of one broker. `go_on`: messages that waited may go on."""
+    """Requests and answers of one broker. `go_on` is called when waiting messages may go on."""
 
     def __init__(
         self,
@@ -130,12 +131,12 @@ class IdsElsewhere:
         self._desk = Desk(
             outbox, running_max=limits.MESSAGE_IDS_RUNNING_MAX, waiting_max=limits.MESSAGE_IDS_WAITING_MAX
         )
-        self._open: set[Hashable] = set()  # callers who have no answer yet
+        self._open: set[Hashable] = set()  # callers without an answer
 
-    # What this broker asks
+    # Requests to other leaders
 
     def look(self, partition: Partition) -> bool:
-        """Messages are to wait there, perhaps for ids that others have: ask for them. Whether that failed at once."""
+        """Request the ids that a partition with waiting messages lacks; return True if that failed at once."""
         dedup, asking = partition.dedup, self._askings.get(partition)
         if dedup is None or not dedup.donors or not dedup.is_reading or (asking and asking.dedup is dedup):
             return False
@@ -146,17 +147,17 @@ class IdsElsewhere:
         return bool(dedup.failure)
 
     def tick(self, now_us: int) -> None:
-        """Nobody is waited for any longer than that; `now_us` is elapsed time."""
+        """Fail the requests at their deadline; `now_us` is elapsed time."""
         for asking in [one for one in self._askings.values() if one.request and one.deadline_us <= now_us]:
             self._fail(asking, f"its leader has not answered for {limits.MESSAGE_IDS_WAIT_MS / 1_000:g} s")
 
     @property
     def next_deadline_us(self) -> int | None:
-        """When `tick` has something to do, at the latest."""
+        """Latest time at which `tick` has something to do."""
         return min((one.deadline_us for one in self._askings.values() if one.request), default=None)
 
     def _is_over(self, asking: _Asking) -> bool:
-        """Whether nobody waits for it: the partition is led anew, or it has other marks, or its window is another."""
+        """True if the request is obsolete: the partition has a new leadership, other marks or another window."""
         is_over = asking.partition.dedup is not asking.dedup or bool(asking.dedup.failure)
         if is_over:
             self._end(asking)
@@ -168,7 +169,7 @@ class IdsElsewhere:
             del self._askings[asking.partition]
 
     def _ask(self, asking: _Asking) -> None:
-        """For the next page."""
+        """Request the next page, or finish."""
         if self._is_over(asking):
             return
         if not asking.left:
@@ -177,9 +178,10 @@ class IdsElsewhere:
             self._go_on()
             return
         number, end = asking.left[-1]
-        stream = self._image().streams.get(asking.partition.key.stream_id)  # the partition's hears of its own leaders
+        # `stream` of the partition itself is updated only for its own leaders.
+        stream = self._image().streams.get(asking.partition.key.stream_id)
         if stream is None or (state := stream.partitions[number]).leader is None:
-            self._fail(asking, "nobody leads it now")
+            self._fail(asking, "it has no leader now")
             return
         request = MessageIdsRequest(
             stream_id=asking.partition.key.stream_id,
@@ -214,7 +216,7 @@ class IdsElsewhere:
             return
         end = request.end_offset
         if not isinstance(response, MessageIdsResponse) or not _is_page_of(response, end):
-            self._fail(asking, "what its leader answered makes no sense")
+            self._fail(asking, "its leader's answer is invalid")
             return
         asking.page += response.ids
         if response.end_offset is not None and len(asking.page) < asking.dedup.ids_max:
@@ -224,7 +226,7 @@ class IdsElsewhere:
             self._gather(asking)
 
     def _gather(self, asking: _Asking) -> None:
-        """Put what one partition has to what others have; there may be many, so a thread does it."""
+        """Merge the ids of one partition into the others'; in a disk thread, as there may be many."""
         number, _ = asking.left[-1]
         found, page = asking.found, asking.page
 
@@ -243,18 +245,19 @@ class IdsElsewhere:
         if self._is_over(asking):
             return
         where = label(asking.partition.stream, asking.left[-1][0])
-        asking.dedup.failure = f"it cannot be asked which message ids {where} has, from where keys have moved: {why}"
+        asking.dedup.failure = f"cannot get the message ids of {where}, from where keys have moved: {why}"
         self._end(asking)
         if asking.is_waited_for:
             self._go_on()
 
-    # What others ask
+    # Requests by other leaders
 
     def serve(
         self, find: Finder, caller: Hashable, request: MessageIdsRequest, raw: bytes | memoryview, now: Now
     ) -> None:
-        """Tell the leader of a partition that was added. RemoteError as of `Finder.led`; unknown_epoch, not_yet,
-        overloaded.
+        """Answer the leader of a partition that was added.
+
+        RemoteError as from `Finder.led`; unknown_epoch, not_yet, overloaded.
         """
         self._serve(caller, find.led(request.stream_id, request.partition), request)
 
@@ -263,7 +266,7 @@ class IdsElsewhere:
             raise refusal
         if partition.leadership is None:
             raise RemoteError(ErrorCode.NOT_YET, f"{partition.label} is not led now; ask again in a moment")
-        if request.leader_epoch > partition.leader_epoch:  # its log may lack what the next leader has committed
+        if request.leader_epoch > partition.leader_epoch:  # this log may lack what the next leader has committed
             text = f"{partition.label} is led here in epoch {partition.leader_epoch}, not in {request.leader_epoch}"
             raise RemoteError(ErrorCode.UNKNOWN_EPOCH, text)
         check_knowledge(partition)
@@ -287,18 +290,18 @@ class IdsElsewhere:
         self._open.add(caller)
 
     def gone(self, callers: Iterable[Hashable]) -> None:
-        """Nobody waits for these answers."""
+        """Drop the requests of callers that have disconnected."""
         gone = self._open.intersection(callers)
         self._open -= gone
         self._desk.gone(gone)
 
     def stop(self) -> None:
-        """The broker is about to stop: no page keeps it. Twice is fine."""
+        """Answer all requests: the broker is about to stop. May be called twice."""
         self._desk.stop(_STOPPING)
 
 
 def _is_page_of(response: MessageIdsResponse, end: int) -> bool:
-    """Whether it begins where it was asked to, and comes nearer to the end."""
+    """True if the page lies below `end`, is ordered backwards, and ends below `end`."""
     offsets = [one.offset for one in response.ids]
     goes_back = all(map(ge, offsets, offsets[1:]))
     lowest = offsets[-1] if offsets else end

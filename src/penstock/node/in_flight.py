@@ -1,4 +1,4 @@
-"""What partitions have written and not yet answered."""
+"""Batches that partitions have written and not yet answered."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from penstock.node.refusals import Refusals
 
 @dataclass(slots=True)
 class Pending:
-    """Rows that are written and not yet committed, and who waits for them; or who sent some of them again."""
+    """Rows that are written and not yet committed, with the publishers that wait, or that sent some of them again."""
 
     base_offset: int
     end_offset: int
     size_bytes: int
     timestamp_us: int
-    waiters: Waiters | Again | None  # in NATS
+    waiters: Waiters | Again | None  # publishers in NATS
     caller: Hashable | None  # of an append over the socket
-    is_duplicate: bool | None = None  # of one that is appended once: whether it was there already
-    arrived_us: int = 0  # when it came; elapsed
+    is_duplicate: bool | None = None  # of an idempotent append: the rows were there already
+    arrived_us: int = 0  # elapsed
 
     def response(self, leader_epoch: LeaderEpoch, *, fsynced: bool) -> AppendResponse:
-        """What `caller` hears once it is committed."""
+        """Return the answer for `caller` once the rows are committed."""
         answer = AppendResponse(
             base_offset=Offset(self.base_offset),
             end_offset=Offset(self.end_offset),
@@ -44,27 +44,27 @@ class Pending:
 
     @property
     def held_bytes(self) -> int:
-        """What counts for the budget."""
+        """Bytes that count against the budget."""
         return self.size_bytes + (0 if self.waiters is None else self.waiters.size_bytes)
 
 
 @dataclass(slots=True)
 class Budget:
-    """What all partitions of a broker have in flight together, what one may have, and what they have counted so far."""
+    """In-flight bytes of all partitions of a broker, the limit for one partition, and their shared counters."""
 
     partition_bytes_max: int
     used_bytes: int = 0
     meters: Meters = field(default_factory=Meters)
-    refusals: Refusals = field(default_factory=Refusals)  # that wait until they are certain
+    refusals: Refusals = field(default_factory=Refusals)  # refusals that wait for a confirmed leadership
 
     @property
     def counters(self) -> Counter[str]:
-        """What happens now and then."""
+        """Counters of rare events."""
         return self.meters.counters
 
 
 class InFlight:
-    """What one partition has written and not yet answered, in the order of its offsets. An empty one is small."""
+    """In-flight rows of one partition, in offset order. An empty one is small."""
 
     __slots__ = ("_budget", "_pending", "size_bytes")
 
@@ -77,14 +77,14 @@ class InFlight:
         return self._pending is not None
 
     def add(self, pending: Pending) -> None:
-        """It is written, and behind all that waits already."""
+        """Add rows that were written, after all that wait already."""
         if self._pending is None:
             self._pending = deque()
         self._pending.append(pending)
         self._count(pending.held_bytes)
 
     def take(self, end: int = limits.OFFSET_MAX) -> Iterator[Pending]:
-        """What ends at `end` or before it, to be answered now."""
+        """Remove and yield the rows that end at or before `end`, to be answered now."""
         while self._pending and self._pending[0].end_offset <= end:
             pending = self._pending.popleft()
             self._count(-pending.held_bytes)
@@ -94,7 +94,7 @@ class InFlight:
 
     @property
     def oldest_us(self) -> int | None:
-        """When that came which has waited longest, elapsed; None: nothing waits."""
+        """Elapsed time at which the oldest waiting rows came; None if none wait."""
         return (self._pending[0].arrived_us or None) if self._pending else None
 
     def _count(self, size_bytes: int) -> None:

@@ -1,11 +1,12 @@
-"""Streams that Penstock makes for itself, and keeps for itself: clients read them, and change nothing in them.
+"""Penstock's internal streams: clients may read them but not change them.
 
-`__offsets` holds where groups of consumers are (`penstock.groups.rows`). It is made when it is first needed, with as
-many replicas as any other stream. Nobody listens for it: what is in it came over the socket, from a leader that knew
-what it was doing. One that an earlier version has made is altered, once all brokers know what that means.
+`__offsets` holds the committed offsets of consumer groups (`penstock.groups.rows`). It is created when it is first
+needed, with as many replicas as any other stream. No leader subscribes for it: its rows come over the socket, from
+another broker's checked request. One that an earlier version has created is altered once all brokers support that.
 
-`__staged-<id>` holds what is staged for the stream of that id (see `staging`). It has as many partitions, and each has
-the replicas of the other's: so whoever leads that one has what was staged on its own disk. It goes when that one goes.
+`__staged-<id>` holds the rows staged for the stream of that id (see `staging`). It has as many partitions, each on the
+replicas of the target's partition: so the leader of that partition has the staged rows on its own disk. It is deleted
+when its target is.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from penstock.node.partition import Partition
 
 
 def offsets_config(encryption: Encryption = Encryption.NONE) -> StreamConfig:
-    """What `__offsets` is made with."""
+    """Return the config with which `__offsets` is created."""
     return StreamConfig(
         name=OFFSETS_STREAM,
         subject=SUBJECT.decode(),
@@ -38,13 +39,13 @@ def offsets_config(encryption: Encryption = Encryption.NONE) -> StreamConfig:
 
 
 def staged_config(stream_id: StreamId, config: StreamConfig) -> StreamConfig:
-    """What a stream is made with that holds what is staged for that one."""
+    """Return the config of the stream for rows staged for another stream."""
     return StreamConfig(
         name=staged_name(stream_id),
         subject=staged_subject(stream_id),
         acks=Acks.NEVER,
         durability=config.durability,
-        storage=Storage.FILE,  # also for one in memory: a day of what was staged is too much for that
+        storage=Storage.FILE,  # also for a target in memory, which could not hold a day of staged rows
         max_age_ms=limits.STAGED_AGE_MS,
         max_bytes=limits.STAGED_BYTES_MAX,
         max_message_bytes=limits.MESSAGE_BYTES_MAX,
@@ -60,13 +61,13 @@ def staged_config(stream_id: StreamId, config: StreamConfig) -> StreamConfig:
 
 
 def target_of(state: StreamState) -> StreamId | None:
-    """For which stream it holds what is staged; None: it is another kind of stream."""
+    """Return the stream that this one holds staged rows for; None if it is not a staging stream."""
     stream_id = staged_for(state.config.name, state.config.subject)
     return None if stream_id is None else StreamId(stream_id)
 
 
 def left_over(image: ClusterImage) -> DeleteStream | None:
-    """A stream whose staged rows are for one that is gone; None: there is none."""
+    """Return the deletion of a staging stream whose target was deleted; None if there is none."""
     for name, stream_id in image.names.items():
         if name.startswith(INTERNAL_NAME_PREFIX):
             target = target_of(image.streams[stream_id])
@@ -76,11 +77,11 @@ def left_over(image: ClusterImage) -> DeleteStream | None:
 
 
 def overdue_alteration(image: ClusterImage, version: str) -> AlterStream | None:
-    """What `__offsets` lacks that was made before there was compaction; None: nothing, or it is not time for it.
+    """Return the alteration of an `__offsets` from before there was compaction; None if it needs none, or not yet.
 
-    A broker of an earlier version ends when it hears of a field that it does not know. So this waits until those of the
-    cluster are all of this broker's `version`: also the ones that are away, and may come back as they were, and itself,
-    which may lead before it has said that it is another one now.
+    A broker of an earlier version ends when it reads an unknown field. So this waits until all brokers of the cluster
+    have this broker's `version`: also those that are away and may come back unchanged, and this broker itself, which
+    may lead before it has registered its new version.
     """
     if OFFSETS_STREAM not in image.names:
         return None
@@ -93,7 +94,7 @@ def overdue_alteration(image: ClusterImage, version: str) -> AlterStream | None:
 
 
 def check_users_own(image: ClusterImage, request: Request) -> None:
-    """RemoteError invalid_config, read_only: the stream that a client wants made or changed is not for users."""
+    """Raise RemoteError invalid_config or read_only if a client's request creates or changes an internal stream."""
     name = request.config.name if isinstance(request, CreateStreamRequest) else getattr(request, "name", "")
     if not name.startswith(INTERNAL_NAME_PREFIX):
         return
@@ -106,17 +107,17 @@ def check_users_own(image: ClusterImage, request: Request) -> None:
 
 
 def _lets_others_lead(request: Request) -> bool:
-    """What only people can decide: that a replica which lacks something may lead rather than none."""
+    """True if the request only allows an unclean election: that decision is left to the operator."""
     return isinstance(request, AlterStreamRequest) and request.changes.keys() == {"allow_unclean_election"}
 
 
 def users_own(partition: Partition) -> Partition:
-    """The partition itself, or RemoteError read_only: it is not for users to change."""
+    """Return the partition; raise RemoteError read_only if its stream is internal."""
     if partition.stream.config.is_internal:
         raise _not_for_users(partition.stream.name)
     return partition
 
 
 def _not_for_users(name: str) -> RemoteError:
-    text = f"stream {name!r} is Penstock's own: it can be read, and nothing in it changed but allow_unclean_election"
+    text = f"stream {name!r} is Penstock's own: clients may only read it and change allow_unclean_election"
     return RemoteError(ErrorCode.READ_ONLY, text)

@@ -1,8 +1,8 @@
-"""What somebody's rules come to, kept until they change: what was decided once is looked up after that.
+"""Permission cache of one user: decisions are kept until the user's rules change.
 
-Rules: it is kept by the rules themselves, so what others may do, or with what somebody logs in, changes nothing of it.
-A stream keeps its name and its subject for life, so what is known of it by its id stays true. What is kept is bounded,
-and made anew where it was forgotten.
+Rules: the cache is keyed by the rules themselves, so changes of other users or of credentials do not affect it. A
+stream keeps its name and subject for life, so a decision cached by stream id stays true. The cache is bounded; a
+decision that was dropped is made again.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from penstock.groups.rows import OFFSETS_STREAM
 from penstock.metadata.image import ClusterImage, StreamState
 
 _Rules = tuple[Rule, ...]
-_SHOWS = tuple(one for one in Operation if one is not Operation.ADMIN)  # who may do one of these sees a stream
+_SHOWS = tuple(one for one in Operation if one is not Operation.ADMIN)  # operations of which one makes a stream visible
 
 
 class Judge:
-    """Of one user: by rules of its own, and everybody's."""
+    """The permissions of one user, by its own rules and those for every user."""
 
     def __init__(self, own: _Rules, of_all: _Rules) -> None:
         self._own, self._of_all = own, of_all
@@ -31,14 +31,14 @@ class Judge:
         self.has_groups = Operation.COMMIT_OFFSETS in self._by_operation or Operation.READ in self._by_operation
         self._scopes: dict[tuple[Operation, int], Scope] = {}
         self._is_seen: dict[int, bool] = {}
-        self._names: tuple[object, list[str]] = (None, [])  # those seen of an image's
+        self._names: tuple[object, list[str]] = (None, [])  # visible names of one image
 
     def goes_by(self, own: _Rules, of_all: _Rules) -> bool:
-        """Whether these are its rules; identity is enough."""
+        """True if these are its rules; compared by identity."""
         return own is self._own and of_all is self._of_all
 
     def scope(self, operation: Operation, state: StreamState) -> Scope:
-        """How far an operation is allowed on a stream, for any group."""
+        """Return how far an operation is allowed on a stream, for any group."""
         key = (operation, state.stream_id)
         found = self._scopes.get(key)
         if found is None:
@@ -48,18 +48,18 @@ class Judge:
         return found
 
     def scope_of(self, operation: Operation, name: str, subject: str, group: str | None = None) -> Scope:
-        """The same of what is perhaps no stream yet; nothing is kept of that."""
+        """Return the same for a stream that may not exist yet; uncached."""
         if self.is_admin:
             return Scope(is_all=True)
         return scope(self._by_operation.get(operation, ()), operation, name, subject, group=group)
 
     def commits(self, group: str) -> bool:
-        """Whether anything may be committed for a group."""
+        """True if the user may commit offsets of any stream for the group."""
         rules = self._by_operation.get(Operation.COMMIT_OFFSETS, ())
         return self.is_admin or any(name_matches(rule.group, group) for rule in rules)
 
     def sees(self, state: StreamState) -> bool:
-        """Whether something may be done with a stream."""
+        """True if the user has any permission on the stream."""
         found = self._is_seen.get(state.stream_id)
         if found is None:
             if len(self._is_seen) >= limits.JUDGED_STREAMS_MAX:
@@ -71,7 +71,7 @@ class Judge:
         return found
 
     def seen_names(self, image: ClusterImage, names: list[str]) -> list[str]:
-        """Those of an image's sorted names of streams with which something may be done, sorted."""
+        """Return those of an image's sorted stream names on which the user has any permission, sorted."""
         if self._names[0] is not image.names:
             self._names = (image.names, sorted(self._seen(image, names)))
         return self._names[1]
@@ -80,7 +80,7 @@ class Judge:
         found = {OFFSETS_STREAM} & set(names) if self.has_groups else set()
         for rule in self.rules:
             if rule.subject:
-                return {name for name in names if self.sees(image.by_name(name))}  # all rules are looked at with that
+                return {name for name in names if self.sees(image.by_name(name))}  # that applies all rules
             if rule.stream.endswith("*"):
                 beginning = rule.stream[:-1]
                 begin = bisect_left(names, beginning)

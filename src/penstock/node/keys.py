@@ -1,4 +1,4 @@
-"""What a leader does about keys, of a stream that got more partitions while it had messages."""
+"""Key migration state of a leader, for a stream that got more partitions while it had messages."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from penstock.replication.leader import Leadership
 
 
 class Keys:
-    """Of one leadership; `penstock.node.moving` sets it, `penstock.node.shares` goes by it."""
+    """The state of one leadership; `penstock.node.moving` sets it, `penstock.node.shares` reads it."""
 
     __slots__ = ("end", "is_open", "is_opening", "is_silent", "key_map", "leadership", "owes", "refuses", "retry_us")
 
     def __init__(self, leadership: Leadership, key_map: KeyMap) -> None:
         self.leadership = leadership
-        self.key_map = key_map  # as it is now
-        self.is_open = True  # it takes the keys that moved to it, if any
-        self.is_opening = False  # and will, in a moment
-        self.refuses = False  # meanwhile it says so: what comes now nobody else has stored
-        self.is_silent = True  # it tells nobody any more that keys which left it are on their way
-        self.owes: set[int] = set()  # marks of when there were so many partitions
-        self.end: int | None = None  # where what it has of the keys that left it ends
+        self.key_map = key_map  # current key map
+        self.is_open = True  # takes the keys that moved to this partition, if any
+        self.is_opening = False  # will take them in a moment
+        self.refuses = False  # refuses them meanwhile: no other broker has stored what comes now
+        self.is_silent = True  # no longer answers for keys that are on their way from here to another partition
+        self.owes: set[int] = set()  # partition counts for which the mark is missing
+        self.end: int | None = None  # end offset of the keys that left this partition
         self.retry_us = 0  # when a mark can be proposed, elapsed

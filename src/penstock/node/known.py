@@ -1,7 +1,7 @@
-"""Whom a data directory knows: what a start is held against before anything is done.
+"""Brokers that a data directory knows, to check a start against before anything is done.
 
-Rules: nothing is changed, and nothing is repaired. Whatever cannot be read is not known here; the start itself says
-what is wrong with it. What is in the log counts, committed or not: whoever may have been let in is known.
+Rules: nothing is changed or repaired. Data that cannot be read counts as unknown; the start itself reports it. Log
+entries count whether they are committed or not: a broker that may have been admitted is known.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from penstock.raft.stored import stored_entries, stored_snapshot
 from penstock.raft.values import Entry, EntryKind
 from penstock.vfs import Vfs
 
-_REGISTERS = b"register_broker"  # in every such command: the others need not be decoded
+_REGISTERS = b"register_broker"  # in every such command, so other entries need not be decoded
 
 
 class Known(NamedTuple):
-    """The brokers of the cluster that a data directory is of, and where each was registered last."""
+    """The brokers of the data directory's cluster, with their last registered addresses."""
 
-    members: frozenset[BrokerId]  # who takes part in the metadata, and whoever was ever registered
-    addresses: Mapping[BrokerId, str]  # HOST:PORT of those who were registered
+    members: frozenset[BrokerId]  # members of the Raft group, and every broker that was ever registered
+    addresses: Mapping[BrokerId, str]  # HOST:PORT of the registered brokers
 
 
 def known_brokers(vfs: Vfs) -> Known | None:
-    """Whom the directory knows; None if it is of no cluster yet. Blocking. OSError."""
+    """Return the brokers that the data directory knows; None if it belongs to no cluster yet. Blocking. OSError."""
     members: set[BrokerId] = set()
     addresses: dict[BrokerId, str] = {}
     try:
@@ -43,7 +43,7 @@ def known_brokers(vfs: Vfs) -> Known | None:
         for entry in stored_entries(vfs):
             _take(entry, members, addresses)
     except (CorruptionError, RemoteError, msgspec.DecodeError):
-        pass  # the start will say so
+        pass  # the start will report it
     members |= set(addresses)
     return Known(frozenset(members), addresses) if members else None
 

@@ -1,19 +1,19 @@
-"""What a leader knows of the last sequences of subjects, and how it comes to know them.
+"""Reads the last sequences of subjects from a leader's log (expected-last-sequence checks).
 
-Rules: what is known is a function of the log, as of message ids (see `node.dedup`): it is read when the first message
-that expects one comes under a leadership, kept up to date while that lasts, and forgotten with it, and after compaction
-has taken rows out. A partition of which nobody asks for one never pays for it.
+Rules: the state is a function of the log, like message ids (see `node.dedup`): a leadership reads the log when the
+first message states an expected last sequence, keeps the state current, and drops it at its end, or after compaction
+has removed rows. A partition without such messages does no work for it.
 
-| what is known             | since                               | a message that expects a sequence of a subject |
+| known                     | since                               | a message with an expected last sequence       |
 |---------------------------|-------------------------------------|------------------------------------------------|
 | nothing                   | the leadership began                | waits, and has the end of the log read         |
 | its end is being read     |                                     | waits                                          |
-| all from an offset on     | that is done                        | is looked up                                   |
-| the same, not the subject | it has no message from there on     | is refused, and has what is older read         |
-| too many subjects         | there are more than are kept        | is refused, where the subject is not known     |
+| all from an offset on     | that is done                        | is checked                                     |
+| the same, not the subject | it has no message from there on     | is refused, and has older offsets read         |
+| too many subjects         | there are more than are kept        | is refused, if its subject is not known        |
 
-The log is read backwards, batch by batch. Its end is bounded, since messages wait: what is older may take long, and
-those who ask for a subject that only lies there are told to try again.
+The log is read backwards, batch by batch. The read of its end is bounded, because messages wait for it. Older offsets
+may take long: publishers to a subject found only there are told to retry.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 
 
 class ReadLasts:
-    """Look through a log backwards from `end` for the last offset of each subject; in a disk thread.
+    """Finds the last offset of each subject, backwards from `end`, in a disk thread.
 
-    It ends behind the batch with which it has read `bytes_max`, or found more subjects than are kept.
+    It stops after the batch with which it has read `bytes_max`, or found more subjects than are kept.
     """
 
     def __init__(self, view: LogView, end: int, bytes_max: int) -> None:
@@ -45,7 +45,7 @@ class ReadLasts:
         self.found = LastOffsets(limits.LAST_OFFSETS_MAX, min(end, view.log_end))
 
     def run(self) -> None:
-        """Read them; RemoteError corrupt_range, OSError."""
+        """Raise RemoteError (corrupt_range) or OSError."""
         view, found = self._view, self.found
         log_start, scanned_bytes = view.log_start, 0
         for header, data in view.batches(log_start, max(log_start, found.known_from), reverse=True):
@@ -58,13 +58,13 @@ class ReadLasts:
 
 
 def read_end(partition: Partition, step: Step) -> None:
-    """Have the end of a partition's log read; it knows when it is done."""
+    """Have the end of a partition's log read in a disk thread."""
     partition.lasts = lasts = LastSequences(partition.log.log_end)
     _read(partition, lasts, Lane.READ, limits.LAST_OFFSETS_READ_BYTES_MAX, step)
 
 
 def read_older(partition: Partition, lasts: LastSequences, step: Step) -> None:
-    """Have more of it read, if there is room for what is found, and unless that is under way."""
+    """Have older offsets read, if there is room for more subjects and no read is under way."""
     if lasts.reading is Reading.NOTHING and not lasts.is_full(partition.log_start):
         lasts.reading = Reading.OLDER
         _read(partition, lasts, Lane.QUERY, limits.SCAN_BYTES_MAX, step)

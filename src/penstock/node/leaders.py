@@ -1,4 +1,4 @@
-"""Who leads: what those hear who need the leader of a partition and have come to another broker."""
+"""Errors for requests that need a partition's leader and reached another broker."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from penstock.node.wording import label
 
 
 def not_led(image: ClusterImage, partition: Partition) -> RemoteError | None:
-    """Why nobody gets an answer here that only the leader can give."""
+    """Return why this broker cannot give a leader's answer; None if it can."""
     number = partition.key.partition
     if partition.leadership is None:
         return not_leader(image, partition.stream, number) if partition.is_copied else None
@@ -26,17 +26,17 @@ def not_led(image: ClusterImage, partition: Partition) -> RemoteError | None:
 
 
 def why_nobody(image: ClusterImage, state: StreamState, number: int) -> str:
-    """Why nobody leads a partition, and what ends that."""
+    """Return why a partition has no leader, and what ends that."""
     partition = state.partitions[number]
     live = image.live_brokers()
     having = elections.holders(partition)
     if elections.recovers(partition, live):
         who = " and ".join(map(str, sorted(having)))
         return (
-            "nobody leads it now: the longest log is looked for, for all who had what was acked came back from unclean "
-            f"stops; if that goes on, a log of broker {who} has failed that may be the longest, as its broker says: "
-            "mend its disk, or start that broker with an empty one, or let the stream have an unclean election "
-            "(allow_unclean_election): what only that log held is lost then"
+            "nobody leads it now: all brokers with every acked message stopped uncleanly, so the longest log is looked "
+            f"for; if that goes on, a log of broker {who} has failed and may be the longest: repair its disk, or start "
+            "that broker with an empty one, or let the stream have an unclean election (allow_unclean_election): what "
+            "only that log held is lost then"
         )
     away = [str(one) for one in sorted(having - live)]
     if partition.awaited_data_dir_id is not None:
@@ -51,14 +51,12 @@ def why_nobody(image: ClusterImage, state: StreamState, number: int) -> str:
         return "nobody leads it now"
     if partition.unsure:
         who = " and ".join(away)
-        return (
-            f"nobody leads it: it waits for broker {who}: who is there may lack what was acked, after an unclean stop"
-        )
-    return f"nobody leads it: it waits for broker {' or '.join(away)}, for nobody else has all that was acked"
+        return f"nobody leads it: it waits for broker {who}: the others stopped uncleanly, and may lack acked messages"
+    return f"nobody leads it: it waits for broker {' or '.join(away)}: no other broker has all acked messages"
 
 
 def not_leader(image: ClusterImage, state: StreamState, number: int) -> RemoteError:
-    """not_leader; the details name the leader, its address and its epoch, as far as this broker has heard."""
+    """Return not_leader; its details name the leader, its address and epoch, as far as this broker knows."""
     partition = state.partitions[number]
     known = None if partition.leader is None else image.brokers.get(partition.leader)
     if known is None:

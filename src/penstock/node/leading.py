@@ -1,16 +1,16 @@
-"""What this broker leads: leaderships, the fetches of followers, and the ISRs that are wanted.
+"""Leader side of replication: leaderships, follower fetches, and ISR change requests of the partitions led here.
 
-Rules: what a leadership decides (`penstock.replication.leader`) is told to its partition at once; what followers are to
-hear goes out with the step (`settle`). A follower reads what is written, committed or not; what is not in memory is
-looked up by a disk thread, which also verifies it if the follower has refused it before. A partition whose log takes no
-more messages, and that others could lead, is resigned.
+Rules: the decisions of a leadership (`penstock.replication.leader`) are passed to its partition at once; answers to
+followers go out with the step (`settle`). A follower reads what is written, committed or not. A disk thread looks up
+what is not in memory, and verifies it if the follower refused it before. A partition whose log takes no more messages,
+and that other brokers could lead, is resigned.
 
 | event                          | here                | then                                                     |
 |--------------------------------|---------------------|----------------------------------------------------------|
 | the image has this broker lead | `begin`, `image`    | subscribe; the epoch is written with the first message   |
-| messages are written           | `appended`          | news for followers                                       |
+| messages are written           | `appended`          | followers' fetches are answered                          |
 | a sync is done                 | `flushed`           | perhaps committed                                        |
-| a follower asks, or tells      | `fetch`, `progress` | perhaps committed, perhaps another ISR is wanted         |
+| a follower fetches, or reports | `fetch`, `progress` | perhaps committed, perhaps another ISR is requested      |
 | the image has another one lead | `end`               | pending acks are dropped                                 |
 """
 
@@ -48,18 +48,17 @@ AskMetadata = Callable[[ChangeIsrRequest, Callable[[Response | RemoteError], Non
 
 
 class _Range(NamedTuple):
-    """Batches of a led log, as they lie there."""
+    """A byte range of whole batches in a led log's segment file."""
 
     partition: Partition
     found: Slice
 
     @property
     def length(self) -> int:
-        """In bytes."""
+        """Size in bytes."""
         return self.found.length
 
     def piece(self) -> Extent:
-        """For the answer."""
         partition, found = self
         return Extent(partition.vfs, found.path, found.position, found.length, partition.log.damage_found)
 
@@ -71,16 +70,15 @@ class _InMemory(NamedTuple):
 
     @property
     def length(self) -> int:
-        """In bytes."""
+        """Size in bytes."""
         return len(self.data)
 
     def piece(self) -> bytes | bytearray:
-        """For the answer."""
         return self.data
 
 
 class _LedLog:
-    """What followers may ask of the log of a led partition."""
+    """Log access for followers' fetches of one led partition."""
 
     __slots__ = ("_partition",)
 
@@ -100,7 +98,7 @@ class _LedLog:
         return None if is_cold else self.look(offset, bytes_max)()
 
     def look(self, offset: int, bytes_max: int, *, verifies: bool = False) -> Callable[[], _Range]:
-        """The look-up, for whichever thread; `verifies`: gives up to where the file is damaged, which the log hears."""
+        """Return the look-up, for any thread. With `verifies` it stops before corrupt bytes and reports them."""
         partition = self._partition
         view = partition.log.view()
 
@@ -118,7 +116,7 @@ class _LedLog:
 
 
 class Leading:
-    """All partitions that this broker leads. `committed` hears when the `committed_end` of one has moved."""
+    """All partitions that this broker leads. `committed` is called when the `committed_end` of one has moved."""
 
     def __init__(
         self,
@@ -139,7 +137,7 @@ class Leading:
         self._committed = committed
         self._ask_metadata = ask_metadata
         self._has_nats = has_nats
-        self._confirmed_us = confirmed_us  # when the metadata leader was asked last whether this broker goes on
+        self._confirmed_us = confirmed_us  # send time of the last heartbeat that the metadata leader confirmed
         self._sessions = Sessions()
         self._is_draining = False
         self._agenda: Agenda[Leadership] = Agenda()
@@ -147,14 +145,14 @@ class Leading:
         self._incarnation: Incarnation | None = None
 
     def runs_changed(self, before: Mapping[BrokerId, Incarnation], live: Mapping[BrokerId, Incarnation]) -> None:
-        """Brokers have come or gone: what one of them has asked for in a run that is over counts no more."""
+        """End the fetch sessions of brokers whose incarnation is over."""
         for broker_id, incarnation in before.items():
             if live.get(broker_id) != incarnation:
                 for caller, error in self._sessions.ended(broker_id):
                     self._outbox.reply(caller, error)
 
     def registered(self, incarnation: Incarnation) -> None:
-        """This broker has a run of its own: under it, it asks for other ISRs."""
+        """Set the incarnation that ISR change requests carry."""
         self._incarnation = incarnation
 
     # Leaderships
@@ -162,9 +160,9 @@ class Leading:
     def begin(
         self, partition: Partition, state: PartitionState, live: Mapping[BrokerId, Incarnation], now: Now
     ) -> None:
-        """The image has this broker lead the partition, in an epoch that is new here."""
+        """Begin a leadership in a new leader epoch."""
         log = partition.log
-        # What was given up by request was committed, whoever has heard of that.
+        # Offsets truncated on request were committed, even if this broker had not learned so.
         committed_end = max(partition.committed_end, partition.truncated_end)
         ends = Ends(log.log_start, committed_end, log.flushed_end, log.log_end)
         leadership = Leadership(
@@ -176,13 +174,13 @@ class Leading:
     def image(
         self, partition: Partition, state: PartitionState, live: Mapping[BrokerId, Incarnation], now: Now
     ) -> None:
-        """The image says something else of a leadership that goes on."""
+        """Apply a changed image to a leadership that goes on."""
         leadership = partition.leadership
         assert leadership is not None
         self._moved(leadership, leadership.image(state, live, now.elapsed_us), now)
         self._sessions.image(leadership)
         if not self._sessions.leads(partition.key):
-            self._answer_for(partition, leadership)  # others have a copy by now
+            self._answer_for(partition, leadership)  # another broker holds a replica by now
 
     def _answer_for(self, partition: Partition, leadership: Leadership) -> None:
         if len(leadership.holders) > 1:
@@ -190,14 +188,14 @@ class Leading:
             partition.log.keep_latest(True)
 
     def as_of_us(self, partition: Partition) -> int | None:
-        """Up to when this broker knows, as it leads the partition, what was committed; None: it does not."""
+        """Elapsed time up to which this leader knows what was committed; None if it does not know."""
         assert partition.leadership is not None
         if not partition.is_replicated:
             return self._clock().elapsed_us
         return self._confirmed_us() if partition.leadership.knows_latest else None
 
     def end(self, partition: Partition) -> None:
-        """Somebody else leads it, or nobody does."""
+        """End the leadership: another broker leads, or none."""
         leadership = partition.leadership
         assert leadership is not None
         partition.fresh_us = self.as_of_us(partition)
@@ -205,15 +203,15 @@ class Leading:
         partition.log.keep_latest(False)
         leadership.end()
 
-    # What happens to their logs
+    # Log events
 
     def appended(self, partition: Partition) -> None:
-        """Its log has grown; the leadership knows."""
+        """Notify followers that the log has grown; the leadership already knows."""
         assert partition.leadership is not None
         self._sessions.appended(partition.leadership)
 
     def ends_moved(self, partition: Partition, now: Now) -> None:
-        """Its `committed_end` or `log_start` has moved."""
+        """Notify followers that `committed_end` or `log_start` has moved."""
         if partition.leadership is not None:
             self._sessions.ends_moved(partition.leadership, now.elapsed_us)
 
@@ -223,37 +221,37 @@ class Leading:
             self._sessions.ends_moved(leadership, now.elapsed_us)
             self._committed(partition)
 
-    # What followers ask
+    # Requests of followers
 
     def fetch(
         self, caller: Hashable, request: ReplicaFetchRequest, live: Mapping[BrokerId, Incarnation], now: Now
     ) -> None:
-        """A follower's broker asks for what is new; answered with the step, or later. RemoteError."""
+        """Handle a follower's fetch; the answer goes out with this step or later. Raise RemoteError."""
         for leadership in self._sessions.fetch(caller, request, live.get(request.broker_id), now.elapsed_us):
             self._moved(leadership, True, now)
 
     def progress(
         self, caller: Hashable, request: ReplicaProgressRequest, live: Mapping[BrokerId, Incarnation], now: Now
     ) -> None:
-        """A follower's broker has more on its disk. RemoteError."""
+        """Handle a follower's report of its flushed offset. Raise RemoteError."""
         for leadership in self._sessions.progress(request, live.get(request.broker_id), now.elapsed_us):
             self._moved(leadership, True, now)
         self._outbox.reply(caller, ReplicaProgressResponse())
 
     def drain(self, now: Now) -> None:
-        """NATS is about to be left: followers are told that it was listened to until now, and nothing of it after."""
+        """Tell followers that this broker was subscribed to NATS until now; later answers no longer claim it."""
         self._sessions.hurry(now.elapsed_us)
         self.settle(now)
         self._is_draining = True
 
     def gone(self, callers: Iterable[Hashable]) -> None:
-        """Nobody waits for these answers."""
+        """Forget the fetches of disconnected callers."""
         self._sessions.gone(callers)
 
-    # With each step, and with time
+    # Each step, and timers
 
     def settle(self, now: Now) -> None:
-        """Give followers the answers that are due, and ask for the ISRs that are wanted."""
+        """Send due answers to followers and request ISR changes."""
         for answer in self._sessions.answers(now.elapsed_us):
             pieces = tuple(found.piece() for found in answer.found if isinstance(found, _Range | _InMemory))
             confirmed_us = self._confirmed_us()
@@ -297,12 +295,12 @@ class Leading:
             self._moved(leadership, True, now)
 
     def tick(self, now: Now) -> None:
-        """Time has passed: who is behind for too long, which answer does not come?"""
+        """Find lagging followers and overdue answers."""
         for leadership in self._agenda.due(now.elapsed_us):
             self._moved(leadership, leadership.tick(now.elapsed_us), now)
         self._proposer.tick(now.elapsed_us)
 
     @property
     def next_deadline_us(self) -> int | None:
-        """When `tick` and `settle` have something to do, at the latest."""
+        """Latest time at which `tick` or `settle` must run."""
         return earliest(self._sessions.next_deadline_us, self._agenda.next_deadline_us, self._proposer.next_deadline_us)

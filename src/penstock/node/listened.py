@@ -1,17 +1,17 @@
-"""The file `listened`: the last time at which each partition is known to have had a subscribed leader.
+"""The file `listened`: for each partition the last time at which it is known to have had a subscribed leader.
 
 A gap that began while this broker was down begins there (see `gaps`).
 
-Rules: the file only makes gaps shorter, and never says more than was known when it was written. One that is missing,
-torn or of an earlier run makes them longer. It is written in place about once a second, and synced when the broker
-stops: whoever kills the process takes a second of it, whoever cuts the power some more. For what this broker leads, the
-time counts at which its connection to NATS last worked; for what others lead, when their brokers last said that they
-have NATS. A partition of one replica has that of the broker, and no entry, unless it has a gap of its own. A start may
-know an older image of the metadata: what was noted of streams that it does not know stays until it is registered. A
-time that lies in the future says nothing: the calendar was wrong when it was noted.
+Rules: the file only makes gaps shorter, and never claims more than was known when it was written. If it is missing,
+torn or of an earlier run, gaps are longer. It is overwritten in place about once a second, and synced when the broker
+stops: killing the process loses a second of it, a power loss some more. For partitions led here it holds the time at
+which the NATS connection last worked; for others, when their leader's broker last reported a NATS connection. A
+partition with one replica uses the broker's time, without an entry, unless it has a gap of its own. A start may know an
+older image of the metadata: entries of streams that it does not know stay until it is registered. A time in the future
+is ignored: the clock was wrong when it was written.
 
     listened   u32 CRC-32C of the JSON, u32 its length, JSON: {"broker_us": …, "until": [[until_us, [stream_id,
-               partition, stream_id, partition, …]], …]}; what follows is of an earlier, longer one
+               partition, stream_id, partition, …]], …]}; bytes after that are of an earlier, longer one
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from penstock.vfs import Vfs
 LISTENED_PATH = "listened"
 _HEAD = struct.Struct("<II")
 _INTERVAL_US = limits.LISTENED_INTERVAL_MS * 1_000
-_PARTITION_US = 1_000  # thousands of partitions are gone through less often
+_PARTITION_US = 1_000  # the more partitions, the less often
 
 
 class _Content(msgspec.Struct, frozen=True):
@@ -49,23 +49,23 @@ _decoder = msgspec.json.Decoder(_Content)
 
 @dataclass(frozen=True, slots=True)
 class Listened:
-    """The content of the file; wall clock times in microseconds."""
+    """The content of the file; wall-clock times in µs."""
 
-    broker_us: int = 0  # until then this broker was subscribed for the partitions that it led; 0: not known
-    until_us: Mapping[PartitionKey, int] = field(default_factory=dict)  # of partitions that have a time of their own
+    broker_us: int = 0  # this broker was subscribed for its led partitions until then; 0 if unknown
+    until_us: Mapping[PartitionKey, int] = field(default_factory=dict)  # of partitions with a time of their own
 
     def was_led_by_others(self, key: PartitionKey) -> bool:
-        """Whether this broker did not lead the partition when the file was written."""
+        """True if other brokers led the partition when the file was written."""
         return self.until_us.get(key, self.broker_us) != self.broker_us
 
     def until(self, key: PartitionKey, *, is_replicated: bool) -> int:
-        """The last time at which the partition had a subscribed leader; 0: not known."""
+        """Return when the partition last had a subscribed leader; 0 if unknown."""
         return self.until_us.get(key, 0 if is_replicated else self.broker_us)
 
 
 @dataclass(frozen=True, slots=True)
 class _Save:
-    """A disk task: writes the file over the one before."""
+    """A disk task that overwrites the file."""
 
     vfs: Vfs
     content: bytes
@@ -79,7 +79,7 @@ class _Save:
 
 
 def read_listened(vfs: Vfs, now_us: int) -> Listened:
-    """Read the file of the last run; an empty `Listened` if it is missing or damaged. Blocking."""
+    """Read the file of the last run; an empty `Listened` if it is missing or corrupt. Blocks."""
     try:
         with closing(vfs.open(LISTENED_PATH, read_only=True)) as file:
             crc, length = _HEAD.unpack(file.read_at(0, _HEAD.size))
@@ -101,7 +101,7 @@ def read_listened(vfs: Vfs, now_us: int) -> Listened:
 
 
 class ListenedFile:
-    """Writes the file of one broker."""
+    """Reads and writes this broker's file."""
 
     def __init__(
         self, vfs: Vfs, outbox: Outbox, partitions: Mapping[PartitionKey, Partition], roles: Roles, listening: Listening
@@ -118,13 +118,13 @@ class ListenedFile:
         self._next_us = 0  # elapsed
 
     def load(self, now_us: int) -> Listened:
-        """Read what the last run wrote. Blocking."""
+        """Read the file of the last run. Blocks."""
         self._earlier = read_listened(self._vfs, now_us)
         self._broker_us = self._earlier.broker_us
         return self._earlier
 
     def tick(self, now: Now, nats_proven_us: int | None) -> None:
-        """Write the file if that is due. `nats_proven_us`: when the connection to NATS last worked, wall clock."""
+        """Write the file if it is due. `nats_proven_us`: wall-clock time when the NATS connection last worked."""
         if self._is_saving or now.elapsed_us < self._next_us:
             return
         self._next_us = now.elapsed_us + _INTERVAL_US + len(self._partitions) * _PARTITION_US
@@ -134,14 +134,14 @@ class ListenedFile:
             self._outbox.work(Lane.WRITE, _Save(self._vfs, content).run, self._saved)
 
     def stop(self, now: Now) -> None:
-        """Write and sync the file at the end of the run; blocking. If that fails, the next gap is told longer."""
+        """Write and sync the file at the end of the run; blocks. If that fails, the next gap is reported longer."""
         with suppress(OSError):
             _Save(self._vfs, self._content(now, now.wall_us), is_last=True).run()
 
     def _saved(self, error: Exception | None) -> None:
         self._is_saving = False
         if error is not None:
-            self._written = b""  # a disk that fails is told of by those who need it
+            self._written = b""  # not reported: more important writes to that disk fail as well
 
     def _content(self, now: Now, nats_proven_us: int | None) -> bytes:
         if nats_proven_us is not None:
@@ -158,7 +158,7 @@ class ListenedFile:
         return _HEAD.pack(crc32c(body), len(body)) + body
 
     def _until_us(self, partition: Partition) -> int | None:
-        """The time of its own that a partition has in the file; None: that of the broker counts."""
+        """Return the partition's own time in the file; None if the broker's counts."""
         if partition.is_deaf:
             return None
         own_us = self._listening.gaps.open_since(partition.key)

@@ -1,13 +1,14 @@
-"""Who listens to NATS, and when nobody did: subscriptions and gaps together.
+"""NATS subscriptions of the led partitions, and the gaps in which no broker was subscribed.
 
-Rules: a gap of the broker lasts from the loss of the connection until every partition has its verdict; after a start it
-lasts until the broker may lead. It counts for what this broker led when it began, and leads when it ends, in the same
-leadership or the next one: what others led meanwhile is `covered` by it no more, and has a gap of its own, on whoever
-leads it next, from the last moment in which that broker knows that the one before listened. One whose subscription NATS
-refuses, or takes away, has a gap of its own until it is confirmed. Gaps are on their way to the disk as soon as they
-are known.
+Rules: a gap of the broker lasts from the loss of the NATS connection until NATS has granted or refused every
+subscription; after a start it lasts until the broker is registered. It applies to the partitions that this broker led
+when it began and leads when it ends, in the same leadership or the next one (`covered`). A partition that another
+broker led meanwhile has a gap of its own, kept by its next leader, from the last moment in which that broker knows its
+predecessor to have been subscribed. A partition whose subscription NATS refuses or revokes has a gap of its own until
+it is granted. Gaps are written to disk as soon as they are known.
 
-A leader without NATS is of no use: what was not listened to for NATS_ABSENT_MS is `absent`, and others are to lead it.
+A leader without NATS is useless: partitions not subscribed for NATS_ABSENT_MS are `absent`, and others are to lead
+them.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ NOT_HEARD = "the metadata leader did not answer this broker"
 
 
 def was_led_by(broker_id: BrokerId, partition: Partition) -> bool:
-    """Whether that broker was the last to lead it, by the image: nobody leads when the last one in sync is gone."""
+    """True if the broker led the partition last, by the image; the last in-sync replica counts if it has no leader."""
     state = partition.stream.partitions[partition.key.partition]
     return state.leader == broker_id or (state.leader is None and state.isr == (broker_id,))
 
@@ -44,7 +45,7 @@ class _Refusal(NamedTuple):
 
 
 class Listening:
-    """`confirmed` and `refused` tell what NATS says of one partition."""
+    """Tracks subscriptions and gaps. `confirmed` and `refused` are called with NATS's verdict on a partition."""
 
     def __init__(
         self,
@@ -62,21 +63,24 @@ class Listening:
         self._tell_confirmed = confirmed
         self._tell_refused = refused
         self._refusals: dict[Partition, _Refusal] = {}
-        self._down_us: int | None = None  # without a connection to NATS since then, elapsed
-        self._drained_us: int | None = None  # NATS was left then, by the calendar: the broker stops
+        self._down_us: int | None = None  # elapsed time since which NATS is disconnected
+        self._drained_us: int | None = None  # wall-clock time when NATS was left for a stop
         self.has_nats = False
-        self._covered: set[Partition] = set()  # whose gap the one of the broker is
-        self._waiting: set[PartitionKey] = set()  # which have a gap of their own, and nobody led when it began
+        self._covered: set[Partition] = set()  # partitions to which the broker's gap applies
+        # partitions with a gap of their own that began while they had no leader
+        self._waiting: set[PartitionKey] = set()
         self._is_saving = self._is_changed = self._is_stopped = False
-        self._may_lead = self._is_proven = False  # proven: NATS has confirmed all there was, and nothing was led yet
+        # `_is_proven`: NATS confirmed everything before this broker was registered
+        self._may_lead = self._is_proven = False
 
     def load(self, *, led: Iterable[Partition], last_sign_of_life_us: int, now_us: int) -> None:
-        """Take over what earlier runs left; blocking. `led`: here, at the end, as far as the image is known yet."""
+        """Load the gaps of earlier runs; blocks. `led`: partitions led last, by the image known so far."""
         note = self.gaps.load(last_sign_of_life_us=last_sign_of_life_us, now_us=now_us)
         if note is not None:
             self._outbox.notice(note)
         self._waiting |= self.gaps.open_for(NOBODY_LED)
-        if self.gaps.is_open:  # kept before the broker registers: a start after this one would take that for listening
+        # Saved before the broker registers: otherwise the next start would take this time as subscribed.
+        if self.gaps.is_open:
             self._save_now()
         if (start_us := self.gaps.open_since()) is not None:
             for partition in led:
@@ -86,17 +90,15 @@ class Listening:
                     self._covered.add(partition)
 
     def may_lead(self, stream_ids: Container[int]) -> None:
-        """This broker is registered, and so knows all streams that there are: what it leads from now on is subscribed
-        to, or asked for.
-        """
+        """Note that this broker is registered and knows all streams: from now on it subscribes to all that it leads."""
         self._may_lead = True
-        self.gaps.keep_only(stream_ids)  # a start may know an older image only, without streams of which there are gaps
+        self.gaps.keep_only(stream_ids)  # a start may know an older image, without some streams that have gaps
         if self._is_proven:
             self._is_proven = False
             self.subscriptions.prove()
 
     def remove(self, partition: Partition) -> None:
-        """Its stream was deleted."""
+        """Forget a deleted partition."""
         self.subscriptions.remove(partition)
         self._covered.discard(partition)
         self._refusals.pop(partition, None)
@@ -105,9 +107,9 @@ class Listening:
             self._save()
 
     def took_over(self, partition: Partition, now: Now, reason: str, *, goes_on: bool) -> None:
-        """Somebody listened there until `partition.listened_us`; a gap lasts until this broker does.
+        """Begin a gap at `partition.listened_us`, until this broker is subscribed.
 
-        `goes_on`: nobody but this broker led it since then, as far as it has led it at all.
+        `goes_on`: no other broker led it since this one did.
         """
         own_us = self.gaps.open_since()
         since_us = min(partition.listened_us, now.wall_us)
@@ -121,21 +123,21 @@ class Listening:
 
     @property
     def knows_streams(self) -> bool:
-        """Whether this broker was registered, and so knows all streams that there were then."""
+        """True if this broker was registered, and so knows all streams of that time."""
         return self._may_lead
 
     def until_us(self, now_us: int) -> int:
-        """The last time at which this broker was subscribed: `now_us`, or when its gap or the drain began."""
+        """Return when this broker was last subscribed: `now_us`, or when its gap or the drain began."""
         known = (now_us, self._drained_us, self.gaps.open_since())
         return min(one for one in known if one is not None)
 
     def begins(self, partition: Partition) -> None:
-        """Nobody was to listen there until now."""
+        """Note a new subscription without a gap before it."""
         if self.gaps.is_open:
             self._covered.add(partition)
 
     def gaps_of(self, partition: Partition) -> tuple[GapInfo, ...]:
-        """The times in which nobody listened there, as far as this broker keeps the account; the latest last."""
+        """Return the partition's gaps that this broker knows, oldest first."""
         return self.gaps.of(
             partition.key,
             partition.stream.created_us,
@@ -144,7 +146,7 @@ class Listening:
         )
 
     def nobody(self, partition: Partition, now: Now) -> None:
-        """Nobody leads it now. This broker may be the next who does, after a restart perhaps."""
+        """Begin a gap because the partition has no leader. This broker may be the next one, perhaps after a restart."""
         if partition in self._covered:
             return
         if self.gaps.begin(min(partition.listened_us, now.wall_us), NOBODY_LED, partition.key):
@@ -152,9 +154,9 @@ class Listening:
             self._save()
 
     def led_elsewhere(self, partition: Partition, now: Now) -> None:
-        """Another broker leads it from now on, and tells since when nobody did.
+        """Handle another broker's leadership, which records the gap before it.
 
-        What it cannot know is that this broker led and did not listen: that is told here.
+        That broker cannot know that this one led without being subscribed: such a gap stays here.
         """
         self._covered.discard(partition)
         key = partition.key
@@ -166,11 +168,11 @@ class Listening:
                 self._save()
 
     def listen(self, partition: Partition) -> None:
-        """Ask NATS for what the partition stores."""
+        """Subscribe to the partition's subject."""
         self.subscriptions.add(partition)
 
     def heard(self, groups: Mapping[int, Group]) -> Iterator[tuple[Partition, Group]]:
-        """What one read of the connection brought, by subscription: whose it is."""
+        """Assign the messages of one read, by subscription id, to partitions."""
         subscriptions = self.subscriptions
         for sid, group in groups.items():
             if (partition := subscriptions.by_sid.get(sid)) is not None:
@@ -179,10 +181,10 @@ class Listening:
                 yield from parted(channel, group, self._outbox)
             elif (partition := subscriptions.former.get(sid)) is not None:
                 yield from self._heard_before(partition, group)
-            # else the last messages of a stream that was just deleted
+            # else the stream was just deleted
 
     def _heard_before(self, partition: Partition, group: Group) -> Iterator[tuple[Partition, Group]]:
-        """What was sent to a partition before it listened elsewhere, since its stream got more of them."""
+        """Assign messages of an old subscription: the partition moved when its stream got more partitions."""
         channel = self.subscriptions.channel_of(partition)
         if channel is not None:
             yield from parted(channel, group, self._outbox)
@@ -190,16 +192,16 @@ class Listening:
             yield from own(partition, group, self._outbox)
 
     def listens(self, partition: Partition) -> bool:
-        """Whether NATS was asked for its subscription."""
+        """True if its subscription was requested."""
         return self.subscriptions.by_sid.get(partition.sid) is partition
 
     def paused(self, partition: Partition, now: Now) -> None:
-        """Nobody is to listen there from now on: what gap it had is over."""
+        """End its gap: intake is paused on purpose."""
         self._covered.discard(partition)
         self._end(partition, now)
 
     def resign(self, partition: Partition, now: Now) -> None:
-        """This broker listens there no more: until now it did, unless it has a gap."""
+        """Unsubscribe, and record until when this broker was subscribed."""
         self.subscriptions.remove(partition)
         self._refusals.pop(partition, None)
         until_us, own_us = self.until_us(now.wall_us), self.gaps.open_since(partition.key)
@@ -210,12 +212,12 @@ class Listening:
             self._save()
 
     def up(self) -> None:
-        """The link is connected, and has subscribed everything again; what came of it shows behind a barrier."""
+        """Handle a connection to NATS with all subscriptions renewed; a barrier shows which of them NATS granted."""
         self.has_nats, self._down_us = True, None
         self.subscriptions.up()
 
     def absent(self, now: Now) -> Iterator[tuple[Partition, bool]]:
-        """What has not been listened to for too long, and whether NATS refuses that."""
+        """Yield partitions not subscribed for NATS_ABSENT_MS, each with True if NATS refuses the subscription."""
         if self.has_nats:
             for partition, refusal in self._refusals.items():
                 if now.elapsed_us >= refusal.since_us + _ABSENT_US:
@@ -228,7 +230,7 @@ class Listening:
                 yield partition, False
 
     def lost(self, now: Now, reason: str) -> None:
-        """The connection to NATS is gone: nobody listens from `now` on."""
+        """Begin the broker's gap: the NATS connection is lost."""
         if self.has_nats or self._down_us is None:
             self.has_nats, self._down_us = False, now.elapsed_us
         self.subscriptions.lost()
@@ -241,11 +243,11 @@ class Listening:
             self._save()
 
     def drain(self, until_us: int) -> None:
-        """NATS is left: what is published from then on may not come any more."""
+        """Note that NATS is being left: messages published after `until_us` may not arrive."""
         self._drained_us = until_us if self._drained_us is None else min(until_us, self._drained_us)
 
     def stop(self, now: Now) -> None:
-        """The broker stops: the last gap has begun; blocking."""
+        """Begin the gap of the stopped broker and save it; blocks."""
         self._is_stopped = True
         self.gaps.begin(self.until_us(now.wall_us), "the broker was stopped")
         self._save_now()
@@ -263,11 +265,11 @@ class Listening:
         self._tell_confirmed(partition)
 
     def _end(self, partition: Partition, now: Now) -> GapInfo | None:
-        """End the partition's own gap, if it has one; the gap, unless it lasted no time."""
+        """End the partition's own gap, if any. Return it, unless it is empty."""
         if self.gaps.open_since(partition.key) is None:
             return None
         gap = self.gaps.end(now.wall_us, partition.key)
-        self._save()  # even if that lasted no time: the disk has it open
+        self._save()  # even an empty gap: the disk has it as open
         return gap
 
     def _refused(self, partition: Partition, reason: str, now: Now) -> None:
@@ -298,7 +300,7 @@ class Listening:
         began = self.gaps.drop()
         assert began is not None
         for partition in covered:
-            if partition not in listening:  # its own lasts until somebody leads it
+            if partition not in listening:  # its own gap lasts until a broker leads it
                 self.gaps.begin(began.start_us, began.reason, partition.key)
         if not listening or (gap := self.gaps.ended(began, now.wall_us)) is None:
             return
@@ -316,7 +318,7 @@ class Listening:
         )
 
     def _save(self) -> None:
-        """One writer at a time, or an older list could replace a newer one."""
+        """Start a save. One writer at a time, or an older list could overwrite a newer one."""
         self._is_changed = True
         if not self._is_saving:
             self._is_saving, self._is_changed = True, False

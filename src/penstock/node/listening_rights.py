@@ -1,10 +1,11 @@
-"""May a user's stream listen where it is to listen? What it takes there may be on its way to streams of others.
+"""Permission checks for the subjects that a user's stream subscribes to, because it may take messages from other
+streams.
 
-Rules: a stream is made, and gets more partitions, only on subjects that its maker's rules cover: where each partition
-has a subject of its own (`partition_by` publisher, mapped), all of these. A rule about streams by name covers them all.
-NATS gives each message to one member of a queue group, so a stream in a group takes messages away from the streams of
-that group whose subjects overlap with its own. It is made, or gets more partitions, only by a user who may `alter` all
-of these. A stream that may get partitions later counts as if it had them.
+Rules: a stream is created, and gets more partitions, only on subjects that its creator's rules cover: if each partition
+has a subject of its own (`partition_by` publisher, mapped), on all of them. A rule about streams by name covers them
+all. NATS delivers each message to one member of a queue group, so a stream in a group takes messages away from streams
+of that group with overlapping subjects. It is created, or gets more partitions, only by a user who may `alter` all of
+these. A stream that may get partitions later counts as if it had them.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _GROWS = ("partitions", "range_bounds")
 
 
 def check_made(judge: Judge, who: Principal | None, image: ClusterImage, config: StreamConfig) -> None:
-    """RemoteError not_authorized: `who` may not make that stream. What is no valid config is not looked at."""
+    """Raise RemoteError (not_authorized) if `who` may not create that stream. An invalid config is not checked here."""
     if not judge.scope_of(Operation.CREATE, config.name, config.subject).is_all:
         raise denied(who, Operation.CREATE, f"stream {config.name!r} on {config.subject!r}")
     if config.name in image.names or stream_config_mistakes(config):
@@ -41,14 +42,14 @@ def check_made(judge: Judge, who: Principal | None, image: ClusterImage, config:
 def check_grown(
     judge: Judge, who: Principal | None, image: ClusterImage, state: StreamState, changes: Mapping[str, Any]
 ) -> None:
-    """RemoteError not_authorized: `who`, who may alter the stream, may not give it so many partitions."""
+    """Raise RemoteError (not_authorized) if `who`, who may alter the stream, may not add these partitions."""
     if not any(name in changes for name in _GROWS):
         return
     known = {name: changes[name] for name in _GROWS if name in changes}
     try:
         config = msgspec.convert({**msgspec.to_builtins(state.config), **known}, StreamConfig)
     except msgspec.ValidationError:
-        return  # refused for that
+        return  # the alteration is refused for that
     if config.partitions <= len(state.partitions) or stream_config_mistakes(config):
         return
     _check_subjects(judge, who, config, Operation.ALTER)
@@ -78,11 +79,11 @@ def _check_group(judge: Judge, who: Principal | None, image: ClusterImage, confi
 
 
 def overlapping(image: ClusterImage, config: StreamConfig) -> Iterator[StreamState]:
-    """The other streams of users that store messages of its subjects, too."""
+    """Yield the users' other streams with overlapping subjects."""
     head = config.subject.partition(".")[0]
     for state in image.streams.values():
         subject = state.config.subject
-        # Most differ in the first token, which is cheap to see.
+        # a cheap test first: most differ in the first token
         is_near = head in _WILDCARDS or subject.startswith(head) or subject[0] in _WILDCARDS
         if is_near and state.name != config.name and not state.config.is_internal and _overlap(state.config, config):
             yield state

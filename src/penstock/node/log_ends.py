@@ -1,9 +1,9 @@
-"""Where logs end that nobody leads: what this broker tells of them while the longest is looked for.
+"""Reports the ends of leaderless logs to the metadata leader while it looks for the longest log.
 
-Rules: it is told while the image has the partition in recovery (`penstock.metadata.elections`): at once, and then with
-every heartbeat. What does not fit into one goes with the next, at once, those first that were not told yet, and then
-all in turn, whether they can be opened or not. Told is only what stays so until somebody leads: nothing is fetched,
-stored or cut then. Of a log that has failed its end is told if it is known.
+Rules: ends are reported while the image has the partition in recovery (`penstock.metadata.elections`): at once, and
+then with every heartbeat. If they do not fit into one heartbeat, the next one is sent at once; new ones go first, then
+all in turn, whether they can be opened or not. A reported end stays valid until there is a leader: nothing is fetched,
+stored or truncated meanwhile. The end of a failed log is reported if it is known.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from penstock.node.partition import Partition
 
 
 class LogEnds:
-    """Those of one broker. `hurry`: a heartbeat is due now."""
+    """The log ends of one broker. `hurry` makes a heartbeat due now."""
 
     def __init__(
         self,
@@ -32,16 +32,16 @@ class LogEnds:
         *,
         heartbeat_max: int = limits.LOG_ENDS_PER_HEARTBEAT_MAX,
     ) -> None:
-        """`heartbeat_max`: of how many partitions one heartbeat tells."""
+        """`heartbeat_max`: number of partitions per heartbeat."""
         self._heartbeat_max = heartbeat_max
         self._partitions = partitions
         self._image = image
         self._hurry = hurry
-        self._new: dict[PartitionKey, None] = {}  # not told yet
-        self._told: dict[PartitionKey, None] = {}  # the one that was told last comes last
+        self._new: dict[PartitionKey, None] = {}  # not reported yet
+        self._told: dict[PartitionKey, None] = {}  # the last reported comes last
 
     def nobody_leads(self, partition: Partition, live: Set[BrokerId]) -> None:
-        """The image says so; perhaps the longest log is to lead."""
+        """Report the partition's log end if the longest log is to lead."""
         key = partition.key
         if key in self._new or not elections.recovers(partition.stream.partitions[key.partition], live):
             return
@@ -51,7 +51,7 @@ class LogEnds:
         self._new[key] = None
 
     def take(self, live: Set[BrokerId], failed: Collection[PartitionKey]) -> tuple[LogEnd, ...]:
-        """What the next heartbeat tells. `failed`: partitions whose logs cannot be opened."""
+        """Return the ends for the next heartbeat. `failed`: partitions whose logs cannot be opened."""
         for key in failed:
             if key not in self._told and self._recovering(key, live) is not None:
                 self._new[key] = None
@@ -90,12 +90,12 @@ def _end_of(partition: Partition, leader_epoch: LeaderEpoch) -> LogEnd | None:
 
 
 def _unknown(key: PartitionKey, leader_epoch: LeaderEpoch) -> LogEnd:
-    """That of a log which cannot be opened, or is damaged at its end."""
+    """Return the entry of a log that cannot be opened, or is corrupt at its end."""
     return LogEnd(*key, leader_epoch, LeaderEpoch(0), Offset(0), has_failed=True)
 
 
 def recovered_text(partition: Partition, ends: Iterable[ReplicaEnd]) -> str:
-    """Which logs were compared, for people."""
+    """Return a text that names the compared logs."""
     told = ", ".join(f"broker {one.broker_id} had {_length(one)}" for one in ends)
     return f"{partition.stream.name}/{partition.key.partition} ({told})"
 

@@ -1,4 +1,4 @@
-"""Looks through the end of a log for what its batches say, the last one first; in a disk thread."""
+"""Backwards search through the headers of the last batches of a log, in a disk thread."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from penstock.commitlog import LogView
 
 
 class Gathers(Protocol):
-    """What headers are told to, from the last one on."""
+    """Collects headers, beginning with the last."""
 
     def wants(self, header: BatchHeader) -> bool:
-        """Whether the batch says something: then it is to be verified, and added."""
+        """True if the batch is to be verified and added."""
 
     def add(self, header: BatchHeader) -> None:
-        """One that is wanted."""
+        """Take a wanted header."""
 
 
 F = TypeVar("F", bound=Gathers)
 
 
 class LookBack(Generic[F]):
-    """Tell `found` of the batches no older than `since_us`, as far as it wants them."""
+    """Passes to `found` the wanted batches no older than `since_us`."""
 
     def __init__(self, view: LogView, since_us: int, found: F) -> None:
         self._view = view
@@ -30,7 +30,7 @@ class LookBack(Generic[F]):
         self.found = found
 
     def run(self) -> None:
-        """Read them; RemoteError corrupt_range, OSError."""
+        """Raise RemoteError (corrupt_range) or OSError."""
         view = self._view
         start = view.offset_at(self._since_us, end=view.log_end)
         for header, _ in view.batches(start, view.log_end, reverse=True, wants=self.found.wants):

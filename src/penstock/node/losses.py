@@ -1,17 +1,17 @@
-"""What a data directory has lost, as a start finds it: what it protected from, and what to do.
+"""Checks at a start for guard files that a data directory has lost, with advice for the operator.
 
-Rules: a guard is a file without which other damage is not found. A start notes in `penstock.json` which guards there
-are; it goes on without one only if that hides no log that was cut. Nothing is deleted, and nothing is written before.
-A directory of an earlier version has no note, and starts.
+Rules: a guard is a file without which other corruption goes unnoticed. A start records in `penstock.json` which guards
+exist; it goes on without one only if that cannot hide a truncated log. Nothing is deleted, and nothing is written
+before the check. A directory of an earlier version has no such record, and starts.
 
-| guard         | finds                              | missing or zeroed                                            |
+| guard         | detects                            | if missing or zeroed                                         |
 |---------------|------------------------------------|--------------------------------------------------------------|
-| `raft/log`    |                                    | refused where `runs` or the note says that it was there      |
-| `raft/synced` | a Raft log that was cut            | refused, by `raft/storage.py`                                |
-| `made/`       | a log that is gone                 | refused where the note says that it was there                |
-| `made/<log>`  | the same, of one log               | told, and made again, where the log is there                 |
-| `checkpoint`  | a log that was cut at its end      | of a log that was made: it is read-only (`commitlog/recovery`)|
-| `runs`        | an older copy of the directory     | told                                                         |
+| `raft/log`    |                                    | refused if `runs` or the record says that it existed         |
+| `raft/synced` | a truncated Raft log               | refused, by `raft/storage.py`                                |
+| `made/`       | a missing log                      | refused if the record says that it existed                   |
+| `made/<log>`  | the same, of one log               | noticed, and created again, if the log exists                |
+| `checkpoint`  | a log truncated at its end         | of a log that was made: read-only (`commitlog/recovery`)     |
+| `runs`        | an older copy of the directory     | noticed                                                      |
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from penstock.raft.tasks import FOLDER, LOG_PATH, MARK_PATH
 from penstock.vfs import Vfs
 
 GUARDS = (MADE_PATH, MARK_PATH, RUNS_PATH)
-"""What `penstock.json` notes, once it is there."""
+"""Guards that `penstock.json` records once they exist."""
 
 _FROM_OTHERS = (
     "Nothing was deleted. While most of the other brokers are there, move this data directory aside, and start the "
@@ -42,7 +42,7 @@ _ALONE = (
 
 
 def what_to_do(vfs: Vfs, settings: Settings) -> str:
-    """With a data directory in which something is lost or damaged that a start cannot do without."""
+    """Return advice on a data directory that lost something without which the broker cannot start."""
     members = frozenset(settings.voters)
     with contextlib.suppress(OSError):
         if (known := known_brokers(vfs)) is not None:
@@ -51,17 +51,17 @@ def what_to_do(vfs: Vfs, settings: Settings) -> str:
 
 
 def check_guards(vfs: Vfs, guards: frozenset[str]) -> list[str]:
-    """What an operator should know of guards that are missing, of those that were there. CorruptionError, OSError."""
+    """Return notices about missing guards. Raise CorruptionError or OSError."""
     names = set(vfs.list(""))
     has_metadata = JOURNAL_PATH in names or LOG_PATH.rpartition("/")[2] in vfs.list(FOLDER)
     if not has_metadata and (guards or RUNS_PATH in names):
-        wanted = "what the brokers have agreed on, and whom this one has voted for: it has run on this data directory"
+        wanted = "the cluster's metadata and this broker's vote, for it has run on this data directory"
         raise CorruptionError(LOG_PATH, 0, wanted, "no file")
     if MADE_PATH in guards and f"{MADE_PATH}/" not in names:
-        wanted = "the marks of the logs that were made here, without which one that is gone would be begun anew"
+        wanted = "the creation marks of logs, without which a missing log would be replaced by an empty one"
         advice = f"If no folder is missing in streams/, make an empty folder {MADE_PATH} and start again."
         raise CorruptionError(MADE_PATH, 0, wanted, "no folder", advice=advice)
     if RUNS_PATH in guards and RUNS_PATH not in names:
-        text = f"{RUNS_PATH} is missing, which notes the starts: whether this is an older copy of the data directory"
-        return [f"{text} cannot be found out now; if it is one, stop the broker, and start it with the newer one"]
+        text = f"{RUNS_PATH} is missing, which records the starts: whether this is an older copy of the data directory"
+        return [f"{text} cannot be checked now; if it is one, stop the broker, and start it with the newer one"]
     return []

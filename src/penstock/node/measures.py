@@ -1,10 +1,10 @@
-"""What is measured of a node, as families of a page of metrics. Reads everything, changes nothing, but for one thing:
-offsets of groups that nobody has asked for since the failover of their coordinator are read.
+"""Reads a node's metrics as the families of a metrics page. Changes nothing, with one exception: the offsets of groups
+that no client has requested since their coordinator's failover are read from the log.
 
-Rules: nothing here is done while messages flow; it is done when somebody asks. How much is told is bounded: of more
-than METRIC_PARTITIONS_MAX partitions the streams are told, with `*` for the partition, and of more streams than that
-all of them together; so with the offsets of groups. What takes long for many partitions pauses every now and then (a
-None), and must stand that partitions, groups and leaderships come and go in between.
+Rules: the work is done when a page is requested, never while messages flow. The size of a page is bounded: with more
+than METRIC_PARTITIONS_MAX partitions the values are summed per stream, with `*` for the partition, and with more
+streams than that over all of them; likewise for the offsets of groups. Long loops pause now and then (they yield None),
+and must tolerate that partitions, groups and leaderships come and go meanwhile.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from penstock.node.replicas import Replicas
 from penstock.node.report import Report
 
 ALL = "*"
-"""Stands in a label where things are told together; no stream and no group is called so."""
+"""Label of summed values; no stream or group has this name."""
 _NO_TRAFFIC = Traffic(Histogram.of_rows(), Histogram.of_sizes())
 _Labels = tuple[str, ...]
 
 
 class Measures:
-    """`in_flight_bytes` is all that the node holds and has not answered."""
+    """`in_flight_bytes` returns the size of all unanswered messages of the node."""
 
     def __init__(
         self,
@@ -64,7 +64,6 @@ class Measures:
         self._expiries = Expiries()
 
     def families(self) -> Families:
-        """All of them."""
         yield from self._counted()
         yield from self._broker()
         yield from self._raft()
@@ -109,7 +108,7 @@ class Measures:
         yield Family(metrics.BROKERS, [Sample((state,), known[state]) for state in ("live", "away")])
 
     def _states(self) -> Families:
-        """As the status of the broker has them."""
+        """Count partitions by state, like the broker's status."""
         streams = list(self._cluster.image.streams.values())
         yield single(metrics.STREAMS, len(streams))
         by_state: Counter[str] = Counter()
@@ -132,7 +131,7 @@ class Measures:
             if at % limits.METRIC_TURN == limits.METRIC_TURN - 1:
                 yield None
             if partition.when_idle is not None:
-                continue  # its stream is gone
+                continue  # its stream was deleted
             labels = labels_of(partition)
             for row, found in zip(EACH_PARTITION, values, strict=True):
                 if (value := row.value(self._of(partition))) is not None:
@@ -176,7 +175,7 @@ class Measures:
         yield Family(metrics.GROUP_LAG, [Sample(labels, value) for labels, value in lags.items()])
 
     def _lag_of(self, key: PartitionKey, offset: int) -> int | None:
-        """Offsets from `offset` on that are still there, as far as this broker knows: of what it leads or follows."""
+        """Consumer lag in offsets still stored; None if this broker neither leads nor follows the partition."""
         partition = self._replicas.partitions.get(key)
         if partition is None or (partition.leadership is None and partition.following is None):
             return None
@@ -184,7 +183,7 @@ class Measures:
 
 
 def _level(there: list[Partition]) -> Callable[[Partition], _Labels]:
-    """How each is named, where there are so many."""
+    """Return the labelling function for this number of partitions."""
     if len(there) <= limits.METRIC_PARTITIONS_MAX:
         return lambda partition: (partition.stream.name, str(partition.key.partition))
     if len({partition.key.stream_id for partition in there}) <= limits.METRIC_PARTITIONS_MAX:
@@ -193,14 +192,14 @@ def _level(there: list[Partition]) -> Callable[[Partition], _Labels]:
 
 
 class Expiries:
-    """When credentials of users expire; looked up once for each version of the users."""
+    """Expiry times of users' credentials; computed once for each version of the users."""
 
     def __init__(self) -> None:
         self._users: PersistentMap[str, User] | None = None
         self._ends_us: list[int] = []
 
     def next_us(self, users: PersistentMap[str, User], now_us: int) -> int | None:
-        """The next end after now; None: nothing that counts expires."""
+        """Return the next expiry after `now_us`; None if there is none."""
         if users is not self._users:
             given = (one.expires_us for user in users.values() for one in user.credentials)
             self._ends_us, self._users = sorted(end_us for end_us in given if end_us is not None), users
@@ -209,7 +208,7 @@ class Expiries:
 
 
 def _with_pauses(places: Iterator[tuple[StreamId, int]]) -> Iterator[tuple[StreamId | None, int]]:
-    """Each of them; a None behind every METRIC_TURN."""
+    """Yield all places, and a None after every METRIC_TURN."""
     while some := list(islice(places, limits.METRIC_TURN)):
         yield from some
         yield None, 0

@@ -1,10 +1,9 @@
-"""What this broker does as the metadata leader: the controller's commands, clients' changes, who takes part in Raft.
+"""The duties of the metadata leader: controller commands, clients' metadata changes, Raft membership.
 
-Rules: everything that is decided here follows from what is applied, and is proposed, again where it was refused. A
-broker that returns with another disk leaves the Raft group before it is registered with it, because it has forgotten
-whom it voted for; afterwards it comes in as any new broker does. One that returns with less of the log than it has
-acknowledged in this term has an older copy of its disk, and is refused. (One that has come to a later term may have
-given up, rightly, what it acknowledged in this one.)
+Rules: every decision follows from the applied image and is proposed, again if it was refused. A broker that returns
+with another disk leaves the Raft group before it is registered, because it has lost its votes; afterwards it joins like
+any new broker. A broker that returns with a shorter log than it acknowledged in this term runs on an older copy of its
+disk, and is refused. (A broker that has seen a later term may rightly have truncated what it acknowledged in this one.)
 
 | a live broker is | becomes   | when                                                                         |
 |------------------|-----------|------------------------------------------------------------------------------|
@@ -55,7 +54,7 @@ _LAG_MAX = limits.PROMOTION_LAG_MAX
 
 
 class _ConfirmedAnswer:
-    """What a broker hears of a heartbeat, once most voters say that this one still leads: it may have been deposed."""
+    """Sends a heartbeat's answer once a majority confirms that this broker still leads: it may have been deposed."""
 
     def __init__(self, done: Done) -> None:
         self._done = done
@@ -63,13 +62,13 @@ class _ConfirmedAnswer:
         self._is_confirmed = self._is_given = False
 
     def answered(self, response: Response | RemoteError) -> None:
-        """The controller's answer."""
+        """Take the controller's answer."""
         self._response = response
         if self._is_confirmed or isinstance(response, RemoteError):
             self._give(response)
 
     def confirmed(self, error: RemoteError | None) -> None:
-        """Whether this broker leads; the error says that it does not."""
+        """Take the quorum's confirmation; `error` says that this broker does not lead."""
         self._is_confirmed = error is None
         if error is not None or self._response is not None:
             self._give(error or self._response)
@@ -82,7 +81,7 @@ class _ConfirmedAnswer:
 
 
 class MetadataLeader:
-    """One on each broker; it decides where `lead` was called. `cluster_id` names a cluster that has no name yet."""
+    """One per broker; decides only while this broker is the metadata leader. `cluster_id` names a new cluster."""
 
     def __init__(
         self,
@@ -103,19 +102,19 @@ class MetadataLeader:
         self._cluster_id = settings.cluster_id or settings.data_dir_id
         self._broker_version = settings.broker_version
         self._clock = clock
-        self._is_changing = False  # the membership
-        self._is_forming = False  # the cluster: its name is on its way
-        self._is_altering = False  # `__offsets`
-        self._is_widening = False  # one of the streams that Penstock keeps for itself
+        self._is_changing = False  # a membership change is under way
+        self._is_forming = False  # the command that names the cluster is under way
+        self._is_altering = False  # an alteration of `__offsets` is under way
+        self._is_widening = False  # a change of an internal stream's replicas is under way
         self._first_user = settings.first_user
         self._encryption = settings.internal_encryption
-        self._is_making = False  # the first user
-        self._is_auditing = False  # `__audit` is being made
-        self._is_sweeping = False  # what is staged for streams that are gone
+        self._is_making = False  # the command that creates the first user is under way
+        self._is_auditing = False  # the creation of `__audit` is under way
+        self._is_sweeping = False  # the deletion of staged rows of a deleted stream is under way
         self._may_be_left_over = False
 
     def lead(self) -> None:
-        """This broker is the metadata leader, and has applied all of earlier terms."""
+        """Begin to act: this broker was elected and has applied the entries of all earlier terms."""
         self._is_changing = self._is_forming = self._is_altering = self._is_sweeping = False
         self._is_making = self._is_auditing = self._is_widening = False
         self._may_be_left_over = True
@@ -131,14 +130,14 @@ class MetadataLeader:
             return
 
         def done(outcome: Outcome | RemoteError) -> None:
-            self._is_forming = False  # refused, as by a full disk: with the next tick again
+            self._is_forming = False  # if refused, as by a full disk, the next tick retries
 
         self._is_forming = True
         self._quorum.propose(FormCluster(cluster_id=self._cluster_id), done)
 
     @property
     def has_to_form(self) -> bool:
-        """Whether the cluster lacks a name, or its first user, and none is on its way: `tick` gives it one."""
+        """True if the cluster lacks a name, the first user or `__audit` and none is under way; `tick` creates it."""
         return self._lacks_name or self._lacks_user or self._lacks_audit
 
     @property
@@ -148,12 +147,12 @@ class MetadataLeader:
         return is_wanted and self._quorum.is_leader
 
     def _make_audit(self) -> None:
-        """What is done from the first user on is told."""
+        """Create the stream that records administrative actions, from the first user on."""
         if not self._lacks_audit:
             return
 
         def done(response: Response | RemoteError) -> None:
-            self._is_auditing = False  # refused, as where brokers are away: with the next tick again
+            self._is_auditing = False  # if refused, as while brokers are away, the next tick retries
 
         self._is_auditing = True
         self._access.who = THE_BROKER
@@ -170,24 +169,24 @@ class MetadataLeader:
         return is_wanted and self._quorum.is_leader and bool(self._quorum.image.cluster_id)
 
     def _make_first_user(self) -> None:
-        """Set the cluster up: somebody must be able to log in where everybody has to."""
+        """Create the first user of a cluster that requires login: otherwise no user could log in."""
         if not self._lacks_user:
             return
         assert self._first_user is not None
 
         def done(outcome: Outcome | RemoteError) -> None:
-            self._is_making = False  # refused, as by a full disk: with the next tick again
+            self._is_making = False  # if refused, as by a full disk, the next tick retries
 
         user = self._first_user()
         try:
             command = self._users.creation(user, is_first=True, is_set_up=True)
-        except RemoteError:  # a broker of an earlier version is in the cluster: with a later tick again
+        except RemoteError:  # a broker of an earlier version is in the cluster: a later tick retries
             return
         self._is_making = True
         self._quorum.propose(command, done)
 
     def _alter_offsets(self) -> None:
-        """Have `__offsets` be as this version makes it."""
+        """Alter `__offsets` to the config that this version gives it."""
         if self._is_altering or not self._quorum.is_leader:
             return
         command = overdue_alteration(self._quorum.image, self._broker_version)
@@ -195,24 +194,24 @@ class MetadataLeader:
             return
 
         def done(outcome: Outcome | RemoteError) -> None:
-            self._is_altering = False  # refused, as by a full disk: with what is applied next, or the next tick, again
+            self._is_altering = False  # if refused, as by a full disk, the next applied command or tick retries
 
         self._is_altering = True
         self._quorum.propose(command, done)
 
     def _widen(self) -> None:
-        """Have Penstock's own streams held by as many brokers as there are for that, step by step."""
+        """Add replicas to internal streams, one change at a time, while enough brokers are registered."""
         if self._is_widening or not self._quorum.is_leader or (command := self._administration.wider()) is None:
             return
 
         def done(outcome: Outcome | RemoteError) -> None:
-            self._is_widening = False  # with the next tick the next step, or the same again
+            self._is_widening = False  # the next tick makes the next change, or retries
 
         self._is_widening = True
         self._quorum.propose(command, done)
 
     def _sweep(self) -> None:
-        """Delete what is staged for streams that are gone, one after the other."""
+        """Delete the staged rows of deleted streams, one stream after the other."""
         if not self._may_be_left_over or self._is_sweeping or not self._quorum.is_leader:
             return
         command = left_over(self._quorum.image)
@@ -227,7 +226,7 @@ class MetadataLeader:
         self._quorum.propose(command, done)
 
     def follow(self, leader: BrokerId | None) -> None:
-        """It is no more."""
+        """Stop acting: this broker no longer leads."""
         self._controller.follow(leader)
         self.carry_out()
         text = "the metadata leader has changed; ask again"
@@ -236,7 +235,7 @@ class MetadataLeader:
         self._users.stop(error)
 
     def applied(self, index: int, raft_term: int, image: ClusterImage, outcome: Outcome | RemoteError) -> None:
-        """A command was applied."""
+        """Handle an applied command."""
         self._controller.applied(index, raft_term, image, outcome, self._clock())
         self._alter_offsets()
         if isinstance(outcome, Outcome) and outcome.changed and outcome.stream is not None:
@@ -245,12 +244,13 @@ class MetadataLeader:
         self.carry_out()
 
     def request(self, request: Request, done: Done, who: Principal | None = THE_BROKER) -> None:
-        """Answer a broker, or a client whose request it was, and who has logged in as `who`."""
+        """Answer a broker, or a client that is logged in as `who`."""
         now = self._clock()
         if isinstance(request, HeartbeatRequest):
             answer = _ConfirmedAnswer(done)
             self._controller.heartbeat(answer.answered, request, self._quorum.commit, now)
-            self._quorum.confirm(answer.confirmed)  # before what the heartbeat calls for: it is told of that later
+            # before the controller's commands, of which the broker learns later
+            self._quorum.confirm(answer.confirmed)
         elif isinstance(request, RegisterBrokerRequest):
             self._register(request, done, now)
         elif isinstance(request, ChangeIsrRequest):
@@ -265,7 +265,7 @@ class MetadataLeader:
         self.carry_out()
 
     def _administer(self, request: Administrative, done: Done, who: Principal | None) -> None:
-        """Here, and before anything is proposed: the broker that was asked may not have heard of a change of rules."""
+        """Check permissions here, before a proposal: the broker that was asked may lag behind a change of rules."""
         try:
             self._access.check(who, request)
             if isinstance(request, UserChange):
@@ -278,7 +278,7 @@ class MetadataLeader:
             done(error)
 
     def carry_out(self) -> None:
-        """Do what the controller has decided."""
+        """Propose the controller's commands and send its answers."""
         while (step := self._controller.take()).propose or step.answers:
             for proposal in step.propose:
                 self._propose(proposal)
@@ -291,13 +291,13 @@ class MetadataLeader:
             self._controller.proposed(proposal.number, index, raft_term)
 
         def done(outcome: Outcome | RemoteError) -> None:
-            # What was applied, refused or not, the controller has heard with everybody.
+            # The controller learns of applied commands, refused or not, from `applied`.
             if isinstance(outcome, RemoteError):
                 self._controller.not_proposed(proposal.number, outcome)
 
         self._quorum.propose(proposal.command, done, placed)
 
-    # Who takes part
+    # Membership
 
     def _register(self, request: RegisterBrokerRequest, done: Done, now: Now) -> None:
         known = self._quorum.image.brokers.get(request.broker_id)
@@ -332,8 +332,8 @@ class MetadataLeader:
         self._quorum.change_membership(membership, changed)
 
     def tick(self, now: Now) -> None:
-        """Some time has passed."""
-        if not self._quorum.is_alone:  # else nobody is to be missed: this broker does not even send itself heartbeats
+        # else there are no other brokers to miss, and this broker does not even send itself heartbeats
+        if not self._quorum.is_alone:
             self._controller.tick(now)
             self.carry_out()
         self._form()
@@ -350,7 +350,7 @@ class MetadataLeader:
                 self._change(wanted, lambda outcome: None)
 
     def _wanted(self) -> Membership:
-        """The membership, with the next change that is due."""
+        """Return the membership with the next change that is due."""
         membership = self._quorum.membership
         live = sorted(self._quorum.image.live_brokers())
         for broker_id in live:

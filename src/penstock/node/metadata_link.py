@@ -1,11 +1,11 @@
-"""The way to the metadata leader, which may be this broker.
+"""Routes requests to the metadata leader, which may be this broker.
 
-Rules: Raft says who leads; a broker that takes no part in it yet asks its peers, one after the other, and then whom
-they name. What brokers ask is tried once; whoever asks tries again when it is time. What clients ask (create, alter,
-pause, truncate, delete) waits while no metadata leader is known, and is asked again where the leader changed meanwhile,
-until its time is up: all may be asked twice. One that was asked and leads no more may hang, with its
-connections: its successor is asked as soon as it is known. What a leader refused for a reason of its own is refused,
-and at once what this broker's own disk stands in the way of where nobody else can be asked.
+Rules: Raft names the leader; a broker that is not yet a member asks its peers in turn, and then the leader they name.
+Brokers' requests are tried once; the caller retries. Clients' requests (create, alter, pause, truncate, delete) wait
+while no leader is known and are retried after a change of leader, until they time out: all of them may be sent twice. A
+deposed leader may hang with its connections open, so its successor is asked as soon as it is known. A refusal by the
+leader is final. If this broker's own disk stands in the way and no other broker can be asked, the request fails at
+once.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ Administrative = (
 )
 Done = Callable[[Response | RemoteError], None]
 Local = Callable[[Request, Done, Principal | None], None]
-"""Answers who asks, the third: None where nobody had to log in."""
+"""Answers a request; the third argument is the user, None if authentication is off."""
 
 _NOT_NOW = frozenset(
     {
@@ -69,7 +69,7 @@ _NOT_NOW = frozenset(
     }
 )
 THE_BROKER = Principal(BROKER)
-"""Who asks what brokers ask of each other on their own behalf."""
+"""The caller of brokers' own requests."""
 
 _RETRY_US = limits.FORWARD_RETRY_MS * 1_000
 _GRACE_US = limits.FORWARD_GRACE_MS * 1_000
@@ -77,33 +77,33 @@ _GRACE_US = limits.FORWARD_GRACE_MS * 1_000
 
 @dataclass(slots=True, eq=False)
 class _Waiting:
-    """A client's request that has no answer yet."""
+    """A client's request without an answer."""
 
     request: Administrative
     who: Principal | None
     done: Done
     deadline_us: int
     retry_us: int
-    asked: BrokerId | None = None  # and has not answered
+    asked: BrokerId | None = None  # the broker asked, until it answers
     tries: int = 0
     last_error: RemoteError | None = None
 
     @property
     def end_us(self) -> int:
-        """When it is answered at the latest: a metadata leader that was asked is given a little longer."""
+        """Elapsed time when it fails at the latest: a leader already asked gets a little longer."""
         return self.deadline_us + (_GRACE_US if self.asked is not None else 0)
 
 
 @dataclass(slots=True, eq=False)
 class _Asked:
-    """What this broker itself has asked of another one."""
+    """This broker's own request to another broker."""
 
     to: BrokerId
     done: Done
 
 
 class MetadataLink:
-    """`local` answers where this broker is the metadata leader."""
+    """`local` handles requests while this broker is the metadata leader."""
 
     def __init__(
         self, quorum: Quorum, peers: Peers, broker_id: BrokerId, clock: Callable[[], Now], local: Local
@@ -114,12 +114,12 @@ class MetadataLink:
         self._clock = clock
         self._local = local
         self._waiting: list[_Waiting] = []
-        self._asked: dict[_Asked, None] = {}  # PEER_REQUESTS_MAX of each peer: what goes beyond is answered at once
-        self._named: BrokerId | None = None  # who leads, as another broker has said
+        self._asked: dict[_Asked, None] = {}  # bounded by PEER_REQUESTS_MAX per peer: more fail at once
+        self._named: BrokerId | None = None  # the leader that another broker named
         self._last_asked = BrokerId(0)
 
     def ask(self, request: Request, done: Done) -> None:
-        """Ask what brokers ask."""
+        """Send a broker's request."""
         if self._quorum.is_leader:
             self._local(request, done, THE_BROKER)
             return
@@ -141,11 +141,11 @@ class MetadataLink:
 
     @property
     def knows_somebody(self) -> bool:
-        """Whether there is anybody to ask, were it only who leads."""
+        """True if there is a broker to ask, if only for the leader."""
         return self._quorum.leader is not None or bool(self._peers.up_ids)
 
     def _whom(self) -> BrokerId | None:
-        """The metadata leader; where Raft tells nothing (yet), whoever may know it: one after the other."""
+        """Return the metadata leader; while Raft knows none, a peer that may know it, in turn."""
         leader = self._quorum.leader
         if leader is not None and leader != self._broker_id:
             return leader
@@ -158,14 +158,14 @@ class MetadataLink:
         return self._last_asked
 
     def _learn(self, response: Response | RemoteError) -> None:
-        """Who refuses because it does not lead may say who does."""
+        """Note the leader that a refusal names."""
         if isinstance(response, RemoteError) and response.code in _NOT_NOW:
             named = response.details.get("leader")
             is_other = isinstance(named, int) and named != self._broker_id
             self._named = BrokerId(named) if is_other else None  # type: ignore[arg-type]
 
     def administer(self, request: Administrative, done: Done, who: Principal | None = THE_BROKER) -> None:
-        """Ask what a client asks, logged in as `who`; `done` hears it once, in the time that the request gives."""
+        """Send a client's request, logged in as `who`; `done` is called once, within the request's time-out."""
         shares = FairShares((sharer_of(one.who), 1) for one in self._waiting)
         if not shares.fits(sharer_of(who), 1, limits.FORWARDED_REQUESTS_MAX):
             done(RemoteError(ErrorCode.OVERLOADED, "too many changes of streams at once; ask again in a moment"))
@@ -173,7 +173,7 @@ class MetadataLink:
         timeout_ms = limits.FORWARD_TIMEOUT_MS
         if isinstance(request, CreateStreamRequest | StagedStreamRequest):
             timeout_ms = request.timeout_ms
-        timeout_ms = min(timeout_ms, limits.FETCH_WAIT_MS_MAX)  # a client names any
+        timeout_ms = min(timeout_ms, limits.FETCH_WAIT_MS_MAX)  # a client may name any
         now_us = self._clock().elapsed_us
         waiting = _Waiting(request, who, done, now_us + timeout_ms * 1_000, now_us)
         self._waiting.append(waiting)
@@ -213,7 +213,7 @@ class MetadataLink:
 
     def _answered(self, waiting: _Waiting, number: int, response: Response | RemoteError) -> None:
         if waiting not in self._waiting or (number != waiting.tries and isinstance(response, RemoteError)):
-            return  # its time was up, or another one has been asked since
+            return  # timed out, or another broker was asked since
         now_us = self._clock().elapsed_us
         if isinstance(response, RemoteError) and response.code in _NOT_NOW and now_us < waiting.deadline_us:
             waiting.asked = None
@@ -224,7 +224,7 @@ class MetadataLink:
         waiting.done(response)
 
     def tick(self, now: Now) -> None:
-        """Ask again, and answer those whose time is up, or who have asked one that leads no more."""
+        """Retry, and fail requests that timed out or were sent to a deposed leader."""
         for asked in [one for one in self._asked if self._has_followed(one.to)]:
             del self._asked[asked]
             text = "another broker leads the metadata by now; ask again"
@@ -238,7 +238,7 @@ class MetadataLink:
                 self._try(waiting)
 
     def _has_followed(self, asked: BrokerId) -> bool:
-        """Whether another broker is known to lead by now."""
+        """True if another broker is known to lead by now."""
         if self._quorum.is_leader:
             return asked != self._broker_id
         leader = self._quorum.leader
@@ -246,13 +246,13 @@ class MetadataLink:
 
     @property
     def next_deadline_us(self) -> int | None:
-        """When `tick` has something to do, at the latest."""
+        """Latest time at which `tick` must run."""
         if not self._waiting:
             return None
         return min(one.end_us if one.asked is not None else min(one.retry_us, one.end_us) for one in self._waiting)
 
     def stop(self, error: RemoteError) -> None:
-        """The broker stops: tell all that wait."""
+        """Fail all pending requests because the broker stops."""
         waiting, self._waiting = self._waiting, []
         for one in waiting:
             one.done(error)

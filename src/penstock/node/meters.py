@@ -1,8 +1,7 @@
-"""What a node counts while it works: by partition, and for the whole broker.
+"""Counters that a node updates while it works: per partition, and for the whole broker.
 
-Rules: one call for a batch or a group, never one for a message, and as little as can be in each: a lone message pays
-for all of it. What a partition counts begins anew when it is made again, and goes with it; what the broker counts
-stays.
+Rules: one call per batch or group, never per message, with as little work as possible: a lone message pays for all of
+it. The counters of a partition end with it, and a recreated one starts at zero; those of the broker continue.
 """
 
 from __future__ import annotations
@@ -17,18 +16,18 @@ from penstock.node.tracing import Tracer
 
 
 class Traffic:
-    """Of one partition, from the first on that there is."""
+    """Counters of one partition, made at its first traffic."""
 
     __slots__ = ("_rows", "_sizes", "bytes_in", "bytes_out", "messages_in", "offsets_out")
 
     def __init__(self, rows: Histogram, sizes: Histogram) -> None:
-        """What is stored is added to those, too."""
+        """`rows` and `sizes`: the broker's histograms, updated too."""
         self.messages_in = self.bytes_in = self.offsets_out = self.bytes_out = 0
         self._rows = rows
         self._sizes = sizes
 
     def stored(self, rows: int, size_bytes: int) -> None:
-        """A batch was written by its leader."""
+        """Count a batch written by its leader."""
         self.messages_in += rows
         self.bytes_in += size_bytes
         histogram = self._rows
@@ -40,20 +39,20 @@ class Traffic:
 
 
 class Meters:
-    """Of one broker."""
+    """The counters of one broker."""
 
     def __init__(self) -> None:
-        self.counters: Counter[str] = Counter()  # what happens now and then
-        self.traffic: dict[PartitionKey, Traffic] = {}  # of those that had any
+        self.counters: Counter[str] = Counter()  # events that are not per message
+        self.traffic: dict[PartitionKey, Traffic] = {}  # of partitions with traffic
         self.batch_rows = Histogram.of_rows()
         self.batch_bytes = Histogram.of_sizes()
         self.tracer: Tracer | None = None
         self.acks_made = 0
-        self.ack_us = Histogram.of_times()  # from the arrival of a message until its ack was handed to the link
-        self.sync_us = Histogram.of_times()  # of the log of a partition, in the disk thread
+        self.ack_us = Histogram.of_times()  # from a message's arrival until its ack was handed to the link
+        self.sync_us = Histogram.of_times()  # fsync durations of partition logs, measured in the disk thread
 
     def told(self) -> dict[str, int]:
-        """All that is counted, of deleted streams, too; not what has not happened."""
+        """Return all counters that are not zero, deleted streams included."""
         totals = {
             "messages_in": self.batch_rows.sum,
             "bytes_in": self.batch_bytes.sum,
@@ -62,20 +61,20 @@ class Meters:
         return {name: count for name, count in (totals | self.counters).items() if count}
 
     def of(self, key: PartitionKey) -> Traffic:
-        """What is counted of a partition."""
+        """Return the counters of a partition."""
         if (traffic := self.traffic.get(key)) is None:
             traffic = self.traffic[key] = Traffic(self.batch_rows, self.batch_bytes)
         return traffic
 
     def sent(self, key: PartitionKey, offsets: int, size_bytes: int) -> None:
-        """A client was given what lies at so many offsets."""
+        """Count a fetch answer to a client; `offsets` is the length of its offset range."""
         self.counters["fetched_bytes"] += size_bytes
         traffic = self.of(key)
         traffic.offsets_out += offsets
         traffic.bytes_out += size_bytes
 
     def acked(self, published: Iterable[Answers], now_us: int) -> None:
-        """The link has been handed these; of each group, when it came, and how many of it are acked."""
+        """Count acks handed to the link, with the latency since their messages' arrival."""
         histogram = self.ack_us
         for answers in published:
             if acks := answers.acks:
@@ -84,5 +83,5 @@ class Meters:
                 histogram.sum += took_us * acks
 
     def forget(self, key: PartitionKey) -> None:
-        """The partition is gone from here."""
+        """Forget a partition that is removed from this broker."""
         self.traffic.pop(key, None)

@@ -1,7 +1,7 @@
-"""The table of what is measured of a node. Names are Prometheus's way: base units, `_total` where it only grows.
+"""The table of a node's metrics. Names follow Prometheus: base units, `_total` for counters.
 
-Rules: a metric is never given another meaning; a name that went is not used again. Labels are of few values, or bounded
-by limits (see `measures`). None holds what somebody wrote: neither keys, nor subjects, nor addresses.
+Rules: a metric never changes its meaning; a removed name is not reused. Labels have few values, or are bounded by
+limits (see `measures`). No label holds user data: neither keys, nor subjects, nor addresses.
 """
 
 from __future__ import annotations
@@ -19,73 +19,75 @@ _COUNTER, _GAUGE, _HISTOGRAM = Kind.COUNTER, Kind.GAUGE, Kind.HISTOGRAM
 
 COUNTERS = {
     "messages_in": Metric("penstock_messages_in_total", _COUNTER, "Messages stored by the partitions led here."),
-    "bytes_in": Metric("penstock_bytes_in_total", _COUNTER, "Bytes that these took in the logs."),
-    "acks_made": Metric("penstock_acks_total", _COUNTER, "Publishers told over NATS that a message is stored."),
+    "bytes_in": Metric("penstock_bytes_in_total", _COUNTER, "Bytes of these messages in the logs."),
+    "acks_made": Metric("penstock_acks_total", _COUNTER, "Acks sent over NATS: messages reported as stored."),
     "duplicates": Metric("penstock_duplicates_total", _COUNTER, "Messages and batches that were stored already."),
     "dropped": Metric("penstock_dropped_total", _COUNTER, "Messages from NATS that were refused or dropped."),
-    "fetched_bytes": Metric("penstock_fetched_bytes_total", _COUNTER, "Bytes of batches that clients were given."),
-    "replicated_bytes": Metric("penstock_replicated_bytes_total", _COUNTER, "Bytes taken from the leaders followed."),
+    "fetched_bytes": Metric("penstock_fetched_bytes_total", _COUNTER, "Bytes of batches sent to clients."),
+    "replicated_bytes": Metric("penstock_replicated_bytes_total", _COUNTER, "Bytes fetched by the followers here."),
     "disk_full": Metric("penstock_disk_full_total", _COUNTER, "Appends that failed because the disk was full."),
     "cleaned_segments": Metric("penstock_cleaned_segments_total", _COUNTER,
-                               "Segments that the cleaner wrote anew: merged, compacted, compressed or expired."),
+                               "Segments that the cleaner rewrote: merged, compacted, compressed or expired."),
     "cleaned_bytes": Metric("penstock_cleaner_saved_bytes", _GAUGE,
                             "Bytes by which the cleaner has made logs smaller since the start."),
     "retained_segments": Metric("penstock_retention_segments_total", _COUNTER, "Segments that retention removed."),
     "scrub_passes": Metric("penstock_scrub_passes_total", _COUNTER, "Passes over all logs in search of damage."),
     "scrubbed_bytes": Metric("penstock_scrubbed_bytes_total", _COUNTER, "Bytes read in search of damage."),
-    "scrubbed_damage": Metric("penstock_scrub_findings_total", _COUNTER, "Damaged places that were found by that."),
-    "repaired_ranges": Metric("penstock_repaired_ranges_total", _COUNTER, "Damaged ranges mended from a replica."),
-    "repaired_bytes": Metric("penstock_repaired_bytes_total", _COUNTER, "Bytes fetched from a replica for that."),
+    "scrubbed_damage": Metric("penstock_scrub_findings_total", _COUNTER, "Damaged places that these passes found."),
+    "repaired_ranges": Metric("penstock_repaired_ranges_total", _COUNTER, "Damaged ranges repaired from a replica."),
+    "repaired_bytes": Metric("penstock_repaired_bytes_total", _COUNTER, "Bytes fetched from a replica for repairs."),
 }  # fmt: skip
-"""By the name under which the node counts them."""
+"""By the name of the node's counter."""
 
 BATCH_ROWS = Metric("penstock_batch_rows", _HISTOGRAM, "Messages in a batch, as its leader wrote it.")
 BATCH_BYTES = Metric("penstock_batch_bytes", _HISTOGRAM, "Bytes of a batch, as its leader wrote it.")
 ACK_SECONDS = Metric(
     "penstock_ack_seconds", _HISTOGRAM,
-    "From the arrival of a message over NATS until its ack was handed to the connection; where its log had to be "
-    "opened first, or what it depends on read, from then on.",
+    "Time from the arrival of a message over NATS until its ack was handed to the connection; if its log had to be "
+    "opened or read first, from then on.",
     scale=_US,
 )  # fmt: skip
 LOG_SYNC_SECONDS = Metric("penstock_log_sync_seconds", _HISTOGRAM, "One sync (fdatasync) of a log.", scale=_US)
 METADATA_SYNC_SECONDS = Metric(
     "penstock_metadata_sync_seconds", _HISTOGRAM, "One write and sync of the metadata.", scale=_US
 )
-IN_FLIGHT_BYTES = Metric("penstock_in_flight_bytes", _GAUGE, "Memory of messages that are not acked yet.")
-IN_FLIGHT_BYTES_MAX = Metric("penstock_in_flight_bytes_max", _GAUGE, "With so much the broker stops reading NATS.")
+IN_FLIGHT_BYTES = Metric("penstock_in_flight_bytes", _GAUGE, "Bytes in memory of messages that are not acked yet.")
+IN_FLIGHT_BYTES_MAX = Metric("penstock_in_flight_bytes_max", _GAUGE, "With so many the broker stops reading from NATS.")
 LEADER_CHANGES = Metric(
     "penstock_leader_changes_total", _COUNTER,
     "Leaderships of partitions that this broker began; of all brokers together: how often leaders changed.",
 )  # fmt: skip
-STALLED_SYNCS = Metric("penstock_stalled_syncs", _GAUGE, "Logs of which a sync has not come back for long.")
+STALLED_SYNCS = Metric("penstock_stalled_syncs", _GAUGE, "Logs with a sync that has not returned for long.")
 GAPS = Metric(
     "penstock_subscription_gaps_total", _COUNTER,
-    "Times in which nobody was subscribed, of the broker or of one partition, that are over.",
+    "Ended gaps: times in which the broker, or the leader of a partition, was not subscribed to NATS.",
 )  # fmt: skip
-GAP_SECONDS = Metric("penstock_subscription_gap_seconds_total", _COUNTER, "How long these were.", scale=_US)
+GAP_SECONDS = Metric("penstock_subscription_gap_seconds_total", _COUNTER, "Duration of these gaps.", scale=_US)
 GAP_OPEN_SECONDS = Metric(
-    "penstock_subscription_gap_open_seconds", _GAUGE, "For so long this broker has not been subscribed; 0: it is.",
+    "penstock_subscription_gap_open_seconds", _GAUGE, "Time since this broker was last subscribed; 0 if it is.",
     scale=_US,
 )  # fmt: skip
 RAFT_TERM = Metric("penstock_raft_term", _GAUGE, "The Raft term of the metadata.")
-RAFT_COMMIT = Metric("penstock_raft_commit_index", _GAUGE, "Up to which index the metadata is known to be committed.")
-RAFT_APPLIED = Metric("penstock_raft_applied_index", _GAUGE, "Up to which index it is applied here.")
-RAFT_LEADER = Metric("penstock_raft_leader_id", _GAUGE, "The id of the metadata leader; 0: not known.")
-RAFT_IS_LEADER = Metric("penstock_raft_is_leader", _GAUGE, "1 where this broker is the metadata leader.")
+RAFT_COMMIT = Metric("penstock_raft_commit_index", _GAUGE, "Index up to which the metadata is known to be committed.")
+RAFT_APPLIED = Metric("penstock_raft_applied_index", _GAUGE, "Index up to which the metadata is applied here.")
+RAFT_LEADER = Metric("penstock_raft_leader_id", _GAUGE, "Id of the metadata leader; 0 if not known.")
+RAFT_IS_LEADER = Metric("penstock_raft_is_leader", _GAUGE, "1 if this broker is the metadata leader.")
 VOTERS = Metric("penstock_raft_voters", _GAUGE, "Brokers that vote on the metadata.")
-VOTERS_REACHABLE = Metric("penstock_raft_voters_reachable", _GAUGE, "Those of them that this broker reaches.")
-BROKERS = Metric("penstock_brokers", _GAUGE, "Brokers of the cluster, by whether they are there.", ("state",))
+VOTERS_REACHABLE = Metric("penstock_raft_voters_reachable", _GAUGE, "Voters that this broker reaches, itself included.")
+BROKERS = Metric("penstock_brokers", _GAUGE, "Brokers of the cluster, live or away.", ("state",))
 STREAMS = Metric("penstock_streams", _GAUGE, "Streams of the cluster.")
 PARTITIONS = Metric(
     "penstock_partitions", _GAUGE, "Partitions of the cluster, by their state as this broker sees it.", ("state",)
 )
-GROUP_OFFSETS = Metric("penstock_group_offsets", _GAUGE, "Offsets of groups that this broker keeps.")
+GROUP_OFFSETS = Metric("penstock_group_offsets", _GAUGE, "Committed offsets of consumer groups that this broker keeps.")
 _GROUP = ("group", "stream", "partition")
-GROUP_OFFSET = Metric("penstock_group_committed_offset", _GAUGE, "The next offset that a group reads.", _GROUP)
+GROUP_OFFSET = Metric(
+    "penstock_group_committed_offset", _GAUGE, "Committed offset: the next that a group reads.", _GROUP
+)
 GROUP_LAG = Metric(
     "penstock_group_lag", _GAUGE,
-    "Offsets that a group has still to read, where its coordinator has a replica of the partition; what retention or "
-    "`stream purge` has deleted does not count.", _GROUP,
+    "Consumer lag: offsets that a group has still to read, if its coordinator has a replica of the partition; what "
+    "retention or `stream purge` has deleted does not count.", _GROUP,
 )  # fmt: skip
 
 _PLACE = ("stream", "partition")
@@ -97,7 +99,7 @@ DROPPED = Metric(
 
 
 class PartitionRow(NamedTuple):
-    """What a value is made of."""
+    """The source of a partition's values."""
 
     partition: Partition
     traffic: Traffic
@@ -106,11 +108,11 @@ class PartitionRow(NamedTuple):
 
 
 class OfPartition(NamedTuple):
-    """One metric of each partition that is held here. `value` None: there is none."""
+    """One metric of each partition held here. `value` returns None if there is none."""
 
     metric: Metric
     value: Callable[[PartitionRow], float | None]
-    joined: Callable[[float, float], float]  # of several partitions that are told together
+    joined: Callable[[float, float], float]  # joins the values of several partitions
 
 
 def _added(one: float, other: float) -> float:
@@ -158,38 +160,40 @@ def _unsubscribed(row: PartitionRow) -> float | None:
 EACH_PARTITION = (
     _each("messages_in_total", _COUNTER, "Messages stored while this broker led it.",
           lambda row: row.traffic.messages_in),
-    _each("bytes_in_total", _COUNTER, "Bytes that these took in the log.",
+    _each("bytes_in_total", _COUNTER, "Bytes of these messages in the log.",
           lambda row: row.traffic.bytes_in),
-    _each("offsets_out_total", _COUNTER, "Offsets that clients were given; where compaction took messages out, more "
-          "than messages.", lambda row: row.traffic.offsets_out),
-    _each("bytes_out_total", _COUNTER, "Bytes of batches that clients were given.",
+    _each("offsets_out_total", _COUNTER, "Offsets sent to clients; after compaction more than "
+          "messages.", lambda row: row.traffic.offsets_out),
+    _each("bytes_out_total", _COUNTER, "Bytes of batches sent to clients.",
           lambda row: row.traffic.bytes_out),
-    _each("log_start_offset", _GAUGE, "The first offset that is kept.", lambda row: row.partition.log_start),
-    _each("committed_end_offset", _GAUGE, "The end of what is committed, as far as this broker knows.",
+    _each("log_start_offset", _GAUGE, "Log start offset: the first that is kept.", lambda row: row.partition.log_start),
+    _each("committed_end_offset", _GAUGE, "High watermark: end of the committed offsets, as far as "
+          "this broker knows.",
           lambda row: row.partition.committed_end),
-    _each("log_end_offset", _GAUGE, "The end of what this replica has.", lambda row: row.partition.log.log_end),
+    _each("log_end_offset", _GAUGE, "Log end offset of this replica.", lambda row: row.partition.log.log_end),
     _each("size_bytes", _GAUGE, "Bytes of its segments here.", lambda row: row.partition.log.size_bytes),
     _each("segments", _GAUGE, "Segments here.", lambda row: row.partition.log.segment_count),
-    _each("is_leader", _GAUGE, "1 where this broker leads it.", lambda row: int(row.partition.leadership is not None)),
-    _each("leader_epoch", _GAUGE, "Counts its leaderships.", lambda row: row.partition.leader_epoch, max),
+    _each("is_leader", _GAUGE, "1 if this broker leads it.", lambda row: int(row.partition.leadership is not None)),
+    _each("leader_epoch", _GAUGE, "Leader epoch: counts its leaderships.", lambda row: row.partition.leader_epoch, max),
     _each("isr_size", _GAUGE, "Replicas in sync, as its leader knows.", _isr_size, min),
-    _each("under_replicated", _GAUGE, "1 where fewer than all replicas are in sync, as its leader knows.",
+    _each("under_replicated", _GAUGE, "1 if fewer than all replicas are in sync, as its leader knows.",
           _lacks_replicas),
-    _each("below_min_isr", _GAUGE, "1 where too few are in sync for messages to be taken, as its leader knows.",
+    _each("below_min_isr", _GAUGE, "1 if too few replicas are in sync to take messages, as its leader knows.",
           _below_min_isr),
-    _each("unsubscribed", _GAUGE, "1 where its leader should be subscribed, and is not.", _unsubscribed),
-    _each("in_flight_bytes", _GAUGE, "Memory of its messages that are not acked yet.",
+    _each("unsubscribed", _GAUGE, "1 if its leader should be subscribed, and is not.", _unsubscribed),
+    _each("in_flight_bytes", _GAUGE, "Bytes in memory of its messages that are not acked yet.",
           lambda row: None if row.partition.leadership is None else row.partition.in_flight.size_bytes),
-    _each("oldest_unacked_seconds", _GAUGE, "How long that has waited which waits longest to be committed.",
+    _each("oldest_unacked_seconds", _GAUGE, "Age of its oldest message that is not committed yet.",
           _oldest_unacked_us, max, _US),
-    _each("behind_seconds", _GAUGE, "All that was committed so long ago can be read from this replica.",
+    _each("behind_seconds", _GAUGE, "Staleness: all that was committed longer ago can be read from this "
+          "replica.",
           lambda row: row.behind_us, max, _US),
     _each("last_message_timestamp_seconds", _GAUGE, "When its last message was stored (Unix time).",
           lambda row: row.partition.log.last_timestamp_us or None, max, _US),
     _each("damaged_ranges", _GAUGE, "Ranges of its log here that are damaged.",
           lambda row: len(row.partition.log.damage)),
 )  # fmt: skip
-"""What is told of each partition."""
+"""Metrics of each partition."""
 
 CREDENTIAL_EXPIRES = Metric(
     "penstock_credential_expires_seconds", _GAUGE,
@@ -203,4 +207,4 @@ METRICS = (
     CREDENTIAL_EXPIRES, STREAMS, PARTITIONS, *(one.metric for one in EACH_PARTITION), DROPPED,
     GROUP_OFFSETS, GROUP_OFFSET, GROUP_LAG,
 )  # fmt: skip
-"""All of them, in the order of the page."""
+"""All metrics, in the order of the page."""

@@ -1,15 +1,16 @@
-"""Keys move to partitions that were added, and stay in order.
+"""Moves keys to added partitions while each key's messages stay in order.
 
-Rules: what a partition has of a key ends before what the next one has of it. So the leader of an older partition stops
-taking the keys that leave it as soon as the image has the new partitions; once all it has is committed, it proposes a
-mark: where that ends. The leader of a new one begins to take its keys when all older partitions have their marks in its
-image, and, where it hears the whole subject, nothing can come any more that the older ones have stored: behind a
-barrier, a while for what is between the servers of NATS, and another barrier. So does any later leader of it: what is
-on its way knows nothing of leaders. A group reads a new partition once it has read the older ones up to their marks
-(`penstock.node.offsets`).
+Rules: the rows of a key in one partition end before those in the next one. So the leader of an older partition stops
+taking the keys that leave it as soon as the image has the new partitions; once all its rows are committed, it proposes
+a mark: where they end. The leader of a new partition takes its keys when its image has the marks of all older
+partitions and, if it receives the whole subject, no message that the older ones have stored can arrive any more: after
+a barrier, a delay for messages between the NATS servers, and another barrier. Every later leader of it waits likewise,
+because messages under way do not depend on leaders. A consumer group reads a new partition once it has read the older
+ones up to their marks (`penstock.node.offsets`).
 
-A leader that follows one who stopped has the same image, or a later one, so it does not take those keys either. It
-proposes the mark if that is missing, or if its log ends before the mark: an unclean election has lost what lay between.
+The successor of an older partition's leader has the same image, or a later one, so it does not take those keys either.
+It proposes the mark if it is missing, or if its log ends before the mark: an unclean election has lost the rows
+between.
 
     image: more partitions ─▶ older: stop ─▶ all committed ─▶ mark ─┐
                               older: stop ─▶ all committed ─▶ mark ─┴▶ all in the image ─▶ barrier ─▶ new: takes
@@ -46,12 +47,12 @@ class _Step(NamedTuple):
 
     @property
     def is_complete(self) -> bool:
-        """Whether all that keys left is marked."""
+        """True if all older partitions have their marks."""
         return len(self.marks) == self.before
 
 
 class _Grown(NamedTuple):
-    """All of them."""
+    """All growths of a stream."""
 
     stream: StreamState
     key_map: KeyMap
@@ -59,8 +60,10 @@ class _Grown(NamedTuple):
 
 
 class Moving:
-    """Those of all partitions that this broker leads. `waits` says whether messages of a partition wait to be stored;
-    `ask_metadata` has the metadata leader change what the cluster agrees on.
+    """The key moves of all partitions led here.
+
+    `waits` returns True while messages of a partition are queued; `ask_metadata` sends a request to the metadata
+    leader.
     """
 
     def __init__(
@@ -77,10 +80,10 @@ class Moving:
         self._ask_metadata = ask_metadata
         self._last: _Grown | None = None
         self._owing: dict[Partition, Keys] = {}
-        self._opening: dict[Partition, int] = {}  # when its barrier is asked for, elapsed
+        self._opening: dict[Partition, int] = {}  # elapsed time of its next barrier
 
     def look(self, partition: Partition) -> None:
-        """The image says something else of a partition, or this broker has come to lead it, or leads it no more."""
+        """Apply a changed image, or the beginning or end of a leadership."""
         stream, leadership = partition.stream, partition.leadership
         if not stream.moves_keys:
             return
@@ -107,21 +110,21 @@ class Moving:
         self._subscriptions.look_again(partition)
 
     def forget(self, partition: Partition) -> None:
-        """It is gone from here."""
+        """Forget a partition that is removed from this broker."""
         self._owing.pop(partition, None)
         self._opening.pop(partition, None)
         if self._last is not None and self._last.stream.stream_id == partition.key.stream_id:
             self._last = None
 
     def _grown(self, stream: StreamState) -> _Grown:
-        """What is the same for all partitions of a stream: they are looked at one after the other."""
+        """Return the growths of a stream, cached because its partitions are handled one after the other."""
         if self._last is None or self._last.stream is not stream:
             steps = [_Step(before, after, stream.marked(after)) for before, after in pairwise(stream.counts)]
             self._last = _Grown(stream, key_map_of(stream.config, stream.counts), steps)
         return self._last
 
     def _give(self, partition: Partition, keys: Keys, step: _Step, *, is_new: bool) -> None:
-        """Keys have left it."""
+        """Owe the mark for the keys that leave the partition, if it is missing or lies beyond this log."""
         mark = step.marks.get(partition.key.partition)
         if mark is None:
             if step.after not in keys.owes:
@@ -134,8 +137,10 @@ class Moving:
             keys.owes.add(step.after)
 
     def _approach(self, partition: Partition, keys: Keys) -> None:
-        """All that its keys left is marked. By itself a partition hears what nobody else does; else what others have
-        stored may still be on its way, and is not even refused before a barrier.
+        """Begin to take the partition's keys, now that all marks exist.
+
+        A partition with a subject of its own takes them at once. In a channel, messages stored by others may still
+        arrive, so it does not even refuse them before a barrier.
         """
         if partition.channel is None:
             keys.is_open = True
@@ -150,7 +155,7 @@ class Moving:
         self._subscriptions.after_all_sent(reached)
 
     def settle(self, now: Now) -> None:
-        """Propose the marks that are due, and begin with keys."""
+        """Propose the marks that are due, and open partitions whose delay is over."""
         if not self._owing and not self._opening:
             return
         for partition, keys in list(self._owing.items()):
@@ -164,14 +169,14 @@ class Moving:
                 self._open(partition)
 
     def _mark(self, partition: Partition, keys: Keys, now: Now) -> None:
-        if keys.end is None and not self._waits(partition):  # what came before the image told is stored first
+        if keys.end is None and not self._waits(partition):  # store earlier messages first
             keys.end = partition.log.log_end
         end = keys.end
         if not keys.is_open:
-            return  # what it will have of keys that leave it again it has not taken yet
+            return  # it has not yet taken the keys that are to leave it
         if end is None or partition.committed_end < end or now.elapsed_us < keys.retry_us:
             return
-        keys.is_silent = True  # before anybody can have the mark: who takes the keys then answers for them
+        keys.is_silent = True  # Before the mark can be known: from then on the keys' new partition answers for them.
         self._subscriptions.look_again(partition)
         keys.retry_us = now.elapsed_us + _RETRY_US
         for after in sorted(keys.owes):
@@ -183,7 +188,7 @@ class Moving:
                 end_offset=Offset(end),
                 marked_us=max(now.wall_us, partition.log.last_timestamp_us),
             )
-            self._ask_metadata(request, lambda _: None)  # the image tells; what is refused is asked for again
+            self._ask_metadata(request, lambda _: None)  # the image shows success; a refused one is retried
 
     def _open(self, partition: Partition) -> None:
         keys = partition.keys
@@ -197,6 +202,6 @@ class Moving:
 
     @property
     def next_deadline_us(self) -> int | None:
-        """When `settle` has something to do, at the latest."""
+        """Latest time at which `settle` must run."""
         retries = [keys.retry_us for keys in self._owing.values() if keys.retry_us]
         return min([*self._opening.values(), *retries], default=None) if self._owing or self._opening else None

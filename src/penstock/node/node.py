@@ -1,23 +1,23 @@
-"""The node: every message, request and event of one broker goes through here, and every effect comes out as a `Step`.
+"""The node: takes every message, request and event of one broker, and returns every effect as a `Step`.
 
-Rules: methods take what happened and the time (`now`), decide at once, and put what must be done into the outbox;
-the driver takes the step and does it. Nothing here waits. One owner calls; disk work comes back through `complete`.
+Rules: methods take an event and the time (`now`), decide at once, and put the effects into the outbox; the driver takes
+the step and carries it out. Nothing here blocks. One owner calls; disk work comes back through `complete`.
 
 | event                           | method                   |
 |---------------------------------|--------------------------|
 | messages from NATS              | `messages`               |
-| the connection to NATS is there | `nats_up`                |
+| the connection to NATS is up    | `nats_up`                |
 | NATS answered a barrier         | `reached`                |
 | NATS refused a subscription     | `refused`                |
 | the connection to NATS was lost | `nats_lost`              |
 | a request from a client         | `request`                |
-| a client has gone               | `gone`                   |
-| another broker can be asked     | `peer_up`                |
-| … and no more                   | `peer_lost`              |
-| … or does not want us           | `peer_refused`           |
+| a client has disconnected       | `gone`                   |
+| a peer broker is connected      | `peer_up`                |
+| … is disconnected               | `peer_lost`              |
+| … refuses this broker           | `peer_refused`           |
 | … has answered                  | `answered`               |
 | the broker is about to stop     | `hand_over`, `leave`     |
-| a cluster has let us in         | `joined`                 |
+| a cluster accepts this broker   | `joined`                 |
 | disk work is done               | `complete`               |
 | time has passed                 | `tick`                   |
 """
@@ -69,18 +69,18 @@ _STOPPING = RemoteError(ErrorCode.STOPPING, "the broker is stopping; connect aga
 
 
 class Node:
-    """One broker without its sockets. `start` first."""
+    """One broker without its sockets. Call `start` first."""
 
-    _report: Report  # from the start on
+    _report: Report  # set by `start`
     _cluster: Cluster
     _replicas: Replicas
 
     def __init__(self, vfs: Vfs, settings: Settings, chance: Any) -> None:
-        """`chance` is a seeded generator, such as random.Random."""
+        """`chance` is a source of randomness, such as a seeded random.Random."""
         self._vfs = vfs
         self._settings = settings
         self._outbox = Outbox()
-        self._now = Now(0, 0)  # of what is being decided
+        self._now = Now(0, 0)  # time of the event being handled
         version = settings.format_version
         as_of_us = lambda one: self._replicas.as_of_us(one)  # noqa: E731
         self._fetches = Fetches(self._outbox, version, lambda: self._now, as_of_us, lambda: self.access)
@@ -125,7 +125,8 @@ class Node:
         self._is_stopped = False
         self._next_tick_us = 0
         self._arrivals = Arrivals(self._ingest)
-        self._stored: list[tuple[Partition, int]] = []  # who got messages, and its committed_end before: see `take`
+        # partitions that stored messages, each with its earlier committed_end: see `take`
+        self._stored: list[tuple[Partition, int]] = []
         answering = self._answering()
         self._storing, self._offsets, self._publishing = answering.storing, answering.offsets, answering.publishing
         self._handlers = answering.handlers
@@ -171,10 +172,10 @@ class Node:
             in_flight_bytes=lambda: self.in_flight_bytes,
         )
 
-    # Life
+    # Life cycle
 
     def start(self, now: Now) -> Step:
-        """Recover everything from the disk; blocking. PenstockError or OSError if the broker cannot start on it."""
+        """Recover everything from disk; blocks. Raise PenstockError or OSError if the broker cannot start on it."""
         self._now = now
         cluster = self._cluster
         cluster.open()
@@ -203,7 +204,7 @@ class Node:
         return self._outbox.take()
 
     def give_up_queries(self) -> None:
-        """The broker is about to stop: whoever asks long questions is told so now."""
+        """Fail long-running queries because the broker is about to stop."""
         self._questions.stop()
         self._verifying.stop()
         self._fetches.give_up(_STOPPING)
@@ -211,35 +212,35 @@ class Node:
         self._offsets.stop()
 
     def hand_over(self, now: Now, done: Callable[[], None]) -> None:
-        """The broker is about to stop: have another one lead the metadata; `done` once it does, or if none can."""
+        """Transfer the metadata leadership before a stop; call `done` once transferred, or if no broker can take it."""
         self._now = now
         self._cluster.departure.hand_over(done)
 
     def drain(self, now: Now) -> None:
-        """The broker is about to stop, and to leave NATS."""
+        """Note that the broker is about to stop and to leave NATS."""
         self._now = now
         self._replicas.leading.drain(now)
         self._listening.drain(now.wall_us)
 
     def not_drained(self, nats_proven_us: int) -> None:
-        """NATS has not confirmed that it was left: what it sent after that time may never have come."""
+        """Note that NATS did not confirm the drain: messages it sent after `nats_proven_us` may not have arrived."""
         self._listening.drain(nats_proven_us)
 
     def leave(self, now: Now, done: Callable[[], None]) -> None:
-        """The broker is about to stop: have others lead; `done` once they do, or where that cannot be had."""
+        """Hand over all leaderships before a stop; call `done` once that is done, or if it is impossible."""
         self._now = now
         self._cluster.leave(done)
 
     def before_stop(self) -> None:
-        """Have the disk threads sync what `stop` would else sync, one log after the other; NATS has been drained.
+        """Have disk threads do the syncs of `stop` in advance, one log after the other; NATS has been drained.
 
-        Twice: what the first time brings to the disk is named by the checkpoint of the second. `stop` can do without.
+        Called twice: the checkpoint of the second call covers what the first one synced. `stop` works without it.
         """
         for partition in self._partitions.values():
             self._upkeep.before_close(partition)
 
     def stop(self, now: Now) -> Step:
-        """Refuse who waits, sync and close everything; blocking. NATS and the disk threads have been drained before."""
+        """Fail pending requests, sync and close everything; blocks. NATS and disk threads were drained before."""
         self._is_stopped = True
         self._questions.stop()
         self._verifying.stop()
@@ -260,11 +261,11 @@ class Node:
         return self._outbox.take()
 
     def take(self) -> Step | None:
-        """What the driver must do now; None if there is nothing. Acks first: then who else is to hear of messages."""
+        """Return what the driver must do now, or None. Acks come first, then other work for the stored messages."""
         if not self._outbox.step:
             stored, self._stored = self._stored, []
             for partition, committed_end in stored:
-                if partition.when_idle is None:  # else the stream is gone
+                if partition.when_idle is None:  # else the stream was deleted
                     self._storing.written(partition, committed_end)
             self._replicas.settle()
             self._settle_refusals()
@@ -277,61 +278,63 @@ class Node:
         if refusals and refusals.settle(self._cluster.beats, self._now, step):
             self._cluster.standing.hurry()
             self._cluster.standing.tick(self._now)
-            refusals.settle(self._cluster.beats, self._now, step)  # this broker may be the metadata leader
+            # again, for this broker may be the metadata leader and have answered itself
+            refusals.settle(self._cluster.beats, self._now, step)
 
     @property
     def waits_for(self) -> str:
-        """What this broker waits for before it has its part in the cluster, for people; empty once it has it."""
+        """Reason, for an operator, why this broker is not yet part of the cluster; empty once it is."""
         return self._cluster.waits_for
 
     def families(self, now: Now) -> Families:
-        """What is measured; whoever goes through it takes what the node has decided meanwhile, at each pause."""
+        """Return the metrics; the caller must take the node's steps at each pause of the iterator."""
         self._now = now
         return iter(()) if self._is_stopped else self._measures.families()
 
     @property
     def stalled_syncs(self) -> int:
-        """Logs of which the disk does not give back a sync."""
+        """Number of logs with an fsync that does not return."""
         return self._upkeep.stalled_count
 
     @property
     def cluster_id(self) -> str:
-        """Of which cluster it is; empty: not known yet."""
+        """Id of this broker's cluster; empty if unknown."""
         return self._cluster.cluster_id
 
     @property
     def process(self) -> str:
-        """The name of this run, once it is started; empty: it has none."""
+        """Name of this process run; empty before `start`."""
         return self._cluster.process
 
     def process_of(self, broker_id: BrokerId) -> str:
-        """The process that is registered for that broker; empty: not known."""
+        """Return the process id registered for a broker; empty if unknown."""
         return self._cluster.quorum.process_of(broker_id)
 
     def disk_of(self, broker_id: BrokerId) -> str:
-        """The data directory that is registered for that broker; empty: not known."""
+        """Return the data directory id registered for a broker; empty if unknown."""
         return self._cluster.quorum.disk_of(broker_id)
 
     # NATS
 
     @property
     def in_flight_bytes(self) -> int:
-        """Bytes that are written or being checked, and not yet answered."""
+        """Bytes received or written, and not yet answered."""
         return self._storing.appends.size_bytes + self._arrivals.size_bytes + self._budget.used_bytes
 
     def messages(self, groups: Mapping[int, Group], now: Now) -> None:
-        """What one read of the NATS connection delivered, by subscription."""
+        """Take the messages of one read of the NATS connection, by subscription id."""
         if self._is_stopped:
-            return  # a drain that took too long
+            return  # the drain took too long
         self._at(now)
         if self._arrivals.add((partition.sid, group) for partition, group in self._listening.heard(groups)):
-            self._next_tick_us = now.elapsed_us  # what is not waited for is synced now as well: it holds its file open
+            # sync the stored messages now as well: their log holds a file open that a queued group may need
+            self._next_tick_us = now.elapsed_us
 
     def _ingest(self, sid: int, group: Group, must: bool) -> bool:
-        """Store the messages, unless that takes a file open for which there is no room now."""
+        """Store the messages. Return False, unless `must`, if the log must be read first or no file can be opened."""
         partition = self._listening.subscriptions.find(sid)
         if partition is None:
-            return True  # the last messages of a stream that was just deleted
+            return True  # the stream was just deleted
         if not must and partition.reads_log:
             return False
         if not (must or partition.log.is_awake or not partition.is_writable or partition.log.has_room):
@@ -347,22 +350,22 @@ class Node:
         return True
 
     def nats_up(self) -> None:
-        """The link is connected and has subscribed everything again; what came of it shows behind a barrier."""
+        """Handle a connection to NATS with all subscriptions renewed; a barrier shows which of them NATS granted."""
         if not self._is_stopped:
             self._listening.up()
 
     def reached(self, token: int, now: Now) -> None:
-        """NATS has done all that came before this barrier of a step."""
+        """Handle NATS's answer to a step's barrier: everything sent before it is done."""
         if not self._is_stopped:
             self._listening.subscriptions.reached(token, now)
 
     def refused(self, sid: int | None, reason: str, now: Now) -> None:
-        """NATS does not grant this subscription, or no longer; None: NATS does not say which."""
+        """Handle a subscription that NATS refused or revoked; `sid` is None if NATS does not say which."""
         if not self._is_stopped:
             self._listening.subscriptions.refused(sid, reason, now)
 
     def nats_lost(self, now: Now, reason: str) -> None:
-        """Nobody listens from `now` on."""
+        """Handle the loss of the NATS connection: no partition is subscribed from `now` on."""
         if not self._is_stopped:
             self._replicas.streams.lost()
             self._listening.lost(now, reason)
@@ -370,9 +373,9 @@ class Node:
     # Peers
 
     def peer_up(self, broker_id: BrokerId, now: Now, cluster_id: str = "", *, is_proven: bool = False) -> None:
-        """A connection to that broker is there, and it is who it should be; `cluster_id` as it says, if it knows.
+        """Handle a connection to the broker, whose id was checked; `cluster_id` is its claim, if it knows one.
 
-        `is_proven`: it has proved to be one of this cluster's.
+        `is_proven`: it has proved that it belongs to this cluster.
         """
         if not self._is_stopped:
             self._now = now
@@ -380,13 +383,13 @@ class Node:
             self._cluster.peer_up(broker_id, cluster_id)
 
     def peer_refused(self, broker_id: BrokerId, where: str, error: RemoteError, now: Now) -> None:
-        """The broker at that address (0: not known which) is none of this cluster's, or takes this one for none."""
+        """Handle a refusal by the broker at `where` (id 0 if unknown): the two are not of the same cluster."""
         if not self._is_stopped:
             self._now = now
             self._cluster.peer_refused(broker_id, where, error)
 
     def peer_lost(self, broker_id: BrokerId, now: Now) -> None:
-        """That connection is gone, and with it all that was asked and not answered."""
+        """Handle a lost peer connection; requests without an answer are lost with it."""
         if not self._is_stopped:
             self._now = now
             self._peers.lost(broker_id)
@@ -394,24 +397,24 @@ class Node:
     def answered(
         self, broker_id: BrokerId, token: int, response: Response | RemoteError, raw: bytes | memoryview, now: Now
     ) -> None:
-        """What a peer has said to the request of a step with that token."""
+        """Handle a peer's answer to the request with that token."""
         if not self._is_stopped:
             self._now = now
             self._peers.answered(broker_id, token, response, raw)
 
     def receiving(self, broker_id: BrokerId, size_bytes: int, now: Now) -> None:
-        """So much more has come of a peer's large answer, 0 as it begins: it is not silent. Nothing is decided."""
+        """Note progress of a peer's large answer (0 bytes as it begins), so that the peer does not count as silent."""
         if not self._is_stopped:
             self._replicas.follows.receiving(broker_id, size_bytes, now)
 
     def joined(self, response: JoinResponse, now: Now) -> None:
-        """A broker has answered the `join` of a step: what the cluster is, and who is in it."""
+        """Handle the answer to the `join` request of a step: the cluster and its brokers."""
         if not self._is_stopped:
             self._now = now
             self._cluster.joined(response)
 
     def _at(self, now: Now) -> None:
-        """What is decided next depends on the time that has passed."""
+        """Set the time and run whatever the cluster has due by then."""
         self._now = now
         if not self._is_stopped:
             self._cluster.look(now)
@@ -419,14 +422,14 @@ class Node:
     # Disk
 
     def complete(self, work: DiskWork, error: Exception | None, now: Now) -> None:
-        """A piece of disk work is done, or failed with `error`."""
+        """Handle finished disk work; `error` is None if it succeeded."""
         self._at(now)
         work.done(error)
         if self._arrivals:
             self._arrivals.go_on()
 
     def keys_read(self, now: Now) -> None:
-        """The keys of encrypted streams were read again."""
+        """Handle new encryption keys."""
         self._at(now)
         if not self._is_stopped:
             self._replicas.streams.keys_read()
@@ -434,9 +437,10 @@ class Node:
     # Time
 
     def tick(self, now: Now, nats_proven_us: int | None = None) -> None:
-        """Answer those whose time is up; once a second, roll and retain.
+        """Answer requests that timed out; once a second, roll segments and apply retention.
 
-        `nats_proven_us`: all that was published until then has come, by the calendar; None: NATS is not there.
+        `nats_proven_us`: wall-clock time up to which every published message has arrived; None if NATS is not
+        connected.
         """
         if self._is_stopped:
             return
@@ -459,7 +463,7 @@ class Node:
 
     @property
     def next_wake_us(self) -> int:
-        """When `tick` has something to do, at the latest."""
+        """Latest time at which `tick` must run."""
         wake_us = self._next_tick_us
         for deadline_us in (
             self._fetches.next_deadline_us,
@@ -481,7 +485,7 @@ class Node:
         now: Now,
         who: Principal | None = None,
     ) -> None:
-        """Answer a request, now or later; exactly one reply goes to `caller`. `who` has logged in; None: nobody."""
+        """Answer a request now or later, with exactly one reply to `caller`. `who` is the logged-in user, or None."""
         if self._is_stopped:
             self._outbox.reply(caller, _STOPPING)
             return
@@ -493,7 +497,7 @@ class Node:
             self._outbox.reply(caller, error)
 
     def gone(self, callers: Iterable[Hashable]) -> None:
-        """These callers' connection has closed: nothing waits for them any more."""
+        """Forget the pending requests of disconnected callers."""
         callers = list(callers)
         self._fetches.gone(callers)
         self._questions.gone(callers)
@@ -510,14 +514,14 @@ class Node:
         self.meters.forget(partition.key)
 
     def _resigned(self, partition: Partition) -> None:
-        """Another broker leads it: who waits here is to ask there."""
+        """Refer pending requests to the new leader."""
         error = not_leader(self._cluster.image, partition.stream, partition.key.partition)
         self._fetches.refuse(partition.key, error)
         self._publishing.refuse(partition.key, error)
         self._offsets.ended(partition)
 
     def _grown(self, partition: Partition) -> None:
-        """Readers can have more of it, and what waits to be published."""
+        """Wake fetches and publications that wait for more of the partition."""
         self._fetches.grown(partition)
         if self._publishing:
             self._publishing.grown(partition)

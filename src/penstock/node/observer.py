@@ -1,4 +1,4 @@
-"""Who hears what becomes of the metadata, and where a command stands in them."""
+"""The listener of metadata changes, and the position of a command in the metadata log."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from penstock.metadata.image import ClusterImage, Outcome
 
 
 class Place(NamedTuple):
-    """Where an entry stands; of two entries at one index only one can come to be committed."""
+    """Position of an entry; of two entries at one index only one can be committed."""
 
     log_index: int
     raft_term: int
 
 
 class Observer(Protocol):
-    """Who hears what becomes of the metadata."""
+    """Is notified of metadata changes and of this broker's role in the quorum."""
 
     def applied(self, place: Place, command: Command, outcome: Outcome | RemoteError) -> None:
-        """A command was applied: the image is another one now."""
+        """Called after a command has changed the image, or was refused."""
 
     def replaced(self, before: ClusterImage) -> None:
-        """A snapshot took the place of the image: any of it may be different."""
+        """Called after a snapshot replaced the image: any of it may differ."""
 
     def answered(self, broker_id: BrokerId, response: Response | RemoteError, raw: bytes | memoryview) -> None:
-        """What came of a Raft message that went out before this process was registered."""
+        """Called with the answer to a Raft message that was sent before this process was registered."""
 
     def leads(self) -> None:
-        """This broker is the metadata leader, and has applied all that was committed before."""
+        """Called when this broker is the metadata leader and has applied all earlier entries."""
 
     def leads_no_more(self) -> None:
-        """It was, until now."""
+        """Called when this broker is no longer the metadata leader."""
 
     def failed(self, reason: str) -> None:
-        """The disk has failed, or what is on it contradicts the leader: this broker takes no part any more."""
+        """Called when the disk failed, or its log contradicts the leader's: this broker has left the quorum."""

@@ -1,22 +1,22 @@
-"""Offsets of groups: committed to the log, and told from memory by the leader of their partition of `__offsets`.
+"""Offsets of consumer groups: stored in `__offsets`, served from memory by the leader of the group's partition there.
 
-Rules: what is known is a function of the log: it is read when it is first asked for under a leadership, kept up to date
-while that lasts, and forgotten with it. Only what is committed is told: after a failover not before all is that the
-leadership found, and what is committed later once it is. A commit is answered when it is committed, as an append
-is; when the leadership ends first, whoever waits hears that it may or may not be stored, and commits again. Nobody else
-writes to these logs. An offset beyond the end of its log is refused (`commit_bounds`).
+Rules: the state in memory is a function of the log: a leadership reads the log at the first request, keeps the state
+current, and drops it at its end. Only committed rows are served: after a failover, not before all that the new
+leadership found is committed. A commit is answered once its row is committed, like an append; if the leadership ends
+first, the client learns that the outcome is unknown, and commits again. No other component writes to these logs. An
+offset beyond the end of its log is refused (`commit_bounds`).
 
-| what is known  | since                                         | whoever asks                      |
+| known          | since                                         | a request                         |
 |----------------|-----------------------------------------------|-----------------------------------|
-| nothing        | the leadership began                          | `not_yet`, and the log is read    |
-| it is read     |                                               | `not_yet`                         |
-| all            | that is done, and what was read is committed  | is answered                       |
-| nothing        | the log could not be read                     | is told why; the next one reads   |
+| nothing        | the leadership began                          | gets `not_yet`; the log is read   |
+| being read     |                                               | gets `not_yet`                    |
+| all            | the log is read, and what was read committed  | is answered                       |
+| nothing        | the log could not be read                     | gets the error; the next one reads|
 
-How much is kept is bounded: a commit that would add to OFFSETS_KEPT_MAX is refused, and so is one of a user who has its
-share of them (`FairShares`; the row names the user, so that every leader knows). What is on its way counts. Offsets in
-streams that are deleted go when a leader has read them, or has no room: a tombstone each. A group that is deleted makes
-room as soon as its tombstones are committed.
+The number of offsets is bounded: a commit that would exceed OFFSETS_KEPT_MAX is refused, and so is one of a user whose
+share is used up (`FairShares`; the row names the user, so that every leader can count). Commits under way count. A
+leader writes tombstones for offsets in deleted streams once it has read the log, or when it has no room. A deleted
+group makes room as soon as its tombstones are committed.
 """
 
 from __future__ import annotations
@@ -67,19 +67,19 @@ from penstock.node.step import Inside, Lane, Outbox
 from penstock.node.wording import as_remote
 from penstock.replication.leader import Leadership
 
-_KEY = 7  # the first of its buffers, and of the values'
+_KEY = 7  # index of the key column's first buffer; for the value column _VALUE
 _VALUE = 10
 
 
 class ReadOffsets(Query):
-    """Read a log of `__offsets` from its beginning; in a disk thread."""
+    """Reads a log of `__offsets` from its beginning, in a disk thread."""
 
     def __init__(self, view: LogView) -> None:
         super().__init__(view)
         self.offsets = Offsets()
 
     def run(self) -> None:
-        """RemoteError corrupt_range, OSError, QueryGivenUpError."""
+        """Raise RemoteError (corrupt_range), OSError or QueryGivenUpError."""
         view = self._view
         last: dict[bytes | None, tuple[bytes, int]] = {}
         for _, data in self._batches(view.log_start, view.log_end):
@@ -95,7 +95,7 @@ class ReadOffsets(Query):
 
 
 def _strings(validity: memoryview, ends: memoryview, values: memoryview) -> list[bytes | None]:
-    """A checked column, from its buffers: nearly all batches have one row, and Arrow takes its time for each."""
+    """Return a checked column's values, straight from its buffers: most batches have one row; Arrow is slow for it."""
     bounds, text = ends.cast("i"), bytes(values)
     found: list[bytes | None] = [text[begin:end] for begin, end in pairwise(bounds)]
     if validity:
@@ -106,21 +106,21 @@ def _strings(validity: memoryview, ends: memoryview, values: memoryview) -> list
 
 
 class _Kept:
-    """What one leadership knows of its partition of `__offsets`."""
+    """The state of one leadership of a partition of `__offsets`."""
 
     def __init__(self, leadership: Leadership, reading: ReadOffsets, end: int) -> None:
         self.leadership = leadership
         self.reading: ReadOffsets | None = reading
-        self.end = end  # of what was there when it began
+        self.end = end  # log end when the leadership began
         self.offsets: Offsets | None = None
         self.failure: RemoteError | None = None
-        self.begun: set[Place] = set()  # of which a row is on its way: what says only where a group begins is late
-        self.swept_at = -1  # with which image offsets in deleted streams were looked for last, by its index
-        self.members: GroupMembers | None = None  # as long as `offsets`
+        self.begun: set[Place] = set()  # places with a row under way: an initial position for them is ignored
+        self.swept_at = -1  # image index of the last search for offsets in deleted streams
+        self.members: GroupMembers | None = None  # set together with `offsets`
 
 
 class GroupOffsets:
-    """All partitions of `__offsets` that this broker leads."""
+    """Serves all partitions of `__offsets` that this broker leads."""
 
     def __init__(
         self,
@@ -133,7 +133,7 @@ class GroupOffsets:
         *,
         write: Callable[[Partition, Inside, bytearray], None],
     ) -> None:
-        """`write` appends one batch to a partition that is led here."""
+        """`write` appends one batch to a partition led here."""
         self._bounds = bounds
         self._outbox = outbox
         self._cluster = cluster
@@ -165,7 +165,7 @@ class GroupOffsets:
             if isinstance(response, CreateStreamResponse):
                 self._outbox.reply(caller, OffsetsStreamResponse(stream=response.stream))
             elif isinstance(response, RemoteError) and response.code == ErrorCode.STREAM_EXISTS:
-                # Made meanwhile, by a version that makes it otherwise; this broker may hear of it a moment later.
+                # A broker of another version created it differently; this broker may learn of it a moment later.
                 self._outbox.reply(caller, RemoteError(ErrorCode.NOT_YET, "the offsets are being made; ask again"))
             else:
                 self._outbox.reply(caller, response)
@@ -177,7 +177,7 @@ class GroupOffsets:
         state = self._image.by_name(OFFSETS_STREAM)
         if state.config.is_internal:
             return OffsetsStreamResponse(stream=self._cluster.info(state))
-        text = f"a stream that users made, before that name was kept for them, is called {OFFSETS_STREAM!r}"
+        text = f"a user created a stream named {OFFSETS_STREAM!r} before that name was reserved"
         return RemoteError(ErrorCode.STREAM_EXISTS, f"offsets cannot be stored: {text}; delete it")
 
     # Requests
@@ -200,7 +200,7 @@ class GroupOffsets:
         self._bounds.judge(request.offsets, judged, sharer)
 
     def _checked(self, request: CommitOffsetsRequest, now: Now, asker: str) -> tuple[Partition, _Kept]:
-        """Return the partition of __offsets that takes the commit. RemoteError: the member may not commit now."""
+        """Return the partition of `__offsets` for the group. Raise RemoteError if the member may not commit now."""
         partition = self._of_group(request.stream_id, request.partition, request.group)
         kept = self._known(partition)
         assert kept.members is not None
@@ -208,7 +208,7 @@ class GroupOffsets:
         return partition, kept
 
     def _commit_judged(self, caller: Hashable, request: CommitOffsetsRequest, now: Now, asker: str, by: str) -> None:
-        """Commit what lies within the logs. Leaders were asked meanwhile, perhaps: all else is looked at anew."""
+        """Commit offsets that lie within their logs. Leaders may have been asked meanwhile, so check the rest again."""
         partition, kept = self._checked(request, now, asker)
         assert kept.offsets is not None
         rows, places, added = [], list[Place](), 0
@@ -235,7 +235,7 @@ class GroupOffsets:
         shares.add(by, added)
 
         def heard(response: Response | RemoteError) -> None:
-            kept.begun.difference_update(places)  # what is committed is among the offsets
+            kept.begun.difference_update(places)  # committed ones are among the offsets
             if isinstance(response, AppendResponse):
                 self._outbox.reply(caller, CommitOffsetsResponse(committed_us=response.timestamp_us))
             else:
@@ -314,8 +314,10 @@ class GroupOffsets:
         return 0 if state is None else len(state.partitions)
 
     def _readable(self, offsets: Offsets, group: str, stream_id: int) -> int:
-        """How many partitions of a stream a group may read: those that were added follow once it has read the older
-        ones up to their marks, so that of each key it reads the old before the new.
+        """Return how many partitions of a stream a group may read.
+
+        Added partitions follow once the group has read the older ones up to their marks, so that it reads each key in
+        order.
         """
         state = self._image.streams.get(StreamId(stream_id))
         if state is None or not state.moves_keys:
@@ -331,12 +333,12 @@ class GroupOffsets:
             count = after
         return count
 
-    # What is known
+    # State of the leaderships
 
     def _known(self, partition: Partition) -> _Kept:
-        """What the leadership of a partition knows. RemoteError not_yet, or why the log cannot be read."""
+        """Return the state of a partition's leadership. Raise RemoteError: not_yet, or why the log cannot be read."""
         leadership = partition.leadership
-        if leadership is None:  # on the only replica: it is not registered yet, say, because its disk is full
+        if leadership is None:  # the only replica may be unregistered, as on a full disk
             raise RemoteError(ErrorCode.NOT_YET, f"{partition.label} is not led now; ask again in a moment")
         kept = self._kept.get(partition.key)
         if kept is None or kept.leadership is not leadership or kept.failure is not None:
@@ -351,7 +353,7 @@ class GroupOffsets:
         return kept
 
     def known(self) -> list[Offsets]:
-        """All that is committed in the partitions that are led here; of what nobody has asked yet the log is read."""
+        """Return the offsets of all partitions led here; logs that are not in memory are being read."""
         found: list[Offsets] = []
         stream_id = self._image.names.get(OFFSETS_STREAM)
         state = None if stream_id is None else self._image.streams.get(stream_id)
@@ -360,7 +362,7 @@ class GroupOffsets:
         for number, placed in enumerate(state.partitions):
             if placed.leader is None:
                 continue
-            with contextlib.suppress(RemoteError):  # led elsewhere, or being read
+            with contextlib.suppress(RemoteError):  # led by another broker, or being read
                 offsets = self._known(self._find.led(state.stream_id, number)).offsets
                 assert offsets is not None
                 found.append(offsets)
@@ -388,18 +390,18 @@ class GroupOffsets:
         self._outbox.work(Lane.READ, reading.run, done)
 
     def ended(self, partition: Partition) -> None:
-        """It is led here no more, or is gone."""
+        """Drop the state of a partition no longer led here."""
         kept = self._kept.pop(partition.key, None)
         if kept is not None and kept.reading is not None:
             kept.reading.give_up()
 
     def stop(self) -> None:
-        """The broker stops: what is being read is not waited for."""
+        """Cancel reads because the broker stops."""
         for kept in self._kept.values():
             if kept.reading is not None:
                 kept.reading.give_up()
 
-    # What is written
+    # Writes
 
     def _append(
         self,
@@ -409,7 +411,7 @@ class GroupOffsets:
         heard: Callable[[Response | RemoteError], None],
         arrived: Callable[[], None] = lambda: None,
     ) -> None:
-        """Write rows; they are known once they are committed, in the order of the log. `arrived`: just before that."""
+        """Append rows; they are applied once committed, in log order. `arrived` is called just before that."""
 
         def written(response: Response | RemoteError) -> None:
             arrived()
@@ -421,8 +423,10 @@ class GroupOffsets:
         self._write(partition, Inside(written), _encoded(rows))
 
     def _sweep(self, partition: Partition, kept: _Kept) -> None:
-        """Forget what is committed in streams that are deleted. Where none can have been since the last time, nothing
-        is looked through: whoever is refused may ask as often as he likes.
+        """Write tombstones for offsets in deleted streams.
+
+        Nothing is searched if the image has not changed since the last time: a client may repeat a refused commit at
+        any rate.
         """
         image = self._image
         if kept.swept_at == image.index:
@@ -433,7 +437,7 @@ class GroupOffsets:
 
         assert kept.offsets is not None
         places = kept.offsets.left_over(is_gone, limits.OFFSETS_PER_COMMIT_MAX)
-        kept.swept_at = image.index if len(places) < limits.OFFSETS_PER_COMMIT_MAX else 0  # else there may be more
+        kept.swept_at = image.index if len(places) < limits.OFFSETS_PER_COMMIT_MAX else 0  # 0: there may be more
 
         def heard(response: Response | RemoteError) -> None:
             if isinstance(response, RemoteError):

@@ -1,16 +1,16 @@
-"""One partition on this broker: a log, and what the broker is to it now, its leader, a follower, or neither.
+"""One partition replica on this broker: its log, and the broker's role for it (leader, follower, or neither).
 
-Rules: one owner, no locks. A leader takes rows, and acks them once they are below `committed_end`, which its leadership
-moves (`penstock.replication.leader`); readers see the same end, on whichever replica. `log_start ≤ committed_end ≤
-log_end`, and `committed_end` never goes back. Messages over the budget are refused, not queued: memory is bounded
-whatever the disk does. When the disk refuses one batch, the rest of its group is refused too: what was checked against
-the end of the log, and the order of a publisher's messages, hold for all or for none.
+Rules: one owner, no locks. A leader appends rows and acks them once they are below the high watermark
+(`committed_end`), which its leadership advances (`penstock.replication.leader`). Readers see the same end on every
+replica. `log_start ≤ committed_end ≤ log_end`, and `committed_end` never goes back. Messages over the in-flight budget
+are refused, not queued, so memory is bounded however slow the disk is. When the disk refuses one batch, the rest of its
+group is refused too: checks against the end of the log, and a publisher's message order, hold for all or for none.
 
-| the broker is | takes              | `committed_end` is                     | at the end of it                  |
+| the broker is | takes              | `committed_end` is                     | when the role ends                |
 |---------------|--------------------|----------------------------------------|-----------------------------------|
-| its leader    | messages, appends  | the leadership's                       | publishers hear nothing           |
+| its leader    | messages, appends  | the leadership's                       | publishers get no ack, no error   |
 | a follower    | its leader's bytes | the leader's, as far as it has the log |                                   |
-| neither       | nothing            | what was known last                    |                                   |
+| neither       | nothing            | the last known one                     |                                   |
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ from penstock.vfs import Vfs
 
 _WRITTEN = Standing(1, fsynced=False)
 _NOTHING: Mapping[str, int] = MappingProxyType({})
-NO_ROLLUP = -1  # no message is there that all before it are to go for, and that was not seen to yet
-UNKNOWN_ROLLUP = -2  # there may be one in the log
+NO_ROLLUP = -1  # no rollup message (one that purges everything before it) is waiting to be applied
+UNKNOWN_ROLLUP = -2  # the log may hold such a message
 
 
 class Partition:
-    """One partition here. An idle one is small: what it counts and what waits is made when needed."""
+    """One partition replica. An idle one is small: counters, waiters and caches are created on first use."""
 
     __slots__ = (
         "_followed", "_recovered_end", "_rules", "budget", "cannot_lead", "closed", "committed_bytes", "committed_end",
@@ -71,121 +71,126 @@ class Partition:
         self.log = log
         self.leadership: Leadership | None = None  # this broker leads
         self.following: Following | None = None  # this broker follows
-        self.dedup: Dedup | None = None  # of this leadership, once somebody sends message ids
-        self.lasts: LastSequences | None = None  # of this leadership, once somebody expects one of a subject
-        self.keys: Keys | None = None  # of this leadership, where keys have moved
-        self.producers: Producers | None = None  # of this leadership, once one of them appends
-        self.published: PublishedRuns | None = None  # of this leadership, once a run is to be published
-        self.is_mute = False  # it leads, and the metadata leader may have another one lead by now
-        self.leads = False  # the log has the beginning of this leadership: from the first message on
-        self.traffic: Traffic  # once it leads in that sense
-        self.cannot_lead = ""  # why it could not begin
-        self.impediment = ""  # why the disk took nothing when it was asked last
-        self.mending = ""  # while the log is damaged: what it waits for, or why it could not be mended
-        self.closed = ""  # why the log, which was closed to be mended, could not be opened again; `cutting` lasts
-        self.stall = ""  # a sync has not come back for long, and since when; until it does
+        self.dedup: Dedup | None = None  # of this leadership; None until a message with a message id arrives
+        # of this leadership; None until a message states an expected last sequence
+        self.lasts: LastSequences | None = None
+        self.keys: Keys | None = None  # of this leadership; None unless keys have moved to other partitions
+        self.producers: Producers | None = None  # of this leadership; None until a producer appends
+        self.published: PublishedRuns | None = None  # of this leadership; None until a staged run is published
+        self.is_mute = False  # it leads, but the metadata leader may have elected another leader by now
+        self.leads = False  # the log has this leadership's epoch entry, which is written before the first message
+        self.traffic: Traffic  # set when `leads` becomes True
+        self.cannot_lead = ""  # why the leadership could not begin
+        self.impediment = ""  # why the last disk write failed; empty if it did not
+        self.mending = ""  # while the log is corrupt: what the repair waits for, or why it failed
+        self.closed = ""  # why the log, closed for a repair, could not be opened again; meanwhile `cutting` stays set
+        self.stall = ""  # set while an fsync has not returned for long: the reason, and since when
         self.flushing = False  # a flush of the log is under way
-        self.flush_us: int | None = None  # when the next one is planned
-        self.cutting: Callable[[], None] | None = None  # what is to be done once no flush is under way
-        self.when_idle: Callable[[], None] | None = None  # the stream is gone; to be called when no flush is under way
-        self.visit_us: int | None = None  # when the next visit of its upkeep is planned, by the calendar
-        self.fresh_us: int | None = None  # up to when all that was committed is shown, while nobody is followed
-        self.trouble, self.fenced_told, self.damage_told = "", False, 0  # what the operator was told; of damage, ranges
+        self.flush_us: int | None = None  # elapsed time of the next planned flush
+        self.cutting: Callable[[], None] | None = None  # action to run once no flush is under way
+        # set when the stream is deleted: called once no flush is under way
+        self.when_idle: Callable[[], None] | None = None
+        self.visit_us: int | None = None  # wall-clock time of the next upkeep visit
+        self.fresh_us: int | None = None  # while no leader is followed: all that was committed by then is shown here
+        # last notice to the operator; of corruption, the number of ranges reported
+        self.trouble, self.fenced_told, self.damage_told = "", False, 0
         self.vfs = vfs
         self.in_flight = InFlight(budget)
-        self.committed_bytes = 0  # so far, since the start: only grows
+        self.committed_bytes = 0  # committed since the start of the broker; only grows
         self._recovered_end = log.log_end
-        self.sid, self.subscribed = 0, False  # of its subscription; 0: there is none
-        self.refusal = ""  # why NATS does not let the broker subscribe
-        # By the calendar: until then somebody listened, as far as this broker knows.
+        self.sid, self.subscribed = 0, False  # id of its NATS subscription; 0 if there is none
+        self.refusal = ""  # why NATS refused the subscription
+        # Wall-clock time until which a leader was subscribed, as far as this broker knows.
         self.listened_us = max(stream.created_us, log.last_timestamp_us)
-        self.led_epoch = 0  # the last leader epoch in which this broker led it, or did before it was started; 0: none
-        self.rollup_at = NO_ROLLUP  # where the last message of this leadership is for which all before it are to go
-        self.dropped: Mapping[str, int] = _NOTHING  # how many messages, by reason
-        self.undelivered_told: frozenset[bytes] = frozenset()  # kinds of refusals, since the stream's config changed
-        self.unheard, self.unheard_told_us = 0, 0  # refused without an answer since the log told so; when it may again
+        self.led_epoch = 0  # last leader epoch in which this broker led, also in earlier runs; 0 if none
+        self.rollup_at = NO_ROLLUP  # offset of this leadership's last rollup message
+        self.dropped: Mapping[str, int] = _NOTHING  # number of dropped messages by reason
+        # kinds of refusals reported since the stream's config changed
+        self.undelivered_told: frozenset[bytes] = frozenset()
+        # refusals without a reply since the last notice; when the next may be logged
+        self.unheard, self.unheard_told_us = 0, 0
         self.budget, self.meters, self.counters = budget, budget.meters, budget.counters
-        self._followed: deque[tuple[int, int]] | None = None  # end and size of what a leader sent, not yet committed
+        # end and size of fetched batches that are not committed yet
+        self._followed: deque[tuple[int, int]] | None = None
         self.reconfigure(stream)
         self.committed_end = self._recovered_committed_end()
 
     @property
     def subject(self) -> str:
-        """Where it listens."""
         return self.stream.config.subject_of(self.key.partition)
 
     @property
     def queue(self) -> str | None:
-        """In which queue group of NATS it listens."""
+        """NATS queue group of the subscription; None if there is none."""
         return self.stream.queue
 
     @property
     def channel(self) -> StreamId | None:
-        """What those have in common who part one subscription between them: the stream, where each hears all of it."""
+        """Key of the subscription that partitions share: the stream, if each leader receives the whole stream."""
         return self.key.stream_id if self.stream.config.split.is_by_leaders else None
 
     @property
     def label(self) -> str:
-        """What it is called in texts for people."""
+        """Name for log lines and error texts."""
         return label(self.stream, self.key.partition)
 
     @property
     def is_writable(self) -> bool:
-        """Whether messages are stored now."""
+        """True if new messages are stored now."""
         may_lead = self.stream.takes and self.leadership is not None and not self.cannot_lead and not self.is_mute
         return may_lead and self.log.state is LogState.WRITABLE
 
     @property
     def is_deaf(self) -> bool:
-        """Whether nobody is to listen for it."""
+        """True if the partition must not be subscribed."""
         return self.stream.intake is Intake.PAUSED or self.stream.config.is_internal
 
     @property
     def reads_log(self) -> bool:
-        """Whether messages wait until something in the log is known."""
+        """True if messages wait until the deduplication window or the last sequences are read from the log."""
         reads_ids = self.dedup is not None and self.dedup.is_reading
         return reads_ids or (self.lasts is not None and self.lasts.reading is Reading.END)
 
     @property
     def is_impeded(self) -> bool:
-        """Whether the log takes nothing now."""
+        """True if the log takes no appends now."""
         return bool(self.impediment or self.stall) or self.log.state in (LogState.READ_ONLY, LogState.FENCED)
 
     @property
     def waits_for_sync(self) -> bool:
-        """Whether somebody waits for the disk of this broker."""
+        """True if a commit waits for this broker's fsync."""
         if self.leadership is not None:
             return self.leadership.waits_for_own_disk
         return self.following is not None and self.tells_flushes and not self.following.is_observer
 
     @property
     def tells_flushes(self) -> bool:
-        """Whether commits wait for the disks of followers."""
+        """True if commits wait for the fsync of followers."""
         return self.terms.durability is Durability.FSYNC
 
     @property
     def is_replicated(self) -> bool:
-        """Whether several brokers may lead it."""
+        """True if several brokers may lead the partition."""
         return len(self.stream.partitions[self.key.partition].replicas) > 1
 
     @property
     def is_copied(self) -> bool:
-        """Whether several brokers have it, for readers at least."""
+        """True if several brokers hold the partition, read replicas (observers) included."""
         return len(self.stream.partitions[self.key.partition].holders) > 1
 
     @property
     def may_pass(self) -> bool:
-        """Whether there is another one in sync, who could lead it."""
+        """True if another in-sync replica could lead."""
         return len(self.stream.partitions[self.key.partition].isr) > 1
 
     def _recovered_committed_end(self) -> int:
-        """What may be read before anybody leads."""
+        """Return the high watermark to use before a leader is known."""
         if self.is_copied:
             return self.log.committed_end
         return self.log.log_end if self.terms.durability is Durability.OS else self.log.flushed_end
 
     def reconfigure(self, stream: StreamState) -> None:
-        """Take over what the image says of the stream now."""
+        """Apply the stream's state in the metadata image."""
         self.stream = stream
         self.leader_epoch = stream.partitions[self.key.partition].leader_epoch
         self.truncated = stream.truncated_at(self.key.partition)
@@ -202,19 +207,19 @@ class Partition:
             self.leadership.reconfigured(self.terms)
 
     def tell(self, trouble: str, outbox: Outbox) -> None:
-        """Tell the operator, unless that was the last thing that he was told: it may be found once a second."""
+        """Log a notice, unless it repeats the last one: callers may find the same trouble every second."""
         if trouble != self.trouble:
             self.trouble = trouble
             outbox.notice(f"{self.label}: {trouble}")
 
-    # Where it begins
+    # Log start
 
     @property
     def truncated_end(self) -> int:
-        """Up to where the cluster has given up, by request, what this log has; 0: nothing.
+        """End of the offsets in this log that were truncated on request; 0 if none.
 
-        Only of what was written by then: after an unclean election others may stand at those offsets. All before it
-        was committed.
+        Counts only what was written by then: after an unclean election other messages may have those offsets.
+        Everything before this end was committed.
         """
         if (truncated := self.truncated) is None:
             return 0
@@ -222,45 +227,45 @@ class Partition:
 
     @property
     def log_start(self) -> int:
-        """Where it begins for readers: the log may follow a moment later, once its disk has all before."""
+        """Log start offset for readers. The log's own may follow later, once its disk has everything before it."""
         start = self.log.log_start
         if self.truncated is None or start >= self.truncated.before:
             return start
         return max(start, min(self.truncated_end, self.committed_end))
 
     def view(self) -> LogView:
-        """The log as readers may see it now."""
+        """Return the log as readers may see it now."""
         view, start = self.log.view(), self.log_start
         return view if start == view.log_start else view.starting_at(start)
 
-    # Its place among the replicas
+    # Roles
 
     def lead(self, leadership: Leadership) -> None:
-        """This broker leads from now on."""
+        """Become the leader."""
         self.following, self._followed = None, None
         self.leadership = leadership
         self.rollup_at = UNKNOWN_ROLLUP if self.stream.config.allow_rollup else NO_ROLLUP
         self.leads, self._recovered_end = False, self.log.log_end
         if leadership.committed_end > self.committed_end:
             self._commit(leadership.committed_end)
-        self.log.note_committed(self.committed_end)  # the checkpoint may know of less
+        self.log.note_committed(self.committed_end)  # the checkpoint may hold an older one
 
     def resign(self, step: Step) -> None:
-        """It leads no more. What waits was not committed in its time: publishers are not told what they cannot know."""
+        """Give up the leadership. Pending messages were not committed in its time, so publishers get no answer."""
         self.leadership = self.keys = None
         self.rollup_at, self.leads = NO_ROLLUP, False
         self.dedup = self.lasts = self.producers = self.published = None
         text = f"{self.label} is led by another broker now: what was appended may or may not be stored"
-        # Not `not_leader`: that would say that nothing was stored, and it would be appended again.
+        # Not `not_leader`: the client would take it as "not stored" and append again.
         self.abandon(RemoteError(ErrorCode.FENCED_EPOCH, text), step)
 
     def follow(self, following: Following) -> None:
-        """Another broker leads, and this one holds a replica."""
+        """Become a follower."""
         self.following = following
         self._recovered_end = self.log.log_end
 
     def append_fetched(self, data: memoryview) -> None:
-        """Take what the leader sent. Errors as `Log.append_fetched`."""
+        """Append batches fetched from the leader. Raise what `Log.append_fetched` raises."""
         appended = self.log.append_fetched(data)
         self.impediment = ""
         self.counters["replicated_bytes"] += appended.size_bytes
@@ -269,7 +274,7 @@ class Partition:
         self._followed.append((appended.log_end, appended.size_bytes))
 
     def follow_committed(self, end: int) -> None:
-        """The leader says that all before `end` is committed, and it is here."""
+        """Advance the high watermark to `end`: the leader has committed everything before it, and this log has it."""
         self._commit(end)
         while self._followed and self._followed[0][0] <= end:
             self.committed_bytes += self._followed.popleft()[1]
@@ -277,14 +282,14 @@ class Partition:
             self._followed = None
 
     def follow_cut(self) -> None:
-        """The log was cut to agree with the leader's: what it shows ends there, too, at the latest."""
+        """Lower `committed_end` to at most the new log end, after a truncation to match the leader's log."""
         self._followed = None
         self._recovered_end = self.log.log_end
         assert self.following is not None
         self.committed_end = int(self.following.committed_end)
 
     def reopened(self, log: Log) -> None:
-        """Its log was opened anew, mended or not; nobody leads or follows with it yet."""
+        """Take the log that was opened again after a repair, successful or not. The partition has no role yet."""
         self.log, self._followed, self._recovered_end = log, None, log.log_end
         self.damage_told, self.impediment = 0, ""
         self.closed = self.mending = ""
@@ -293,7 +298,7 @@ class Partition:
     # Messages
 
     def ingest(self, group: Group, now: Now, step: Step, *, must: bool = False) -> bool:
-        """Store what NATS delivered, or say why not; False, unless it `must`: something is read from the log first."""
+        """Store messages from NATS or refuse them. Return False, unless `must`, if the log has to be read first."""
         admission = admitted(self, self._rules, self.budget, group, now, step, must=must)
         if admission is None:
             return False
@@ -326,16 +331,16 @@ class Partition:
         return True
 
     def timestamp_us(self, now: Now) -> int:
-        """Of what is written now: it never goes back."""
+        """Return the timestamp for a batch written now: it never goes back."""
         timestamp_us = max(now.wall_us, self.log.last_timestamp_us)
         return timestamp_us if self.dedup is None else self.dedup.at(timestamp_us)
 
     def _answer_again(self, admission: Admission, refusal: acks.AckError | None, now: Now, step: Step) -> None:
-        """Tell who sent what is there already where it is, as soon as that is committed."""
+        """Ack duplicates with the offset of the original, once that is committed."""
         found, group, written, leadership = admission.duplicates, admission.of, self.log.log_end, self.leadership
         assert group is not None
         assert leadership is not None
-        if refusal is not None:  # of what this read brought twice, both may be refused
+        if refusal is not None:  # a duplicate of a message in the same read is refused if the original was
             self._refuse(again(group, found, written, limits.OFFSET_MAX), refusal, step)
             self._count_dropped({STORE_FAILED: sum(one.number >= written for one in found)})
         self.counters["duplicates"] += sum(one.number < written for one in found)
@@ -343,11 +348,11 @@ class Partition:
         if (those := again(group, found, 0, leadership.committed_end)) is not None:
             self._ack(those, 0, now_us, step, leadership.standing(those.last + 1), now.elapsed_us)
         if (those := again(group, found, leadership.committed_end, written)) is not None:
-            # What is behind the first is waited for as well: so all that waits stays in order.
+            # Wait for the last one, not only the first: so pending entries stay in offset order.
             self.in_flight.add(Pending(written, written, 0, now_us, those, None, arrived_us=now.elapsed_us))
 
     def turn_away(self, group: Group, error: acks.AckError, reason: str, step: Step) -> None:
-        """Refuse what is not its own, or not yet."""
+        """Refuse messages that belong to another partition, or come too early."""
         self._tell_refused(refuse_all(group, self._rules, error, reason), step)
 
     def _tell_refused(self, admission: Admission, step: Step) -> None:
@@ -363,7 +368,7 @@ class Partition:
             self._deny(admission.denials, step)
 
     def _tell_undelivered(self, found: Mapping[bytes, str], step: Step) -> None:
-        """Tell the operator, once of each kind, what a JetStream consumer delivers again: it hears nothing."""
+        """Log, once per kind, messages that are not stored and that a JetStream consumer will deliver again."""
         for kind, text in found.items():
             if kind not in self.undelivered_told and len(self.undelivered_told) < limits.UNDELIVERED_KINDS_TOLD_MAX:
                 self.undelivered_told |= {kind}
@@ -371,7 +376,7 @@ class Partition:
                 step.notices.append(f"{self.label}: {said}: {text}")
 
     def _tell_unheard(self, admission: Admission, now: Now, step: Step) -> None:
-        """Have the log say that messages were refused and no publisher hears of it; not too often."""
+        """Log that messages without a reply subject were refused; rate limited to one notice per UNHEARD_TOLD_MS."""
         self.unheard += admission.unheard
         if now.elapsed_us < self.unheard_told_us:
             return
@@ -380,7 +385,7 @@ class Partition:
         self.unheard, self.unheard_told_us = 0, now.elapsed_us + limits.UNHEARD_TOLD_MS * 1_000
 
     def _deny(self, commands: bytes, step: Step) -> None:
-        """Tell publishers that their messages are not stored; where others may lead, once none of them can have it."""
+        """Send refusals. With several replicas they wait until no replica can have stored the message."""
         answers = Answers(self.sid, commands)
         if self.is_replicated:
             self.budget.refusals.add(self, answers)
@@ -427,7 +432,7 @@ class Partition:
         if self.in_flight or leadership.committed_end < end_offset:
             pending = Pending(base_offset, end_offset, size_bytes, timestamp_us, late, None, None, now.elapsed_us)
             self.in_flight.add(pending)
-        else:  # written is all that was promised
+        else:  # a write is all that the durability requires
             self._commit(end_offset)
             self.committed_bytes += size_bytes
             self._ack(late, base_offset, timestamp_us, step, leadership.standing(end_offset), now.elapsed_us)
@@ -443,23 +448,23 @@ class Partition:
             self.meters.acks_made += count
 
     def append_again(self, caller: Hashable, place: Place, step: Step) -> None:
-        """What is to be appended is there: `caller` hears where, once that is committed."""
+        """Answer a repeated append of an idempotent producer with the place of the original, once that is committed."""
         pending = Pending(place.base_offset, place.end_offset, 0, place.timestamp_us, None, caller, is_duplicate=True)
         assert self.leadership is not None
         if place.end_offset <= self.committed_end:
             self._answer(pending, self.leadership, step)
-        else:  # behind all that waits already: so it stays in order
+        else:  # behind all pending entries: so they stay in offset order
             self.in_flight.add(pending)
 
     def note_refusal(self, error: OperationalError) -> None:
-        """The log has not taken a batch."""
+        """Count a failed append and remember its reason."""
         if isinstance(error, StorageFullError):
             self.counters["disk_full"] += 1
         if not isinstance(error, ShortageError):
             self.impediment = str(error)
 
     def advance(self, step: Step) -> bool:
-        """Take over how far the leadership has committed, and answer who waited; whether it moved."""
+        """Advance `committed_end` to the leadership's and answer pending requests. Return True if it moved."""
         leadership = self.leadership
         if leadership is None or leadership.committed_end <= self.committed_end:
             return False
@@ -472,7 +477,7 @@ class Partition:
 
     def _commit(self, end: int) -> None:
         if self.committed_end < self._recovered_end:
-            self.committed_bytes += self.log.size_bytes  # what was there before: no less than that part of it
+            self.committed_bytes += self.log.size_bytes  # the recovered log, as an upper bound
         self.committed_end = end
         self.log.note_committed(end)
 
@@ -483,7 +488,7 @@ class Partition:
             step.answer(pending.caller, pending.response(self.leader_epoch, fsynced=standing.fsynced))
 
     def fail_pending(self, reason: str, step: Step) -> None:
-        """What is written can no longer be made durable: tell who waits. It may or may not be there after a restart."""
+        """Fail all pending requests: what is written cannot become durable, and may or may not survive a restart."""
         error = acks.outcome_unknown(reason)
         for pending in self.in_flight.take():
             self._refuse(pending.waiters, error, step)
@@ -491,7 +496,7 @@ class Partition:
                 step.answer(pending.caller, in_doubt(reason))
 
     def abandon(self, error: RemoteError, step: Step) -> None:
-        """Nobody commits it here any more: publishers hear nothing (they were never acked), callers get `error`."""
+        """Drop all pending requests without a commit: publishers get no ack and no error, callers get `error`."""
         for pending in self.in_flight.take():
             if pending.caller is not None:
                 step.answer(pending.caller, error)

@@ -1,13 +1,13 @@
-"""What other brokers ask of this one about the cluster, and what they are answered.
+"""Answers other brokers' requests about the cluster.
 
-| request                                     | who answers                                                    |
+| request                                     | answered by                                                    |
 |---------------------------------------------|----------------------------------------------------------------|
-| raft                                        | nobody: the quorum takes it                                    |
-| peer hello                                  | who is asked: who it is                                        |
-| await stream                                | who is asked, once the stream is here                          |
-| await metadata                              | who is asked, once it goes by it                               |
-| join                                        | who is asked: who is in the cluster                            |
-| forward: create, alter, truncate, delete …  | the metadata leader; whoever else is asked names it            |
+| raft                                        | at once; the quorum takes the message                          |
+| peer hello                                  | the receiver, with its identity                                |
+| await stream                                | the receiver, once the stream is here                          |
+| await metadata                              | the receiver, once it has applied the index                    |
+| join                                        | the receiver, with the members of the cluster                  |
+| forward: create, alter, truncate, delete …  | the metadata leader; other brokers name it                     |
 | heartbeat, register, change ISR, stop       | the metadata leader                                            |
 """
 
@@ -66,22 +66,22 @@ PEER_REQUESTS: tuple[type[Request], ...] = (
     MarkKeysRequest,
     StopBrokerRequest,
 )
-"""What `PeerRequests` answers."""
+"""Requests that `PeerRequests` answers."""
 
 
 class Asked(Protocol):
-    """The part in the cluster of the broker that is asked."""
+    """The cluster identity of the broker that is asked."""
 
     @property
     def cluster_id(self) -> str:
-        """Which cluster it is of; empty while that is not known."""
+        """Id of its cluster; empty while unknown."""
 
     def peer_said(self, broker_id: BrokerId, address: str, cluster_id: str) -> None:
-        """Another broker says where it is, and of which cluster, if it knows."""
+        """Take another broker's address and cluster id, which is empty if it knows none."""
 
 
 class PeerRequests:
-    """See the module."""
+    """Answers the requests in PEER_REQUESTS."""
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ class PeerRequests:
         wait_for: WaitFor,
         applied: AppliedHere,
     ) -> None:
-        """`wait_for` tells once a stream is here, or why it is not."""
+        """`wait_for` calls back once a stream is here, or with the error."""
         self._applied = applied
         self._asked = asked
         self._settings = settings
@@ -105,7 +105,7 @@ class PeerRequests:
         self._wait_for = wait_for
 
     def take(self, caller: Hashable, request: Request, raw: bytes | memoryview) -> None:
-        """Another broker asks. RemoteError."""
+        """Answer another broker's request. Raise RemoteError."""
         if isinstance(request, RaftRequest):
             self._quorum.received(request, raw)
             self._outbox.reply(caller, RaftResponse())
@@ -175,7 +175,7 @@ class PeerRequests:
             raise RemoteError(ErrorCode.NOT_METADATA_LEADER, text, leader=leader)
 
         def done(response: Response | RemoteError) -> None:
-            # Refusals that another leader would not make go back as such, so that they are asked again.
+            # Such refusals go back as errors of the forward, so that the sender retries at the next leader.
             if isinstance(response, RemoteError) and response.code == ErrorCode.NOT_METADATA_LEADER:
                 self._outbox.reply(caller, response)
             else:

@@ -1,10 +1,10 @@
-"""What this node has asked of other brokers, and who waits for the answers.
+"""This node's requests to other brokers, and the callbacks for their answers.
 
-Rules: a request goes only to a peer that is up, and each `done` is called exactly once: with the answer, with the
-peer's refusal, or with `broker_unavailable` when the connection is lost. The answer to a request that was lost with its
-connection is nobody's: a token is never used again. At most PEER_REQUESTS_MAX are open at one peer; over it, as for a
-peer that is not up, `done` hears so before `send` returns, so it must not send again at once. Without `done` a message
-that cannot go out is dropped: whoever sends such messages repeats them.
+Rules: a request goes only to a connected peer, and each `done` is called exactly once: with the answer, the peer's
+refusal, or `broker_unavailable` when the connection is lost. A late answer to a lost request is ignored: tokens are
+never reused. At most PEER_REQUESTS_MAX are open per peer; beyond that, and for a peer that is not connected, `done`
+gets the error before `send` returns, so it must not send again at once. Without `done` a message that cannot be sent is
+dropped: the sender repeats such messages.
 
 | event             | open requests of that peer                            |
 |-------------------|-------------------------------------------------------|
@@ -25,7 +25,7 @@ from penstock.messages import API_OF_REQUEST, PeerHelloRequest, PeerHelloRespons
 from penstock.node.step import Outbox, PeerRequest
 
 Done = Callable[[Response | RemoteError, bytes | memoryview], None]
-"""Hears the answer and its raw part, which is a view where it is large."""
+"""Gets the answer and its raw part, which is a view if it is large."""
 
 
 class Peers:
@@ -33,31 +33,28 @@ class Peers:
 
     def __init__(self, outbox: Outbox) -> None:
         self._outbox = outbox
-        self._open: dict[BrokerId, dict[int, Done | None]] = {}  # of each peer that is up, by token
-        self._proven: set[BrokerId] = (
-            set()
-        )  # who of them has shown that it knows the cluster's secret, or has a certificate
+        self._open: dict[BrokerId, dict[int, Done | None]] = {}  # of each connected peer, by token
+        self._proven: set[BrokerId] = set()  # peers that know the cluster's secret or have a certificate
         self._last_token = 0
 
     @property
     def up_ids(self) -> list[BrokerId]:
-        """The peers that can be asked now."""
         return list(self._open)
 
     def is_up(self, broker_id: BrokerId) -> bool:
-        """Whether it can be asked now."""
+        """True if it is connected."""
         return broker_id in self._open
 
     def is_proven(self, broker_id: BrokerId) -> bool:
-        """Whether it can be asked now, and has proved to be a broker of this cluster."""
+        """True if it is connected and has proved to be a broker of this cluster."""
         return broker_id in self._proven
 
     def open_count(self, broker_id: BrokerId) -> int:
-        """How many requests it has not answered yet."""
+        """Number of requests it has not answered yet."""
         return len(self._open.get(broker_id, ()))
 
     def send(self, to: BrokerId, request: Request, payload: bytes = b"", done: Done | None = None) -> None:
-        """Ask a peer; what comes of it goes to `done`. See the module for when it cannot be asked."""
+        """Send a request to a peer and its answer or error to `done`; see the module's rules."""
         open_requests = self._open.get(to)
         if open_requests is None:
             _end(done, _unavailable(to))
@@ -72,14 +69,14 @@ class Peers:
         self._outbox.step.peers.append(PeerRequest(to, self._last_token, request, payload))
 
     def up(self, broker_id: BrokerId, *, is_proven: bool = False) -> None:
-        """There is a connection to it, and it is who it should be, as it says, or has proved."""
+        """Note a connection to a peer whose id was checked."""
         assert broker_id not in self._open, broker_id
         self._open[broker_id] = {}
         if is_proven:
             self._proven.add(broker_id)
 
     def lost(self, broker_id: BrokerId) -> None:
-        """That connection is gone."""
+        """Fail its open requests: the connection is lost."""
         self._proven.discard(broker_id)
         for done in self._open.pop(broker_id, {}).values():
             _end(done, _unavailable(broker_id))
@@ -87,18 +84,18 @@ class Peers:
     def answered(
         self, broker_id: BrokerId, token: int, response: Response | RemoteError, raw: bytes | memoryview
     ) -> None:
-        """A peer has answered the request with that token, or refused it."""
+        """Pass on the answer to the request with that token."""
         done = self._open.get(broker_id, {}).pop(token, None)
         if done is not None:
             done(response, raw)
 
 
 def introduced(hello: PeerHelloRequest, ours: PeerHelloResponse) -> PeerHelloResponse:
-    """The answer to a broker that says who it is. RemoteError cluster_mismatch if it cannot be a peer of ours."""
+    """Return the answer to a peer's hello. Raise RemoteError (cluster_mismatch) if it is no peer of this broker."""
     if are_different_clusters(hello.cluster_id, ours.cluster_id):
         text = f"broker {ours.broker_id} here belongs to cluster {ours.cluster_id}, not to {hello.cluster_id}"
         raise RemoteError(ErrorCode.CLUSTER_MISMATCH, text, cluster_id=ours.cluster_id)
-    if hello.data_dir_id == ours.data_dir_id:  # or it has reached itself
+    if hello.data_dir_id == ours.data_dir_id:  # also if this broker has connected to itself
         text = f"the data directory {hello.data_dir_id} is in use here, by broker {ours.broker_id}"
         raise RemoteError(ErrorCode.CLUSTER_MISMATCH, text)
     if hello.broker_id == ours.broker_id:

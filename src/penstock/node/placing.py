@@ -1,7 +1,7 @@
-"""Which brokers are to hold a stream that is made, or what is added to it: those that can.
+"""Chooses the brokers that hold a new stream, or a stream's added replicas.
 
-Rules: only on brokers that were heard of lately something is placed; what is encrypted only on those of them that have
-keys, and have said so. Who has no NATS leads nothing where another one can.
+Rules: only brokers with recent heartbeats are chosen; for encrypted streams only those that have reported encryption
+keys. A broker without NATS is not chosen to lead if there is another one.
 """
 
 from __future__ import annotations
@@ -20,38 +20,38 @@ from penstock.node.quorum import Quorum
 
 
 class Candidates(Protocol):
-    """Who can hold something: what the metadata leader's `Controller` knows."""
+    """Broker states that the metadata leader's `Controller` knows."""
 
     def ready(self, now: Now) -> frozenset[BrokerId]:
-        """On whom streams can be placed now."""
+        """Return the brokers on which streams can be placed now."""
 
     def without_nats(self) -> frozenset[BrokerId]:
-        """Who of them is to lead none of them."""
+        """Return the brokers that should not lead, because they have no NATS."""
 
     def without_keys(self) -> frozenset[BrokerId]:
-        """Who of them can hold nothing that is encrypted."""
+        """Return the brokers that cannot hold encrypted streams."""
 
     def keys_unsaid(self) -> frozenset[BrokerId]:
-        """Of whom of them that is not known yet."""
+        """Return the brokers that have not reported whether they have keys."""
 
 
 class Placing:
-    """The metadata leader's, for `Administration`."""
+    """Placement for `Administration`, on the metadata leader."""
 
     def __init__(self, quorum: Quorum, candidates: Candidates, chance: Any, clock: Callable[[], Now]) -> None:
-        """`chance` is a seeded generator, such as random.Random."""
+        """`chance` is a source of randomness, such as a seeded random.Random."""
         self._quorum = quorum
         self._candidates = candidates
         self._chance = chance
         self._clock = clock
 
     def brokers(self) -> frozenset[BrokerId]:
-        """All of the cluster, there or not: a stream must not have fewer replicas for who happens to be away."""
+        """Return all brokers of the cluster: a stream must not get fewer replicas because a broker is away."""
         membership = self._quorum.membership
         return frozenset((*self._quorum.image.brokers, *membership.voters, *membership.learners))
 
     def ready(self, config: StreamConfig) -> frozenset[BrokerId]:
-        """On whom such a stream can be placed now. RemoteError no_encryption_key: too few of those there have keys."""
+        """Return the brokers for a stream of this config. Raise RemoteError (no_encryption_key): too few have keys."""
         ready = self._candidates.ready(self._clock())
         if not config.is_encrypted:
             return ready
@@ -66,22 +66,22 @@ class Placing:
         return ready - without - self._candidates.keys_unsaid()
 
     def assign(self, partitions: int, replicas: int, ready: frozenset[BrokerId]) -> tuple[tuple[BrokerId, ...], ...]:
-        """The replicas of each new partition."""
+        """Return the replicas of each new partition."""
         without_nats = self._candidates.without_nats()
         able = ready - without_nats
         among = able if len(able) >= replicas else ready
         placed = place(self._quorum.image, partitions, replicas, self._chance, among)
-        # The first is to lead, and the creation waits for its subscription.
+        # The first one leads, and the creation waits for its subscription.
         return tuple(tuple(sorted(one, key=without_nats.__contains__)) for one in placed)
 
     def more(self, state: StreamState, ready: frozenset[BrokerId]) -> tuple[tuple[BrokerId, ...], ...] | None:
-        """The replicas of each partition and one more, among these; None: there is none for some."""
+        """Return each partition's replicas with one more of `ready`; None if there is none for some partition."""
         return place_more(self._quorum.image, state.partitions, self._chance, ready)
 
     def observers(
         self, partitions: Sequence[PartitionState | tuple[BrokerId, ...]], config: StreamConfig
     ) -> tuple[tuple[BrokerId, ...], ...]:
-        """The observers of each partition, beside its replicas."""
+        """Return the observers of each partition."""
         if not (config.observers or any(isinstance(one, PartitionState) for one in partitions)):
             return ()
         ready = self.ready(config) if config.observers else frozenset()

@@ -1,9 +1,9 @@
-"""What a leader knows of the producers of its log, and how it comes to know them.
+"""Reads the idempotent producers of a leader's log.
 
-Rules: what is known is a function of the log, as of message ids (see `node.dedup`): it is read when the first batch of
-a producer comes under a leadership, kept up to date while that lasts, and forgotten with it. Appends wait meanwhile, in
-their order (see `appends`). Only headers are read, back to where the window begins, and whole batches only of those
-that say something. A partition without producers never pays for it.
+Rules: the state is a function of the log, like message ids (see `node.dedup`): a leadership reads the log at the first
+batch of a producer, keeps the state current, and drops it at its end. Appends wait meanwhile, in order (see `appends`).
+Only headers are read, back to the beginning of the window, and whole batches only if they are a producer's. A partition
+without producers does no work for it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from penstock.node.wording import as_remote, in_doubt
 
 
 class KnownProducers:
-    """Says which batches are there, and has the producers of a partition read for it: `known(key)` hears of the end."""
+    """Finds duplicate batches; has producers read from the log. `known(key)` is called at the end of a read."""
 
     def __init__(self, outbox: Outbox, clock: Callable[[], Now], *, known: Callable[[PartitionKey], None]) -> None:
         self._outbox = outbox
@@ -36,9 +36,9 @@ class KnownProducers:
     def tell(
         self, find: Finder, caller: Hashable, request: ListProducersRequest, raw: bytes | memoryview, now: Now
     ) -> None:
-        """Answer a client who asks for those of a partition. RemoteError not_leader, not_yet, storage_failed.
+        """Answer a request for a partition's producers. Raise RemoteError: not_leader, not_yet, storage_failed.
 
-        The first who asks under a leadership has them read; what is not committed yet counts, as for a batch.
+        The first request under a leadership starts the read; uncommitted batches count, as they do for duplicates.
         """
         partition = find.led(request.stream_id, request.partition)
         producers = partition.producers or (None if partition.leadership is None else self._read(partition))
@@ -46,7 +46,7 @@ class KnownProducers:
             text = f"the producers of {partition.label} are being read; ask again in a moment"
             raise RemoteError(ErrorCode.NOT_YET, text)
         if producers.failure:
-            partition.producers = None  # the next one has them read again
+            partition.producers = None  # the next request reads them again
             raise RemoteError(ErrorCode.STORAGE_FAILED, producers.failure)
         now_us = partition.timestamp_us(now)
         found = producers.page(request.after_producer_id, limits.PRODUCERS_PER_ANSWER_MAX, now_us)
@@ -63,18 +63,19 @@ class KnownProducers:
         self._outbox.reply(caller, ListProducersResponse(producers=told))
 
     def is_new(self, partition: Partition, caller: Hashable, batch: CheckAppend) -> bool | None:
-        """Whether a batch is to be stored; if not, `caller` hears why, or where it is once that is committed.
+        """Return True if a batch is to be stored; False if `caller` gets an error or, once committed, the original's
+        place.
 
-        None: that is not known yet; `known` is called in time. A partition that takes nothing still says what is there.
+        None: not known yet; `known` is called later. A partition that takes no appends still answers duplicates.
         """
         if not batch.producer.producer_id or partition.leadership is None:
-            return True  # … or is refused as any other
+            return True  # … or is refused like any other
         if (producers := partition.producers) is None:
             producers = self._read(partition)
         if producers.is_reading:
             return None
         if producers.failure:
-            partition.producers = None  # the next one has them read again
+            partition.producers = None  # the next request reads them again
             text = f"nothing was stored: {producers.failure}"
             self._outbox.reply(caller, RemoteError(ErrorCode.STORAGE_FAILED, text))
             return False
@@ -86,7 +87,7 @@ class KnownProducers:
         if place is None:
             return True
         if place.end_offset > partition.committed_end and partition.log.state is LogState.FENCED:
-            self._outbox.reply(caller, in_doubt(partition.log.fence_reason))  # nobody commits it here any more
+            self._outbox.reply(caller, in_doubt(partition.log.fence_reason))  # can no longer be committed here
             return False
         partition.counters["duplicates"] += batch.count
         partition.append_again(caller, place, self._outbox.step)

@@ -1,10 +1,9 @@
-"""A fetch of some columns, or of some subjects: looked for in a disk thread, on an immutable view of the log.
+"""Fetches of some columns or subjects: a search in a disk thread, on an immutable view of the log.
 
-Rules: a look goes from batch to batch through what is committed, PROJECTED_SOURCE_BYTES_MAX of it, or until there are
-rows enough. What it reads is verified before it is looked into; small batches are read and looked through many at a
-time, without anything in the interpreter for each. What it cannot take so (compressed, damaged, wanted only in part,
-gone with its file) it asks the view for, batch by batch, which reports damage as it does to everybody. Of damage
-behind rows that are found the next fetch hears.
+Rules: a search goes batch by batch through committed rows, up to PROJECTED_SOURCE_BYTES_MAX, or until it has enough
+rows. It verifies what it reads before use; small batches are read and searched many at a time, without per-batch work
+in the interpreter. Other batches (compressed, corrupt, wanted only in part, file removed) it reads one by one from the
+view, which reports corruption as for any reader. Corruption after rows that were found is left to the next fetch.
 """
 
 from __future__ import annotations
@@ -25,18 +24,18 @@ if TYPE_CHECKING:
 
 
 _PIECE_MESSAGES = 4
-"""Of larger messages as many are read at once: the last one of a piece is cut off, mostly, and read again."""
+"""Number of larger messages per read: the last one of a piece is mostly cut off and read again."""
 
 
 class Project(Query):
-    """What `request` wants of a log up to `committed_end`: then in `raw`, which goes as far as `end_offset`."""
+    """Runs `request` on a log up to `committed_end`; the result is `raw`, which covers the log up to `end_offset`."""
 
     def __init__(self, view: LogView, vfs: Vfs, committed_end: int, request: FetchRequest) -> None:
         super().__init__(view)
         self.raw = b""
-        self.raw_crc: int | None = None  # none where there is nothing
+        self.raw_crc: int | None = None  # None without rows
         self.end_offset = int(request.offset)
-        self.last_epoch: int | None = None  # of the last batch that was looked at
+        self.last_epoch: int | None = None  # of the last batch read
         self._vfs = vfs
         self._file: File | None = None
         self._committed_end = committed_end
@@ -46,7 +45,7 @@ class Project(Query):
         self._found_bytes = 0
 
     def run(self) -> None:
-        """Look; RemoteError where nothing can be looked at."""
+        """Search. Raise RemoteError if no batch can be read, or for an error other than corruption."""
         projection = Projection(self._request.columns, self._request.subjects)
         start, end = self._wanted
         try:
@@ -62,7 +61,7 @@ class Project(Query):
         finally:
             if self._file is not None:
                 self._file.close()
-        self._view.check_not_cut(self.end_offset)  # others may lie there by now
+        self._view.check_not_cut(self.end_offset)  # other rows may be there by now
         self.end_offset = min(self.end_offset, end)
         raw, crc = projecting.to_stream(self._found, projection.schema)
         self._found.clear()
@@ -78,7 +77,7 @@ class Project(Query):
         )
 
     def _look(self, projection: Projection) -> None:
-        """Go on in one segment, as far as there are small, sound batches; or by one batch that is not so."""
+        """Continue in one segment as long as there are small, sound batches; otherwise by one other batch."""
         room = limits.PROJECTED_SOURCE_BYTES_MAX - self.looked_bytes
         found = self._view.slice(self.end_offset, end=self._committed_end, bytes_max=room)
         if found is None:
@@ -93,7 +92,7 @@ class Project(Query):
             try:
                 taken = projection.of_messages(raw, 0, offset, self._wanted)
             except CorruptionError:
-                taken = None  # looked at again, one by one
+                taken = None  # read again, one by one
             if taken is None:
                 if (needed := _size_of_first(raw)) > len(raw) and needed <= end_position - position:
                     size = _piece_bytes(needed)
@@ -108,7 +107,7 @@ class Project(Query):
             size = _piece_bytes(taken.end - taken.last_begin)
 
     def _look_at_one(self, projection: Projection, near: Slice) -> None:
-        """Go on by one batch, whatever it is like."""
+        """Continue by one batch of any kind."""
         for header, data in self._batches(self.end_offset, self._committed_end):
             self._take(projection.of_message(data, self._wanted, file=near.path, position=near.position))
             self.last_epoch = header.leader_epoch
@@ -121,7 +120,7 @@ class Project(Query):
             self._found_bytes += rows.nbytes
 
     def _read(self, path: str, position: int, length: int) -> memoryview:
-        """What lies there; nothing if the file has gone."""
+        """Return the bytes; none if the file was removed."""
         if self._file is None or self._file.path != path:
             if self._file is not None:
                 self._file.close()
@@ -134,13 +133,13 @@ class Project(Query):
 
 
 def _piece_bytes(message_bytes: int) -> int:
-    """What to read at once of messages of that size."""
+    """Return the read size for messages of that size."""
     several = min(_PIECE_MESSAGES * message_bytes, limits.PROJECTED_PIECE_BYTES_MAX)
     return max(limits.PROJECTED_PIECE_BYTES, several, message_bytes)
 
 
 def _size_of_first(raw: memoryview) -> int:
-    """How large the message is that these bytes begin with; 0 if that is not to be seen."""
+    """Return the size of the message at the beginning of `raw`; 0 if it cannot be read."""
     try:
         return codec.read_header(raw).size_bytes
     except CorruptionError:

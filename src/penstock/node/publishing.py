@@ -1,17 +1,17 @@
-"""What was staged, published: each piece of a run once, as one batch, by the leader of the partition that it is for.
+"""Publishes staged rows: the leader of the target partition writes each piece of a run once, as one batch.
 
-Rules: a piece is one batch of the log: replicated, committed, truncated and recovered whole. So a run is never there in
-part but for whole pieces, in their order, and a new leader finds none that is incomplete. What is published is a
-function of the log (`ingest.published`): it is read when the first request comes under a leadership, kept up to date
-while that lasts, and forgotten with it. Requests for one partition are done one after the other, but one whose rows are
-not here yet holds up those of its own query alone. What is there already is answered once it is committed, and nothing
-but what is committed is put together. What waits is bounded.
+Rules: a piece is one batch of the log, and so is replicated, committed, truncated and recovered as a whole. A run is
+thus present up to a whole piece, in order, and a new leader never finds half a piece. What is published is a function
+of the log (`ingest.published`): a leadership reads it at the first request, keeps it current, and drops it at its end.
+Requests for one partition are done one after the other; one whose rows are not here yet delays only its own query. A
+piece that is already published is answered once it is committed, and only committed rows are assembled. The queues are
+bounded.
 
-    asked ─▶ the runs are known ─▶ is it new? ─▶ all of it committed here ─▶ put together ─▶ written ─▶ committed, told
-             (read from the log)       │         (waits for replication)     (disk thread)
-                                       └────▶ told where it stands
+    request ─▶ runs are known ─▶ is it new? ─▶ rows committed here ─▶ assembled ─▶ written ─▶ committed, answered
+             (read from the log)      │      (waits for replication)  (disk thread)
+                                      └────▶ answered with its place
 
-The rows come from this broker's own replica of the stream that holds them, whoever leads that: see `internal`.
+The rows come from this broker's own replica of the staging stream, whichever broker leads that: see `internal`.
 """
 
 from __future__ import annotations
@@ -65,37 +65,37 @@ _NOT_HERE = (
     ErrorCode.NO_ENCRYPTION_KEY,
     ErrorCode.NOT_LEADER,
 )
-"""Of a replica that is not heard of yet, being opened, or failed."""
+"""Errors of a replica that is unknown, being opened, or failed."""
 _WAIT_US = limits.PUBLISH_WAIT_MS * 1_000
 
 
 class Write(Protocol):
-    """`Storing.append_to`."""
+    """The type of `Storing.append_to`."""
 
     def __call__(
         self, partition: Partition, caller: Hashable, data: bytearray, asked: Asked | None, by: Producer, flags: int
     ) -> None:
-        """Append one batch to a partition that is led here."""
+        """Append one batch to a partition led here."""
 
 
 @dataclass(slots=True, eq=False)
 class _Publish:
-    """A request on its way."""
+    """A pending request."""
 
     caller: Hashable
-    user: str  # for whom it counts
+    user: str  # the user whose share it takes
     request: PublishStagedRequest
     piece: Piece
     deadline_us: int
-    look: Callable[[], None]  # RemoteError: whoever asks may not any more
+    look: Callable[[], None]  # raises RemoteError if the user has lost the permission
     assembled: AssemblePiece | None = None  # under way, or done
     error: Exception | None = None
     is_at_work: bool = False
-    is_waiting: bool = False  # its rows are not here yet, as far as was looked
+    is_waiting: bool = False  # its rows were not here at the last check
 
 
 class Publishing:
-    """All partitions into which staged rows are published here."""
+    """Publishes staged rows into the partitions led here."""
 
     def __init__(
         self,
@@ -113,12 +113,13 @@ class Publishing:
         self._find = find
         self._clock = clock
         self._write = write
-        self._queues: dict[PartitionKey, deque[_Publish]] = {}  # by the partition that they are for
-        self._turns: dict[PartitionKey, _Publish] = {}  # of each queue the one that is being put together, or was
-        self._waiting: dict[PartitionKey, set[PartitionKey]] = {}  # for the replica of what is staged → whose queues
-        self._to_assemble: Turns[PartitionKey] = Turns()  # whose turn has not come
+        self._queues: dict[PartitionKey, deque[_Publish]] = {}  # by target partition
+        self._turns: dict[PartitionKey, _Publish] = {}  # of each queue, the request being assembled or written
+        # staging replica → target partitions that wait for its rows
+        self._waiting: dict[PartitionKey, set[PartitionKey]] = {}
+        self._to_assemble: Turns[PartitionKey] = Turns()  # target partitions that wait for a free worker
         self._at_work = 0
-        self._shares = FairShares()  # of the places in all queues
+        self._shares = FairShares()  # shares of the places in all queues
         self.handlers: Mapping[type[Request], Handler] = {
             StagedStreamRequest: self._stream,
             PublishStagedRequest: self._publish,
@@ -159,7 +160,7 @@ class Publishing:
             text = f"what was published in {partition.label} is being read; ask again in a moment"
             raise RemoteError(ErrorCode.NOT_YET, text)
         if runs.failure:
-            partition.published = None  # the next one has them read again
+            partition.published = None  # the next request reads them again
             raise RemoteError(ErrorCode.STORAGE_FAILED, runs.failure)
         now_us = partition.timestamp_us(now)
         found = runs.page(request.after_query_id, limits.PUBLISHED_PER_ANSWER_MAX, now_us)
@@ -176,10 +177,10 @@ class Publishing:
         )
         self._outbox.reply(caller, ListPublishedResponse(queries=told))
 
-    # One after the other
+    # Queues
 
     def _go_on(self, key: PartitionKey) -> None:
-        """Do what can be done for a partition now."""
+        """Do what is possible for a partition now."""
         while (publish := self._following(key)) is not None:
             queue = self._queues[key]
             try:
@@ -197,10 +198,10 @@ class Publishing:
                     del self._queues[key]
 
     def _following(self, key: PartitionKey) -> _Publish | None:
-        """Whose turn it is; None: who is at work is waited for, or rows are."""
+        """Return the next request; None while one is at work, or all wait for rows."""
         if (publish := self._turns.get(key)) is not None:
             return None if publish.is_at_work else publish
-        held = set()  # the batches of a query are told apart by their numbers: they keep their order
+        held = set()  # a query's batches are known by their numbers, so they must stay in order
         for publish in self._queues.get(key, ()):
             if not publish.is_waiting and publish.piece.query_id not in held:
                 return publish
@@ -208,7 +209,7 @@ class Publishing:
         return None
 
     def _step(self, key: PartitionKey, publish: _Publish) -> bool:
-        """Whether that one is done: it is answered, or will be once it is committed. RemoteError."""
+        """Advance a request. Return True if it is answered, or will be once committed. Raise RemoteError."""
         publish.look()
         partition = self._find.led(*key)
         if partition.leadership is None:
@@ -217,7 +218,7 @@ class Publishing:
         if runs.is_reading:
             return False
         if runs.failure:
-            partition.published = None  # the next one has them read again
+            partition.published = None  # the next request reads them again
             raise RemoteError(ErrorCode.STORAGE_FAILED, f"nothing was published: {runs.failure}")
         last = runs.find(publish.piece, partition.timestamp_us(self._clock()))
         if last is not None:
@@ -248,10 +249,10 @@ class Publishing:
         self._outbox.work(Lane.READ, work.run, done)
         return runs
 
-    # What was staged
+    # Staged rows
 
     def _is_staged(self, key: PartitionKey, publish: _Publish) -> bool:
-        """Whether all of it is committed, and here; else it is waited for. RemoteError staged_lost, not_yet."""
+        """True if all rows are committed here; else the request waits. Raise RemoteError: staged_lost, not_yet."""
         request = publish.request
         replica = self._staged(request)
         for one in request.staged:
@@ -304,7 +305,7 @@ class Publishing:
         self._outbox.work(Lane.READ, work.run, done)
 
     def grown(self, partition: Partition) -> None:
-        """More of it is committed here, or it is gone: whoever waits for that looks again."""
+        """Recheck requests that wait for rows of this partition: more is committed, or it was removed."""
         for key in self._waiting.pop(partition.key, ()):
             self._look_again(key)
 
@@ -313,7 +314,7 @@ class Publishing:
             publish.is_waiting = False
         self._go_on(key)
 
-    # What is told
+    # Answers
 
     def _store(self, partition: Partition, publish: _Publish) -> None:
         assert publish.assembled is not None
@@ -326,7 +327,7 @@ class Publishing:
 
     def _tell_again(self, partition: Partition, publish: _Publish, last: Published) -> None:
         if last.end_offset > partition.committed_end and partition.log.state is LogState.FENCED:
-            self._outbox.reply(publish.caller, in_doubt(partition.log.fence_reason))  # nobody commits it here any more
+            self._outbox.reply(publish.caller, in_doubt(partition.log.fence_reason))  # can no longer be committed here
             return
         partition.counters["duplicates"] += 1
         caller = Inside(lambda response: self._tell(publish, last, response, duplicate=True))
@@ -356,19 +357,19 @@ class Publishing:
     # The end
 
     def refuse(self, key: PartitionKey, error: RemoteError) -> None:
-        """The stream is gone, or led by another broker: tell all that wait."""
+        """Fail a partition's requests: its stream was deleted, or another broker leads."""
         self._turns.pop(key, None)
         for publish in self._queues.pop(key, ()):
             self._shares.remove(publish.user)
             self._outbox.reply(publish.caller, error)
 
     def stop(self, error: RemoteError) -> None:
-        """The broker stops: tell all that wait."""
+        """Fail all requests because the broker stops."""
         for key in list(self._queues):
             self.refuse(key, error)
 
     def tick(self) -> None:
-        """Time has passed: some may have waited for long enough."""
+        """Recheck waiting requests, some of which may have timed out."""
         waiting, self._waiting = self._waiting, {}
         for keys in waiting.values():
             for key in keys:
@@ -376,7 +377,7 @@ class Publishing:
 
 
 def _check_kept(replica: Partition, staged: StagedRange) -> None:
-    """RemoteError staged_lost where it is known, by what lies here, that those rows are not kept."""
+    """Raise RemoteError (staged_lost) if this log shows that those rows are not kept."""
     if staged.base_offset < replica.log_start:
         raise lost(staged, f"it has expired: what is staged begins at {replica.log_start}")
     log, leader_epoch = replica.log, staged.leader_epoch

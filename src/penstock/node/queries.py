@@ -1,8 +1,8 @@
-"""Questions that need the inside of batches: run in a disk thread, on an immutable view of the log.
+"""Queries of the content of batches: run in a disk thread, on an immutable view of the log.
 
-Rules: a query touches only what it captured. What it reads is verified before it is looked into. A search from the end
-of the log reads at most SCAN_BYTES_MAX and says so when that was not enough. Between two batches a query looks whether
-anybody still wants it.
+Rules: a query touches only what it captured. What it reads is verified before use. A search from the end of the log
+reads at most SCAN_BYTES_MAX and reports if that was not enough. Between two batches a query checks whether it was
+cancelled.
 """
 
 from __future__ import annotations
@@ -32,25 +32,25 @@ if TYPE_CHECKING:
 
 
 class QueryGivenUpError(PenstockError):
-    """Nobody waits for the answer any more."""
+    """The query was cancelled."""
 
 
 class Query:
-    """What runs on an immutable view."""
+    """A task on an immutable view of a log."""
 
-    is_search = False  # may read much
+    is_search = False  # True if it may read much
 
     def __init__(self, view: LogView) -> None:
         self._view = view
         self._is_wanted = True
-        self.looked_bytes = 0  # of batches that were looked into
+        self.looked_bytes = 0  # size of the batches read
 
     def run(self) -> None:
-        """Look it up; in a disk thread. RemoteError, OSError, QueryGivenUpError."""
+        """Execute, in a disk thread. Raise RemoteError, OSError or QueryGivenUpError."""
         raise NotImplementedError
 
     def give_up(self) -> None:
-        """End soon; from any thread."""
+        """Cancel the query; callable from any thread."""
         self._is_wanted = False
 
     def _batches(self, start: int, end: int, *, reverse: bool = False) -> Iterator[tuple[BatchHeader, Buffer]]:
@@ -64,7 +64,7 @@ class Query:
 
 
 class GetMessage(Query):
-    """Find one committed message and put it into a batch of its own."""
+    """Finds one committed message and encodes it as a batch of its own."""
 
     def __init__(
         self, view: LogView, committed_end: int, *, offset: int | None, key: bytes | None, subject: str | None
@@ -79,7 +79,7 @@ class GetMessage(Query):
         self.data = bytearray()
 
     def run(self) -> None:
-        """Find it; RemoteError message_not_found, offset_out_of_range or corrupt_range."""
+        """Raise RemoteError: message_not_found, offset_out_of_range or corrupt_range."""
         if self._offset is not None:
             self._by_offset(self._offset)
         elif self._key is not None:
@@ -103,7 +103,7 @@ class GetMessage(Query):
             if row < len(offsets) and offsets[row] == offset:
                 self._take(header, data, row)
                 return
-        text = f"the message at offset {offset} has expired, was compacted away, or went for a rollup"
+        text = f"the message at offset {offset} has expired, was compacted away, or was removed by a rollup"
         raise RemoteError(ErrorCode.MESSAGE_NOT_FOUND, text, offset=offset)
 
     def _last(self, column: str, wanted: bytes | str | None) -> None:
@@ -141,7 +141,7 @@ class GetMessage(Query):
 
 
 class FindOffset(Query):
-    """The first offset at or after a timestamp, or the timestamp of the first message from an offset on."""
+    """Finds the first offset at or after a timestamp, or the timestamp of the first message from an offset on."""
 
     def __init__(self, view: LogView, committed_end: int, *, offset: int | None, timestamp_us: int | None) -> None:
         super().__init__(view)
@@ -151,7 +151,7 @@ class FindOffset(Query):
         self.timestamp_us: int | None = None
 
     def run(self) -> None:
-        """Look it up; RemoteError corrupt_range where the log is damaged there."""
+        """Raise RemoteError (corrupt_range) if the log is corrupt there."""
         if self._wanted_us is not None:
             self.offset, self.timestamp_us = self._view.first_at(self._wanted_us, end=self._committed_end)
             if self.timestamp_us is not None:
@@ -165,7 +165,7 @@ class FindOffset(Query):
 
 
 class OwnKeys(NamedTuple):
-    """Which keys have their place in a partition, where that is not for whoever appends to say."""
+    """The keys that belong to a partition, if the client that appends does not choose the partition."""
 
     partition: int
     split: Split
@@ -173,14 +173,14 @@ class OwnKeys(NamedTuple):
 
     @classmethod
     def of(cls, stream: StreamState, partition: int) -> OwnKeys | None:
-        """Those of a partition; None: it takes all."""
+        """Return the keys of a partition; None if it takes all."""
         split = stream.config.split
         if not (split.is_by_leaders or stream.moves_keys):
             return None
         return cls(partition, split, key_map_of(stream.config, stream.counts))
 
     def check(self, rows: pa.RecordBatch) -> None:
-        """RemoteError key_elsewhere: a row has its place in another partition."""
+        """Raise RemoteError (key_elsewhere) if a row belongs to another partition."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
@@ -204,25 +204,25 @@ class OwnKeys(NamedTuple):
 
 
 class RowRules(NamedTuple):
-    """What a partition takes."""
+    """The conditions that rows must meet in a partition."""
 
     subject: str
     message_bytes_max: int
     allows_ttls: bool
     allows_rollups: bool
     own: OwnKeys | None = None
-    allowed: tuple[str, ...] | None = None  # on which subjects whoever appends may; None: on all of the stream's
+    allowed: tuple[str, ...] | None = None  # subjects on which the client may append; None: all of the stream's
 
     @classmethod
     def of(cls, config: StreamConfig, partition: int, own: OwnKeys | None = None) -> RowRules:
-        """Those of a partition of a stream; `own`: of its keys, if it takes only some."""
+        """Return the rules of a stream's partition; `own`: its keys, if it takes only some."""
         subject = config.subject_of(partition)
         return cls(subject, config.max_message_bytes, config.allow_message_ttl, config.allow_rollup, own)
 
     def check(self, rows: Rows, *, are_placed: bool = False) -> Asked:
-        """What checked rows ask for; RemoteError too_large, bad_request if one of them cannot be stored.
+        """Return the headers' requests of checked rows. Raise RemoteError: too_large, bad_request.
 
-        `are_placed`: they were stored elsewhere. What a stream there had without an effect, since it did not allow it
+        `are_placed`: the rows come from another log. A header without effect there, because the stream did not allow it
         or could not read it, has none here either.
         """
         if (refused := rows.refused_subject(self.subject.encode())) is not None:
@@ -259,7 +259,7 @@ class RowRules(NamedTuple):
 
 
 def _check_allowed(rows: pa.RecordBatch, patterns: tuple[str, ...]) -> None:
-    """RemoteError not_authorized: a row is on a subject on which whoever appends it may not."""
+    """Raise RemoteError (not_authorized) if a row is on a subject on which the client may not append."""
     subject = refused_subject(rows.column("subject").unique().to_pylist(), patterns)
     if subject is not None:
         text = f"nothing was stored: a row is on {subject!r}, and you may append only on {', '.join(patterns)}"
@@ -267,10 +267,10 @@ def _check_allowed(rows: pa.RecordBatch, patterns: tuple[str, ...]) -> None:
 
 
 class CheckAppend:
-    """Make sure that a client's batch can be stored: layout, CRC, every row, the stream's rules.
+    """Checks that a client's batch can be stored: layout, CRC, every row, the stream's rules.
 
-    `message` is then a copy of it of `count` rows, whose metadata are ours, with null in the place of empty keys unless
-    it `keeps_numbers`; and `raw` is let go.
+    Afterwards `message` is a copy of it with `count` rows and Penstock's own metadata; empty keys are null, unless it
+    `keeps_numbers`; `raw` is released.
     """
 
     def __init__(
@@ -284,17 +284,17 @@ class CheckAppend:
         may_be_ahead: bool = False,
         look: Callable[[], None] = lambda: None,
     ) -> None:
-        """`producer`: who asks for it to be appended once, or for which batch it is staged; zeros: neither.
+        """`producer`: the idempotent producer, or the batch that it is staged for; zeros: neither.
 
-        `is_staged`: nothing comes of what its rows ask for before they are published. `keeps_numbers`: its offsets and
-        timestamps are meant; `may_be_ahead`: timestamps may be any time ahead of the broker's clock. `look`:
-        RemoteError where whoever asks may not any more.
+        `is_staged`: headers take effect only when the rows are published. `keeps_numbers`: offsets and timestamps are
+        kept; `may_be_ahead`: timestamps may be ahead of the broker's clock. `look`: raises RemoteError if the client
+        has lost the permission.
         """
         self.raw = raw
         self.producer = producer
         self.message = bytearray()
         self.count = 0
-        self.asked: Asked | None = None  # what its rows ask for
+        self.asked: Asked | None = None  # what its rows' headers request
         self.rules = rules
         self.keeps_numbers = keeps_numbers
         self.may_be_ahead = may_be_ahead
@@ -302,7 +302,7 @@ class CheckAppend:
         self._is_staged = is_staged
 
     def run(self) -> None:
-        """RemoteError corrupt_batch, too_large or bad_request says what is wrong."""
+        """Raise RemoteError: corrupt_batch, too_large or bad_request."""
         try:
             header = codec.verify(self.raw, file="the appended batch")
             if compression.is_compressed(self.raw):
@@ -315,15 +315,15 @@ class CheckAppend:
                 codec.check_numbers(buffers[1], buffers[3], header, file="the appended batch")
         except CorruptionError as error:
             raise RemoteError(ErrorCode.CORRUPT_BATCH, f"nothing was stored: {error}") from None
-        if rows.has_empty_key() and not self.keeps_numbers:  # rows of a log stay as they are: copies are compared
+        if rows.has_empty_key() and not self.keeps_numbers:  # rows of another log stay unchanged: copies are compared
             self.raw = memoryview(codec.without_empty_keys(self.raw))
             rows = codec.check_values(self.raw)
         asked = self.rules.check(rows, are_placed=self.keeps_numbers)
         if self.rules.own is not None:
-            self.rules.own.check(codec.read_rows(self.raw))  # it gets numbers of ours
+            self.rules.own.check(codec.read_rows(self.raw))  # the broker assigns its numbers, so they need no check
         if self.rules.allowed is not None:
             if asked.rollup_row >= 0:
-                text = "nothing was stored: a rollup of all takes messages on subjects on which you may not append"
+                text = "nothing was stored: a rollup of all removes messages on subjects on which you may not append"
                 raise RemoteError(ErrorCode.NOT_AUTHORIZED, text, operation="append")
             _check_allowed(codec.read_rows(self.raw), self.rules.allowed)
         self.asked = None if self._is_staged else asked

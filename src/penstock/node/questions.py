@@ -1,4 +1,4 @@
-"""Get and list offsets: from the request to the query, and from what it found to the answer."""
+"""Get and list-offsets requests: from the request to the query, and from its result to the answer."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _Query = TypeVar("_Query", GetMessage, FindOffset)
 
 
 class Questions:
-    """All that clients ask of the inside of logs. `deleted` is what they hear when the stream goes meanwhile."""
+    """Runs clients' queries. `deleted` returns the error for a stream deleted meanwhile."""
 
     def __init__(
         self,
@@ -42,36 +42,36 @@ class Questions:
         self._stopping = stopping
         self._is_stopped = False
         self._desk = Desk(outbox, running_max=limits.QUERIES_RUNNING_MAX, waiting_max=limits.QUERIES_WAITING_MAX)
-        self._open: set[Hashable] = set()  # callers who have no answer yet
+        self._open: set[Hashable] = set()  # callers without an answer
 
     def gone(self, callers: Iterable[Hashable]) -> None:
-        """Nobody waits for these answers."""
+        """Forget the requests of disconnected callers."""
         gone = self._open.intersection(callers)
         self._open -= gone
         self._desk.gone(gone)
 
     def stop(self) -> None:
-        """The broker is about to stop: no query keeps it. Twice is fine."""
+        """Cancel all queries because the broker is about to stop. May be called twice."""
         self._is_stopped = True
         self._desk.stop(self._stopping)
 
     def ask_get(self, find: Finder, caller: Hashable, request: GetRequest, raw: bytes | memoryview, now: Now) -> None:
-        """As `get`. The latest of a key or a subject is the leader's to name; a message lies with every replica."""
+        """Find the partition and call `get`. The last message of a key or subject is known only to the leader."""
         which = find.led if request.offset is None else find.held
         self.get(caller, which(request.stream_id, request.partition), request)
 
     def ask_offsets(
         self, find: Finder, caller: Hashable, request: ListOffsetsRequest, raw: bytes | memoryview, now: Now
     ) -> None:
-        """As `list_offsets`."""
+        """Find the led partition and call `list_offsets`."""
         self.list_offsets(caller, find.led(request.stream_id, request.partition), request)
 
     def get(self, caller: Hashable, partition: Partition, request: GetRequest) -> None:
-        """One message. RemoteError not_yet: this replica has not heard of all that is committed, and denies nothing."""
+        """Return one message. Raise RemoteError (not_yet) until this replica knows the latest high watermark."""
         if sum(wanted is not None for wanted in (request.offset, request.key, request.subject)) != 1:
             raise RemoteError(ErrorCode.BAD_REQUEST, "get: give exactly one of offset, key and subject")
 
-        epoch = partition.leader_epoch  # of what is found: another one may lead when the disk has answered
+        epoch = partition.leader_epoch  # of the result: the leader may change before the disk answers
 
         def ask() -> GetMessage:
             if request.offset is None or request.offset >= partition.committed_end:
@@ -97,7 +97,7 @@ class Questions:
         self._ask(caller, partition, ask, answer, self._access.who)
 
     def list_offsets(self, caller: Hashable, partition: Partition, request: ListOffsetsRequest) -> None:
-        """The offset at a place in the log. RemoteError not_yet: a new leader does not know what others have told."""
+        """Return the offset at a position. Raise RemoteError (not_yet) until a new leader knows the high watermark."""
         check_knowledge(partition)
         epoch = partition.leader_epoch
 
@@ -126,7 +126,7 @@ class Questions:
         answer: Callable[[_Query], None],
         who: Principal | None,
     ) -> None:
-        """Run a query in a disk thread; again, if retention has removed meanwhile what it wanted to read."""
+        """Run a query in a disk thread; again, if retention meanwhile removed what it was to read."""
         log_start = partition.log_start
         query = ask()
 
@@ -156,5 +156,5 @@ class Questions:
 
 
 def _searched_bytes(query: Query) -> int:
-    """What counts against the rate of whoever asks, found or not: a search; one message is counted by its own size."""
+    """Bytes that count against the client's rate: those of a search; a single message counts by its own size."""
     return query.looked_bytes if query.is_search else 0

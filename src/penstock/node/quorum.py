@@ -1,16 +1,16 @@
-"""The quorum: this broker's part in the Raft group of the metadata, and the image that its log folds to.
+"""The metadata quorum: this broker's Raft member, its storage, and the image that the metadata log folds to.
 
-Rules: what must be on the disk is there before anything is sent or applied that depends on it. While a save is under
-way the core may be told nothing: messages of peers wait in a bounded queue, and what does not fit is dropped, which
-Raft repairs; commands and ticks wait, too. A proposal is answered once its entry is applied, at the index and in the
-term that it was proposed with; else somebody else's command stands there. A leader whose disk is full takes back what
-it proposed, and asks another voter to lead. A broker whose disk refuses to sync takes no part any more until it is
-restarted: it may have forgotten whom it voted for. Nor does one that knows better than its leader, or is too old. A
-leader whose save hangs decides nothing while others may have elected another one, and says so to all who wait.
+Rules: entries, term and vote are on disk before anything that depends on them is sent or applied. While a save is under
+way the Raft core takes no input: peers' messages wait in a bounded queue, and Raft recovers from those that do not fit;
+commands and ticks wait, too. A proposal is answered once its entry is applied at the index and in the term that it was
+proposed with; otherwise another command took its place. A leader whose disk is full retracts its proposals and asks
+another voter to lead. A broker whose disk fails an fsync leaves the group until it is restarted, because it may have
+lost its vote; so does a broker whose log contradicts its leader's, or whose version is too old. A leader whose save
+hangs decides nothing while others may have elected another leader, and fails the requests that wait for it.
 
-    propose ─▶ save (disk thread) ─▶ send to peers ─▶ committed ─▶ applied to the image ─▶ whoever proposed is answered
+    propose ─▶ save (disk thread) ─▶ send to peers ─▶ committed ─▶ applied to the image ─▶ the proposer is answered
 
-Whose messages count is the question of `node/speakers.py`. The order of save, send, apply is that of etcd's RawNode.
+`node/speakers.py` decides which senders' messages count. The order save, send, apply is that of etcd's RawNode.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _UNTOLD_TICKS = limits.METADATA_UNTOLD_MS // limits.RAFT_TICK_MS
 
 
 class Quorum:
-    """Raft, its storage and the image; an `Observer` hears what becomes of them."""
+    """Raft, its storage and the image. An `Observer` is notified of every change."""
 
     def __init__(
         self,
@@ -70,8 +70,8 @@ class Quorum:
         observer: Observer,
     ) -> None:
         self.image = image_in(storage.state.snapshot)
-        self.trouble = ""  # why it takes no part any more
-        self.sync_us = Histogram.of_times()  # of what was saved
+        self.trouble = ""  # why this broker no longer takes part; empty if it does
+        self.sync_us = Histogram.of_times()  # fsync durations of saves
         self._raft = raft
         self._storage = storage
         self._outbox = outbox
@@ -83,93 +83,92 @@ class Quorum:
         self.forming.note(storage.state.entries)
         self._is_starting = True
         self._saving = Saving(raft)
-        self._is_acting = False  # between the core's ready and advance
-        self._full = ""  # the disk, and how it said so: the next tick tries again, or the next command
-        self._waits_ticks = 0  # before it asks another one to lead again, because of that
-        self._missed = ""  # as a follower: why it could not save what the others agree on, until it has saved that
-        self._untold_ticks = 0  # since then, for which no leader has told it anything
-        self._vain_bytes = 0  # so long was the log when a snapshot found no room: with the next command again
+        self._is_acting = False  # between the core's `ready` and `advance`
+        self._full = ""  # the error of a full disk, until the next tick or command retries the save
+        self._waits_ticks = 0  # ticks until it may ask another voter again to lead, because of a full disk
+        self._missed = ""  # as a follower: why the last save failed; empty once one succeeds
+        self._untold_ticks = 0  # ticks since that failure without contact from a leader
+        self._vain_bytes = 0  # log size when a snapshot found no room; the next command retries it
         self._proposals = Proposals()
-        self._confirmations: dict[bytes, Callable[[RemoteError | None], None]] = {}  # of who asks whether it leads
-        self._confirmed = 0  # how many were asked for so far
-        self._current_term = 0  # in which it was elected, and has applied all that was committed before
-        self._told_term = 0  # in which the observer was told that it leads; 0: that it does not
+        # waiting leadership checks, by read-index context
+        self._confirmations: dict[bytes, Callable[[RemoteError | None], None]] = {}
+        self._confirmed = 0  # number of checks so far
+        self._current_term = 0  # term in which it was elected and has applied all earlier entries
+        self._told_term = 0  # term in which the observer was told that this broker leads; 0 if none
 
-    # What can be seen
+    # State
 
     @property
     def leader(self) -> BrokerId | None:
-        """The metadata leader, as far as is known."""
+        """Known metadata leader; None if unknown."""
         leader = self._saving.leader
         return None if self.trouble and leader == self._raft.id else leader
 
     @property
     def is_leader(self) -> bool:
-        """Whether this broker is the metadata leader, has applied all that was committed before, and may decide."""
+        """True if this broker is the metadata leader, has applied all earlier entries, and may decide."""
         return bool(self._told_term)
 
     @property
     def term(self) -> int:
-        """The Raft term."""
         return self._raft.term
 
     @property
     def commit(self) -> int:
-        """Up to which index the metadata is committed, as far as is known."""
+        """Known commit index."""
         return self._raft.commit
 
     @property
     def applied(self) -> int:
-        """Up to which index it is applied here."""
+        """Index of the last entry applied here."""
         return self._raft.applied
 
     @property
     def membership(self) -> Membership:
-        """Who takes part."""
         return self._raft.membership
 
     @property
     def is_alone(self) -> bool:
-        """Whether nobody else takes part: then the passing of time changes nothing."""
+        """True if there are no other members: then the passing of time changes nothing."""
         return self.membership.voters == (self._raft.id,) and not self.membership.learners
 
     @property
     def missed(self) -> str:
-        """Why it does not hear what the others agree on, though they tell it; empty if it does."""
+        """Why this broker cannot follow the metadata log although it receives it; empty if it can."""
         return "" if self.is_alone else self._saving.stall or self._missed
 
     @property
     def obstacle(self) -> str:
-        """Why nothing can be changed through this broker until its disk is another one; empty if that is not so."""
+        """Why this broker cannot change metadata until its disk recovers; empty if it can."""
         return self.trouble or (self._full if self.is_alone else "")
 
     @property
     def needs_ticks(self) -> bool:
-        """Whether the passing of time changes something; alone, only that a full disk may have room again."""
+        """True if ticks matter. A single member needs them only to retry after a full disk."""
         return not self.is_alone or bool(
             self._full and not self._saving.is_under_way and not self.trouble and self._raft.has_ready()
         )
 
     def match_index(self, broker_id: BrokerId) -> int:
-        """Up to where that broker has the log, as its leader knows; 0 if it does not lead."""
+        """Index up to which a broker has the log, as this leader knows; 0 if this broker does not lead."""
         role = self._raft.role
         return role.match_index(broker_id) if isinstance(role, Leader) else 0
 
     # Inputs
 
     def start(self) -> None:
-        """Apply what is known to be committed; alone, be elected and apply all. Saves block until `started`."""
-        self._pump()  # first: on a full disk it is not elected, and what is there can be read all the same
+        """Apply committed entries; a single member elects itself and applies all. Saves block until `started`."""
+        self._pump()  # first: on a full disk the election fails, but existing metadata can be read
         if self.is_alone:
             self._raft.campaign()
             self._pump()
 
     def started(self) -> None:
-        """From now on disk threads save."""
+        """Let disk threads do the saves from now on."""
         self._is_starting = False
 
     def tick(self) -> None:
-        """One tick of Raft's time passes."""
+        """Pass one tick to Raft."""
         self.speakers.tick()
         if self.trouble:
             return
@@ -184,31 +183,31 @@ class Quorum:
         self._pump()
 
     def _look_for_room(self) -> None:
-        """Whom nobody tells anything saves nothing, and would never find that there is room: let it ask."""
+        """Make a follower without entries poll: it never retries its save, so it would not notice freed disk space."""
         is_told = self._raft.leader is not None
         self._untold_ticks = self._untold_ticks + 1 if self._missed and not is_told else 0
         if self._untold_ticks >= _UNTOLD_TICKS:
             self._missed = ""
 
     def propose(self, command: Command, done: Done, placed: Callable[[int, int], None] | None = None) -> None:
-        """Have `command` committed; `done` hears what it came to, or a RemoteError: not_metadata_leader, overloaded …
+        """Have `command` committed; `done` gets its outcome, or a RemoteError: not_metadata_leader, overloaded …
 
-        `placed` hears the index and the term of its entry, before that is committed.
+        `placed` gets the index and term of its entry, before that is committed.
         """
         if (error := unknown_to(self.image.brokers.values(), command)) is not None:
             done(error)
             return
         data = encode_command(command)
-        # A stream that finds no room for its name would find none for its messages.
+        # No reserve for CreateStream: a stream without room for its entry would have none for its messages.
         has_reserve = not isinstance(command, CreateStream)
         self._input(Input(lambda: self._raft.propose(data), done, placed, has_reserve, len(data)))
 
     def change_membership(self, membership: Membership, done: Done) -> None:
-        """Have the group change, by one voter at most; `done` hears when that is committed, or why it is not."""
+        """Change the membership by one voter at most; `done` gets the outcome once committed, or the error."""
         self._input(Input(lambda: self._raft.propose_change(membership), done))
 
     def hand_over(self, to: BrokerId) -> None:
-        """Let `to` be the metadata leader, if it can."""
+        """Transfer the metadata leadership to `to`, if possible."""
 
         def transfer() -> None:
             with contextlib.suppress(RemoteError):
@@ -217,7 +216,7 @@ class Quorum:
         self._input(Input(transfer, None))
 
     def confirm(self, done: Callable[[RemoteError | None], None]) -> None:
-        """`done` with None once most voters have answered this leader since; with an error once it leads no more."""
+        """Call `done(None)` once a majority confirms this leader (read index), or with an error once it is deposed."""
         self._confirmed += 1
         context = self._confirmed.to_bytes(8)
 
@@ -234,7 +233,7 @@ class Quorum:
         self._input(Input(ask, refused))
 
     def received(self, request: RaftRequest, raw: bytes | memoryview) -> None:
-        """A message of a peer. RemoteError: bad_frame; cluster_mismatch: its sender is on an older copy."""
+        """Handle a peer's Raft message. Raise RemoteError: bad_frame, or cluster_mismatch (sender on an older copy)."""
         message = decode_message(bytes(raw))
         is_heard = self.speakers.may_speak(request, message, is_member=message.sender in self.membership)
         if self.trouble or not (is_heard and self.forming.takes(message)):
@@ -246,11 +245,11 @@ class Quorum:
         self._pump()
 
     def disk_of(self, broker_id: BrokerId) -> str:
-        """Which disk is that broker's; empty: not known."""
+        """Return the data directory id registered for a broker; empty if unknown."""
         return self.speakers.of(broker_id).data_dir_id
 
     def process_of(self, broker_id: BrokerId) -> str:
-        """Which process is registered for that broker; empty: not known."""
+        """Return the process id registered for a broker; empty if unknown."""
         return self.speakers.of(broker_id).process
 
     def _acknowledged_now(self, broker_id: BrokerId) -> Place:
@@ -279,12 +278,12 @@ class Quorum:
                 given.placed(index, term)
 
     def _refusal(self) -> RemoteError:
-        """Why nothing is taken: among others somebody else may lead soon, and can be asked."""
+        """Return why input is refused. NotLeaderError lets the caller ask another broker, which may lead soon."""
         if not self.trouble:
             return NotLeaderError(self.leader)
         return RemoteError(ErrorCode.STORAGE_FAILED if self.is_alone else ErrorCode.STOPPING, self.trouble)
 
-    # What must be done
+    # Saving and applying
 
     def _pump(self) -> None:
         while not (self._saving.is_under_way or self._full or self.trouble) and self._raft.has_ready():
@@ -337,7 +336,7 @@ class Quorum:
             done(None)
 
     def _has_failed(self, task: SaveTask, error: Exception) -> bool:
-        """Tell the storage; whether that was its end. A full disk leaves it as it was."""
+        """Report the failure to the storage. Return True if it is fatal; a full disk is not."""
         self._storage.save_failed(task, error)
         if isinstance(error, NotWrittenError):
             return False
@@ -351,21 +350,21 @@ class Quorum:
         self._observer.failed(trouble)
 
     def _go_on(self, *, is_full: bool) -> None:
-        """Tell the core what came during the save. On a full disk the next tick tries again, or the next command."""
+        """Pass queued input to the core after a save. On a full disk the next tick or command retries the save."""
         has_told = self._tell_inputs()
         while self._saving.messages and not self.trouble:
             self._raft.step(self._saving.messages.popleft())
         if self._saving.take_tick() and not (is_full or self.trouble):
-            # One, however many it was: what the others said in that time was only heard now.
+            # At most one tick: peers' messages of that time arrive only now.
             self._raft.tick()
         if has_told:
             self._full = ""
         self._pump()
 
     def _tell_inputs(self) -> bool:
-        """Tell the core what has waited for it; whether there was anything."""
+        """Pass queued input to the core. Return True if there was any."""
         has_told = False
-        self._is_acting = True  # what is asked because of a refusal comes behind the others
+        self._is_acting = True  # a command that a refusal triggers is queued behind the others
         while (given := self._saving.next_input()) is not None:
             has_told = True
             if self.trouble:
@@ -376,7 +375,7 @@ class Quorum:
         return has_told
 
     def _miss(self, error: NotWrittenError) -> None:
-        if self._raft.is_leader:  # decides nothing that it has not heard
+        if self._raft.is_leader:  # a leader decides only what it has saved itself
             return
         if not self._missed and not self.is_alone:
             self._outbox.notice(f"the metadata cannot be saved, and this broker has no part until it can: {error}")
@@ -387,9 +386,9 @@ class Quorum:
             self._proposals.resolve(entry, RemoteError(ErrorCode.STORAGE_FAILED, str(error)), self._raft.leader)
 
     def _have_another_lead(self, error: NotWrittenError) -> None:
-        """The disk of this leader has no room; that of the next voter may have, and so on around.
+        """Ask the next voter, round robin, to lead: this leader's disk is full, that voter's may not be.
 
-        It is asked with the next tick, and what is asked here meanwhile goes to it.
+        The request goes out with the next tick; commands that arrive here until then are forwarded to it.
         """
         if not self.is_leader or self._waits_ticks:
             return
@@ -460,9 +459,10 @@ class Quorum:
             self._observer.leads()
 
     def _note(self, happens: Callable[[], None]) -> None:
-        """Something happens during a save. Whoever waits for this broker to decide is told if it leads no more.
+        """Run `happens` during a save, and fail queued requests if this broker no longer leads.
 
-        What the core was told stays with it; it is told again that it leads if nobody has taken its place.
+        Requests already passed to the core stay there. The observer is notified again if this broker still leads
+        afterwards.
         """
         before = self.missed
         happens()
@@ -474,7 +474,7 @@ class Quorum:
                 given.refuse(self._refusal())
 
     def _compact(self) -> None:
-        """Put the image in the place of a log that has become long."""
+        """Replace a long log by a snapshot of the image."""
         log_bytes = self._storage.log_bytes
         if log_bytes < max(limits.METADATA_LOG_BYTES_MAX, self._vain_bytes + 1):
             return
@@ -495,13 +495,13 @@ class Quorum:
         self._run(task, done)
 
     def keep_reserve(self) -> None:
-        """Take back room that was given up, as far as there is any. Cheap where nothing is missing."""
+        """Restore the disk reserve as far as there is room. Cheap if none is missing."""
         self._storage.keep_reserve()
 
     def stop(self, error: RemoteError) -> None:
-        """The broker stops: tell whose change is still on its way; give the files back."""
+        """Fail pending changes and close the storage."""
         for given in self._saving.take_inputs():
             given.refuse(error)
         self._proposals.drop(error)
-        if not self._saving.is_under_way:  # else the disk keeps it waiting: all is left as after a crash
+        if not self._saving.is_under_way:  # else a save hangs: leave the files as after a crash
             self._storage.close()

@@ -1,19 +1,19 @@
-"""Refusals that only the leader of a partition may give: given once it is certain that it leads.
+"""Refusals that only a partition's leader may send: delayed until its leadership is confirmed.
 
-Rules: a leader that was deposed may not know it yet. Its successor hears the same messages, and stores what the first
-one refuses. So a refusal that holds only while this broker leads waits, where several brokers may lead the partition,
-until the leadership is confirmed: a heartbeat that was sent after the message came is answered, all that the metadata
-leader had decided by then is applied here, and the leadership is still the same one. Nobody else was subscribed when
-NATS delivered the message. The heartbeat is sent at once, though not more often than every REFUSALS_CONFIRM_MS.
+Rules: a deposed leader may not know it yet, and its successor receives the same messages and stores what the first one
+refuses. So if several brokers may lead the partition, a refusal that is valid only for the leader waits until the
+leadership is confirmed: a heartbeat sent after the message arrived is answered, all that the metadata leader had
+decided by then is applied here, and the leadership is still the same one. Then no other broker was subscribed when NATS
+delivered the message. The heartbeat is sent at once, but at most every REFUSALS_CONFIRM_MS.
 
-A refusal whose leadership ends before that is never given: the publisher hears from the successor, or nothing. Nor is
-one that finds REFUSALS_WAITING_BYTES_MAX of them waiting, as where the metadata leader is away.
+A refusal whose leadership ends before that is dropped: the publisher gets the successor's answer, or none. So is one
+beyond REFUSALS_WAITING_BYTES_MAX of waiting ones, as while the metadata leader is away.
 
-Offset commits that are refused because they lie beyond the end of a log wait likewise (`Doubt`): a leader that was
-deposed does not know what its successor has stored. They are told COMMIT_JUDGED_MS after that was found, at the latest.
+Offset commits refused because they lie beyond the end of a log wait likewise (`Doubt`): a deposed leader does not know
+what its successor has stored. They are settled after COMMIT_JUDGED_MS at the latest.
 
-    refused ──alone──────────────────────────────────────────────▶ given
-    refused ──several may lead──▶ waits ──leadership confirmed───▶ given
+    refused ──alone──────────────────────────────────────────────▶ sent
+    refused ──several may lead──▶ waits ──leadership confirmed───▶ sent
                                   waits ──leadership has ended───▶ dropped
 """
 
@@ -40,44 +40,44 @@ class _Refusal(NamedTuple):
     partition: Partition
     leadership: Leadership  # in which it was decided
     answers: Answers
-    after: int = 0  # the last heartbeat that was sent before the message came
+    after: int = 0  # last heartbeat sent before the message arrived
 
 
 class Doubt(Protocol):
-    """A refusal that is certain only if a partition is led then as it was when this was decided."""
+    """A refusal that is valid only if the partition's leadership has not changed since the decision."""
 
     def is_led(self) -> bool:
-        """Whether it is, by what this broker knows now."""
+        """True if it has not changed, as far as this broker knows."""
 
     def is_over(self) -> bool:
-        """Whether it never will be again, by what this broker knows now."""
+        """True if it has changed for good, as far as this broker knows."""
 
     def settle(self, *, is_certain: bool) -> None:
-        """Give the refusal, or go on without it."""
+        """Send the refusal if it is certain, or continue without it."""
 
 
 class _Doubted(NamedTuple):
     doubt: Doubt
-    by: str  # for whom it counts
+    by: str  # the user whose share it takes
     deadline_us: int
     after: int = 0
 
 
 class Refusals:
-    """Those of all partitions of one broker. `settle` with each step."""
+    """The waiting refusals of one broker. Call `settle` with each step."""
 
     def __init__(self) -> None:
         self._new: list[_Refusal] = []  # since the last step
         self._waiting: deque[_Refusal] = deque()
         self._new_doubts: list[_Doubted] = []
-        self._doubted: deque[_Doubted] = deque()  # oldest first: so are their heartbeats and deadlines
+        self._doubted: deque[_Doubted] = deque()  # oldest first, and so by heartbeat and deadline
         self._doubts_by_user = FairShares()
         self._size_bytes = 0
-        self._asked_us = -_CONFIRM_US  # when a heartbeat was wanted last
-        self._wants = False  # a heartbeat, for what has come since
+        self._asked_us = -_CONFIRM_US  # time of the last requested heartbeat
+        self._wants = False  # a heartbeat is needed for new refusals
 
     def add(self, partition: Partition, answers: Answers) -> None:
-        """Give this once the leadership of `partition` is confirmed."""
+        """Send `answers` once the leadership of `partition` is confirmed."""
         leadership = partition.leadership
         size_bytes = len(answers.commands)
         if leadership is not None and self._size_bytes + size_bytes <= limits.REFUSALS_WAITING_BYTES_MAX:
@@ -85,9 +85,10 @@ class Refusals:
             self._new.append(_Refusal(partition, leadership, answers))
 
     def doubt(self, doubt: Doubt, by: str, now: Now) -> None:
-        """Settle this once it is known whether the leadership is confirmed; without the refusal, if that takes long.
+        """Settle this once the leadership is confirmed, or lost, or after COMMIT_JUDGED_MS.
 
-        `by`: for whom it counts (`Access.sharer`). Without the refusal, too, where that user has too many.
+        `by`: the user whose share it takes (`Access.sharer`). If the share is used up, it is settled as uncertain at
+        once.
         """
         if self._doubts_by_user.fits(by, 1, limits.COMMITS_DOUBTED_MAX):
             self._doubts_by_user.add(by)
@@ -96,11 +97,11 @@ class Refusals:
             doubt.settle(is_certain=False)
 
     def __bool__(self) -> bool:
-        """Whether any wait: else `settle` has nothing to do."""
+        """True if any wait; otherwise `settle` has nothing to do."""
         return bool(self._new or self._waiting or self._new_doubts or self._doubted)
 
     def settle(self, beats: Beats, now: Now, step: Step) -> bool:
-        """Give what is certain; whether a heartbeat is to be sent now."""
+        """Send confirmed refusals. Return True if a heartbeat is to be sent now."""
         waiting = self._waiting
         if self._new or self._new_doubts:
             waiting.extend(one._replace(after=beats.sent) for one in self._new)
@@ -134,7 +135,7 @@ class Refusals:
 
     @property
     def next_deadline_us(self) -> int | None:
-        """When `settle` has something to do, at the latest."""
+        """Latest time at which `settle` must run."""
         deadlines = [self._doubted[0].deadline_us] if self._doubted else []
         return min([self._asked_us + _CONFIRM_US, *deadlines] if self._wants else deadlines, default=None)
 

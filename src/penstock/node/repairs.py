@@ -1,22 +1,21 @@
-"""Damaged replicas are mended, with what other brokers have of them: see `commitlog.mending`.
+"""Repairs corrupt replicas with data from other brokers: see `commitlog.mending`.
 
-Rules: only a replica that another broker leads, and that is not in the ISR, is mended, one at a time, at a bounded
-rate: nothing that others count on is taken away. One that led itself before it was found to be damaged leads no more,
-where another one is in sync. Its leader is asked first, and gives what it has: what it does not have was never
-committed. The other replicas are asked for what the leader cannot read either, and give what is committed; of the same
-leader epoch it is the same. Nothing is given up here because of what a follower says, nor where nobody leads: the one
-that is damaged may have been the longest. What could not be mended is tried again, later each time, and with another
-giver if what one gave did not fit. The cleaner is done with the log before that, and begins nothing there meanwhile.
-The log that comes of it is opened as at a start, and joins the ISR as any that lacks something. While it is closed, it
-is neither led nor followed here.
+Rules: only a replica that another broker leads, and that is not in the ISR, is repaired, one at a time, at a bounded
+rate: so nothing that others rely on is removed. A leader that finds its log corrupt resigns if another replica is in
+sync. The current leader is asked first and sends what it has: what it lacks was never committed. The other replicas are
+asked for what the leader cannot read either, and send committed batches; of one leader epoch those are identical.
+Nothing is discarded because of a follower's answer, nor without a leader: the corrupt log may have been the longest. A
+failed repair is retried with backoff, from another broker if the data of one did not fit. The cleaner finishes with the
+log first, and starts nothing there meanwhile. The repaired log is opened as at a start, and joins the ISR like any
+replica that lags. While it is closed, this broker neither leads nor follows with it.
 
-| step                           | when it fails                 | what the replica says meanwhile      |
+| step                           | when it fails                 | what the replica reports meanwhile   |
 |--------------------------------|-------------------------------|--------------------------------------|
-| wanted                         | waits until it may be mended  | read-only, and what it waits for     |
-| asked of others, written anew  | wanted again, later each time | read-only, and what failed           |
-| closed, put in its place       | opened, as it lies there      |                                      |
+| wanted                         | waits until it may be repaired| read-only, and what it waits for     |
+| fetched, rewritten             | wanted again, later each time | read-only, and what failed           |
+| closed, replaced               | opened, as the files are      |                                      |
 | opened                         | opened again, later each time | failed: why its log cannot be opened |
-| looked at: it is damaged still | wanted again, later each time | read-only, and what failed           |
+| checked: still corrupt         | wanted again, later each time | read-only, and what failed           |
 """
 
 from __future__ import annotations
@@ -45,19 +44,19 @@ _SOON_US = limits.REPAIR_SOON_MS * 1_000
 
 @dataclass(slots=True, eq=False)
 class _Repair:
-    """What is under way."""
+    """The repair under way."""
 
     partition: Partition
-    mending: Mending | None  # None: its log is only to be opened anew
-    asked: set[BrokerId] = field(default_factory=set)  # about the present hole, in vain
+    mending: Mending | None  # None if its log only has to be reopened
+    asked: set[BrokerId] = field(default_factory=set)  # brokers that could not fill the present hole
     givers: set[BrokerId] = field(default_factory=set)
-    giver: BrokerId | None = None  # the last one
-    is_busy: bool = False  # a disk thread is at it, or another broker is asked, or it waits for a sync
+    giver: BrokerId | None = None  # the last broker that sent data
+    is_busy: bool = False  # a disk thread, a peer's answer or an fsync is awaited
     is_waiting: bool = False  # for a sync, before its log is closed
 
 
 class Repairs:
-    """Those of one broker. `open_log` opens the log of a partition as at a start; in a disk thread."""
+    """Repairs this broker's replicas. `open_log` opens a partition's log like at a start, in a disk thread."""
 
     def __init__(
         self,
@@ -80,27 +79,26 @@ class Repairs:
         self._roles = roles
         self._open_log = open_log
         self._mended = mended
-        self._wanted: dict[PartitionKey, int] = {}  # when each is to be tried, in elapsed time
-        self._tries: dict[PartitionKey, int] = {}  # in vain, in a row
-        self._misfits: dict[PartitionKey, set[BrokerId]] = {}  # who gave last what did not fit
+        self._wanted: dict[PartitionKey, int] = {}  # elapsed time of the next try
+        self._tries: dict[PartitionKey, int] = {}  # consecutive failures
+        self._misfits: dict[PartitionKey, set[BrokerId]] = {}  # brokers whose last data did not fit
         self._under_way: _Repair | None = None
-        self._free_us = 0  # when the rate lets it go on
+        self._free_us = 0  # elapsed time when the rate limit permits more
 
     def look(self, partition: Partition) -> None:
-        """It is found to be damaged."""
+        """Schedule a repair of a partition whose log was found corrupt."""
         may_mend = partition.is_replicated or partition.following is not None
         if may_mend and partition.log.state is LogState.READ_ONLY:
             self._wanted.setdefault(partition.key, self._clock().elapsed_us)
 
     @property
     def next_deadline_us(self) -> int | None:
-        """When `tick` has something to do."""
         if (repair := self._under_way) is not None:
             return None if repair.is_busy else self._free_us
         return min(self._wanted.values(), default=None)
 
     def tick(self, now_us: int) -> None:
-        """Begin, or go on, if it is time for that; `now_us` is elapsed time."""
+        """Begin or continue a repair if it is time; `now_us` is elapsed time."""
         if (repair := self._under_way) is not None:
             if not repair.is_busy and now_us >= self._free_us:
                 self._go_on(repair)
@@ -125,7 +123,7 @@ class Repairs:
             self._wanted[key] = now_us + (_SOON_US if is_soon else _RETRY_US)
 
     def _waits_for(self, partition: Partition) -> str:
-        """Why it is not to be mended now; empty: it may be."""
+        """Return why it cannot be repaired now; empty if it can."""
         if partition.closed:
             return ""
         log, state = partition.log, partition.stream.partitions[partition.key.partition]
@@ -143,7 +141,7 @@ class Repairs:
         return "" if is_idle and not has_unsynced else "it is mended once all that it has is on the disk"
 
     def _counts(self, partition: Partition) -> bool:
-        """Whether it may be the one that leads next, or does: then it stays as it is."""
+        """True if the replica leads or may lead next: then it must not be changed."""
         state = partition.stream.partitions[partition.key.partition]
         return partition.leadership is not None or self._broker_id in state.isr
 
@@ -153,19 +151,19 @@ class Repairs:
         self._go_on(repair)
 
     def forget(self, partition: Partition) -> None:
-        """It is gone from here."""
+        """Forget a removed partition."""
         repair = self._under_way
         if repair is not None and repair.partition is partition:
             if repair.is_waiting:
                 self._end(repair)
         elif partition.closed:
-            partition.cutting = None  # nobody is at its files
+            partition.cutting = None  # nothing else uses its files
 
     def closed(self) -> Iterator[Partition]:
-        """Those whose log is closed, and cannot be opened: nothing is known of what they have."""
+        """Return the partitions whose logs are closed and cannot be opened: what they hold is unknown."""
         return (partition for key in self._wanted if (partition := self._partitions.get(key)) and partition.closed)
 
-    # Written anew
+    # Rewriting
 
     def _go_on(self, repair: _Repair) -> None:
         mending = repair.mending
@@ -193,11 +191,11 @@ class Repairs:
         self._outbox.work(Lane.QUERY, mending.run, done)
 
     def _is_lost(self, repair: _Repair) -> bool:
-        """Whether it is not to be mended now."""
+        """True if it must not be repaired now."""
         partition = repair.partition
         if not self._is_here(partition):
             return True
-        return not partition.closed and self._counts(partition)  # one that is closed is to be opened
+        return not partition.closed and self._counts(partition)  # a closed log is only to be opened
 
     def _is_here(self, partition: Partition) -> bool:
         return self._partitions.get(partition.key) is partition and partition.when_idle is None
@@ -212,7 +210,7 @@ class Repairs:
         self._wanted[key] = self._clock().elapsed_us + delay_ms * 1_000
 
     def _end(self, repair: _Repair) -> None:
-        """Nothing is under way; what is damaged still is looked at again."""
+        """End the repair under way; schedule the next if the log is still corrupt."""
         if repair.mending is not None:
             repair.mending.close()
         self._under_way = None
@@ -221,7 +219,7 @@ class Repairs:
         if self._is_here(partition) and _is_wanted(partition):
             self._wanted[partition.key] = self._clock().elapsed_us + _RETRY_US
 
-    # What others have
+    # Data of other brokers
 
     def _ask(self, repair: _Repair, mending: Mending, hole: Hole) -> None:
         partition = repair.partition
@@ -261,7 +259,7 @@ class Repairs:
         self._peers.send(giver, request, done=done)
 
     def _take(self, mending: Mending, response: Response | RemoteError, raw: bytes, *, leads: bool) -> bool:
-        """Whether it says anything of the hole. `leads`: the image has its sender lead."""
+        """Return True if the answer fills the hole. `leads`: by the image, its sender is the leader."""
         hole = mending.hole
         assert hole is not None
         if isinstance(response, ReplicaRangeResponse):
@@ -278,10 +276,10 @@ class Repairs:
             mending.begins(log_start)
         return log_start > hole.offset
 
-    # In its place
+    # Replacing the log
 
     def _place(self, repair: _Repair) -> None:
-        """Once no sync is under way; none begins until it is open again."""
+        """Replace the log once no fsync is under way; none begins until it is open again."""
         partition = repair.partition
         if partition.closed:
             self._open(repair)
@@ -295,7 +293,7 @@ class Repairs:
     def _close(self, repair: _Repair) -> None:
         partition = repair.partition
         repair.is_waiting = False
-        if self._is_lost(repair):  # it is to lead by now
+        if self._is_lost(repair):  # this broker is to lead by now
             self._end(repair)
             self._settle(partition)
             return
@@ -307,7 +305,7 @@ class Repairs:
         self._open(repair)
 
     def _open(self, repair: _Repair) -> None:
-        """Its log is closed: put what was written anew in its place, once, and open what is there then."""
+        """Put the rewritten files in place, once, and open the log."""
         partition = repair.partition
         mending = None if partition.closed else repair.mending
         opened: list[Log] = []
@@ -319,7 +317,7 @@ class Repairs:
                 if mending is not None:
                     mending.place()
             except (OSError, PenstockError) as error:
-                refused.append(error)  # it lies there as after a crash, which a start makes the best of
+                refused.append(error)  # as after a crash; opening the log recovers
             opened.append(self._open_log(partition))
 
         def done(error: Exception | None) -> None:
@@ -364,7 +362,7 @@ class Repairs:
         self._mended(partition.key)
 
     def _is_open(self, repair: _Repair, log: Log) -> None:
-        """It was only to be opened, and is to be mended yet."""
+        """Handle a log that was only reopened, and still is to be repaired."""
         if log.awaits_opening:
             self._fail(repair, "cannot be mended yet: its end cannot be brought to the disk; it is tried again")
         else:
@@ -382,12 +380,12 @@ class Repairs:
         kept = "; what was damaged is kept beside it, in files with .cut- in their names"
         self._outbox.notice(f"{partition.label} is mended: {ranges}{came}{kept if mending.has_kept else ''}")
 
-    # What others lack
+    # Serving other brokers
 
     def serve(
         self, find: Finder, caller: Hashable, request: ReplicaRangeRequest, raw: bytes | memoryview, now: Now
     ) -> None:
-        """Another broker's replica is damaged: give it what is committed here. RemoteError."""
+        """Send committed batches to a broker whose replica is corrupt. Raise RemoteError."""
         partition = find.held(request.stream_id, request.partition)
         leadership, view = partition.leadership, partition.view()
         leads = leadership is not None and leadership.leader_epoch == request.leader_epoch
@@ -413,12 +411,12 @@ def _is_wanted(partition: Partition) -> bool:
 
 
 def _sound(view: LogView, request: ReplicaRangeRequest, end: int) -> Slice | None:
-    """What is there, verified, up to `end` at most and not much beyond what is wanted. RemoteError, OSError."""
+    """Return the verified range, at most up to `end` and little more than requested. Raise RemoteError or OSError."""
     offset, wanted_end = request.offset, min(request.end, end)
     if view.log_start <= offset and offset >= wanted_end:
         return None
     bytes_max = max(1, min(request.bytes_max, limits.REPLICA_FETCH_BYTES))
-    with contextlib.suppress(RemoteError):  # it is damaged there, too: what lies before may be had
+    with contextlib.suppress(RemoteError):  # corrupt here, too: what lies before may be sent
         end = min(end, view.batch_at(wanted_end - 1)[1].end_offset)
     found = view.slice(offset, end=end, bytes_max=bytes_max)
     if found is not None and (sound_end := view.sound_end(found)) < found.end_offset:

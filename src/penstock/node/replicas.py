@@ -1,11 +1,11 @@
-"""All replicas on this broker: their logs, what each is for, what the disk and the other brokers have to do with it.
+"""All replicas on this broker: connects their logs, roles, disk work and the other brokers.
 
-Rules: nothing is decided here. It puts together those who decide, and tells each of them what the others have found:
-what a partition has committed goes to readers and to followers, what is on its disk to its leader.
+Rules: this module takes no decisions. It creates the parts that do, and passes each one's results to the others: a new
+high watermark (`committed_end`) to readers and followers, a new flushed offset to the leader.
 
-| who tells            | what                                | who hears                             |
+| source               | event                               | passed to                             |
 |----------------------|-------------------------------------|---------------------------------------|
-| the image            | streams and who leads               | `streams`, which asks `roles`         |
+| the metadata image   | streams and leaders                 | `streams`, which calls `roles`        |
 | `upkeep`             | synced, retained, failed            | `leading` or `follows`                |
 | `leading`, `follows` | `committed_end` has moved           | `upkeep` (acks), then readers         |
 | `follows`            | a leader does not answer            | the next heartbeat                    |
@@ -57,8 +57,10 @@ from penstock.vfs import Vfs
 
 
 class Replicas:
-    """`committed` hears when readers can have more of a partition, `resigned` when it is led here no more, `closed`
-    when it is gone from here.
+    """Holds this broker's partitions by key.
+
+    `committed` is called when readers can read more of a partition, `resigned` when this broker loses its leadership,
+    `closed` when the partition is removed from this broker.
     """
 
     def __init__(
@@ -86,8 +88,8 @@ class Replicas:
     ) -> None:
         self._image, self._hurry, self._tell_resigned, self._tell_closed = image, hurry, resigned, closed
         self._listening, self._clock, self._committed, self._broker_id = listening, clock, committed, settings.broker_id
-        self._failed: dict[PartitionKey, Partition] = {}  # whose logs take nothing
-        self._told_resigned = 0  # where to begin next, of those that are too many for one heartbeat
+        self._failed: dict[PartitionKey, Partition] = {}  # partitions whose logs take no appends
+        self._told_resigned = 0  # round-robin position, if there are more than one heartbeat can hold
         self._room = Room(vfs, outbox, self._free)
         self.partitions: dict[PartitionKey, Partition] = {}
         self.upkeep = Upkeep(outbox, self, clock, settings.cleaner_bytes_per_s)
@@ -98,7 +100,7 @@ class Replicas:
             clock,
             committed=self.moved,
             ask_metadata=ask_metadata,
-            has_nats=lambda: listening.has_nats and self.roles.is_heard,  # else it has left the subscriptions
+            has_nats=lambda: listening.has_nats and self.roles.is_heard,  # a mute leader has unsubscribed
             confirmed_us=confirmed_us,
         )
         self.follows = Follows(
@@ -181,10 +183,10 @@ class Replicas:
             mended=lambda key: self.scrubber.soon(key),
         )
 
-    # What the image says
+    # The metadata image
 
     def applied(self, outcome: Outcome) -> None:
-        """A command has changed it."""
+        """Apply an image that one command has changed."""
         self.streams.applied(outcome)
         self.truncations.look()
         for recovery in outcome.recovered:
@@ -193,21 +195,21 @@ class Replicas:
                 self.chronicle.recovered(recovered_text(partition, recovery.ends))
 
     def replaced(self, before: ClusterImage) -> None:
-        """It is another one altogether."""
+        """Apply an image that a snapshot has replaced."""
         self.streams.replaced(before)
         self.truncations.look()
 
     def standing_changed(self, incarnation: Incarnation | None) -> None:
-        """Who is there may have changed, or the run in which this broker leads and follows."""
+        """Update roles after brokers were registered or fenced, or after this broker's incarnation changed."""
         if self.roles.image(self._image(), incarnation):
             self.streams.registered()
             if incarnation is not None:
                 self._listening.may_lead(self._image().streams)
 
     def heard(self, awake_us: int, *, is_heard: bool) -> None:
-        """The metadata leader has stopped answering this broker, or answers again.
+        """Note that the metadata leader has stopped answering this broker, or answers again.
 
-        `awake_us`: when this process is last known to have run, by the wall clock; it may have been suspended since.
+        `awake_us`: wall-clock time when this process last ran for certain; it may have been suspended since.
         """
         self.roles.heard(self.partitions.values(), awake_us, is_heard=is_heard)
 
@@ -218,15 +220,15 @@ class Replicas:
         done: Callable[[RemoteError | None], None],
         awaited: Awaited = ANYHOW,
     ) -> None:
-        """See `Streams.wait_for`."""
+        """Call `done` once the stream is ready; see `Streams.wait_for`."""
         self.streams.wait_for(stream_id, deadline_us, done, awaited)
 
     def unreachable(self) -> tuple[UnreachableLeader, ...]:
-        """Leaders that do not answer."""
+        """Return leaders that do not answer this broker's fetches."""
         return self.follows.unreachable(self.roles.live)
 
     def resigned(self) -> tuple[ResignedLeadership, ...]:
-        """What this broker leads and cannot serve, where others could."""
+        """Return partitions that this broker leads but cannot serve, and that other brokers could lead."""
         gone = [key for key, one in self._failed.items() if not one.is_impeded or self.partitions.get(key) is not one]
         for key in gone:
             del self._failed[key]
@@ -254,12 +256,12 @@ class Replicas:
         told = (*failed, *self.streams.unopened(), *self._closed_and_led(), *unheard)
         if len(told) <= limits.ELECTIONS_PER_COMMAND_MAX:
             return told
-        begin = self._told_resigned % len(told)  # each in its turn: some may have nobody else who could lead
+        begin = self._told_resigned % len(told)  # each in its turn: for some there may be no other leader
         self._told_resigned = begin + limits.ELECTIONS_PER_COMMAND_MAX
         return (*told[begin:], *told[:begin])[: limits.ELECTIONS_PER_COMMAND_MAX]
 
     def _closed_and_led(self) -> Iterator[ResignedLeadership]:
-        """What this broker is to lead, and others could, and of which it cannot open the log again."""
+        """Yield partitions that this broker is to lead, whose logs it could not reopen, and that others could lead."""
         for partition in self.repairs.closed():
             state = partition.stream.partitions[partition.key.partition]
             if state.leader == self._broker_id and partition.is_replicated:
@@ -267,16 +269,16 @@ class Replicas:
                 yield ResignedLeadership(key.stream_id, PartitionId(key.partition), state.leader_epoch)
 
     def log_ends(self) -> tuple[LogEnd, ...]:
-        """Where the logs end that nobody leads until it is known which is the longest."""
+        """Return the log ends of leaderless partitions for which the longest log is to lead."""
         closed = (partition.key for partition in self.repairs.closed())
         unknown = (*self.streams.failures, *closed)
         failed = [key for key in unknown if self._broker_id in self._image().partition(*key).replicas]
         return self._log_ends.take(self.roles.live.keys(), failed)
 
     def as_of_us(self, partition: Partition) -> int | None:
-        """All that was committed by then (elapsed time) is shown here; None: that is not known of any moment.
+        """Elapsed time up to which everything committed is shown here; None if unknown.
 
-        See `penstock.replication.freshness`; a leader knows it of itself.
+        See `penstock.replication.freshness`; a leader's value comes from its own leadership.
         """
         if partition.leadership is not None:
             return self.leading.as_of_us(partition)
@@ -285,22 +287,21 @@ class Replicas:
         return partition.fresh_us
 
     def behind_us(self, partition: Partition) -> int | None:
-        """The same, as so long ago."""
+        """Age of `as_of_us` in µs; None if unknown."""
         as_of_us = self.as_of_us(partition)
         return None if as_of_us is None else max(0, self._clock().elapsed_us - as_of_us)
 
     def has_nats(self) -> bool:
-        """Whether this broker is connected to NATS."""
         return self._listening.has_nats
 
-    # What has become of a partition
+    # Events of a partition
 
     def moved(self, partition: Partition) -> None:
-        """Its leadership has committed more."""
+        """Handle an advanced `committed_end` of a leadership."""
         self.upkeep.advance(partition)
 
     def committed(self, partition: Partition) -> None:
-        """Its `committed_end` has moved."""
+        """Notify followers and readers that `committed_end` has moved."""
         self.leading.ends_moved(partition, self._clock())
         if partition.rollup_at != NO_ROLLUP:
             self.rollups.look(partition)
@@ -308,11 +309,10 @@ class Replicas:
         self._committed(partition)
 
     def flushed(self, partition: Partition) -> None:
-        """More of it is on the disk."""
         self.follows.flushed(partition)
 
     def retained(self, partition: Partition) -> None:
-        """Its start has moved."""
+        """Handle a raised log start offset."""
         if partition.leadership is not None:
             partition.leadership.retained(partition.log.log_start)
             self.leading.ends_moved(partition, self._clock())
@@ -338,35 +338,35 @@ class Replicas:
         self._tell_closed(partition, error)
 
     def gone(self, callers: Iterable[Hashable]) -> None:
-        """Nobody waits for these answers."""
+        """Forget pending requests of disconnected callers."""
         self.leading.gone(callers)
         self.truncations.gone(callers)
         self.archives.gone(callers)
         self.ids_elsewhere.gone(callers)
 
     def stop(self, error: RemoteError) -> None:
-        """The broker is about to stop: whoever waits hears so."""
+        """Fail pending requests because the broker is about to stop."""
         self.truncations.stop(error)
         self.staged_rows.stop()
         self.streams.confirmations.stop(error)
         self.ids_elsewhere.stop()
 
     def failed(self, partition: Partition) -> None:
-        """Its log takes no more messages, until it is mended or the broker is started again."""
+        """Handle a log that takes no appends until it is repaired or the broker restarts."""
         self._take_out(partition)
         self.repairs.look(partition)
 
     def impeded(self, partition: Partition) -> None:
-        """Its disk takes nothing now: others lead it, and nobody waits for it, until there is room."""
+        """Handle a disk that takes no writes: others lead, and do not wait for this broker, until there is room."""
         self._room.lacks(self._clock().elapsed_us)
         self._take_out(partition)
 
     def stalled(self, partition: Partition) -> None:
-        """A sync of it does not come back: as with `impeded`, until it does."""
+        """Treat an fsync that does not return like `impeded`, until it returns."""
         self._take_out(partition)
 
     def resumed(self, partition: Partition) -> None:
-        """It has come back."""
+        """Handle the return of a stalled fsync."""
         self.follows.free(partition)
 
     def _take_out(self, partition: Partition) -> None:
@@ -376,23 +376,22 @@ class Replicas:
             self._hurry()
 
     def _free(self) -> None:
-        """The disk takes something again."""
+        """Clear the failures: the disk takes writes again."""
         for partition in self._failed.values():
             partition.impediment = ""
             self.follows.free(partition)
         self._failed = {key: one for key, one in self._failed.items() if one.is_impeded}
 
-    # With each step, and with time
+    # Each step, and timers
 
     def settle(self) -> None:
-        """What other brokers are to hear, and to be asked."""
+        """Send pending replies to followers and requests to other brokers."""
         now = self._clock()
         self.moving.settle(now)
         self.leading.settle(now)
         self.follows.settle(now)
 
     def tick(self, now: Now) -> None:
-        """Time has passed."""
         self.streams.confirmations.expire(now.elapsed_us)
         self.streams.tick(now.elapsed_us)
         self.upkeep.flush_due(now.elapsed_us)
@@ -410,7 +409,7 @@ class Replicas:
 
     @property
     def next_deadline_us(self) -> int | None:
-        """When `tick` and `settle` have something to do, at the latest."""
+        """Latest time at which `tick` or `settle` must run."""
         return earliest(
             self.streams.confirmations.next_deadline_us,
             self.streams.next_deadline_us,

@@ -1,4 +1,4 @@
-"""What an operator and a client are told: streams, partitions, the broker. Reads everything, changes nothing."""
+"""Builds the reports for clients and operators: streams, partitions, brokers, status. Reads state, changes nothing."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _STATE_REASONS = {
 
 
 class Report:
-    """Puts the answers together."""
+    """Builds the responses from the node's state."""
 
     def __init__(
         self,
@@ -60,7 +60,6 @@ class Report:
         self._started_us = started_us
 
     def brokers(self) -> tuple[BrokerInfo, ...]:
-        """The brokers of the cluster."""
         voters = self._cluster.quorum.membership.voters
         return tuple(
             BrokerInfo(
@@ -80,7 +79,7 @@ class Report:
         return "" if known is None else known.address
 
     def stream(self, state: StreamState) -> StreamInfo:
-        """One stream as it is now."""
+        """Return the stream's present state."""
         return StreamInfo(
             stream_id=state.stream_id,
             config=state.config,
@@ -99,11 +98,11 @@ class Report:
         return self._closed_partition(state, key) if partition is None else self._open_partition(state, partition)
 
     def _health(self, key: PartitionKey) -> tuple[PartitionHealth, str]:
-        """What the partition can do now, and why no more."""
+        """Return the partition's state and the reason."""
         partition = self._replicas.partitions.get(key)
         leader = self._cluster.image.partition(*key).leader
         if leader is not None and self._cluster.quorum.leader is None and not self._cluster.is_reachable(leader):
-            # With a metadata leader another would lead in a moment, or this one can be reached by others.
+            # With a metadata leader there would be another leader soon, or other brokers could reach this one.
             return PartitionHealth.NO_LEADER, f"broker {leader} led it last, and cannot be reached from here"
         if partition is None:
             return self._absent(key)
@@ -204,8 +203,7 @@ class Report:
         )
 
     def state(self, key: PartitionKey) -> PartitionHealth:
-        """What the partition can do now."""
-        # All streams at once: what nearly all of them are is seen at a glance.
+        # The status needs this for every partition: decide the usual case without `_health`.
         partition = self._replicas.partitions.get(key)
         is_online = (
             partition is not None and partition.subscribed and partition.is_writable and not partition.impediment
@@ -213,7 +211,7 @@ class Report:
         return PartitionHealth.ONLINE if is_online else self._health(key)[0]
 
     def status(self, now_us: int, *, in_flight_bytes: int) -> StatusResponse:
-        """The broker as the node knows it; the driver adds its connections and its link to NATS."""
+        """Return the status as the node knows it; the driver adds its connections and its link to NATS."""
         by_state = Counter(
             self.state(PartitionKey(stream_id, PartitionId(number)))
             for stream_id, state in self._cluster.image.streams.items()

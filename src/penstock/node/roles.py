@@ -1,22 +1,22 @@
-"""Who leads and who follows here: the image, partition by partition, made true.
+"""Applies the metadata image to this broker's partitions: gives each its role, leader or follower.
 
-Rules: only a broker that is registered leads or follows. A partition whose log is being cut waits for that, whatever it
-is to be then. Only a leader is subscribed: any other subscriber would turn a fast "no responders" into a time-out. A
-leader epoch that the log has already seen is nobody's to lead in: two leaderships under one number would make two
-different messages look the same. A leader of which the metadata leader has not heard for a session may have a successor
-that it does not know: of a partition with several replicas it is mute, which is not subscribed, and takes and tells
-nothing of which it is not sure, until it is heard again and leads still. What followers fetch meanwhile is committed.
+Rules: only a registered broker leads or follows. A partition whose log is being cut waits for that before it gets a new
+role. Only a leader subscribes: any other subscriber would turn a fast "no responders" into a time-out. No broker leads
+in a leader epoch that its log already contains: two leaderships with one epoch would make two different messages look
+the same. A leader that the metadata leader has not answered for a session may have a successor that it does not know.
+Its partitions with several replicas become mute: not subscribed, no appends, no answers that may be stale, until it is
+answered again and still leads. What followers fetch meanwhile can still be committed.
 
-| the image says            | here it was      | what is done                                                      |
+| the image says            | the role was     | action                                                            |
 |---------------------------|------------------|-------------------------------------------------------------------|
 | this broker leads         | anything else    | begin a leadership, subscribe                                     |
-| this broker leads         | leader, as now   | look at the ISR                                                   |
-| … but it is not heard     | leader           | unsubscribe, refuse; subscribe again once it is heard             |
+| this broker leads         | leader, as now   | apply the ISR                                                     |
+| … but it is not answered  | leader           | unsubscribe, refuse; subscribe again once it is answered          |
 | another one leads         | leader           | unsubscribe, drop pending acks, follow                            |
 | another one leads         | follower         | follow that one                                                   |
 | … but its stream is paused| leader           | unsubscribe, refuse; subscribe again once it is resumed           |
-| nobody leads              | anything         | stop that; what is committed can be read                          |
-| … until the longest log   | anything         | the same, and tell the metadata leader where the log ends         |
+| no leader                 | anything         | stop that; committed messages can be read                         |
+| … until the longest log   | anything         | the same, and report the log end to the metadata leader           |
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ from penstock.node.step import Outbox
 from penstock.node.upkeep import Upkeep
 
 _ANOTHER_LED = "another broker led it"
-_LATELY_US = (limits.REPLICA_FETCH_WAIT_MS + 100) * 1_000  # of an answer that comes when a long poll ends
+_LATELY_US = (limits.REPLICA_FETCH_WAIT_MS + 100) * 1_000  # age of the last answer at the end of a long poll
 
 
 class Roles:
-    """Gives partitions their place. `image` is to be called first, and whenever brokers have come or gone."""
+    """Gives partitions their roles. Call `image` first, and whenever brokers were registered or fenced."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class Roles:
         resigned: Callable[[Partition], None],
         nobody_leads: Callable[[Partition], None],
     ) -> None:
-        self.live: Mapping[BrokerId, Incarnation] = {}  # the present run of each broker that is there
+        self.live: Mapping[BrokerId, Incarnation] = {}  # current incarnation of each live broker
         self._broker_id = broker_id
         self._outbox = outbox
         self._leading = leading
@@ -79,7 +79,7 @@ class Roles:
         self._is_heard = True
 
     def image(self, image: ClusterImage, own: Incarnation | None) -> bool:
-        """Who is there; `own` is the run in which this broker leads and follows. Whether any of it is news."""
+        """Take the live brokers; `own` is this broker's incarnation, if registered. Return True if anything changed."""
         live = {one.broker_id: one.incarnation for one in image.brokers.values() if one.is_live}
         is_registered = own is not None and live.get(self._broker_id) == own
         if live == self.live and is_registered == self._is_registered:
@@ -92,9 +92,9 @@ class Roles:
         return True
 
     def heard(self, partitions: Iterable[Partition], awake_us: int, *, is_heard: bool) -> None:
-        """The metadata leader has stopped answering this broker, or answers again.
+        """Mute or unmute leaderships when the metadata leader stops answering this broker, or answers again.
 
-        `awake_us`: when this process is last known to have run; nobody stored what was published after that.
+        `awake_us`: wall-clock time when this process last ran for certain; messages published later were not stored.
         """
         self._is_heard = is_heard
         for partition in partitions:
@@ -110,16 +110,16 @@ class Roles:
 
     @property
     def is_heard(self) -> bool:
-        """Whether the metadata leader answers this broker."""
+        """True if the metadata leader answers this broker."""
         return self._is_heard
 
     def _must_be_mute(self, partition: Partition) -> bool:
         return not self._is_heard and partition.is_replicated
 
     def update(self, partition: Partition) -> None:
-        """Have the partition be what the image says."""
+        """Give the partition the role that the image says."""
         if partition.cutting is not None:
-            return  # again, when that is done
+            return  # `update` is called again when the cut is done
         state = partition.stream.partitions[partition.key.partition]
         if self._is_registered and state.leader == self._broker_id:
             self._lead(partition)
@@ -137,11 +137,11 @@ class Roles:
             if self._is_registered and state.leader is None:
                 if not partition.is_deaf:
                     self._listening.nobody(partition, self._clock())
-                if self._broker_id in state.replicas:  # an observer's log is nobody's, however long
+                if self._broker_id in state.replicas:  # a read replica never leads, however long its log is
                     self._nobody_leads(partition)
 
     def leave(self, partition: Partition) -> None:
-        """The partition is gone from here."""
+        """End the role of a partition that is removed from this broker."""
         if partition.leadership is not None:
             self._leading.end(partition)
         self._unfollow(partition)
@@ -168,7 +168,7 @@ class Roles:
         goes_on = state.leader_epoch == partition.led_epoch + 1
         was_followed, listens_still = partition.following is not None, self._listens_still(partition)
         self._unfollow(partition)
-        if listens_still:  # until it hears of this, as this broker does now
+        if listens_still:  # until it learns of its successor, as this broker does now
             partition.listened_us = self._clock().wall_us
         if state.leader_epoch <= partition.log.leader_epoch:
             partition.cannot_lead = (
@@ -181,10 +181,11 @@ class Roles:
         self._configure(partition)
         self._leading.begin(partition, state, self.live, self._clock())
         partition.is_mute = self._must_be_mute(partition)
-        self._moving.look(partition)  # before anything comes
+        self._moving.look(partition)  # before any message arrives
         partition.led_epoch = state.leader_epoch
         reason = _ANOTHER_LED if was_followed else NOBODY_LED
-        self._subscribe(partition, reason if state.leader_epoch > 1 else "", goes_on=goes_on)  # else it is new
+        # in epoch 1 the partition is new
+        self._subscribe(partition, reason if state.leader_epoch > 1 else "", goes_on=goes_on)
         self._upkeep.advance(partition)
         self._began(partition)
 
@@ -198,7 +199,7 @@ class Roles:
         self._resigned(partition)
 
     def _listens_still(self, partition: Partition) -> bool:
-        """Whether the leader that it follows is there, and has said lately that it has NATS: it gives over, alive."""
+        """True if the followed leader is alive and was connected to NATS lately: then it hands over without a gap."""
         following = partition.following
         if following is None or following.leader not in self.live or not self._follows.reaches(partition):
             return False
@@ -206,7 +207,7 @@ class Roles:
         return heard_us is not None and self._clock().elapsed_us - heard_us <= _LATELY_US
 
     def _subscribe(self, partition: Partition, reason: str, *, goes_on: bool = True) -> None:
-        """Listen, unless that is not to be; `reason`: why nobody did until now, as far as this broker knows."""
+        """Subscribe, unless intake is off or the leader is mute. `reason`: why the partition may have had a gap."""
         if partition.is_deaf:
             return
         if not partition.is_mute:
@@ -217,7 +218,7 @@ class Roles:
             self._listening.begins(partition)
 
     def _pause_or_resume(self, partition: Partition) -> None:
-        """The image may have another intake of it. A pause is no gap: it is meant."""
+        """Follow a changed intake setting. A pause is intended, so it is not reported as a gap."""
         is_listening = self._listening.listens(partition)
         if partition.is_deaf and is_listening:
             self._unsubscribe(partition)
@@ -232,12 +233,12 @@ class Roles:
         partition.refusal = ""
 
     def others_listened_us(self, partition: Partition) -> int | None:
-        """The last time at which another leader was subscribed, wall clock; None: this broker leads the partition."""
+        """Last wall-clock time at which another leader was subscribed; None if this broker leads."""
         if partition.leadership is not None and not partition.is_mute:
             return None
         if (heard_us := self._follows.listened_us(partition)) is None:
             return partition.listened_us
-        now = self._clock()  # its leader did until then, at least
+        now = self._clock()  # its leader was subscribed at least until then
         return max(partition.listened_us, now.wall_us - (now.elapsed_us - heard_us))
 
     def _unfollow(self, partition: Partition) -> None:
@@ -250,7 +251,8 @@ class Roles:
     def _configure(self, partition: Partition) -> None:
         config = LogConfig.of(partition.stream.config)
         if partition.stream.moves_keys and partition.key.partition >= partition.stream.counts[0]:
-            config = replace(config, keeps_tombstones=True)  # or what an older partition has of a key would come back
+            # else the key's old value in an older partition would reappear
+            config = replace(config, keeps_tombstones=True)
         is_leader = partition.stream.partitions[partition.key.partition].leader == self._broker_id
         if partition.stream.intake is Intake.SEALED:
             config = config.untouched()

@@ -1,18 +1,18 @@
-"""All before a message go for it, where it says so with `Nats-Rollup: all`: as if somebody had asked for it.
+"""Applies `Nats-Rollup: all`: such a message purges everything before it in its partition.
 
-Rules: the partition's leader sees to it once the message is committed, not before: what is not may be cut off, and must
-not have removed anything. It goes through the metadata as a truncation does (`node.truncations`), so it survives the
-leader, and all replicas begin there. A partition has one request under way: of the messages that come meanwhile the
-last one counts. A leader may end between the ack and its request, so a leadership begins with a search of the log for
-the last such message, backwards. Of batches without the flag no more than the header is read.
+Rules: the partition's leader acts once the message is committed, not before: an uncommitted message may be truncated,
+and must not have removed anything. The purge goes through the metadata like a truncation (`node.truncations`), so it
+survives the leader, and all replicas begin there. A partition has one request under way: of messages that arrive
+meanwhile the last one counts. A leadership may end between the ack and its request, so each leadership begins with a
+backward search of the log for the last such message. Of batches without the flag only the header is read.
 
-| what is known         | since                                       | then                                     |
+| known                 | since                                       | action                                   |
 |-----------------------|---------------------------------------------|------------------------------------------|
-| there may be one      | the leadership began, or the disk was full  | look for it in the log                   |
-| where the last one is | it was found, or has come                   | once it is committed, ask for the rest   |
-| there is none         | that is agreed, or none was found           |                                          |
+| there may be one      | the leadership began, or the disk was full  | search the log                           |
+| the last one's offset | it was found, or has arrived                | once it is committed, request the purge  |
+| there is none         | the purge is agreed, or none was found      |                                          |
 
-Of a sealed stream nothing goes, as with truncations, nor of a log that takes nothing.
+A sealed stream is not purged, as with truncations, nor is a log that takes no appends.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _RETRY_US = limits.ROLLUP_RETRY_MS * 1_000
 
 
 class FindRollup:
-    """Look through a log, backwards, for the last message that all before it go for; in a disk thread."""
+    """Searches a log backwards for the last rollup message, in a disk thread."""
 
     def __init__(self, view: LogView) -> None:
         self.offset = NO_ROLLUP
@@ -48,7 +48,7 @@ class FindRollup:
         self._view = view
 
     def run(self) -> None:
-        """Find it; RemoteError corrupt_range, OSError, QueryGivenUpError."""
+        """Raise RemoteError (corrupt_range), OSError or QueryGivenUpError."""
         view = self._view
         for _, data in view.batches(view.log_start, view.log_end, reverse=True, wants=self._wants):
             row = codec.check_values(data).asked().rollup_row
@@ -63,21 +63,19 @@ class FindRollup:
 
 
 class Rollups:
-    """Those of all partitions that this broker leads. `administer` has the metadata leader change what the cluster
-    agrees on.
-    """
+    """The rollups of all partitions led here. `administer` sends a request to the metadata leader."""
 
     def __init__(self, outbox: Outbox, clock: Callable[[], Now], administer: Administer) -> None:
         self._outbox = outbox
         self._clock = clock
         self._administer = administer
-        self._awaited: dict[Partition, int] = {}  # which message is to be committed first: others may come without end
+        self._awaited: dict[Partition, int] = {}  # offset to be committed first, fixed because new ones may keep coming
         self._searches: dict[Partition, FindRollup] = {}
         self._asked: set[Partition] = set()
-        self._retries: dict[Partition, int] = {}  # when, in elapsed time
+        self._retries: dict[Partition, int] = {}  # elapsed time of the next try
 
     def look(self, partition: Partition) -> None:
-        """It is led here from now on, or more of it is committed: see whether something is to go."""
+        """Check for work after a leadership began or more was committed."""
         leadership = partition.leadership
         is_busy = partition in self._searches or partition in self._asked or partition in self._retries
         if leadership is None or partition.when_idle is not None or partition.rollup_at == NO_ROLLUP or is_busy:
@@ -100,7 +98,7 @@ class Rollups:
             self._settled(partition, at)
 
     def _settled(self, partition: Partition, at: int) -> None:
-        """Nothing is left of what comes before this one, or soon will be; another one may have come meanwhile."""
+        """Handle a purge that is done or agreed; another message may have arrived meanwhile."""
         if partition.rollup_at == at:
             partition.rollup_at = NO_ROLLUP
         self.look(partition)
@@ -147,14 +145,14 @@ class Rollups:
         self._retries[partition] = self._clock().elapsed_us + _RETRY_US
 
     def ended(self, partition: Partition) -> None:
-        """It is led here no more, or is gone: whoever leads next sees to it."""
+        """Forget a partition no longer led here: the next leader continues."""
         self._awaited.pop(partition, None)
         self._retries.pop(partition, None)
         if (search := self._searches.get(partition)) is not None:
             search.is_wanted = False
 
     def tick(self, now_us: int) -> None:
-        """Try again, where it is time for that; `now_us` is elapsed time."""
+        """Retry what is due; `now_us` is elapsed time."""
         if self._retries:
             for partition in [one for one, due_us in self._retries.items() if due_us <= now_us]:
                 del self._retries[partition]
@@ -162,5 +160,4 @@ class Rollups:
 
     @property
     def next_deadline_us(self) -> int | None:
-        """When `tick` has something to do."""
         return min(self._retries.values()) if self._retries else None

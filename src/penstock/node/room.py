@@ -1,7 +1,7 @@
-"""Whether the disk takes something again, once it took nothing.
+"""Probes whether the disk accepts writes again after it refused one.
 
-Rules: asked only while somebody waits for the answer, ROOM_LOOK_MS after the disk has refused, and again after each no:
-a file is written and removed, in a disk thread. What a crash leaves of it is overwritten by the next one.
+Rules: probing only happens while needed, ROOM_LOOK_MS after a refusal and again after each failure: a disk thread
+writes and removes a file. A file left by a crash is overwritten by the next probe.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ _LOOK_US = limits.ROOM_LOOK_MS * 1_000
 
 
 class Room:
-    """One disk. `found` is called once there is room."""
+    """The probe of one disk. `found` is called once a write succeeds."""
 
     def __init__(self, vfs: Vfs, outbox: Outbox, found: Callable[[], None]) -> None:
         self._vfs = vfs
         self._outbox = outbox
         self._found = found
         self._is_looking = False
-        self.next_deadline_us: int | None = None  # when `tick` has something to do; elapsed time
+        self.next_deadline_us: int | None = None  # elapsed time at which `tick` must run
 
     def lacks(self, now_us: int) -> None:
-        """The disk has refused something."""
+        """Schedule a probe, because the disk refused a write."""
         if self.next_deadline_us is None and not self._is_looking:
             self.next_deadline_us = now_us + _LOOK_US
 
     def tick(self, now_us: int) -> None:
-        """Look, if it is time for that."""
+        """Start the probe if it is due."""
         if self.next_deadline_us is None or now_us < self.next_deadline_us:
             return
         self.next_deadline_us = None

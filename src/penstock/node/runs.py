@@ -1,29 +1,29 @@
-"""Which processes have run on a data directory: what tells it from an older copy of itself.
+"""The file `runs`: the processes that have run on a data directory. It shows whether the directory is an older copy.
 
-Rules: a start adds its own process, durably, before it says anything to anybody. So whoever was registered with this
-data directory is in its file, and the metadata leader, who knows which process was registered last, refuses a
-directory that does not name it: somebody ran on a later state of it since. Nothing else is concluded: what is missing
-for another reason must never end a broker.
+Rules: a start adds its own process, durably, before it sends anything. So every process registered with this data
+directory is in its file, and the metadata leader, which knows the process registered last, refuses a directory that
+does not name it: a process ran on a later state since. Nothing else is concluded: a name missing for another reason
+must never stop a broker.
 
-| there is                          | then                                                                          |
+| state                             | consequence                                                                   |
 |-----------------------------------|-------------------------------------------------------------------------------|
-| no file, in a directory with data | it was used by a version that wrote none: begins with ANY, which is any run   |
-| a damaged slot                    | ANY behind what the other one says: power was lost while it was written, or   |
+| no file, in a directory with data | an older version used it: the list begins with ANY, which matches any run     |
+| a corrupt slot                    | ANY after the names of the other one: power was lost during its write, or     |
 |                                   | a bit has flipped                                                             |
-| RUNS_MAX names                    | the start goes on under the last name: nobody was registered for so long      |
-| no room on the disk               | the same; without any name, its process has none                              |
-| the image has this process        | ANY, and names of long ago, are given up                                      |
+| RUNS_MAX names                    | the start reuses the last name: no process was registered for so long         |
+| no room on the disk               | the same; without any name, the process has none                              |
+| the image has this process        | ANY and old names are removed                                                 |
 
-A name that was asked to be registered may still arrive when later ones have, so half of the names are always kept.
-The file has two slots that are written in turn, so that one is always whole, and a full disk needs no room for a start.
+A registration under an earlier name may still arrive after later ones, so half of the names are always kept.
+The file has two slots that are written in turn, so that one is always whole, and a start needs no room on a full disk.
 One slot, SLOT_BYTES, little-endian, padded with zeros; the one with the higher number counts:
 
 | byte | type  | field                                                        |
 |------|-------|--------------------------------------------------------------|
-| 0    | u32   | CRC-32C of all that follows, without the padding             |
+| 0    | u32   | CRC-32C of everything after it, without the padding          |
 | 4    | u32   | length of the names                                          |
 | 8    | u64   | number of the write                                          |
-| 16   | bytes | the names, the oldest first, a line feed between; ANY is empty |
+| 16   | bytes | the names, oldest first, separated by line feeds; ANY is empty |
 """
 
 from __future__ import annotations
@@ -58,21 +58,21 @@ class _Slot(NamedTuple):
 
 
 class Runs:
-    """The processes that have run on one data directory; `begin` first."""
+    """The processes that have run on one data directory. Call `begin` first."""
 
     def __init__(self, vfs: Vfs) -> None:
         self._vfs = vfs
-        self._number = 0  # of the write that counts
-        self.names: tuple[str, ...] = ()  # the oldest first
-        self.notices: list[str] = []  # what an operator should know
+        self._number = 0  # write number of the current slot
+        self.names: tuple[str, ...] = ()  # oldest first
+        self.notices: list[str] = []  # for the operator
 
     @property
     def process(self) -> str:
-        """The name under which this start speaks; empty: it has none."""
+        """Name of this process run; empty if it has none."""
         return self.names[-1] if self.names else ANY_RUN
 
     def begin(self, process: str, *, has_data: bool) -> None:
-        """Add this start to those that are there; blocking. OSError, OperationalError."""
+        """Add this process to the file; blocks. Raise OSError or OperationalError."""
         self.names = self._read(has_data=has_data)
         if not process or len(self.names) >= limits.RUNS_MAX:
             self._write_again()
@@ -84,12 +84,12 @@ class Runs:
             if error.errno not in _FULL:
                 raise
             self._write_again()
-            self.notices.append(f"cannot note this start in {RUNS_PATH}: {error.strerror or error}")
+            self.notices.append(f"cannot record this start in {RUNS_PATH}: {error.strerror or error}")
         else:
             self.names = names
 
     def _write_again(self) -> None:
-        """A start goes by a name that another one wrote, perhaps without coming to its sync, or that had failed."""
+        """Write and sync the reused slot again: the process that wrote it may have failed before its fsync."""
         if RUNS_PATH in self._vfs.list(""):
             with closing(self._vfs.open(RUNS_PATH)) as file:
                 if self._number:
@@ -102,13 +102,13 @@ class Runs:
         try:
             file.write_at(position, file.read_at(position, SLOT_BYTES))
         except OSError as error:
-            if error.errno not in _FULL:  # else it holds what it held
+            if error.errno not in _FULL:  # else the slot is unchanged
                 raise
 
     def registered(self) -> Callable[[], None] | None:
-        """The image has this process: what gives up names that are needed no more, for a disk thread, if there are any.
+        """Return a disk task that removes names no longer needed, if any, once the image has this process.
 
-        Its OSError changes nothing.
+        If it raises OSError, nothing changes.
         """
         if ANY_RUN not in self.names and len(self.names) <= _KEPT:
             return None
@@ -118,7 +118,9 @@ class Runs:
     def _read(self, *, has_data: bool) -> tuple[str, ...]:
         names = self._vfs.list("")
         if f"{RUNS_PATH}/" in names:
-            text = f"{RUNS_PATH} is a directory, where the file is in which a broker notes its starts: move it away"
+            text = (
+                f"{RUNS_PATH} is a directory, but must be the file in which a broker records its starts: move it away"
+            )
             raise OperationalError(text)
         if RUNS_PATH not in names:
             return (ANY_RUN,) if has_data else ()
@@ -127,12 +129,12 @@ class Runs:
         slots = [slot for slot in map(_unpacked, halves) if slot is not None]
         if not slots:
             if has_data or any(map(any, halves)):  # else power was lost in the first start
-                self.notices.append(f"{RUNS_PATH} cannot be read: that this is an older copy cannot be found out now")
+                self.notices.append(f"{RUNS_PATH} cannot be read: whether this is an older copy cannot be checked now")
             return (ANY_RUN,)
         self._number, names = max(slots)
-        # Both were made at once: one that is missing has been cut off.
+        # Both slots are created at once: a missing one was cut off.
         if len(slots) < sum(any(half) or len(half) < SLOT_BYTES for half in halves):
-            self.notices.append(f"{RUNS_PATH} is damaged: whether this is an older copy may not be found out")
+            self.notices.append(f"{RUNS_PATH} is damaged: an older copy may go unnoticed")
             return (*names[-_KEPT:], ANY_RUN)
         return names[-limits.RUNS_MAX :]
 
@@ -140,7 +142,7 @@ class Runs:
         number = self._number + 1
         content = _packed(_Slot(number, names))
         is_new = RUNS_PATH not in self._vfs.list("")
-        if number == 1:  # both slots at once: a full disk gives no room for the second one later
+        if number == 1:  # both slots at once: later a full disk has no room for the second
             content += bytes(SLOT_BYTES)
         reserve = Reserve(self._vfs, RESERVE_PATH)
         try:

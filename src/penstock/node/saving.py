@@ -1,21 +1,20 @@
-"""A save of the metadata log that is under way, what waits for its end, and who leads meanwhile.
+"""A save of the metadata log under way: the input that waits for it, and the leader known meanwhile.
 
-Rules: the core is told nothing until the save is over. What is ours waits in the order in which it came; messages of
-peers behind it, as many as there is room for, and Raft repairs what was dropped; of the ticks that pass one is made up
-for. A save that hangs must not hold up the others: who leads is what the messages say that wait.
+Rules: the core takes no input until the save is over. This broker's input waits in order; peers' messages wait behind
+it, in a bounded queue, and Raft repairs what was dropped; of the ticks meanwhile one is made up for. A save that hangs
+must not delay the others: the leader is taken from the waiting messages.
 
-| the save                | this broker | who leads                                                        |
+| the save                | this broker | known leader                                                     |
 |-------------------------|-------------|------------------------------------------------------------------|
 | is under way            | leads       | this broker, until a leader of a later term writes               |
-| is so for METADATA_SAVE | led         | nobody that is known: most of the others elect anew in that time |
-| is under way            | follows     | whom it has heard as a leader last, if that was in METADATA_SAVE |
+| is so for METADATA_SAVE | led         | None: most of the others elect a new leader in that time         |
+| is under way            | follows     | the last leader that wrote to it, if within METADATA_SAVE        |
 
-Who led says nothing until the save is over: its successor is to take it for away, not to give it anything to hold.
-Where nobody else votes nobody takes a leader's place, and all waits for the disk.
+The former leader sends nothing until the save is over: its successor is to consider it away, and give it no work.
+A single voter has no successor, and everything waits for the disk.
 
-What is ours waits in a bounded queue as well. Only what nobody would hear of is never refused, and so there is little
-of it: this broker hands over once, at its end, and asks for the others' word once for each of its own heartbeats, of
-which there are none once it leads no more, or once the save has stalled.
+This broker's input waits in a bounded queue, too. Only input without a callback is never refused: the leadership
+transfer, once, at the stop.
 """
 
 from __future__ import annotations
@@ -37,44 +36,44 @@ _STALLED = f"a save of the metadata has not come back for {limits.FLUSH_STALL_MS
 
 
 class Saving:
-    """One at a time: `begin`, then `end`, then whoever owns this takes what has waited."""
+    """One save at a time: call `begin`, then `end`, then take the queued input."""
 
     def __init__(self, core: Raft) -> None:
         self.is_under_way = False
-        self.ticks = 0  # so long has it been
-        self.messages: deque[Message] = deque()  # of peers
-        self._inputs: deque[Input] = deque()  # ours; also those that came between the core's ready and advance
+        self.ticks = 0  # duration so far
+        self.messages: deque[Message] = deque()  # from peers
+        self._inputs: deque[Input] = deque()  # this broker's; also from between the core's `ready` and `advance`
         self._input_bytes = 0
         self._message_bytes = 0
         self._core = core
         self._has_ticked = False
-        self._leader: BrokerId | None = None  # as the core knew, or a peer has said since
+        self._leader: BrokerId | None = None  # from the core, or from a peer's later message
         self._leader_term = 0
-        self._leader_ticks = 0  # when it was heard last
+        self._leader_ticks = 0  # when its last message arrived
 
     def begin(self) -> None:
-        """From here on all waits."""
+        """Start queueing."""
         self.is_under_way = True
         self.ticks = 0
         self._leader, self._leader_term, self._leader_ticks = self._core.leader, self._core.term, 0
 
     def end(self) -> None:
-        """It is over, well or not."""
+        """Stop queueing, after success or failure."""
         self.is_under_way = False
 
     def tick(self) -> None:
-        """One tick of Raft's time has passed."""
+        """Count a Raft tick."""
         self._has_ticked = True
         self.ticks += 1
 
     def take_tick(self) -> bool:
-        """Whether any has passed that the core has not heard of."""
+        """Return True, once, if a tick has passed that the core has not taken."""
         has_ticked, self._has_ticked = self._has_ticked, False
         return has_ticked
 
     @property
     def leader(self) -> BrokerId | None:
-        """Who leads, as far as is known; see the module's table."""
+        """Known leader; see the table above."""
         if not (self.is_under_way or self.messages):
             return self._core.leader
         is_heard = self.ticks - self._leader_ticks < _HUNG_TICKS
@@ -83,7 +82,7 @@ class Saving:
 
     @property
     def stall(self) -> str:
-        """Why nothing that hangs on the save is waited for any more; empty: it is."""
+        """Why no request waits for the save any more; empty if they do."""
         if not self.is_under_way:
             return ""
         if self._core.is_leader and self.leader != self._core.id:
@@ -91,7 +90,7 @@ class Saving:
         return _STALLED if self.ticks >= _STALL_TICKS else ""
 
     def put(self, given: Input) -> None:
-        """Something of ours has come; it is refused as overloaded if too much waits."""
+        """Queue this broker's input; refuse it as overloaded if the queue is full."""
         has_room = len(self._inputs) < limits.METADATA_INPUTS_WAITING_MAX
         if given.done is None or (
             has_room and self._input_bytes + given.size_bytes <= limits.METADATA_INPUT_BYTES_WAITING_MAX
@@ -103,7 +102,7 @@ class Saving:
             given.refuse(RemoteError(ErrorCode.OVERLOADED, text))
 
     def next_input(self) -> Input | None:
-        """The one of ours that has waited longest."""
+        """Return the oldest queued input."""
         if not self._inputs:
             return None
         given = self._inputs.popleft()
@@ -111,14 +110,14 @@ class Saving:
         return given
 
     def take_inputs(self) -> tuple[Input, ...]:
-        """Those of ours that wait; what comes because of them waits anew."""
+        """Remove and return all queued input."""
         inputs = tuple(self._inputs)
         self._inputs.clear()
         self._input_bytes = 0
         return inputs
 
     def received(self, message: Message, size_bytes: int) -> None:
-        """A message of a peer has come."""
+        """Queue a peer's message, or drop it if the queue is full."""
         if isinstance(message, FROM_LEADER):
             self._heard_leader(message)
         if not self.messages:
@@ -130,7 +129,7 @@ class Saving:
 
     def _heard_leader(self, message: Message) -> None:
         place = (message.term, message.sender)
-        if place == (self._leader_term, self._leader):  # as nearly always
+        if place == (self._leader_term, self._leader):  # the usual case
             self._leader_ticks = self.ticks
             return
         is_news = message.term > self._leader_term or (message.term == self._leader_term and self._leader is None)

@@ -1,12 +1,11 @@
-"""The scrubber of one broker: reads all its logs, one after the other, and verifies what is there.
+"""The scrubber of one broker: reads and verifies all its logs, one after the other.
 
-Rules: one partition at a time, in slices, no faster than the rate; a pass begins SCRUB_FIRST_MS after the start at the
-latest, and then once in the interval, if the one before is over. Each pass begins at another place, as the name of the
-process, which is random, has it: so a broker that is restarted often comes to all of its logs, and replicas do not read
-the same at the same time. What it finds is handled as what any reader finds: the log is read-only, another one leads,
-and it is mended (see `repairs`). Indexes, checkpoint and lineage are looked at, too; what is wrong there is written
-anew at once. A disk that has damaged one place has damaged others, most likely: a log that was
-mended is read through before anything else.
+Rules: one partition at a time, in slices, rate limited; the first pass begins SCRUB_FIRST_MS after the start at the
+latest, later ones once per interval, if the one before is over. Each pass begins at another place, derived from the
+process name, which is random: so a broker that is restarted often still covers all its logs, and replicas do not read
+the same range at the same time. Corruption is handled as for any reader: the log becomes read-only, another broker
+leads, and it is repaired (see `repairs`). Indexes, checkpoint and lineage are verified, too, and rewritten at once if
+wrong. A disk with one corrupt place probably has others: a repaired log is scrubbed before anything else.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from penstock.node.step import Lane, Outbox
 
 
 class _Part(NamedTuple):
-    """What is to be read of a partition: from one share of its offsets to another."""
+    """A part of a partition to read, as fractions of its offset range."""
 
     key: PartitionKey
     begin: float
@@ -33,7 +32,7 @@ class _Part(NamedTuple):
 
 
 class Scrubber:
-    """`bytes_per_s` 0: nothing is read. `process` is the name of this run of the broker."""
+    """`bytes_per_s` 0 turns scrubbing off. `process` is the name of this process run."""
 
     def __init__(
         self,
@@ -54,37 +53,37 @@ class Scrubber:
         self._counters = counters
         self._bytes_per_s = bytes_per_s
         self._interval_us = interval_ms * 1_000
-        self._left: deque[_Part] = deque()  # of the pass that is under way
+        self._left: deque[_Part] = deque()  # rest of the pass under way
         self._scrub: tuple[Partition, Scrub] | None = None
-        self._is_running = False  # a disk thread is at it
+        self._is_running = False  # a disk thread is at work
         self._begun_us = self._free_us = 0
         self._next_us: int | None = None  # when the next pass begins
 
     def start(self) -> None:
-        """The logs are open."""
+        """Plan the first pass, once the logs are open."""
         if self._bytes_per_s:
             first_us = min(limits.SCRUB_FIRST_MS * 1_000, self._interval_us)
             self._next_us = self._clock().elapsed_us + int(self._chance() * first_us)
 
     def soon(self, key: PartitionKey) -> None:
-        """It was mended: read all of it now, pass or not."""
+        """Scrub a repaired partition next, outside of any pass."""
         if self._bytes_per_s:
             self._left.appendleft(_Part(key, 0.0, 1.0))
 
     def _chance(self) -> float:
-        """A number from 0 up to 1."""
+        """Return a pseudo-random number in [0, 1)."""
         self._drawn += 1
         return crc32c(f"{self._process} {self._drawn}".encode()) / 2**32
 
     @property
     def next_deadline_us(self) -> int | None:
-        """When `tick` has something to do."""
+        """Elapsed time at which `tick` must run; None if never."""
         if self._is_running:
             return None
         return self._free_us if self._left or self._scrub is not None else self._next_us
 
     def tick(self, now_us: int) -> None:
-        """Go on, if it is time for that; `now_us` is elapsed time."""
+        """Begin or continue a pass if it is time; `now_us` is elapsed time."""
         if self._is_running:
             return
         if not self._left and self._scrub is None and self._next_us is not None and now_us >= self._next_us:
@@ -105,7 +104,7 @@ class Scrubber:
 
     def _end_pass(self) -> None:
         if self._next_us is not None:
-            return  # there was none: what was read was asked for by `soon`
+            return  # no pass: `soon` has requested this
         self._counters["scrub_passes"] += 1
         self._next_us = max(self._begun_us + self._interval_us, self._clock().elapsed_us)
 
@@ -133,12 +132,12 @@ class Scrubber:
         self._outbox.work(Lane.QUERY, work.run, done)
 
     def _next(self) -> tuple[Partition, Scrub] | None:
-        """What is to be read next; None: the pass is over."""
+        """Return the next work; None if the pass is over."""
         while self._left:
             part = self._left.popleft()
             partition = self._partitions.get(part.key)
             if partition is None or partition.when_idle is not None or partition.log.state is not LogState.WRITABLE:
-                continue  # what is damaged is looked through when it is mended
+                continue  # a corrupt log is scrubbed after its repair
             log = partition.log
             start, end = log.log_start, log.flushed_end
             begin, stop = (start + int(share * (end - start)) for share in (part.begin, part.end))
@@ -149,7 +148,7 @@ class Scrubber:
 
     def _ended(self, partition: Partition, work: Scrub, error: Exception | None) -> None:
         if error is not None:
-            partition.tell(f"cannot be looked through for damage: {error}", self._outbox)
+            partition.tell(f"cannot be checked for damage: {error}", self._outbox)
         wrong = [*work.wrong_indexes]
         if error is None and work.side_files is not None and partition.when_idle is None:
             wrong += partition.log.mend_side_files(work.side_files)

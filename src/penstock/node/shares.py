@@ -1,9 +1,10 @@
-"""What of a subject is whose, where several partitions of a stream hear all of it, or keys have moved.
+"""Assigns messages to partitions if several partitions of a stream receive the same subject, or keys have moved.
 
-Rules: what is nobody's here is stored by another broker. A message of a key on its way to a partition that was added is
-refused by one broker at a time, and only by one that knows that nobody has stored it: the leader that it leaves, until
-that proposes its mark; then nobody; then the one that it goes to, once it has all marks and a barrier behind them,
-until it takes it. In between nobody answers, as while a leader changes.
+Rules: messages of partitions led elsewhere are stored by those leaders. A message whose key is moving to an added
+partition is refused by one broker at a time, and only by one that knows that no broker has stored it: by the leader of
+the partition that the key leaves, until it proposes its mark; then by none; then by the leader of the new partition,
+once it has all marks and has passed a barrier, until it takes the key. In between no broker answers, as during a leader
+election.
 """
 
 from __future__ import annotations
@@ -28,24 +29,25 @@ Shares = Iterator[tuple[Partition, Group]]
 
 
 class _Moved(NamedTuple):
-    """Where some keys came from."""
+    """The partitions that some keys came from."""
 
     key_map: KeyMap  # as it was before
-    refusers: dict[int, Partition]  # who turns away what came from there; none: nobody here
+    # by old partition: the one that refuses its messages; if missing, this broker does not refuse them
+    refusers: dict[int, Partition]
 
 
 class _Parting(NamedTuple):
-    """How a channel is parted, worked out once for each set of those who take what comes."""
+    """The split of a channel's messages, computed once per set of taking members."""
 
     key_map: KeyMap
     token: int
     takers: dict[PartitionId, Partition]
     wanted: bytes
-    moved: dict[int, _Moved]  # by the partition that they go to, which does not take them
+    moved: dict[int, _Moved]  # by the new partition of the keys, which does not take them yet
 
 
 def parted(channel: Channel[Partition], group: Group, outbox: Outbox) -> Shares:
-    """The messages of each partition that takes what comes."""
+    """Yield the messages of each partition that takes them."""
     parting = channel.note
     if not isinstance(parting, _Parting):
         parting = channel.note = _parting(channel)
@@ -68,7 +70,7 @@ def _parting(channel: Channel[Partition]) -> _Parting:
 
 
 def _moved(stream: StreamState, takers: dict[PartitionId, Partition]) -> dict[int, _Moved]:
-    """What is refused here of the keys that went to partitions which do not take them yet, or are led elsewhere."""
+    """Return what to refuse here, by the keys' new partition, which does not take them yet or is led elsewhere."""
     moved = {}
     for back, (before, after) in enumerate(reversed(list(pairwise(stream.counts))), 1):
         marked = stream.marked(after)
@@ -101,7 +103,7 @@ def _turn_away(share: Group, moved: _Moved, token: int, outbox: Outbox) -> None:
 
 
 def own(partition: Partition, group: Group, outbox: Outbox) -> Shares:
-    """Of what came on a partition's own subject, its own: what has no key, and the keys that have their place there."""
+    """Yield a partition's messages from its own subject: those without a key, and those whose key belongs to it."""
     keys, stream, number = partition.keys, partition.stream, partition.key.partition
     if keys is None or stream.config.split.how is not PartitionBy.PUBLISHER:
         yield partition, group
@@ -127,7 +129,7 @@ def own(partition: Partition, group: Group, outbox: Outbox) -> Shares:
 
 
 def _tell_elsewhere(partition: Partition, key_map: KeyMap, group: Group, outbox: Outbox) -> None:
-    """Refuse what belongs to other partitions, each with where that is."""
+    """Refuse messages that belong to other partitions, naming the right subject."""
     config, count = partition.stream.config, key_map.partitions
     others = bytearray(b"\1" * count + b"\0")
     others[partition.key.partition] = 0

@@ -1,25 +1,25 @@
-"""Who may speak for a member of the Raft group: the disk that is registered, and one process at a time.
+"""Identity fencing of Raft messages: the registered data directory, and one process at a time, may speak for a member.
 
-Rules: every message names data directory and process of its sender, and what it knows of those of its receiver.
+Rules: every message names its sender's data directory and process, and those of its receiver that the sender knows.
 
 | a message                                             | is dropped, because                                      |
 |-------------------------------------------------------|----------------------------------------------------------|
-| asks, and means another disk here                     | that one is gone, and what it had promised with it       |
+| asks, and names another disk of this broker           | that disk is gone, and its votes and acks with it        |
 | answers, from another disk than is registered         | a broker with an empty disk could vote a second time     |
-| answers another process than this                     | a copy of this disk asked, beside us                     |
-| names the runs of its disk, but not one that is known | its disk is an older copy: it has forgotten its promises |
+| answers another process than this                     | a copy of this disk asked, and runs beside this broker   |
+| lists the runs of its disk without the known one      | its disk is an older copy: it has lost votes and acks    |
 | names a log that ends before what it acknowledged     | the same, of a copy that was taken in its last run       |
-| is of another process than was heard of lately        | a copy of its disk speaks beside it, or it beside a copy |
+| is of another process than was received lately        | one of the two runs on a copy of the disk                |
 
-What counts as registered is also what is only in the log: after a start nobody knows yet how much of it is committed.
-Of a first voter that is not registered yet, the disk is the one that it named first. Who asks is not judged by his
-disk: a broker that was away hears of the others' new disks only from a leader that may have one. A broker names its
-runs, and where its log ended when it was started, until it is registered in this one; whoever asked to be registered on
-its disk is among them (`node/runs.py`). What it had acknowledged before is known to the leader of the term in which it
-did, and to nobody after; in a later term it may, rightly, have given that up.
-Whoever speaks from an older copy is told so, as nobody may lead who could; all else is dropped without a word.
-Lately is RIVAL_MS; so a broker that was killed and comes back at once waits for that long. The process that is
-registered is heard in any case: it comes before a copy.
+A registration counts from the moment it is in the log, committed or not: after a start the commit index is unknown. The
+disk of a first voter that is not registered yet is the one that it named first. Requests are not checked for the
+sender's disk: a broker that was away learns of new disks only from a leader, which may have one. Until it is
+registered, a broker names the runs of its disk and where its log ended at its start; every process that asked to be
+registered on the disk is among the runs (`node/runs.py`). What a member acknowledged before is known only to the leader
+of the term in which it did so; in a later term it may rightly have truncated that. A sender on an older copy gets an
+error here, because there may be no leader that could refuse it; everything else is dropped silently. "Lately" is
+RIVAL_MS, so a broker that was killed and restarts at once waits that long. The registered process is always accepted:
+it takes precedence over a copy.
 """
 
 from __future__ import annotations
@@ -41,27 +41,27 @@ from penstock.node.observer import Place
 from penstock.raft import Entry, Message
 from penstock.raft.messages import FROM_MEMBERS
 
-_REGISTERS = b"register_broker"  # in every such command: the others need not be decoded twice
+_REGISTERS = b"register_broker"  # part of every such command: other commands need not be decoded again
 _RIVAL_TICKS = limits.RIVAL_MS // limits.RAFT_TICK_MS
 FORGOTTEN = (
-    "some broker has forgotten what it had acknowledged, as one does that is started on an older copy of its data"
-    " directory. What the others have holds now: keep this data directory, to see what they lack, and start with an"
+    "a broker has lost metadata that it had acknowledged, as after a start on an older copy of its data directory. The"
+    " metadata of the other brokers is valid now: keep this data directory, to see what they lack, and start with an"
     " empty one"
 )
 
 
 class Speaker(NamedTuple):
-    """Who speaks for a broker; what is empty is not known."""
+    """The identity registered for a broker; empty fields are unknown."""
 
     data_dir_id: str = ""
     process: str = ""
 
 
 class Start(NamedTuple):
-    """With what this process was started."""
+    """The state of the disk at this process's start."""
 
-    runs: tuple[str, ...]  # the processes that have run on this disk, this one among them
-    log_index: int  # of the last entry in the log
+    runs: tuple[str, ...]  # processes that ran on this disk, with this one
+    log_index: int  # last entry in the log
     raft_term: int
 
 
@@ -73,57 +73,56 @@ class _Logged(NamedTuple):
 
 
 class _Heard(NamedTuple):
-    """The process of a member that was heard of last, and when."""
+    """The process that last spoke for a member, and when."""
 
     process: str
     tick: int
 
 
 class Speakers:
-    """Those of all members, as one broker sees them. `tick` as often as Raft's time passes."""
+    """The identities of all members, as this broker knows them. Call `tick` once per Raft tick."""
 
     def __init__(
         self, own: Speaker, start: Start, image: Callable[[], ClusterImage], acknowledged: Callable[[BrokerId], Place]
     ) -> None:
-        """`acknowledged`: up to where a member has told this broker that it has the log, in the present term."""
+        """`acknowledged`: the log index that a member has acknowledged to this broker in the present term."""
         self._own = own
-        self._start: Start | None = start  # None: it need not be told any more
+        self._start: Start | None = start  # None once this process is registered
         self._image = image
         self._acknowledged_now = acknowledged
-        self._before: dict[BrokerId, tuple[str, Place]] = {}  # what was so when the process was heard first
-        self._logged: dict[BrokerId, _Logged] = {}  # the last registration in the log
-        self._first_disks: dict[BrokerId, str] = {}  # of members, as each named it first in this run
+        self._before: dict[BrokerId, tuple[str, Place]] = {}  # acknowledged place when the process was first received
+        self._logged: dict[BrokerId, _Logged] = {}  # last registration in the log
+        self._first_disks: dict[BrokerId, str] = {}  # disks that members named first in this run
         self._heard: dict[BrokerId, _Heard] = {}
         self._older_copies: set[BrokerId] = set()  # members whose last message was dropped for that
         self._ticks = 0
 
     def tick(self) -> None:
-        """One tick of Raft's time has passed."""
         self._ticks += 1
 
     def registered(self) -> None:
-        """This process is: that its disk is no older copy has been seen."""
+        """Note that this process is registered: its disk is no older copy."""
         self._start = None
 
     @property
     def is_registered(self) -> bool:
-        """Whether this process is."""
+        """True if this process is registered."""
         return self._start is None
 
     @property
     def older_copies(self) -> tuple[BrokerId, ...]:
-        """The members that speak from an older copy of their disk."""
+        """Members that speak from an older copy of their disk."""
         return tuple(sorted(self._older_copies))
 
     def note(self, entries: Iterable[Entry]) -> None:
-        """These are in the log."""
+        """Note registrations among new log entries."""
         for entry in entries:
             command = command_in(entry) if _REGISTERS in entry.data else None
             if isinstance(command, RegisterBroker):
                 self._logged[command.broker_id] = _Logged(entry.index, Speaker(command.data_dir_id, command.process))
 
     def of(self, broker_id: BrokerId) -> Speaker:
-        """Who is registered for that broker."""
+        """Return the identity registered for a broker."""
         image = self._image()
         logged = self._logged.get(broker_id)
         if logged is not None and logged.log_index > image.index:
@@ -134,12 +133,12 @@ class Speakers:
         return Speaker(known.data_dir_id, known.process)
 
     def lately(self, broker_id: BrokerId) -> str | None:
-        """The process that has spoken for that member lately; None: nobody has."""
+        """Return the process that spoke for a member within RIVAL_MS; None if none did."""
         heard = self._heard.get(broker_id)
         return None if heard is None or self._ticks - heard.tick >= _RIVAL_TICKS else heard.process
 
     def request(self, message: Message) -> RaftRequest:
-        """What a message of ours goes out with."""
+        """Return the envelope of an outgoing Raft message."""
         heard = self._heard.get(message.to) if isinstance(message, FROM_MEMBERS) else None
         request = RaftRequest(
             data_dir_id=self._own.data_dir_id,
@@ -150,12 +149,12 @@ class Speakers:
         return request if self._start is None else msgspec.structs.replace(request, **self._start._asdict())
 
     def acknowledged(self, broker_id: BrokerId, process: str) -> Place:
-        """Up to where that member must have had the log before this process of it was started, as of which term."""
-        before = self._before.get(broker_id)  # also of a process that has no name
+        """Return the place in the log that the member acknowledged before this process of it started."""
+        before = self._before.get(broker_id)  # also of a process without a name
         return before[1] if before is not None and before[0] == process else self._acknowledged_now(broker_id)
 
     def may_speak(self, request: RaftRequest, message: Message, *, is_member: bool) -> bool:
-        """Whether the message counts; see the module's table. RemoteError (older_copy): so the sender is told."""
+        """True if the message counts; see the table above. Raise RemoteError (older_copy) to inform the sender."""
         if is_member:
             self._first_disks.setdefault(message.sender, request.data_dir_id)
         if not self._is_of_these_disks(request, message):
@@ -164,8 +163,9 @@ class Speakers:
 
     def _is_of_these_disks(self, request: RaftRequest, message: Message) -> bool:
         if not isinstance(message, FROM_MEMBERS):
-            # Whoever asks may have a disk of which this image does not know yet, most of all a leader that tells of it.
-            return request.to_data_dir_id in ("", self._own.data_dir_id)  # else meant for a disk that was here before
+            # A sender may have a disk unknown to this image, above all a leader that reports it.
+            # else meant for an earlier disk of this broker
+            return request.to_data_dir_id in ("", self._own.data_dir_id)
         is_for_us = request.to_process in ("", self._own.process)
         return is_for_us and self.of(message.sender).data_dir_id in ("", request.data_dir_id)
 

@@ -1,22 +1,22 @@
-"""Retention of staged rows: those of published batches go soon, long before the age limit of their stream.
+"""Retention of staged rows: rows of published batches are removed soon, long before their stream's age limit.
 
-Rules: rows that were staged for a batch of a query are needed until that batch is published to its end. The leader of
-the partition that holds them reads both logs to find that out: the headers of what is staged say for which batch, and
-the headers of runs in its own replica of the target say how far each query has come (`ingest.published`). Only what
-that replica has as committed counts. Whole segments are judged, the oldest first, and never the active one. A segment
-that is no longer needed stays for `keep_ms` more, for attempts that read a plan in it meanwhile; then the log begins
-behind it. Rows that do not say for which batch they are staged are left to the age limit and to the limit on bytes.
+Rules: rows staged for a batch of a query are needed until that batch is completely published. The leader of the
+partition that holds them reads both logs: the headers of staged batches name their batch, and the headers of runs in
+its own replica of the target show each query's progress (`ingest.published`). Only committed runs count. Whole segments
+are checked, oldest first, and never the active one. A segment that is no longer needed stays for `keep_ms` more, for
+attempts that read a plan in it meanwhile; then the log start moves behind it. Rows that do not name their batch are
+left to the limits on age and bytes.
 
-| rows staged for                                     | are                                                    |
+| rows staged for                                     | status                                                 |
 |-----------------------------------------------------|--------------------------------------------------------|
-| a batch that the query has published to its end     | not needed: whoever asks for it again is told so       |
+| a batch that the query has published completely     | not needed: a repeated request is answered as duplicate|
 | a batch before the last one of the query            | not needed: it is never published again                |
 | a batch of which some pieces are published          | needed: its plan says what comes next                  |
 | a batch after the last one of the query             | needed                                                 |
-| a query of which the target knows no run            | needed                                                 |
-| nobody knows what                                   | needed                                                 |
+| a query without a run in the target                 | needed                                                 |
+| an unknown batch                                    | needed                                                 |
 
-What is known is kept in memory only. Where the logs are cut, damaged or led by another broker, rows stay longer.
+The state is in memory only. If the logs are truncated, corrupt or led by another broker, rows stay longer.
 """
 
 from __future__ import annotations
@@ -40,27 +40,27 @@ from penstock.node.upkeep import Upkeep
 from penstock.replication.leader import Leadership
 
 _CLOCKS_APART_US = limits.STAGED_CLOCKS_APART_MS * 1_000
-_LOOKS_PER_KEEP = 4  # how often a segment that is still needed is looked at again
+_LOOKS_PER_KEEP = 4  # checks per `keep_ms` of a segment that is still needed
 
 
 class Blocker(NamedTuple):
-    """Staged rows that are still needed, as far as the target was read."""
+    """Staged rows that are still needed, as of `read_end` in the target."""
 
     offset: int
-    query_id: bytes  # NO_RUN: they do not say
+    query_id: bytes  # NO_RUN: they name no batch
     batch_id: int
-    since_us: int  # nothing of the batch was published before
-    read_end: int  # up to where the target was read
+    since_us: int  # nothing of the batch was published earlier
+    read_end: int  # end of the target that was read
 
 
 class FindPublished:
-    """Find out whether any row of a staged segment is still needed; in a disk thread."""
+    """Finds out whether any row of a staged segment is still needed, in a disk thread."""
 
     def __init__(
         self, staged: LogView, begin: int, end: int, target: LogView, committed_end: int, blocker: Blocker | None
     ) -> None:
-        """`begin` to `end` of what is staged, all committed; `committed_end` of the target; `blocker`: found before."""
-        self.blocker = blocker  # None after `run`: nothing is needed
+        """`begin` to `end`: committed staged offsets; `committed_end`: of the target; `blocker`: found before."""
+        self.blocker = blocker  # after `run`: None if no row is needed
         self.is_wanted = True
         self.end = end
         self._begin = begin
@@ -69,7 +69,7 @@ class FindPublished:
         self._committed_end = committed_end
 
     def run(self) -> None:
-        """RemoteError, OSError, QueryGivenUpError: it is not known, and `blocker` is what it was."""
+        """Raise RemoteError, OSError or QueryGivenUpError: the result is unknown and `blocker` unchanged."""
         if (blocker := self.blocker) is not None and blocker.query_id != NO_RUN:
             needed = self._needed({blocker.query_id: blocker.batch_id}, blocker.since_us, blocker.read_end)
             if needed is not None:
@@ -78,10 +78,11 @@ class FindPublished:
         self.blocker = self._find()
 
     def _find(self) -> Blocker | None:
-        batches: dict[bytes, int] = {}  # the last one of each query
+        batches: dict[bytes, int] = {}  # last batch of each query
         offsets: dict[bytes, int] = {}
         since_us: int | None = None
-        for header, _ in self._staged.batches(self._begin, self.end):  # verified: a header alone has no checksum
+        # read whole, which verifies them: a header alone has no checksum
+        for header, _ in self._staged.batches(self._begin, self.end):
             self._check_wanted()
             since_us = header.min_timestamp_us if since_us is None else since_us
             query_id, batch_id = header.run_id, header.producer_sequence
@@ -97,7 +98,7 @@ class FindPublished:
         return Blocker(offsets[query], query, batches[query], since_us, self._committed_end)
 
     def _needed(self, batches: Mapping[bytes, int], since_us: int, begin: int) -> bytes | None:
-        """A query that has not published its batch to the end in what comes from `begin` on; None: all have."""
+        """Return a query that has not completed its batch in the target from `begin` on; None if all have."""
         view, end, left = self._target, self._committed_end, dict(batches)
         start = max(begin, view.offset_at(since_us - _CLOCKS_APART_US, end=view.log_end))
 
@@ -122,24 +123,24 @@ class FindPublished:
 
 @dataclass(slots=True, eq=False)
 class _Watched:
-    """A partition whose staged rows are looked through."""
+    """The state of a partition with staged rows."""
 
     partition: Partition
     leadership: Leadership
-    due_us: int  # when it is looked at next
-    passed_end: int = 0  # nothing before it is needed
-    blocker: Blocker | None = None  # why not more
+    due_us: int  # elapsed time of the next check
+    passed_end: int = 0  # no row before it is needed
+    blocker: Blocker | None = None  # why it is not further
     work: FindPublished | None = None  # under way
-    going: deque[tuple[int, int]] = field(default_factory=deque)  # ends of segments that go, and when: rising
+    going: deque[tuple[int, int]] = field(default_factory=deque)  # ends of segments to remove, and when: rising
 
     @property
     def deadline_us(self) -> int | None:
-        """When there is something to do."""
+        """Elapsed time of the next action; None while a disk thread works."""
         return earliest(None if self.work else self.due_us, self.going[0][1] if self.going else None)
 
 
 class StagedRows:
-    """Those of all partitions that this broker leads."""
+    """The staged rows of all partitions led here."""
 
     def __init__(
         self,
@@ -157,7 +158,7 @@ class StagedRows:
         self._watched: dict[PartitionKey, _Watched] = {}
 
     def look(self, partition: Partition) -> None:
-        """It is led here from now on, or more of it is committed: watch it once it has more than a segment."""
+        """Watch the partition once it has more than a segment; called when a leadership begins or more is committed."""
         config, leadership = partition.stream.config, partition.leadership
         if not config.is_internal or leadership is None or partition.log.size_bytes < config.segment_bytes:
             return
@@ -169,18 +170,18 @@ class StagedRows:
             self._watched[partition.key] = _Watched(partition, leadership, self._clock().elapsed_us)
 
     def ended(self, partition: Partition) -> None:
-        """It is led here no more, or is gone."""
+        """Stop watching a partition no longer led here."""
         watched = self._watched.pop(partition.key, None)
         if watched is not None and watched.work is not None:
             watched.work.is_wanted = False
 
     def stop(self) -> None:
-        """The broker stops."""
+        """Cancel all work because the broker stops."""
         for watched in list(self._watched.values()):
             self.ended(watched.partition)
 
     def tick(self, now_us: int) -> None:
-        """Time has passed; `now_us` is elapsed time."""
+        """Do what is due; `now_us` is elapsed time."""
         if self._watched:
             for watched in list(self._watched.values()):
                 deadline_us = watched.deadline_us
@@ -189,7 +190,7 @@ class StagedRows:
 
     @property
     def next_deadline_us(self) -> int | None:
-        """When `tick` has something to do."""
+        """Elapsed time at which `tick` must run; None if never."""
         return earliest(*(one.deadline_us for one in self._watched.values())) if self._watched else None
 
     def _go_on(self, watched: _Watched, now_us: int) -> None:
@@ -208,7 +209,7 @@ class StagedRows:
             self._look_further(watched)
 
     def _look_further(self, watched: _Watched) -> None:
-        """Have the next segment looked through, if there is one; nothing to do for now: watch it no more."""
+        """Have the next segment checked. Stop watching if there is none, nothing waits, and the log is small."""
         partition = watched.partition
         key, view = partition.key, partition.view()
         begin = max(watched.passed_end, view.log_start)
@@ -219,7 +220,7 @@ class StagedRows:
             return
         blocker = watched.blocker
         if blocker is not None and blocker.offset < begin:
-            blocker = watched.blocker = None  # retention has taken it
+            blocker = watched.blocker = None  # retention has removed it
         if blocker is not None and blocker.query_id == NO_RUN:
             return
         target_id = target_of(partition.stream)
@@ -245,5 +246,5 @@ class StagedRows:
 
 
 def _closed_segment(view: LogView, offset: int) -> Segment | None:
-    """The segment that holds it, unless that one is still written."""
+    """Return the segment with that offset, unless it is the active one."""
     return next((one for one in view.segments[:-1] if one.base_offset <= offset < one.end_offset), None)

@@ -1,13 +1,13 @@
-"""This broker's standing in the cluster: registered, heard of, and asking the metadata leader.
+"""Broker registration: this broker's session with the metadata leader, its heartbeats and its incarnation (KIP-903).
 
-Rules: a broker leads and follows only in a run that the metadata leader has given a number (an incarnation). A start
-asks for one; so does a broker that was taken for dead while it lived, once it hears of that. What registered it may be
-lost on the way back, so it just asks again: a later number takes the place of the one before. Heartbeats say that it
-lives, how much of the metadata it has applied, and whom it cannot reach; news of that go out at once. Once none was
-answered for a session, counted from when it was sent, the broker may have been fenced: it is `is_heard` no more. An
-answer counts once all is applied here that was committed when it was given: that may tell of a successor, and whose
-disk hangs is answered all the same, and hears nothing of it. A broker that cannot save the metadata, and so does not
-hear who leads, says nothing: others are to take its place.
+Rules: a broker leads and follows only under an incarnation, the number that the metadata leader gives to one run of it.
+A broker registers at its start, and again when it learns that it was fenced while it lived. The answer may be lost, so
+the broker just asks again; a later incarnation replaces the earlier one. Heartbeats report liveness, the applied
+metadata index and unreachable leaders; new reports go out at once. If no heartbeat sent within the last session was
+answered, the broker may have been fenced: `is_heard` is False. An answer counts only once this broker has applied
+everything that was committed when the answer was given: that may name a new leader, and a broker whose disk hangs still
+gets heartbeat answers but cannot apply the metadata they refer to. A broker that cannot save the metadata, and so
+cannot learn who leads, sends no heartbeats: others are to take its place.
 
     new ──ask──▶ registering ──the image has this run──▶ registered ──the image has another, or it was fenced──▶ new
 """
@@ -41,24 +41,24 @@ from penstock.node.runs import Runs
 from penstock.node.settings import Settings
 
 Ask = Callable[[Request, Callable[[Response | RemoteError], None]], None]
-"""Asks the metadata leader, wherever it is."""
+"""Sends a request to the metadata leader, on this broker or another."""
 
 _HEARTBEAT_US = limits.HEARTBEAT_MS * 1_000
 _RETRY_US = limits.HEARTBEAT_RETRY_MS * 1_000
-_NOT_ASKED = frozenset({ErrorCode.NOT_METADATA_LEADER, ErrorCode.STOPPING})  # said by whoever does not lead
+_NOT_ASKED = frozenset({ErrorCode.NOT_METADATA_LEADER, ErrorCode.STOPPING})  # answers of brokers that do not lead
 _SESSION_US = limits.SESSION_MS * 1_000
-_ANSWER_US = limits.SESSION_MS * 1_000  # whoever was asked and has not answered by then may lead no more
+_ANSWER_US = limits.SESSION_MS * 1_000  # if the broker asked has not answered by then, it may no longer lead
 
 
 class Beats(NamedTuple):
-    """The heartbeats of one run of a process, by number."""
+    """Heartbeat numbers of one process run."""
 
     sent: int = 0
-    confirmed: int = 0  # the last that is answered, and of which all is applied here that was committed by then
+    confirmed: int = 0  # last heartbeat that was answered and whose committed index at that time is applied here
 
 
 class _Answered(NamedTuple):
-    """A heartbeat, and up to where all must be applied for its answer to count."""
+    """An answered heartbeat, and the index that must be applied here before the answer counts."""
 
     number: int
     sent_us: int
@@ -66,7 +66,7 @@ class _Answered(NamedTuple):
 
 
 class Standing:
-    """One broker's standing. `tick` at least once in HEARTBEAT_MS."""
+    """This broker's registration. Call `tick` at least once per HEARTBEAT_MS."""
 
     def __init__(
         self,
@@ -82,9 +82,10 @@ class Standing:
         changed: Callable[[], None],
         has_keys: bool = False,
     ) -> None:
-        """`is_lost`: this broker does not hear what the others agree on; it cannot save it."""
-        self.incarnation: Incarnation | None = None  # of the run in which it leads and follows
-        self.refusal = ""  # why the metadata leader did not register it
+        """`is_lost`: True while this broker cannot save the metadata, and so cannot follow it."""
+        # the current one, under which it leads and follows; None if not registered
+        self.incarnation: Incarnation | None = None
+        self.refusal = ""  # why the metadata leader refused the registration
         self._who = who
         self._ask = ask
         self._applied = applied
@@ -94,24 +95,23 @@ class Standing:
         self._is_lost = is_lost
         self._has_nats = has_nats
         self._has_keys = has_keys
-        self._changed = changed  # the image is to be looked at again
-        self._granted = 0  # the number that was answered
-        self._asked_us: int | None = None  # to be registered, and not answered yet
+        self._changed = changed  # makes the owner check the image again
+        self._granted = 0  # incarnation in the last registration answer
+        self._asked_us: int | None = None  # send time of the registration request under way
         self._next_us = 0
         self._retry_us = _RETRY_US
-        self.answered_us = -1  # when the heartbeat was sent that a metadata leader has answered last
-        self._heard_us = 0  # … and of which all that it then knew of is applied here
+        self.answered_us = -1  # send time of the last heartbeat that a metadata leader answered
+        self._heard_us = 0  # … and for which everything committed by then is applied here
         self._beats = Beats()
-        self._answered: deque[_Answered] = deque(maxlen=limits.HEARTBEATS_ANSWERED_MAX)  # and does not count yet
+        self._answered: deque[_Answered] = deque(maxlen=limits.HEARTBEATS_ANSWERED_MAX)  # answers that do not count yet
         self._is_leaving = False
 
     @property
     def broker_id(self) -> BrokerId:
-        """Whose."""
         return self._who.broker_id
 
     def image(self, state: BrokerState | None) -> bool:
-        """What the image says of this broker; whether a run of it has begun, or ended."""
+        """Apply the image's entry of this broker. Return True if an incarnation has begun or ended."""
         incarnation = None
         if state is not None and state.is_live and state.incarnation == self._granted:
             incarnation = state.incarnation
@@ -119,47 +119,47 @@ class Standing:
             return False
         self.incarnation = incarnation
         if incarnation is not None:
-            # From here on only the process itself could lose what it wrote, and then it would not ask.
+            # From now on only this process could lose what it wrote, and after a crash it would not ask again.
             self._who = msgspec.structs.replace(self._who, clean_stop=True, run_before=incarnation)
         self._next_us = 0
         return True
 
     @property
     def whole_since(self) -> Incarnation | None:
-        """The run since which nothing that this broker wrote can have been lost; None: that is not known."""
+        """Incarnation since which nothing this broker wrote can have been lost; None if unknown."""
         return Incarnation(self._who.run_before) if self._who.clean_stop and self._who.run_before else None
 
     def is_heard(self, now: Now) -> bool:
-        """Whether nobody can have been given its place unless followers reported it: its session goes on."""
+        """True if the session is alive: no other broker can have replaced this one unless followers reported it."""
         return self.unheard_us is None or now.elapsed_us < self.unheard_us
 
     @property
     def is_leaving(self) -> bool:
-        """Whether others were, or are about to be, told that this broker stops."""
+        """True if other brokers were told, or are about to be told, that this broker stops."""
         return self._is_leaving
 
     def leave(self) -> None:
-        """The broker is about to stop: it is not registered again."""
+        """Stop registering: the broker is about to stop."""
         self._is_leaving = True
 
     def end(self) -> None:
-        """The broker cannot go on: the run in which it led and followed is over, and there is no other."""
+        """End the incarnation for good: the broker cannot go on."""
         self._is_leaving = True
         self._granted = 0
         self.incarnation = None
 
     def hurry(self) -> None:
-        """There are news: the next heartbeat is due now."""
+        """Make the next heartbeat due now, because there is something to report."""
         self._next_us = 0
         self._retry_us = _RETRY_US
 
     def retry(self, now: Now) -> None:
-        """Whoever was asked has been elected just now, and can answer in a moment; with a full disk not so soon."""
+        """Retry soon, with backoff: a new metadata leader can answer shortly, one with a full disk later."""
         self._next_us = min(self._next_us, now.elapsed_us + self._retry_us)
         self._retry_us = min(2 * self._retry_us, _HEARTBEAT_US)
 
     def tick(self, now: Now) -> None:
-        """Register, or say that the broker lives, if it is time for that."""
+        """Send the registration or heartbeat that is due."""
         if now.elapsed_us < self._next_us:
             return
         self._next_us = now.elapsed_us + _HEARTBEAT_US
@@ -216,12 +216,12 @@ class Standing:
 
     @property
     def next_deadline_us(self) -> int:
-        """When `tick` has something to do."""
+        """Time at which `tick` must run."""
         return self._next_us
 
     @property
     def unheard_us(self) -> int | None:
-        """When it is heard no more, unless it is answered before; None: it has no place that it could lose."""
+        """Elapsed time when the session expires unless an answer comes; None if this broker has no incarnation."""
         if self.incarnation is None:
             return None
         self._count_answers()
@@ -229,24 +229,24 @@ class Standing:
 
     @property
     def confirmed_us(self) -> int | None:
-        """When that was asked of which all that had been decided by then is applied here; None: it has no place."""
+        """Send time of the last heartbeat whose committed metadata is all applied here; None without an incarnation."""
         unheard_us = self.unheard_us
         return None if unheard_us is None else unheard_us - _SESSION_US
 
     @property
     def beats(self) -> Beats:
-        """Its heartbeats so far."""
+        """Heartbeat numbers so far."""
         self._count_answers()
         return self._beats
 
     def _count_later(self, answered: _Answered) -> None:
-        """An answer counts once all that was committed by then is applied; of several that wait for the same, one."""
+        """Queue an answer until its committed index is applied; of several with the same index keep the latest."""
         if self._answered and self._answered[-1].committed_index == answered.committed_index:
             answered = max(answered, self._answered.pop())
         self._answered.append(answered)
 
     def _count_answers(self) -> None:
-        if not self._answered:  # as nearly always
+        if not self._answered:  # the usual case
             return
         applied = self._applied()
         while self._answered and self._answered[0].committed_index <= applied:
@@ -256,7 +256,7 @@ class Standing:
 
 
 def registration(settings: Settings, runs: Runs, stopped: Incarnation | None, begins: Place) -> RegisterBrokerRequest:
-    """How a start asks to be registered; its metadata ends at `begins`, and run `stopped` stopped cleanly before it."""
+    """Return the registration request of a start. `begins`: end of its metadata log; run `stopped` stopped cleanly."""
     return RegisterBrokerRequest(
         broker_id=settings.broker_id,
         data_dir_id=settings.data_dir_id,

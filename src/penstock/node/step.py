@@ -1,8 +1,8 @@
-"""What the driver must do after the node has decided: the only way out of the node.
+"""The work of the driver after each decision of the node: the node's only output.
 
 Rules: field order is execution order. Files of replies are opened before disk work starts, so that work which removes
-a segment cannot pull it from under an answer. Every DiskWork comes back through `Node.complete`, whatever became of it.
-Notes come before disk work, which may close the log that they are about, and behind the acks, which they would delay.
+a segment cannot take it away from an answer. Every DiskWork comes back through `Node.complete`, failed or not. Notes
+come before disk work, which may close the log they are about, and after the acks, which they would delay.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from penstock.vfs import Vfs
 
 
 class Lane(Enum):
-    """Which disk threads do a piece of work: a slow read must not hold up a sync."""
+    """Thread pools for disk work, separate so that a slow read does not delay a sync."""
 
     WRITE = "write"
     READ = "read"
@@ -30,29 +30,29 @@ class Lane(Enum):
 
 @dataclass(slots=True, eq=False)
 class DiskWork:
-    """Work that may wait for the disk. `run` is called in a disk thread and touches only what it captured."""
+    """Work that may block on the disk. `run` is called in a disk thread and touches only what it captured."""
 
     lane: Lane
     run: Callable[[], None]
-    done: Callable[[Exception | None], None]  # called by the node, on the owner's side
-    meter: Histogram | None = None  # of how long `run` takes, in µs
-    user: str = ""  # for whom it is done, as `sharer_of`: users take turns in the lane READ
+    done: Callable[[Exception | None], None]  # called by the node, in the owner's thread
+    meter: Histogram | None = None  # records the duration of `run`, in µs
+    user: str = ""  # user that it is done for, as `sharer_of`: users take turns in the lane READ
 
 
 class Answers(msgspec.Struct, frozen=True, gc=False):
-    """What publishers to one partition are told: ready-made PUB commands for NATS."""
+    """Answers to publishers of one partition: ready-made PUB commands for NATS."""
 
-    sid: int  # what the partition listens under
+    sid: int  # the partition's subscription id
     commands: bytes
-    acks: int = 0  # how many of them say that something is stored
-    arrived_us: int = 0  # when what these are about came; elapsed
+    acks: int = 0  # number of positive acks among them
+    arrived_us: int = 0  # elapsed time when the answered messages arrived
 
 
 @dataclass(frozen=True, slots=True)
 class Subscribe:
     """Subscribe to a partition's subject, under an id that no other subscription of this run has had.
 
-    `queue`: of those that subscribe with the same one, each message goes to one.
+    `queue`: NATS delivers each message to one of the subscribers with the same queue group.
     """
 
     sid: int
@@ -62,52 +62,52 @@ class Subscribe:
 
 @dataclass(frozen=True, slots=True)
 class Unsubscribe:
-    """End that subscription; one that does not exist is fine."""
+    """End that subscription; an unknown id is ignored."""
 
     sid: int
 
 
 @dataclass(frozen=True, slots=True)
 class Barrier:
-    """Ask NATS for a sign that all before it is done; `token` then goes to `Node.reached`."""
+    """Ask NATS to confirm that it has processed everything before; `token` then goes to `Node.reached`."""
 
     token: int
 
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """A byte range of a file, sent as it lies there."""
+    """A byte range of a file, sent as it is."""
 
     vfs: Vfs
     path: str
     position: int
     length: int
-    damage_found: Callable[[str, int, str], None]  # (path, position, reason): the file does not hold what it should
+    damage_found: Callable[[str, int, str], None]  # (path, position, reason): the file is corrupt
 
 
 Payload = bytes | bytearray | Extent | tuple[Extent | bytes | bytearray, ...] | None
-"""The raw part of an answer; the pieces of a tuple go out one after the other, as one raw part."""
+"""The raw part of an answer; the pieces of a tuple are sent one after the other, as one raw part."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """The answer to one request. `caller` is what the driver gave with it."""
+    """The answer to one request. `caller` is the driver's value for it."""
 
     caller: Hashable
     response: Response | RemoteError
     payload: Payload = None
-    looked_bytes: int = 0  # what was looked through for it, which may be more than it brings
+    looked_bytes: int = 0  # bytes read for it, which may be more than it returns
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Inside:
-    """A caller within the node: it hears the answer itself."""
+    """A caller inside the node; it receives the answer directly."""
 
     heard: Callable[[Response | RemoteError], None]
 
 
 class PeerRequest(msgspec.Struct, frozen=True, gc=False):
-    """A request to another broker; what comes of it goes to `Node.answered`, with `token`."""
+    """A request to another broker; its answer, or error, goes to `Node.answered` with `token`."""
 
     to: BrokerId
     token: int
@@ -116,37 +116,37 @@ class PeerRequest(msgspec.Struct, frozen=True, gc=False):
 
 
 class Join(msgspec.Struct, frozen=True):
-    """Ask one broker after the other, whoever it is, until one answers; the answer goes to `Node.joined`."""
+    """Ask these addresses one after the other until a broker answers; the answer goes to `Node.joined`."""
 
     request: JoinRequest
     addresses: tuple[str, ...]  # HOST:PORT
 
 
 class News(msgspec.Struct, frozen=True):
-    """A line for the log that is about the cluster, and not about a mistake."""
+    """A log line about an event in the cluster, not about a fault."""
 
     text: str
     is_warning: bool
 
 
 class Step(msgspec.Struct):
-    """What the driver must do, top to bottom."""
+    """The work of the driver, top to bottom in execution order."""
 
     publish: list[Answers] = []  # 1. to publishers; msgspec makes a list for each step
-    replies: list[Reply] = []  # 2. to clients, and to peers that asked
-    peers: list[PeerRequest] = []  # 3. to other brokers, in this order; to one that is not up any more: dropped
-    peer_addresses: list[tuple[BrokerId, str]] = []  # 4. where a peer is from now on (see Peers); "": it is one no more
-    cluster_id: str = ""  # 5. if not empty: which cluster this is, to be remembered for good and told to every peer
-    join: Join | None = None  # 6. be let into a cluster
+    replies: list[Reply] = []  # 2. to clients and peers
+    peers: list[PeerRequest] = []  # 3. to other brokers, in this order; dropped if the broker is not connected any more
+    peer_addresses: list[tuple[BrokerId, str]] = []  # 4. new address of a peer (see Peers); "": no longer a peer
+    cluster_id: str = ""  # 5. if not empty: the cluster id, to be recorded for good and sent to every peer
+    join: Join | None = None  # 6. join a cluster
     nats: list[Subscribe | Unsubscribe | Barrier] = []  # 7. to NATS, in this order
-    notes: list[Callable[[], None]] = []  # 8. what nobody waits for: checkpoints
+    notes: list[Callable[[], None]] = []  # 8. checkpoints, which nothing waits for
     disk: list[DiskWork] = []  # 9. to the disk threads
-    notices: list[str] = []  # 10. what an operator should read in the log
-    news: list[News] = []  # 11. what has happened in the cluster, for the log
-    failure: str = ""  # 12. if not empty: why this broker cannot go on; it is to be stopped, and says so by its end
+    notices: list[str] = []  # 10. log lines for the operator
+    news: list[News] = []  # 11. cluster events, for the log
+    failure: str = ""  # 12. if not empty: why this broker cannot go on; the driver stops it with a failure
 
     def answer(self, caller: Hashable, response: Response | RemoteError) -> None:
-        """Tell whoever asked, also where that is a part of the node."""
+        """Answer a caller, which may be a part of the node."""
         if isinstance(caller, Inside):
             caller.heard(response)
         else:
@@ -170,20 +170,19 @@ class Step(msgspec.Struct):
 
 
 class Outbox:
-    """Where the parts of the node put what the driver must do."""
+    """Collects the effects of the node's parts."""
 
     def __init__(self) -> None:
         self.step = Step()
 
     def take(self) -> Step:
-        """What has come together since the last time."""
+        """Return the effects collected since the last call."""
         step, self.step = self.step, Step()
         return step
 
     def reply(
         self, caller: Hashable, response: Response | RemoteError, payload: Payload = None, *, looked_bytes: int = 0
     ) -> None:
-        """Answer one request."""
         self.step.replies.append(Reply(caller, response, payload, looked_bytes))
 
     def work(
@@ -194,9 +193,9 @@ class Outbox:
         meter: Histogram | None = None,
         user: str = "",
     ) -> None:
-        """Have a disk thread `run`, for a user; then `done` hears how it went, and `meter` how long it took."""
+        """Have a disk thread `run`, for a user; then call `done` with the error or None; `meter` gets the duration."""
         self.step.disk.append(DiskWork(lane, run, done, meter, user))
 
     def notice(self, text: str) -> None:
-        """Tell the operator."""
+        """Log a line for the operator."""
         self.step.notices.append(text)

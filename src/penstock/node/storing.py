@@ -1,8 +1,8 @@
-"""What clients append over the socket, on its way into partitions that are led here.
+"""Appends from clients to partitions led here.
 
-Rules: a batch is checked first, in a disk thread (`appends`), then compared with what its producer has appended
-(`producers`), and only then written, in the order of the requests. Whoever else in the node writes batches of its own
-goes through `append_to` as well, so that upkeep, followers and readers hear of all that is written.
+Rules: a disk thread checks a batch (`appends`), then it is compared with its producer's earlier batches (`producers`),
+and then written, in request order. Other parts of the node that write batches use `append_to`, so that upkeep,
+followers and readers are notified of every write.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ Appending = AppendRequest | AppendOnceRequest
 
 
 class Storing:
-    """All appends of one broker; `bytes_max` is what may be on its way at once."""
+    """All appends of one broker; `bytes_max` limits the bytes under way."""
 
     def __init__(
         self,
@@ -86,14 +86,14 @@ class Storing:
         def look() -> None:
             may()
             if self._access.appended_subjects(partition.stream) != allowed:
-                text = "nothing was stored: on which subjects you may append has just changed; ask again"
+                text = "nothing was stored: the subjects on which you may append have just changed; ask again"
                 raise RemoteError(ErrorCode.NOT_YET, text)
 
         check = CheckAppend(raw, rules, _producer_of(request), look=look)
         self.appends.add(caller, partition.key, check, self._access.sharer)
 
     def _append_at(self, caller: Hashable, request: AppendAtRequest, raw: bytes | memoryview, now: Now) -> None:
-        """Whichever partition its keys belong to: what lay there once may have been left when others were added."""
+        """Append rows to the named partition even if their keys belong to another since partitions were added."""
         partition = users_own(self._find.led(request.stream_id, request.partition))
         rules, look = RowRules.of(partition.stream.config, partition.key.partition), self._access.again(request)
 
@@ -106,7 +106,7 @@ class Storing:
         self.appends.add(Inside(heard), partition.key, check, self._access.sharer)
 
     def _stage(self, caller: Hashable, request: StageRequest, raw: bytes | memoryview, now: Now) -> None:
-        """It is stored as any other; what the stream that it is for does not take is refused here already."""
+        """Store staged rows like any append; rows that the target stream would refuse are refused here."""
         partition = self._find.led(request.stream_id, request.partition)
         target = target_of(partition.stream)
         if target is None:
@@ -147,7 +147,7 @@ class Storing:
         return is_new is not None
 
     def not_led(self, partition: Partition) -> RemoteError | None:
-        """Why only another broker can write to it now; None: this one leads it."""
+        """Return the error that names the leader; None if this broker leads."""
         return not_led(self._image(), partition)
 
     def append_to(
@@ -159,7 +159,7 @@ class Storing:
         by: Producer = NOBODY,
         flags: int = 0,
     ) -> None:
-        """Append a batch of our own making to a partition that is led here; `caller` hears once it is committed."""
+        """Append the node's own batch to a partition led here; `caller` is answered once it is committed."""
         step = self._outbox.step
         self._put(partition, lambda: append(partition, caller, data, self._clock(), step, asked, by, flags))
 
@@ -171,7 +171,7 @@ class Storing:
         self.written(partition, committed_end)
 
     def written(self, partition: Partition, committed_end: int) -> None:
-        """Something was written, and `committed_end` was there before."""
+        """Notify upkeep and followers of a write; `committed_end` is the value before it."""
         if partition.leadership is not None:
             self._replicas.leading.appended(partition)
         self._replicas.upkeep.moved(partition, committed_end)
@@ -182,7 +182,7 @@ def _rules_of(stream: StreamState, partition: int) -> RowRules:
 
 
 def _not_its_own(partition: Partition, check: CheckAppend) -> RemoteError | None:
-    """Why a checked batch is not stored, where keys move; None: it is."""
+    """Return why a checked batch is refused while keys move; None if it is stored."""
     keys = partition.keys
     if keys is None:
         return None

@@ -1,12 +1,12 @@
-"""The life of streams on this broker: made, opened, altered, deleted, as the image says.
+"""The life cycle of streams on this broker: create, open, alter and delete logs, as the metadata image says.
 
-Rules: a broker has the logs of the partitions that it holds a replica of; each lies in a folder of its own. What a log
-is for (to lead, to follow) is `roles`. The files of a deleted stream go when none of its logs is in use. A partition
-whose log cannot be opened, or has vanished, stays as it is, and is tried again, later each time; creating the stream
-again tries at once, and where a key was missing, so does reading the keys again. A broker that is no observer any more
-drops what it has, also if it was killed meanwhile.
+Rules: a broker has the logs of the partitions that it holds a replica of, each in a folder of its own. `roles` decides
+whether a log leads or follows. The files of a deleted stream are removed once none of its logs is in use. A partition
+whose log is missing or cannot be opened stays as it is and is retried with backoff; creating the stream again retries
+at once, and so does reading the encryption keys again, if a key was missing. A broker that no longer is a read replica
+(observer) of a partition removes its files, also after a crash in between.
 
-    applied → logs opened → led or followed → subscribed → confirmed → whoever waits for the stream is answered
+    applied → logs opened → led or followed → subscribed → confirmed → requests that wait for the stream are answered
 """
 
 from __future__ import annotations
@@ -41,35 +41,35 @@ from penstock.vfs.memory import MemoryVfs
 
 
 def deleted_error(state: StreamState) -> RemoteError:
-    """What those hear who still wait for a deleted stream."""
+    """Return the error for requests that wait for a deleted stream."""
     return RemoteError(ErrorCode.STREAM_CHANGED, f"stream {state.name!r} was deleted", stream_id=int(state.stream_id))
 
 
 def _log_config(state: StreamState) -> LogConfig:
-    """Until its role is known."""
+    """Config of a log before its role is known."""
     config = LogConfig.of(state.config)
     return config.untouched() if state.intake is Intake.SEALED else config
 
 
 @dataclass(slots=True)
 class _Removal:
-    """A deleted stream whose files go once no log of it is in use."""
+    """A deleted stream whose files are removed once no log of it is in use."""
 
     state: StreamState
-    used: set[PartitionKey]  # a sync is under way, or the log is still being opened
+    used: set[PartitionKey]  # logs being synced or opened
     logs: list[Log]
 
 
 class _Retry(NamedTuple):
-    """A log that could not be opened so often in a row."""
+    """The retry state of a log that could not be opened."""
 
     failures: int
-    due_us: int | None  # when it is tried again, in elapsed time; None: that is under way
-    told: str  # to the operator
+    due_us: int | None  # elapsed time of the next try; None while one is under way
+    told: str  # last failure logged
 
 
 class Streams:
-    """All partitions of which this broker holds a replica."""
+    """All partition replicas of this broker."""
 
     def __init__(
         self,
@@ -88,10 +88,10 @@ class Streams:
         closed: Callable[[Partition, RemoteError], None],
         failed: Callable[[], None],
     ) -> None:
-        """`encrypted`: the same as `vfs`, for streams that are; None: this broker has no keys."""
+        """`encrypted`: `vfs` with encryption, for encrypted streams; None if this broker has no keys."""
         self.partitions = partitions
-        self.failures: dict[PartitionKey, RemoteError] = {}  # whose log cannot be opened, and why
-        self._retries: dict[PartitionKey, _Retry] = {}  # of those
+        self.failures: dict[PartitionKey, RemoteError] = {}  # partitions whose logs cannot be opened, and why
+        self._retries: dict[PartitionKey, _Retry] = {}  # of `failures`
         self._keys_reads = 0  # how often the keys were read again
         self._vfs = vfs
         self._broker_id = broker_id
@@ -105,12 +105,12 @@ class Streams:
         self._upkeep = upkeep
         self._roles = roles
         self._clock = clock
-        self._opening: dict[StreamId, set[PartitionKey]] = {}  # whose logs are being opened in disk threads
+        self._opening: dict[StreamId, set[PartitionKey]] = {}  # logs that disk threads are opening
         self._removals: dict[StreamId, _Removal] = {}
-        self._listened = Listened()  # before this run
-        self._dropping: set[PartitionKey] = set()  # what is observed here no more, until its files are gone
-        self._closed = closed  # tells the node that a partition is gone
-        self._failed = failed  # hears that a log cannot be opened
+        self._listened = Listened()  # subscription times that earlier runs recorded
+        self._dropping: set[PartitionKey] = set()  # partitions no longer observed here, until their files are removed
+        self._closed = closed  # notifies the node that a partition was removed
+        self._failed = failed  # called when a log cannot be opened
         self.confirmations = Confirmations(
             self._keys_of, self._is_confirmed, self._opening.__contains__, lambda one: image().streams[one].intake_us
         )
@@ -118,7 +118,7 @@ class Streams:
     # Start
 
     def start(self, deleted: Iterable[StreamState], listened: Listened) -> None:
-        """Open what the image says is here; blocking. `listened`: what an earlier run noted, of later ones too."""
+        """Open the logs of all partitions held here; blocks. `listened`: subscription times earlier runs recorded."""
         self._listened = listened
         image = self._image()
         self._folders.tidy(image, deleted)
@@ -133,7 +133,7 @@ class Streams:
                         self._tell_not_dropped(state, key, error)
 
     def _held(self, state: StreamState) -> list[PartitionKey]:
-        """The partitions of a stream that this broker holds a replica of, or observes."""
+        """Return the keys of the stream's partitions that this broker is a replica or observer of."""
         return [
             key
             for key, partition in zip(state.partition_keys(), state.partitions, strict=True)
@@ -147,7 +147,7 @@ class Streams:
     def _open(self, state: StreamState, key: PartitionKey) -> Log:
         made = self._folders.made
         mark = mark_of(state.stream_id, state.name, key.partition)
-        # A log in memory is gone with its broker; one on the disk is only made once.
+        # A log in memory ends with the process; one on disk is created only once.
         was_made = mark in made
         try:
             log = Log.open(
@@ -166,7 +166,7 @@ class Streams:
                 text += ", or start the broker with an empty data directory, which the others fill,"
             raise OperationalError(f"{text} or delete the stream") from error
         if state.config.storage is Storage.FILE and not was_made and log.log_end:
-            self._outbox.notice(f"{MADE_PATH}/{mark} was missing, of a log that is there: it is made again")
+            self._outbox.notice(f"{MADE_PATH}/{mark} was missing, though its log is there: it is made again")
         if state.config.storage is Storage.FILE and not was_made:
             try:
                 made.mark(mark)
@@ -176,11 +176,11 @@ class Streams:
         return log
 
     def open_again(self, partition: Partition) -> Log:
-        """The log of a partition that was mended, as at a start; in a disk thread. Raises as `Log.open`, and OSError.
+        """Open a repaired log like at a start, in a disk thread. Raise what `Log.open` raises, or OSError.
 
-        A rename whose sync has failed may not be on the disk: it is brought there first, or a power loss takes it back.
+        A rename whose sync failed may not be on disk: sync it first, or a power loss could undo it.
         """
-        with contextlib.suppress(FileNotFoundError):  # `_open` says what that means
+        with contextlib.suppress(FileNotFoundError):  # `_open` reports a missing folder
             self._vfs_of(partition.stream).sync_dir(log_path(partition.stream, partition.key.partition))
         return self._open(partition.stream, partition.key)
 
@@ -195,7 +195,7 @@ class Streams:
         return self._encrypted
 
     def _folders_of(self, state: StreamState) -> Vfs:
-        """Where its folders are; to remove them takes no key."""
+        """Return the file system of its folders, without encryption: removing folders takes no key."""
         return self._memory if state.config.storage is Storage.MEMORY else self._vfs
 
     def _add(self, state: StreamState, key: PartitionKey, opened: Callable[[], Log]) -> None:
@@ -218,7 +218,7 @@ class Streams:
         self.confirmations.look(key.stream_id)
 
     def _retry_later(self, state: StreamState, key: PartitionKey, failure: RemoteError) -> None:
-        """It could not be opened: tell that once, and try again, later each time."""
+        """Schedule a retry with backoff; log a failure once."""
         before = self._retries.get(key)
         failures = 1 if before is None else before.failures + 1
         wait_ms = growing(limits.REPAIR_RETRY_MS, failures, limits.REPAIR_RETRY_MS_MAX)
@@ -229,24 +229,24 @@ class Streams:
 
     @property
     def next_deadline_us(self) -> int | None:
-        """When `tick` has something to do."""
+        """Elapsed time at which `tick` must run; None if never."""
         return min((one.due_us for one in self._retries.values() if one.due_us is not None), default=None)
 
     def tick(self, now_us: int) -> None:
-        """Open what could not be opened, if it is time for that; `now_us` is elapsed time."""
+        """Retry the logs that are due; `now_us` is elapsed time."""
         due = [key for key, one in self._retries.items() if one.due_us is not None and one.due_us <= now_us]
         for key in due:
             state = self._image().streams.get(key.stream_id)
             if state is None or self.failures.pop(key, None) is None:
-                del self._retries[key]  # it is gone, or somebody else has it opened
+                del self._retries[key]  # the stream was deleted, or another caller retries already
             else:
                 self._retries[key] = self._retries[key]._replace(due_us=None)
                 self._open_later(state, key)
 
-    # What the image says
+    # The metadata image
 
     def applied(self, outcome: Outcome) -> None:
-        """A command has changed the image."""
+        """Apply one command's changes of the image."""
         for key in outcome.unclean:
             stream = self._image().streams[key.stream_id]
             if stream.partitions[key.partition].leader == self._broker_id:
@@ -267,7 +267,7 @@ class Streams:
                     self._reconfigure(partition, image.streams[key.stream_id])
 
     def replaced(self, before: ClusterImage) -> None:
-        """The image is another one: any stream may be different, new or gone."""
+        """Apply a new image from a snapshot: any stream may have changed."""
         image = self._image()
         for stream_id, state in before.streams.items():
             if stream_id not in image.streams:
@@ -277,7 +277,7 @@ class Streams:
                 self._look(state)
 
     def _look(self, state: StreamState) -> None:
-        """A stream is new or has changed."""
+        """Apply a new or changed stream."""
         opening = self._opening.get(state.stream_id, ())
         for key in self._held(state):
             if (partition := self.partitions.get(key)) is not None:
@@ -290,7 +290,7 @@ class Streams:
         self.confirmations.look(state.stream_id)
 
     def _drop(self, state: StreamState, key: PartitionKey) -> None:
-        """This broker observes a partition no more."""
+        """Remove the replica of a partition that this broker no longer observes."""
         self._dropping.add(key)
         self._retries.pop(key, None)
         partition = self.partitions.pop(key, None)
@@ -316,7 +316,7 @@ class Streams:
             if (removal := self._removals.get(key.stream_id)) is not None:
                 self._let_go(removal, key, None)
             elif (now := self._image().streams.get(key.stream_id)) is not None:
-                self._look(now)  # it may be observed here again
+                self._look(now)  # the broker may be made an observer again meanwhile
 
         self._outbox.work(Lane.WRITE, run, done)
 
@@ -328,10 +328,10 @@ class Streams:
         self._outbox.notice(f"{label(state, key.partition)} {text}")
 
     def registered(self) -> None:
-        """This broker has a run of its own, or has lost it: whatever it holds may have another place."""
+        """Update all roles after this broker's incarnation has begun or ended."""
         image = self._image()
         for partition in list(self.partitions.values()):
-            if (state := image.streams.get(partition.key.stream_id)) is not None:  # else it is about to go
+            if (state := image.streams.get(partition.key.stream_id)) is not None:  # else it is about to be deleted
                 self._reconfigure(partition, state)
 
     def _reconfigure(self, partition: Partition, state: StreamState) -> None:
@@ -343,18 +343,18 @@ class Streams:
 
     @property
     def are_open(self) -> bool:
-        """Whether this broker has all logs that it should have: of any other it knows nothing."""
+        """True if all logs that this broker should have are open."""
         return not self.failures and not self._opening
 
     def try_again(self, state: StreamState) -> None:
-        """Somebody asks for a stream of which a log could not be opened."""
+        """Retry the stream's failed logs at once, because a client asked for it."""
         for key in state.partition_keys():
             if self.failures.pop(key, None) is not None:
                 self._retries.pop(key, None)
                 self._open_later(state, key)
 
     def keys_read(self) -> None:
-        """The keys may be others now: open what lacked one."""
+        """Retry the logs that lacked a key."""
         self._keys_reads += 1
         for key in list(self.failures):
             self._open_with_keys(key)
@@ -366,7 +366,7 @@ class Streams:
             self._open_later(self._image().streams[key.stream_id], key)
 
     def unopened(self) -> Iterator[ResignedLeadership]:
-        """What this broker is to lead, and others could, and of which it cannot open the log."""
+        """Yield partitions that this broker is to lead, whose logs it cannot open, and that others could lead."""
         image = self._image()
         for key in self.failures:
             partition = image.streams[key.stream_id].partitions[key.partition]
@@ -395,7 +395,7 @@ class Streams:
 
             now = self._image().streams[state.stream_id]
             self._add(now, key, opened)
-            if keys_reads != self._keys_reads:  # meanwhile: it may have looked before that
+            if keys_reads != self._keys_reads:  # read meanwhile: the attempt may have used the old keys
                 self._open_with_keys(key)
             if key in self._unheld(now):
                 self._look(now)
@@ -411,7 +411,7 @@ class Streams:
     def _is_confirmed(self, key: PartitionKey) -> bool:
         state = self._image().streams[key.stream_id].partitions[key.partition]
         if state.leader != self._broker_id:
-            return True  # somebody else's to confirm
+            return True  # its leader confirms it
         partition = self.partitions.get(key)
         return partition is not None and (partition.subscribed or partition.is_deaf)
 
@@ -422,7 +422,7 @@ class Streams:
         done: Callable[[RemoteError | None], None],
         awaited: Awaited = ANYHOW,
     ) -> None:
-        """`done` hears None once this broker has the stream and listens for what it leads of it, or why not."""
+        """Call `done(None)` once the stream is here and its partitions led here are subscribed, else with the error."""
         state = self._image().streams.get(stream_id)
         if state is None and stream_id <= self._image().index:
             done(RemoteError(ErrorCode.STREAM_CHANGED, f"stream {stream_id} was deleted", stream_id=int(stream_id)))
@@ -436,24 +436,24 @@ class Streams:
         self.confirmations.wait(stream_id, deadline_us, done, awaited)
 
     def confirmed(self, partition: Partition) -> None:
-        """NATS has the subscription of this partition."""
+        """Note that NATS granted the partition's subscription."""
         partition.subscribed = True
         partition.refusal = ""
         self.confirmations.look(partition.key.stream_id)
 
     def refused(self, partition: Partition, reason: str) -> None:
-        """NATS does not let this broker subscribe to the partition's subject."""
+        """Handle a subscription that NATS refused."""
         partition.subscribed = False
         state = partition.stream
         what = "the stream" if len(state.partitions) == 1 else "the partition"
         text = f"NATS refuses the subscription to {partition.subject!r}: {reason}; {what} stores nothing"
-        if text != partition.refusal:  # it is asked for again and again
+        if text != partition.refusal:  # the retries would repeat it
             partition.refusal = text
             self._outbox.notice(f"{partition.label}: {text}")
         self.confirmations.fail(state.stream_id, self._refusal(partition))
 
     def _refusal(self, partition: Partition) -> RemoteError:
-        """`is_empty`: as far as this broker knows, the stream has nothing yet and can be taken back."""
+        """Return the error; `is_empty`: as far as this broker knows, the stream is empty and can be deleted again."""
         keys = partition.stream.partition_keys()
         here = (self.partitions.get(key) for key in keys)
         is_empty = len(keys) == len(self._held(partition.stream)) and all(
@@ -462,7 +462,7 @@ class Streams:
         return RemoteError(ErrorCode.NATS_REFUSED, partition.refusal, is_empty=is_empty)
 
     def lost(self) -> None:
-        """The connection to NATS is gone, and every subscription with it."""
+        """Note that the NATS connection and all subscriptions are lost."""
         self.confirmations.lost()
         for partition in self.partitions.values():
             partition.subscribed = False
@@ -492,7 +492,7 @@ class Streams:
             self._remove_files(removal)
 
     def _let_go(self, removal: _Removal, key: PartitionKey, log: Log | None) -> None:
-        """Nothing uses this log of a deleted stream any more."""
+        """Note that a log of a deleted stream is no longer in use."""
         removal.used.discard(key)
         if log is not None:
             removal.logs.append(log)

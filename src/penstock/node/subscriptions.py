@@ -1,21 +1,20 @@
-"""What NATS was asked for and what it has confirmed, partition by partition.
+"""Requested and confirmed NATS subscriptions of partitions.
 
-Rules: a subscription has an id (`sid`) of its own, never used again in a run: what NATS had sent for one that has ended
-is nobody's. A partition is subscribed once a PONG has come from behind its SUB and no refusal before it. nats-server
-answers in order but does not always say which SUB it refuses: so each SUB has a barrier of its own, and a refusal that
-names nobody is about the oldest that waits for its barrier. What is refused is asked for again every
-NATS_SUBSCRIBE_RETRY_MS: permissions come back, other subscriptions end.
+Rules: each subscription has its own id (`sid`), never reused in a run: late messages of an ended one are dropped. A
+partition is subscribed once the PONG of a PING behind its SUB has come, and no refusal before it. nats-server answers
+in order but does not always name the SUB it refuses: so each SUB has a barrier (PING) of its own, and a refusal without
+a name belongs to the oldest pending barrier. Refused subscriptions are retried every NATS_SUBSCRIBE_RETRY_MS:
+permissions come back, other subscriptions end.
 
-Partitions of one stream that all hear its whole subject share a channel: one subscription, under an id of its own, so
-that each message comes to this broker once. Who joins a channel takes nothing of it before a barrier has come back, as
-if it had subscribed there: what came before may be another leader's, who has stored it.
+Partitions of one stream that all receive its whole subject share a channel: one subscription, with an id of its own, so
+that each message reaches this broker once. A partition that joins a channel takes nothing from it before a barrier has
+returned, as if it had subscribed then: earlier messages may be another leader's, which has stored them.
 
-After a reconnect the link subscribes everything it was given by itself with one barrier; so whose turn to be asked for
-had not come is given to it when the connection is lost. If NATS refuses then without saying whom,
-everything is asked for again, one by one.
+After a reconnect the link renews all its subscriptions with one barrier; so the subscriptions still queued are given to
+it when the connection is lost. If NATS then refuses one without a name, all are subscribed again one by one.
 
     down ──up──▶ proving ──barrier, nothing unclear──▶ settled
-                    └──barrier, somebody was refused──▶ one by one ──last barrier──▶ settled
+                    └──barrier, one was refused──▶ one by one ──last barrier──▶ settled
     any  ──lost─▶ down
 """
 
@@ -32,24 +31,22 @@ from penstock.node.step import Barrier, Outbox, Subscribe, Unsubscribe
 
 
 class Listener(Protocol):
-    """Who has a subscription, or a part in one: a partition."""
+    """Owner of a subscription, or of a part of one: a partition."""
 
     sid: int
-    """Given by `Subscriptions.add`: of its subscription, or of its part in a channel."""
+    """Set by `Subscriptions.add`: id of its subscription, or of its part in a channel."""
 
     @property
-    def subject(self) -> str:
-        """What it listens to."""
-        ...
+    def subject(self) -> str: ...
 
     @property
     def queue(self) -> str | None:
-        """The queue group in which it does."""
+        """NATS queue group."""
         ...
 
     @property
     def channel(self) -> Hashable | None:
-        """What those have in common who share a channel; None: it listens by itself."""
+        """Key of the shared channel; None for a subscription of its own."""
         ...
 
 
@@ -61,35 +58,34 @@ class Channel(Generic[L]):
     """One subscription of several listeners."""
 
     sid: int
-    members: dict[L, bool]  # whether it takes what comes; changed here alone
-    is_asked: bool = False  # NATS was asked for it, and has not refused since
-    note: object = None  # of whoever parts what comes: what follows from the members
+    members: dict[L, bool]  # True for members that take messages; changed only by this class
+    is_asked: bool = False  # it was requested, and not refused since
+    note: object = None  # cache for the code that splits messages; derived from the members
 
     def set(self, listener: L, *, takes: bool) -> None:
-        """Have a member, and whether it takes what comes."""
+        """Add or change a member; `takes` is True if it takes messages."""
         self.members[listener] = takes
         self.note = None
 
     def remove(self, listener: L) -> None:
-        """It is a member no more."""
         del self.members[listener]
         self.note = None
 
 
 @dataclass(frozen=True, slots=True)
 class Verdicts(Generic[L]):
-    """Who is told what NATS says."""
+    """Callbacks for NATS's verdicts."""
 
     confirmed: Callable[[L, Now], None]
     refused: Callable[[L, str, Now], None]
-    settled: Callable[[Now], None]  # all that was to be subscribed after a reconnect has its verdict
+    settled: Callable[[Now], None]  # after a reconnect all have their verdict
 
 
 @dataclass(frozen=True, slots=True)
 class _Asked(Generic[L]):
-    """A barrier on its way, and whose SUB lies before it; None: all that the link subscribed by itself.
+    """A pending barrier and the listener whose SUB precedes it; None for all that the link renewed.
 
-    `reached`: it is nobody's, but somebody waits for it.
+    `reached`: callback of a barrier without a listener.
     """
 
     token: int
@@ -98,7 +94,7 @@ class _Asked(Generic[L]):
 
 
 class _Place(NamedTuple):
-    """Where somebody listens."""
+    """A listener's subject, queue group and channel."""
 
     subject: str
     queue: str | None
@@ -113,25 +109,25 @@ class Subscriptions(Generic[L]):
     """The subscriptions of all partitions that this broker leads. See the module's rules."""
 
     def __init__(self, outbox: Outbox, verdicts: Verdicts[L]) -> None:
-        self.by_sid: dict[int, L] = {}  # everybody, by the id given
-        self.channels: dict[int, Channel[L]] = {}  # by the id of the subscription
+        self.by_sid: dict[int, L] = {}  # all listeners, by their id
+        self.channels: dict[int, Channel[L]] = {}  # by id of the subscription
         self._channels: dict[Hashable, Channel[L]] = {}
-        self._places: dict[L, _Place] = {}  # where each listened when it began
-        self.former: dict[int, L] = {}  # who has moved, by the id under which what was on its way still comes
+        self._places: dict[L, _Place] = {}  # as of the subscription's begin
+        self.former: dict[int, L] = {}  # listeners that have moved, by the old id under which messages may still arrive
         self._outbox = outbox
         self._verdicts = verdicts
         self._refused: set[L] = set()
         self._asked: deque[_Asked[L]] = deque()
-        self._to_ask: dict[L, None] = {}  # in order; their turn comes when there is room among the asked
+        self._to_ask: dict[L, None] = {}  # in order, until a barrier is free (NATS_SUBSCRIBES_ASKED_MAX)
         self._is_up = False
         self._is_settled = False
-        self._is_unclear = False  # somebody was refused, nobody knows who
+        self._is_unclear = False  # a refusal named no subscription
         self._last_sid = 0
         self._last_token = 0
         self._retry_us: int | None = None
 
     def add(self, listener: L) -> None:
-        """Subscribe, under a new id; the verdict comes once NATS is there."""
+        """Subscribe under a new id; the verdict comes once NATS is connected."""
         listener.sid = self._new_sid()
         self.by_sid[listener.sid] = listener
         place = self._places[listener] = _Place.of(listener)
@@ -163,7 +159,7 @@ class Subscriptions(Generic[L]):
         return None if place.channel is None else self._channels[place.channel]
 
     def move_if_due(self, listener: L) -> None:
-        """Where it should listen somewhere else by now, it does; what was on its way to it stays its own."""
+        """Move the listener to its new subject or channel; messages under the old id stay its own."""
         if listener not in self._places or self._places[listener] == _Place.of(listener):
             return
         before = listener.sid
@@ -173,20 +169,20 @@ class Subscriptions(Generic[L]):
         self.former |= dict.fromkeys((*former, before), listener)
 
     def find(self, sid: int) -> L | None:
-        """Who has that id, or had it."""
+        """Return the listener that has or had that id."""
         return self.by_sid.get(sid) or self.former.get(sid)
 
     def channel_of(self, listener: L) -> Channel[L] | None:
-        """The channel in which it has a part."""
+        """Return its channel, if any."""
         return self._channel(listener) if listener in self._places else None
 
     def look_again(self, listener: L) -> None:
-        """What comes is to be parted in another way."""
+        """Drop the channel's cache: its messages are to be split differently."""
         if listener in self._places and (channel := self._channel(listener)) is not None:
             channel.note = None
 
     def after_all_sent(self, reached: Callable[[], None]) -> None:
-        """Call back once nothing can come any more that NATS has sent until now."""
+        """Call `reached` once everything that NATS has sent until now has arrived."""
         if self._is_up:
             self._ask_barrier(None, reached)
         else:
@@ -212,26 +208,26 @@ class Subscriptions(Generic[L]):
             self._outbox.step.nats.append(Unsubscribe(sid))
 
     def up(self) -> None:
-        """The link has subscribed everything by itself; some perhaps behind its own barrier: so one of ours follows."""
+        """Handle a connection with all subscriptions renewed. Some may follow the link's barrier: send another one."""
         self._is_up = True
         self._ask_barrier(None)
 
     def prove(self) -> None:
-        """Say `settled` once more, when all that was asked for by now has its verdict."""
+        """Report `settled` again once all subscriptions requested so far have their verdict."""
         self._is_settled = False
         self._ask_barrier(None)
 
     def lost(self) -> None:
-        """The connection is gone, and every subscription with it."""
+        """Forget all verdicts: the connection is lost."""
         self._is_up = self._is_settled = self._is_unclear = False
         self._refused.clear()
         waiting = [asked.reached for asked in self._asked if asked.reached is not None]
         self._asked.clear()
-        for listener in self._to_ask:  # the link may never have heard of it, or have it already: it takes no id twice
+        for listener in self._to_ask:  # Unsubscribe first: the link may have it already, and takes no id twice.
             self._give(listener)
         self._to_ask.clear()
         self._retry_us = None
-        for channel in self.channels.values():  # the next connection subscribes it anew, also where this one refused
+        for channel in self.channels.values():  # the next connection renews it, also if this one refused
             channel.is_asked = True
             for listener in channel.members:
                 channel.set(listener, takes=True)
@@ -239,7 +235,7 @@ class Subscriptions(Generic[L]):
             reached()
 
     def reached(self, token: int, now: Now) -> None:
-        """NATS has answered the barrier `token`. One of an earlier connection says nothing."""
+        """Handle NATS's answer to the barrier `token`. Tokens of an earlier connection are ignored."""
         if not self._asked or self._asked[0].token != token:
             return
         asked = self._asked.popleft()
@@ -258,7 +254,7 @@ class Subscriptions(Generic[L]):
             self._verdicts.settled(now)
 
     def refused(self, sid: int | None, reason: str, now: Now) -> None:
-        """NATS refuses a subscription (None: it does not say which), or takes one away."""
+        """Handle a refused or revoked subscription; `sid` is None if NATS does not name it."""
         if sid is not None and (channel := self.channels.get(sid)) is not None:
             self._refused_channel(channel, reason, now)
             return
@@ -279,7 +275,7 @@ class Subscriptions(Generic[L]):
     def _refused_channel(self, channel: Channel[L], reason: str, now: Now) -> None:
         channel.is_asked = False
         for listener in list(channel.members):
-            channel.set(listener, takes=True)  # whoever asks again gets what comes from then on
+            channel.set(listener, takes=True)  # it gets messages from its next subscription on
             self._refused_one(listener, reason, now)
 
     def _refused_one(self, listener: L, reason: str, now: Now) -> None:
@@ -289,7 +285,7 @@ class Subscriptions(Generic[L]):
         self._verdicts.refused(listener, reason, now)
 
     def tick(self, now: Now) -> None:
-        """Ask again for what was refused, when it is time."""
+        """Retry refused subscriptions when it is time."""
         if self._retry_us is None or now.elapsed_us < self._retry_us or not self._is_settled:
             return
         self._retry_us = None
@@ -317,7 +313,7 @@ class Subscriptions(Generic[L]):
             self._ask_barrier(listener)
 
     def _give(self, listener: L) -> None:
-        # One that NATS may have already would count twice against its limits.
+        # Unsubscribe first: one that NATS may have already would count twice against its limits.
         sid = listener.sid
         if (channel := self._channel(listener)) is not None:
             if channel.is_asked:

@@ -1,4 +1,4 @@
-"""Who hears of messages that are traced, on their way through a partition."""
+"""The listener of traced messages on their way through a partition."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class Tracer(Protocol):
-    """Told of every group, so it must find out quickly that nothing of it is traced."""
+    """Is called for every group, so it must quickly detect that nothing in it is traced."""
 
     def coming(self, partition: Partition, rows: Group, arrived_us: int) -> None:
-        """The rows came at `arrived_us` (elapsed), and are about to be written where the log ends now."""
+        """Called before rows, which arrived at `arrived_us` (elapsed), are written at the present log end."""

@@ -1,13 +1,13 @@
-"""The beginning of a partition is given up because somebody asks for it: as Kafka's DeleteRecords.
+"""Truncation on request: raises a partition's log start offset, like Kafka's DeleteRecords.
 
-Rules: the partition's leader is asked, and refuses what is not committed. What it agrees to goes through the metadata
-before it counts: so it survives the leader, and whoever leads next begins there before it shows anything. The answer
-comes when the log here begins there, too, and says so on the disk. With the metadata the leader forgets the message ids
-of what is gone, whether anybody still waits or not (`Partition.reconfigure`), and the next leader reads none of them in
-its log: after a purge the same messages can be sent again.
+Rules: the request goes to the partition's leader, which refuses offsets that are not committed. What it accepts goes
+through the metadata before it counts: so it survives the leader, and the next leader's log begins there before it
+serves anything. The answer is sent when the log here begins there, too, durably. With the metadata change the leader
+forgets the message ids of removed messages, whether a client still waits or not (`Partition.reconfigure`), and the next
+leader does not read them: after a purge the same messages can be published again.
 
-    asked → measured → proposed → in the image → log_start moved → answered
-               └─ dry run: answered
+    requested → measured → proposed → in the image → log_start moved → answered
+                    └─ dry run: answered
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _TIMEOUT_US = limits.TRUNCATION_TIMEOUT_MS * 1_000
 
 @dataclass(slots=True, eq=False)
 class _Asked:
-    """Somebody who waits for an answer."""
+    """A pending request."""
 
     caller: Hashable
     partition: Partition
@@ -48,22 +48,22 @@ class _Asked:
     deadline_us: int
     messages: int
     size_bytes: int = 0
-    is_agreed: bool = False  # the image has it, or is about to
+    is_agreed: bool = False  # the image has it, or will in a moment
 
     @property
     def is_done(self) -> bool:
-        """Whether it is gone here, for good."""
+        """True if the messages are removed here durably."""
         before, partition = self.request.before, self.partition
         return self.is_agreed and partition.truncated_end >= before and partition.log.log_start >= before
 
 
 class Truncations:
-    """All that wait on one broker. `administer` has the metadata leader change what the cluster agrees on."""
+    """All pending truncations of one broker. `administer` sends a request to the metadata leader."""
 
     def __init__(
         self, outbox: Outbox, clock: Callable[[], Now], administer: Administer, who: Callable[[], Principal | None]
     ) -> None:
-        """`who` asks now."""
+        """`who` returns the user of the current request."""
         self._who = who
         self._outbox = outbox
         self._clock = clock
@@ -73,13 +73,13 @@ class Truncations:
     def ask_for(
         self, find: Finder, caller: Hashable, request: TruncateRequest, raw: bytes | memoryview, now: Now
     ) -> None:
-        """As `ask`, of what is led here."""
+        """Find the led partition and call `ask`."""
         self.ask(caller, users_own(find.led(request.stream_id, request.partition)), request)
 
     def ask(self, caller: Hashable, partition: Partition, request: TruncateRequest) -> None:
-        """Answer `caller` once it is done. RemoteError offset_out_of_range, not_yet, read_only, overloaded."""
+        """Answer `caller` once it is done. Raise RemoteError: offset_out_of_range, not_yet, read_only, overloaded."""
         leadership = partition.leadership
-        if leadership is None:  # on the only replica: it is not registered yet, say, because its disk is full
+        if leadership is None:  # the only replica may be unregistered, as on a full disk
             raise RemoteError(ErrorCode.NOT_LEADER, f"{partition.label} is not led now; ask again in a moment")
         self._check(partition, request)
         start = partition.log_start
@@ -102,13 +102,13 @@ class Truncations:
         if request.before > partition.committed_end:
             raise RemoteError(
                 ErrorCode.OFFSET_OUT_OF_RANGE,
-                f"nothing was given up: offset {request.before} is beyond what is committed; {partition.label} holds "
+                f"nothing was truncated: offset {request.before} is beyond what is committed; {partition.label} holds "
                 f"the offsets from {partition.log_start} up to, but not including, {partition.committed_end}",
                 log_start=partition.log_start,
                 committed_end=partition.committed_end,
             )
         if partition.log.state is not LogState.WRITABLE:
-            text = f"nothing was given up: the log of {partition.label} is {partition.log.state.value}; see its status"
+            text = f"nothing was truncated: the log of {partition.label} is {partition.log.state.value}; see its status"
             is_damaged = partition.log.state is LogState.READ_ONLY
             raise RemoteError(ErrorCode.READ_ONLY if is_damaged else ErrorCode.STORAGE_FAILED, text)
         if partition.stream.intake is Intake.SEALED:
@@ -125,7 +125,7 @@ class Truncations:
             self._answer(asked, as_remote(error))
         elif asked.request.is_dry_run:
             self._answer(asked, None)
-        elif asked.partition.truncated_end >= asked.request.before:  # somebody has asked for as much before
+        elif asked.partition.truncated_end >= asked.request.before:  # an earlier request covers it
             asked.is_agreed = True
             self.look()
         else:
@@ -154,7 +154,7 @@ class Truncations:
         )
 
     def look(self) -> None:
-        """A log begins later, or the image is another one: answer those who waited for that."""
+        """Answer requests that are done, after a log start moved or the image changed."""
         if self._waiting:
             for asked in [one for one in self._waiting.values() if one.is_done]:
                 self._answer(asked, None)
@@ -173,22 +173,22 @@ class Truncations:
         self._outbox.reply(asked.caller, response)
 
     def refuse(self, partition: Partition, error: RemoteError) -> None:
-        """It is led here no more, or is gone: what was asked for may come to be, or not."""
+        """Fail a partition's requests, because it is no longer led here; they may still take effect."""
         for asked in [one for one in self._waiting.values() if one.partition is partition]:
             self._answer(asked, error)
 
     def gone(self, callers: Iterable[Hashable]) -> None:
-        """Nobody waits for these answers."""
+        """Forget the requests of disconnected callers."""
         for caller in callers:
             self._waiting.pop(caller, None)
 
     def stop(self, error: RemoteError) -> None:
-        """The broker stops: tell all that wait."""
+        """Fail all requests because the broker stops."""
         for asked in list(self._waiting.values()):
             self._answer(asked, error)
 
     def tick(self, now_us: int) -> None:
-        """Tell those whose time is up."""
+        """Fail requests that timed out."""
         if self._waiting:
             for asked in [one for one in self._waiting.values() if one.deadline_us <= now_us]:
                 text = f"{asked.partition.label} was not truncated in time; it may be in a moment: ask again"
@@ -196,5 +196,5 @@ class Truncations:
 
     @property
     def next_deadline_us(self) -> int | None:
-        """When `tick` has something to do, at the latest."""
+        """Latest time at which `tick` must run; None if never."""
         return min((asked.deadline_us for asked in self._waiting.values()), default=None) if self._waiting else None

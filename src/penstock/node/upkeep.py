@@ -1,18 +1,18 @@
-"""What a partition needs of the disk beside its appends: syncs, rolling, retention, and its end.
+"""Disk work of a partition besides appends: fsync, rolling segments, retention, and closing the log.
 
-Rules: a sync is asked for as soon as somebody waits for one, and at most one is under way per partition: it serves all
-that came before it. A partition is visited when something has happened to it, about once a second, and when its time
-has come: one to which nothing happens costs nothing. Of many, some are visited in each turn of the event loop. What
-comes back for a stream that is gone changes nothing and alarms nobody. A log is closed only when no sync of it is under
-way; at a stop, one that the disk keeps waiting is left as after a crash.
+Rules: an fsync is started as soon as a commit waits for it, and at most one is under way per partition; it serves all
+appends before it (group commit). A partition is visited after an event, about once a second, and at its planned time:
+an idle one costs nothing. Each turn of the event loop visits a bounded number. Results for a deleted stream change
+nothing and raise no alarm. A log is closed only when no fsync of it is under way; at a stop, a log whose fsync hangs is
+left as after a crash.
 
 | visited after                         | for                                               |
 |---------------------------------------|---------------------------------------------------|
-| an append, a sync, another config     | what has become unsynced, too much or too large   |
+| an append, a sync, another config     | unsynced data, size limits, retention             |
 | retention, a removal                  | the next one, or another try                      |
-| damage that a reader has found        | telling the operator; read-only from then on      |
-| its `Log.due_us`                      | roll, age of messages, checkpoint, rest           |
-| a calendar that was set back          | all of them: their times are others now           |
+| corruption that a reader has found    | a notice; the log is read-only from then on       |
+| its `Log.due_us`                      | roll, age of messages, checkpoint, closing files  |
+| a wall clock that was set back        | all of them: their due times have changed         |
 """
 
 from __future__ import annotations
@@ -41,37 +41,32 @@ _RETRY_US = limits.UPKEEP_RETRY_MS * 1_000
 
 
 class Heard(Protocol):
-    """Who hears what has happened to a partition."""
+    """Receives the events of partitions."""
 
     def committed(self, partition: Partition) -> None:
-        """Its `committed_end` has moved."""
+        """Called when `committed_end` has moved."""
 
     def flushed(self, partition: Partition) -> None:
-        """More of it is on the disk."""
+        """Called when `flushed_end` has moved."""
 
     def retained(self, partition: Partition) -> None:
-        """Its start has moved."""
+        """Called when `log_start` has moved."""
 
     def failed(self, partition: Partition) -> None:
-        """Its log takes no more messages until a restart."""
+        """Called when the log takes no more messages until a restart or repair."""
 
     def impeded(self, partition: Partition) -> None:
-        """Its disk takes nothing now; its `impediment` says why."""
+        """Called when the disk takes no writes; `impediment` says why."""
 
     def stalled(self, partition: Partition) -> None:
-        """A sync of it does not come back; its `stall` says so."""
+        """Called when an fsync does not return; `stall` says so."""
 
     def resumed(self, partition: Partition) -> None:
-        """That sync has come back."""
+        """Called when that fsync has returned."""
 
 
 class Upkeep:
-    """The disk work of all partitions.
-
-    `committed` is called when a partition's `committed_end` has moved, `flushed` when more of it is on the disk,
-    `retained` when its start has moved, `failed` when its log takes no more, `impeded` when its disk does not, and
-    `stalled` and `resumed` when a sync takes too long, and when it is over.
-    """
+    """The disk work of all partitions. Reports events to `heard`."""
 
     def __init__(self, outbox: Outbox, heard: Heard, clock: Callable[[], Now], cleaner_bytes_per_s: int = 0) -> None:
         self._outbox = outbox
@@ -79,27 +74,28 @@ class Upkeep:
         self._clock = clock
         self.cleaners = Cleaners(outbox, clock, cleaner_bytes_per_s, again=self.touch, idle=self._disposed)
         self._unsynced: deque[tuple[int, Partition]] = deque()  # when each is to be synced, soonest first
-        self._syncs: dict[Partition, int] = {}  # under way, and when each is overdue, soonest first
-        self._stalled: set[Partition] = set()  # whose syncs are
+        self._syncs: dict[Partition, int] = {}  # fsyncs under way, and when each is overdue, soonest first
+        self._stalled: set[Partition] = set()  # partitions with an overdue fsync
         self._touched: dict[Partition, None] = {}  # to be visited next, in this order
-        self._planned: list[tuple[int, PartitionKey, Partition]] = []  # a heap: when, which; old plans stay in it
-        self._damaged: deque[PartitionKey] = deque()  # as threads that read find it
-        self._plans_kept = 0  # when the old ones were last thrown away
+        # a heap of (time, key, partition); outdated plans stay in it
+        self._planned: list[tuple[int, PartitionKey, Partition]] = []
+        self._damaged: deque[PartitionKey] = deque()  # filled by threads that read
+        self._plans_kept = 0  # number of plans when outdated ones were last removed
         self._ticked_us = 0
-        self._failing: set[Partition] = set()  # what was due at the last visit could not be done
+        self._failing: set[Partition] = set()  # partitions whose last visit could not do what was due
 
     def touch(self, partition: Partition) -> None:
-        """Something has happened: visit it with the next tick."""
+        """Visit the partition with the next tick, because something has happened."""
         self._touched[partition] = None
 
     def damage_found(self, stream_id: int, partition: int) -> None:
-        """A reader has found damage in this log; in any thread."""
+        """Note corruption that a reader has found; callable from any thread."""
         self._damaged.append(PartitionKey(StreamId(stream_id), PartitionId(partition)))
 
     def moved(self, partition: Partition, committed_end: int) -> None:
-        """After rows were appended, synced or promised less: wake readers, and see that what is unsynced gets synced.
+        """Notify readers and plan an fsync, after rows were appended or synced, or durability was lowered.
 
-        `committed_end` is what it was before.
+        `committed_end`: its earlier value.
         """
         self._touched[partition] = None
         if partition.committed_end != committed_end:
@@ -112,14 +108,14 @@ class Upkeep:
             self._flush_soon(partition)
 
     def _flush_soon(self, partition: Partition) -> None:
-        """Sync in the background: several replicas have it, and so long the power may take it from all at once."""
+        """Sync in the background: several replicas have the data, but one power loss could take it from all of them."""
         log = partition.log
         if partition.flush_us is None and log.flushed_end != log.log_end:
             partition.flush_us = self._clock().elapsed_us + _FLUSH_US
             self._unsynced.append((partition.flush_us, partition))
 
     def flush_due(self, now_us: int) -> None:
-        """Sync what has waited long enough; `now_us` is elapsed time."""
+        """Sync what has waited FLUSH_INTERVAL_MS; `now_us` is elapsed time."""
         while self._unsynced and self._unsynced[0][0] <= now_us:
             _, partition = self._unsynced.popleft()
             partition.flush_us = None
@@ -128,16 +124,16 @@ class Upkeep:
 
     @property
     def stalled_count(self) -> int:
-        """Logs of which a sync does not come back."""
+        """Number of logs with an fsync that does not return."""
         return len(self._stalled)
 
     @property
     def next_deadline_us(self) -> int | None:
-        """When `flush_due` has something to do."""
+        """Elapsed time at which `flush_due` must run."""
         return self._unsynced[0][0] if self._unsynced else None
 
     def flush(self, partition: Partition) -> None:
-        """Sync what is not yet synced, unless a sync is under way: then once that is done."""
+        """Start an fsync, unless one is under way; its end starts the next."""
         if partition.cutting is not None:
             return
         flush = partition.log.flush()
@@ -157,14 +153,14 @@ class Upkeep:
             else:
                 partition.log.flush_failed(flush, error if isinstance(error, OSError) else OSError(str(error)))
             if partition.when_idle is not None:
-                partition.cutting = None  # it has not begun
+                partition.cutting = None  # the cut has not begun
                 partition.when_idle()
             elif error is not None:
                 self._fenced(partition, str(error))
                 self._cut_now(partition)
             else:
                 self._outbox.step.notes.append(partition.log.note_flushed)
-                # Else it may have been of what came to nothing, as a roll that failed: that waits for its turn.
+                # Otherwise it may belong to a failed roll, which waits for the next visit.
                 if partition.log.flushed_end != flushed_end or partition not in self._failing:
                     self._flushed(partition)
                 self._cut_now(partition)
@@ -172,7 +168,7 @@ class Upkeep:
         self._outbox.work(Lane.WRITE, flush.run, done, partition.meters.sync_us)
 
     def find_stalls(self, now_us: int) -> None:
-        """Say where a sync is overdue. At least every HEARTBEAT_MS, where others could lead."""
+        """Report overdue fsyncs. Call at least once per HEARTBEAT_MS, so that other brokers can take over."""
         while self._syncs:
             partition, due_us = next(iter(self._syncs.items()))
             if now_us < due_us:
@@ -183,7 +179,7 @@ class Upkeep:
 
     def _stall(self, partition: Partition) -> None:
         partition.stall = f"a sync of its log has not come back for {limits.FLUSH_STALL_MS // 1_000} s"
-        if not self._stalled:  # it is one disk: of all that wait for it, one is told
+        if not self._stalled:  # all logs share one disk: one notice is enough
             self._outbox.notice(f"{partition.label}: {partition.stall}; until it does, others lead what they can")
         self._stalled.add(partition)
         self._heard.stalled(partition)
@@ -205,13 +201,13 @@ class Upkeep:
         self.truncate(partition)
 
     def advance(self, partition: Partition) -> None:
-        """The leadership may have committed more: answer who waits for that."""
+        """Answer requests that wait for the leadership's `committed_end`."""
         committed_end = partition.committed_end
         partition.advance(self._outbox.step)
         self.moved(partition, committed_end)
 
     def truncate(self, partition: Partition) -> None:
-        """Have a led log begin where the cluster has given up what comes before, as far as that is on the disk.
+        """Raise a led log's start to the offset truncated on request, as far as the log is synced.
 
         If the disk refuses, the next visit tries again.
         """
@@ -220,7 +216,7 @@ class Upkeep:
             self._move_start(partition, partition.log_start)
 
     def give_up(self, partition: Partition, start: int) -> bool:
-        """Have a led log begin at `start`: all before is committed, and not needed. False: not now, try again later."""
+        """Raise a led log's start to `start`; all before must be committed. Return False if the caller must retry."""
         log = partition.log
         if partition.when_idle is not None or log.state is not LogState.WRITABLE or log.flushed_end < start:
             return False
@@ -242,7 +238,7 @@ class Upkeep:
             self.flush(partition)
 
     def cut(self, partition: Partition, run: Callable[[], None]) -> None:
-        """`run` once no sync is under way, and no removal; and none begins until `cut_done`."""
+        """Call `run` once no fsync or removal is under way; none begins until `cut_done`."""
         assert partition.cutting is None
         partition.cutting = run
         self._cut_now(partition)
@@ -252,14 +248,14 @@ class Upkeep:
             partition.cutting()
 
     def _disposed(self, partition: Partition) -> None:
-        """What the cleaner had left is removed."""
+        """Continue after the files that the cleaner left were removed."""
         if partition.when_idle is None:
             self._cut_now(partition)
         elif partition.cutting is not None and not partition.flushing:
             self.cut_done(partition)
 
     def cut_done(self, partition: Partition) -> None:
-        """The log may be synced again."""
+        """Allow fsyncs of the log again."""
         partition.cutting = None
         if partition.when_idle is not None:
             partition.when_idle()
@@ -277,7 +273,7 @@ class Upkeep:
             self._heard.failed(partition)
 
     def tick(self, partitions: Mapping[PartitionKey, Partition], now_us: int) -> bool:
-        """Visit whose turn it is, up to UPKEEP_VISITS_MAX of them; whether that was all."""
+        """Visit the partitions that are due, up to UPKEEP_VISITS_MAX. Return True if none is left."""
         if now_us < self._ticked_us:
             self._touched.update(dict.fromkeys(partitions.values()))
         self._ticked_us = now_us
@@ -300,7 +296,7 @@ class Upkeep:
                 self.touch(partition)
 
     def _plan(self, partition: Partition, now_us: int) -> None:
-        """Plan the next visit, unless an earlier one is planned. What has just failed is not tried again at once."""
+        """Plan the next visit, unless an earlier one is planned. A failed action is not retried at once."""
         is_due = partition.cannot_lead or _begins_too_early(partition)
         due_us = now_us if is_due else partition.log.due_us(now_us)
         self._failing.discard(partition)
@@ -321,7 +317,7 @@ class Upkeep:
         self._plans_kept = len(self._planned)
 
     def _visit(self, partition: Partition, now_us: int) -> None:
-        """Roll and retain."""
+        """Roll segments, apply retention, sync."""
         if partition.cutting is not None:
             return
         if _begins_too_early(partition):
@@ -341,7 +337,7 @@ class Upkeep:
         self.cleaners.look(partition)
 
     def _retain(self, partition: Partition, retention: Retention) -> None:
-        """Look up where the log is to begin; then remove what lies below."""
+        """Look up the new log start in a disk thread, then remove the segments below it."""
 
         def removed(removal: Removal, error: Exception | None) -> None:
             if error is None:
@@ -382,7 +378,7 @@ class Upkeep:
             self._heard.failed(partition)
 
     def opened(self, partition: Partition) -> None:
-        """Tell what recovery found, and sync what it left unsynced."""
+        """Report what recovery found, and sync what it left unsynced."""
         self.touch(partition)
         log = partition.log
         for note in log.notices:
@@ -394,9 +390,9 @@ class Upkeep:
         self.flush(partition)
 
     def lead(self, partition: Partition) -> None:
-        """Begin the leadership, if it has not begun: before its first message, and not without need.
+        """Begin the leadership in the log, just before its first message.
 
-        On a full disk it is read from meanwhile, and tries again with every tick.
+        On a full disk the log stays readable, and every tick tries again.
         """
         leadership = partition.leadership
         is_closed = partition.log.state is not LogState.WRITABLE or not partition.stream.may_grow
@@ -414,7 +410,7 @@ class Upkeep:
             partition.cannot_lead = partition.impediment = ""
 
     def discard(self, partition: Partition, remove: Callable[[], None]) -> None:
-        """The stream is gone: `remove` once no sync of it is under way."""
+        """Call `remove` once no fsync of the deleted partition is under way."""
         partition.when_idle = remove
         self._failing.discard(partition)
         partition.log.leave()
@@ -422,12 +418,12 @@ class Upkeep:
             remove()
 
     def before_close(self, partition: Partition) -> None:
-        """Have a disk thread sync what `close` would else sync, one log after the other."""
+        """Have a disk thread do the sync of `close` in advance, one log after the other."""
         partition.log.hasten()
         self.flush(partition)
 
     def close(self, partition: Partition) -> None:
-        """Sync, answer who waits for that, close; blocking. A log whose sync is still under way is left as it is."""
+        """Sync, answer pending requests and close; blocks. A log whose fsync is still under way is left as it is."""
         self.cleaners.forget(partition)
         if partition.flushing or partition.cutting is not None:
             text = "the broker stopped while the disk did not answer"
@@ -437,7 +433,7 @@ class Upkeep:
             partition.log.close()
         except OperationalError as failure:
             self._outbox.notice(f"{partition.label}: {failure}")
-            # It is written: to say that it was not would have it written twice.
+            # It is written: reported as not stored, the client would append it again.
             text = f"the broker stopped and could not sync ({failure})"
             partition.fail_pending(text, self._outbox.step)
         if partition.leadership is not None:
@@ -446,7 +442,7 @@ class Upkeep:
 
 
 def _begins_too_early(partition: Partition) -> bool:
-    """Whether its log has what the cluster has given up by request."""
+    """True if a led log still has offsets that were truncated on request."""
     if partition.truncated is None or partition.leadership is None:
         return False
     return partition.log_start > partition.log.log_start and partition.log.state is LogState.WRITABLE

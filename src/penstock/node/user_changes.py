@@ -1,11 +1,11 @@
-"""Users and rules as the metadata leader changes them.
+"""Changes of users and rules, by the metadata leader.
 
-Rules: the first user makes everybody log in, brokers too: so there is none before all brokers know each other's secret,
-and all are of a version that knows what a user is.
+Rules: the first user turns authentication on, for brokers too: so it is created only if all brokers have proved that
+they know the cluster's secret, and all run a version that knows users.
 
-    asked ─▶ may they? ─▶ proposed ─▶ applied ─▶ by every live broker ─▶ answered
+    asked ─▶ authorised? ─▶ proposed ─▶ applied ─▶ by every live broker ─▶ answered
 
-What checks users' secrets is told here, too: who is told is written down first.
+Exports of the secrets' verifiers are served here, too: each export is recorded before it is answered.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _ANSWERS: dict[type[Request], type[UserChangedResponse]] = {
 
 
 class UserChanges:
-    """For the metadata leader."""
+    """Used by the metadata leader."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class UserChanges:
         access: Access,
         chance: Any,
     ) -> None:
-        """`chance` is a seeded generator, such as random.Random."""
+        """`chance` is a source of randomness, such as a seeded random.Random."""
         self._chance = chance
         self._quorum = quorum
         self._peers = peers
@@ -81,12 +81,12 @@ class UserChanges:
         return self._quorum.image
 
     def handle(self, request: UserChange, done: Done) -> None:
-        """Do what a client asks, who may; `done` hears it once."""
+        """Carry out a client's authorised request; `done` is called once."""
         deadline_us = self._clock().elapsed_us + limits.FORWARD_TIMEOUT_MS * 1_000
         answer = _ANSWERS[type(request)]
 
         def told(error: RemoteError) -> None:
-            if error.code == ErrorCode.USER_NOT_FOUND:  # it may just have been deleted: so that it is so on all brokers
+            if error.code == ErrorCode.USER_NOT_FOUND:  # perhaps deleted just now: wait until all brokers know
                 self._all.wait(self._image.index, deadline_us, lambda _: done(error))
             else:
                 done(error)
@@ -106,7 +106,7 @@ class UserChanges:
         def made(outcome: Outcome | RemoteError) -> None:
             if isinstance(outcome, RemoteError):
                 told(outcome)
-            else:  # also where it was so already: whoever asked before may not have waited for all
+            else:  # also if nothing changed: an earlier request may not have waited for all brokers
                 changed = index if outcome.changed else 0
                 self._all.wait(
                     index, deadline_us, lambda error: done(answer(index=changed) if error is None else error)
@@ -115,7 +115,7 @@ class UserChanges:
         self._quorum.propose(command, made, placed)
 
     def export(self, request: ExportUsersRequest, done: Done) -> None:
-        """Tell who may of a page of users, once it is written that he was told; `done` hears it once."""
+        """Return a page of users with their verifiers to an authorised caller, once that is recorded."""
         if not self._image.users:
             done(exported(self._image, request.after))
             return
@@ -160,7 +160,7 @@ class UserChanges:
         return change
 
     def creation(self, user: User, *, by: str = "", is_first: bool = False, is_set_up: bool = False) -> CreateUser:
-        """The command that makes a user. RemoteError: it cannot be made, or everybody cannot log in yet."""
+        """Return the command that creates a user. Raise RemoteError if it is invalid or login must stay off."""
         check_create_user(self._image, user)
         chance = b"" if self._image.users else self._chance.randbytes(32)
         command = CreateUser(user=user, created_us=user.created_us, by=by, is_first=is_first, chance=chance)
@@ -171,10 +171,10 @@ class UserChanges:
         return command
 
     def _check_ready(self) -> None:
-        """RemoteError change_refused: from the first user on, some broker of the cluster would not be let in."""
+        """Raise RemoteError (change_refused) if some broker could not authenticate once there is a user."""
         live = self._image.live_brokers()
         away = sorted(broker_id for broker_id in self._image.brokers if broker_id not in live)
-        if away:  # what it goes by when it comes back, it would have from whoever is there first
+        if away:  # on its return it would trust the metadata of the first broker that connects
             text = (
                 f"no user was made: broker {', '.join(map(str, away))} is away, and would not know of the first one. "
                 "Start it first, or another one in its place"
@@ -191,19 +191,18 @@ class UserChanges:
             raise RemoteError(ErrorCode.CHANGE_REFUSED, text)
 
     def tick(self, now: Now) -> None:
-        """Time has passed."""
         self._all.tick(now)
 
     @property
     def next_deadline_us(self) -> int | None:
-        """When `tick` has something to do, at the latest."""
+        """Latest time at which `tick` must run."""
         return self._all.next_deadline_us
 
     def stop(self, error: RemoteError) -> None:
-        """This broker leads the metadata no more, or stops."""
+        """Fail pending changes, because this broker is deposed or stops."""
         self._all.stop(error)
 
 
 def _since(now_us: int, credentials: tuple[Credential, ...]) -> tuple[Credential, ...]:
-    """They are made now, whatever clock the client has."""
+    """Set the creation time to this broker's clock, whatever the client's says."""
     return tuple(msgspec.structs.replace(one, created_us=now_us) for one in credentials)

@@ -1,7 +1,7 @@
-"""Users and rules: what any broker tells of them.
+"""Requests about users and rules that any broker answers.
 
-Rules: what checks a secret is told to administrators who export it, for a backup, and to nobody else (`exporting`).
-Whoever is no administrator hears of himself and of what everybody may do.
+Rules: the verifiers of secrets are returned only to administrators who export them, for a backup (`exporting`). Other
+users see themselves and the rules for everybody.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from penstock.node.step import Outbox
 
 
 class Users:
-    """What any broker tells."""
+    """Answers requests about users."""
 
     def __init__(self, outbox: Outbox, access: Access, image: Callable[[], ClusterImage]) -> None:
         self._outbox = outbox
@@ -58,7 +58,7 @@ class Users:
     def _test(self, caller: Hashable, request: TestAccessRequest, raw: bytes | memoryview, now: Now) -> None:
         image = self._image()
         if not self._access.is_guarded:
-            text = "nobody has to log in to this cluster: everybody may do everything (`penstock user add`)"
+            text = "this cluster has no users, so every client may do everything (`penstock user add`)"
             self._outbox.reply(caller, TestAccessResponse(is_allowed=True, reason=text))
             return
         image.user(request.name)
@@ -89,7 +89,7 @@ def _tested(image: ClusterImage, rules: tuple, request: TestAccessRequest) -> Te
 
 
 def user_info(user: User, owned: Owned) -> UserInfo:
-    """What may be told of a user, and of what it has made: nothing with which somebody could be it."""
+    """Return the public description of a user and what it owns, without anything that would allow to impersonate it."""
     return UserInfo(
         name=user.name,
         created_us=user.created_us,  # type: ignore[arg-type]

@@ -1,10 +1,10 @@
-"""Verifying a replica because a client asks for it: slice by slice, in a disk thread, on an immutable view of the log.
+"""Verifies a replica on a client's request: slice by slice, in a disk thread, on an immutable view of the log.
 
-Rules: one slice reads VERIFY_SLICE_BYTES and VERIFY_SLICE_BATCHES at most, or one batch; few run at once, and the
-client leaves pauses. Nothing is kept between two of them, so a client that goes ends all. Only what is committed is
-looked at. What is damaged is told to the client, and to the log, as by any reader; the next slice goes on behind it.
-With the batches of a slice the entries of their index are looked at; the checkpoint and the lineage with a slice that
-has no batch. What is wrong there is told, and written anew.
+Rules: one slice reads at most VERIFY_SLICE_BYTES and VERIFY_SLICE_BATCHES, or one batch; few run at once, and the
+client pauses in between. No state is kept between slices, so a client that disconnects leaves nothing. Only committed
+rows are read. Corruption is reported to the client, and to the log as by any reader; the next slice continues behind
+it. The index entries of a slice's batches are checked with it; checkpoint and lineage with a slice without batches.
+Wrong ones are reported and rewritten.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from penstock.node.wording import as_remote
 
 
 class Wanted(NamedTuple):
-    """What a slice is to verify: from `offset` up to `end`; ranges of checksums begin at `begin`."""
+    """The range of a slice: from `offset` up to `end`; checksum ranges begin at `begin`."""
 
     offset: int
     begin: int
@@ -41,13 +41,13 @@ class Wanted(NamedTuple):
 
 
 class VerifySlice(Query):
-    """One slice; then `end_offset` says how far it came."""
+    """One slice; afterwards `end_offset` says how far it came."""
 
     def __init__(self, view: LogView, wanted: Wanted, log: Log) -> None:
-        """Checkpoint and lineage are looked at where it wants no offset."""
+        """Checkpoint and lineage are checked if the range is empty."""
         super().__init__(view)
         self._log = log
-        self._flushed_end = log.flushed_end  # indexes have entries of what lies before
+        self._flushed_end = log.flushed_end  # indexes have entries only below it
         self._side_files = log.side_files() if wanted.offset == wanted.end else None
         self.end_offset = wanted.offset
         self.rows = 0
@@ -57,7 +57,7 @@ class VerifySlice(Query):
         self.sums = RangeSums(wanted.begin, wanted.end, start=wanted.offset, carried=wanted.carried)
 
     def run(self) -> None:
-        """Read and verify. RemoteError where the log is not there any more."""
+        """Read and verify. Raise RemoteError if the log is no longer there."""
         wanted = self._wanted
         try:
             self._read()
@@ -70,7 +70,7 @@ class VerifySlice(Query):
             self._side_files.run()
         self.sums.settle()
         self.rows = self._counted() - (0 if wanted.carried is None else wanted.carried.rows)
-        self._view.check_not_cut(self.end_offset)  # others may lie there by now
+        self._view.check_not_cut(self.end_offset)  # other rows may be there by now
         self.end_offset = min(self.end_offset, wanted.end)
 
     def _read(self) -> None:
@@ -79,7 +79,7 @@ class VerifySlice(Query):
             try:
                 rows = codec.check_rows(data)
             except CorruptionError as error:
-                # Its checksum is right: it was written so.
+                # Its checksum is right: it was written like this.
                 extent = Offset(header.base_offset), Offset(header.end_offset)
                 self.damage = _damage(error, *extent)
                 self.end_offset = header.end_offset
@@ -103,11 +103,11 @@ class VerifySlice(Query):
             file, position = str(error.details["file"]), int(error.details["position"])
             found = CorruptionError(file, position, "what was written", error.message)
         self.damage = _damage(found, Offset(base), Offset(lost_end))
-        # It goes on behind it in any case.
+        # Continue behind it in any case.
         self.end_offset = max(lost_end, self.end_offset + 1)
 
     def wrong_files(self, partition: Partition) -> tuple[DamageInfo, ...]:
-        """What is wrong beside the segments, and is written anew by now, or will be; the log's own task asks."""
+        """Return what is wrong in side files, which are or will be rewritten; call in the owner's thread."""
         found = [*self._view.wrong_indexes]
         if self._side_files is not None and partition.log is self._log and partition.when_idle is None:
             found += self._log.mend_side_files(self._side_files)
@@ -117,7 +117,7 @@ class VerifySlice(Query):
         )
 
     def told(self) -> tuple[RowSum, ...]:
-        """The checksums for the client."""
+        """Return the checksums for the client."""
         done, going_on = self.sums.done, self.sums.going_on
         return tuple(RowSum(*one) for one in (done if going_on is None else (*done, going_on)))  # type: ignore[arg-type]
 
@@ -142,11 +142,12 @@ class Verifying:
         self._stopping = stopping
         self._is_stopped = False
         self._desk = Desk(outbox, running_max=limits.VERIFY_RUNNING_MAX, waiting_max=limits.VERIFY_WAITING_MAX)
-        self._open: set[Hashable] = set()  # callers who have no answer yet
+        self._open: set[Hashable] = set()  # callers without an answer
 
     def ask(self, find: Finder, caller: Hashable, request: VerifyRequest, raw: bytes | memoryview, now: Now) -> None:
-        """Answer `caller` later, of the replica that is here. RemoteError as of `Finder.held`; offset_out_of_range,
-        bad_request, overloaded.
+        """Verify a slice of this broker's replica; `caller` is answered later.
+
+        Raise RemoteError: as `Finder.held`, or offset_out_of_range, bad_request, overloaded.
         """
         partition = find.held(request.stream_id, request.partition)
         if request.offset is None:
@@ -171,13 +172,13 @@ class Verifying:
         self._open.add(caller)
 
     def gone(self, callers: Iterable[Hashable]) -> None:
-        """Nobody waits for these answers."""
+        """Forget the requests of disconnected callers."""
         gone = self._open.intersection(callers)
         self._open -= gone
         self._desk.gone(gone)
 
     def stop(self) -> None:
-        """The broker is about to stop: no slice keeps it. Twice is fine."""
+        """Cancel all slices because the broker is about to stop. May be called twice."""
         self._is_stopped = True
         self._desk.stop(self._stopping)
 
@@ -212,5 +213,5 @@ def _wanted(partition: Partition, request: VerifyRequest) -> Wanted:
     if carried is not None:
         wanted = RangeSums(begin, end).range_of(offset)
         if carried[:2] != wanted or not carried.begin <= carried.first_offset <= carried.last_offset < offset:
-            raise RemoteError(ErrorCode.BAD_REQUEST, f"verify: `carried` is none of the range that holds {offset}")
+            raise RemoteError(ErrorCode.BAD_REQUEST, f"verify: `carried` is not of the range that holds {offset}")
     return Wanted(offset, begin, end, carried)

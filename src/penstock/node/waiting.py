@@ -1,4 +1,4 @@
-"""What stands between a broker and its part in the cluster, for people."""
+"""The reason why a broker is not yet part of its cluster, for operators."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from penstock.node.standing import Standing
 def what_it_waits_for(
     quorum: Quorum, standing: Standing, belonging: Belonging, broker_id: BrokerId, reachable: int
 ) -> str:
-    """Of broker `broker_id`, that reaches so many voters with itself; empty once it has its part."""
+    """Return the reason; empty once `broker_id` is part of it. `reachable`: voters it reaches, itself included."""
     if quorum.missed:
         return quorum.missed
     if standing.incarnation is not None or quorum.is_alone:

@@ -1,9 +1,9 @@
-"""Streams that Penstock keeps for itself get replicas as brokers join, as any stream has that is made then.
+"""Adds replicas to Penstock's internal streams as brokers join, up to the default of a new stream.
 
-Rules: a cluster may begin with one broker, and what is made then (`__offsets`, `__audit`) has one replica. Step by step
-it gets what it would be made with now: one replica more, and only when all that are there are in sync; `min_isr` when
-as many are. Each step is a command, found in what is applied: whoever leads the metadata next goes on with the next
-one. What is staged (`__staged-…`) stays where the stream is that it is for.
+Rules: a cluster may begin with one broker, and then its internal streams (`__offsets`, `__audit`) have one replica.
+They get the defaults of a new stream step by step: one more replica, only when all live ones are in sync; then
+`min_isr`, when as many are. Each step is a command that follows from the applied image: a new metadata leader continues
+with the next one. Staged rows (`__staged-…`) stay with their target stream.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from penstock.metadata.since import unknown_to
 
 
 class Candidates(Protocol):
-    """On whom something can be placed: what `Placing` knows."""
+    """Placement queries that `Placing` answers."""
 
     def brokers(self) -> frozenset[BrokerId]:
-        """All of the cluster, there or not."""
+        """Return all brokers of the cluster, live or not."""
 
     def ready(self, config: StreamConfig) -> frozenset[BrokerId]:
-        """On whom such a stream can be placed now; RemoteError."""
+        """Return the brokers for a stream with this config. Raise RemoteError."""
 
     def more(self, state: StreamState, ready: frozenset[BrokerId]) -> tuple[tuple[BrokerId, ...], ...] | None:
-        """The replicas of each partition and one more, among these; None: there is none for some."""
+        """Return each partition's replicas with one more of `ready`; None if there is none for some partition."""
 
 
 def next_step(image: ClusterImage, candidates: Candidates) -> AddReplicas | AlterStream | None:
-    """What is to be done next; None: nothing, or it is not time for it."""
+    """Return the next command; None if there is nothing to do now."""
     for name in (OFFSETS_STREAM, AUDIT_STREAM):
         state = image.by_name(name) if name in image.names else None
-        if state is None or not state.config.is_internal:  # of that name there may be one that users made, long ago
+        if state is None or not state.config.is_internal:  # a user may have created a stream of that name long ago
             continue
         step = _step(image, state, candidates)
         if step is not None and unknown_to(image.brokers.values(), step) is None:
@@ -60,6 +60,6 @@ def _step(image: ClusterImage, state: StreamState, candidates: Candidates) -> Ad
         return None
     try:
         assignments = candidates.more(state, candidates.ready(state.config))
-    except RemoteError:  # too few have keys for what is encrypted
+    except RemoteError:  # too few have encryption keys
         return None
     return None if assignments is None else AddReplicas(stream_id=state.stream_id, assignments=assignments)

@@ -1,4 +1,4 @@
-"""What is told of a partition: its name, the reasons that are counted, and the codes that those hear who append."""
+"""Names of partitions in texts, the counted reasons for refusals, and their error codes."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ CODES = {
 
 
 def label(stream: StreamState, partition: int) -> str:
-    """What a partition is called in texts for people."""
+    """Return a partition's name for texts."""
     name = f"stream {stream.name!r}"
     return name if len(stream.partitions) == 1 else f"partition {partition} of {name}"
 
 
 def in_doubt(reason: str) -> RemoteError:
-    """It is written, and may or may not be there later."""
+    """Return the error for data that is written, and may or may not survive."""
     return RemoteError(ErrorCode.STORAGE_FAILED, f"{reason}; {acks.DOUBT}", reason=ErrorCode.OUTCOME_UNKNOWN)
 
 
 def not_appended(error: OperationalError, *, is_fenced: bool) -> RemoteError:
-    """What a client hears whose batch the log refused; `is_fenced`: it could not be cut back."""
+    """Return the client's error for a batch that the log refused; `is_fenced`: it could not be cut back."""
     if is_fenced:
         return in_doubt(str(error))
     if (lacking := _without_key(error, "nothing was stored")) is not None:
@@ -52,7 +52,7 @@ def not_appended(error: OperationalError, *, is_fenced: bool) -> RemoteError:
 
 
 def not_opened(error: Exception) -> RemoteError:
-    """What is told of a log that cannot be opened."""
+    """Return the error for a log that cannot be opened."""
     doing = "cannot open the log"
     if (lacking := _without_key(error, doing)) is not None:
         return lacking
@@ -62,23 +62,23 @@ def not_opened(error: Exception) -> RemoteError:
 
 
 def not_read(error: OSError) -> RemoteError:
-    """What a client hears whose answer is in a file that cannot be opened."""
+    """Return the client's error for an answer in a file that cannot be opened."""
     doing = "the broker cannot read it"
     return _without_key(error, doing) or RemoteError(ErrorCode.STORAGE_FAILED, f"{doing}: {error}")
 
 
 def _without_key(error: Exception, doing: str) -> RemoteError | None:
-    """None: it is not for lack of a key."""
+    """Return the error for a missing encryption key; None if that is not the cause."""
     lacking = missing_key(error)
     if lacking is None:
         return None
-    then = "start it again" if lacking.is_other else "send it SIGHUP"  # an id is of one key while a broker runs
+    then = "start it again" if lacking.is_other else "send it SIGHUP"  # while a broker runs, an id stands for one key
     advice = f"; put that key into the broker's encryption_keys_file, and {then}" if lacking.key_id else ""
     return RemoteError(ErrorCode.NO_ENCRYPTION_KEY, f"{doing}: {lacking}{advice}", key_id=lacking.key_id)
 
 
 def as_remote(error: Exception) -> RemoteError:
-    """What a client hears of an error in a disk thread."""
+    """Return the client's error for an exception in a disk thread."""
     if isinstance(error, RemoteError):
         return error
     if isinstance(error, CorruptionError):
@@ -90,4 +90,4 @@ def as_remote(error: Exception) -> RemoteError:
         return RemoteError(ErrorCode.OVERLOADED, str(error))
     if isinstance(error, (OSError, OperationalError)):
         return RemoteError(ErrorCode.STORAGE_FAILED, f"the broker's disk failed: {error}")
-    return RemoteError(ErrorCode.INTERNAL, f"the broker could not do it: {type(error).__name__}: {error}")
+    return RemoteError(ErrorCode.INTERNAL, f"internal error (bug): {type(error).__name__}: {error}")

@@ -1,30 +1,30 @@
-"""Raft: the metadata log that a majority of brokers agrees on. Core, wire format and storage; no sockets, no clock.
+"""Raft consensus for the metadata log: core, wire format and storage; no sockets, no clock.
 
-Begin with `core`: its docstring tells the roles and the rules. Then `follower` and `leader` are what the two do with
-entries, `storage` is what a power loss leaves of it, and `tests/sim/raft` is where it is shown that all that is enough.
+Begin with `core`, which defines the roles and the rules. `follower` and `leader` handle entries, `storage` defines what
+survives a power loss, and `tests/sim/raft` tests that the whole is safe.
 
-| module       | what it knows                                                        |
+| module       | contents                                                             |
 |--------------|----------------------------------------------------------------------|
 | `core`       | `Raft`: roles, terms, votes; inputs in, a `Ready` out                |
-| `leader`     | sending the log out, counting who has it, handing over               |
-| `progress`   | what a leader knows of one follower, and what it may send there      |
-| `reads`      | reads that wait until the leader knows that it still leads           |
-| `follower`   | taking entries and snapshots                                         |
+| `leader`     | log replication, commit counting, leadership transfer                |
+| `progress`   | the leader's state of one follower, and what it may send there       |
+| `reads`      | linearizable reads (ReadIndex)                                       |
+| `follower`   | receiving entries and snapshots                                      |
 | `log`        | entries in memory: committed, applied, on the disk                   |
 | `quorum`     | majorities                                                           |
-| `terms`      | the numbers of elections, which name their candidates                |
-| `membership` | who is in the cluster, and which change of it is safe                |
-| `messages`   | what brokers say to each other                                       |
-| `wire`       | the same as bytes, and what no message can be                        |
-| `storage`    | what is on the disk: log, snapshot, mark, reserve                    |
-| `stored`     | the same, only read                                                  |
-| `records`    | the bytes of the log's file                                          |
-| `dump`       | the files as rows, for people                                        |
+| `terms`      | election numbers (terms), which name their candidates                |
+| `membership` | the cluster's voters and learners, and which changes are safe        |
+| `messages`   | the messages between brokers                                         |
+| `wire`       | their bytes, and the checks for contradictory messages               |
+| `storage`    | the files on the disk: log, snapshot, sync mark, reserve             |
+| `stored`     | read-only access to them                                             |
+| `records`    | the bytes of the log file                                            |
+| `dump`       | the files as rows for `penstock dump`                                |
 | `values`     | entries, snapshots, `Ready`, the settings                            |
 
 The driver's loop, for one broker:
 
-    storage = Storage.open(vfs, bootstrap)               # bootstrap: who the first voters are; None to join a cluster
+    storage = Storage.open(vfs, bootstrap)               # bootstrap: the first voters; None to join a cluster
     raft = Raft(RaftConfig(id=broker_id), Random(), storage.state)
     # each tick: raft.tick(); each message: raft.step(decode_message(data)); each command: raft.propose(data)
     while raft.has_ready():
@@ -43,14 +43,14 @@ The driver's loop, for one broker:
     # a read is served once raft.applied has reached the index that came for it
     # every few MiB: storage.save_snapshot(raft.compact(raft.applied, application.image()))
 
-If `task.run()` raises, `storage.save_failed(task, error)` hears it. After a NotWrittenError (a full disk)
-`raft.retract(ready)` takes back the proposals in it, whose callers are told so; the rest comes again with the next
-Ready, at the next tick. After any other error the broker takes part no more until it is restarted. What must go through
-on a full disk may use the reserve; for the rest: `storage.save(ready, may_use_reserve=False)`.
+If `task.run()` raises, call `storage.save_failed(task, error)`. After a NotWrittenError (a full disk)
+`raft.retract(ready)` takes back the proposals in it, and the driver informs their callers; the rest comes again with
+the next Ready, at the next tick. After any other error the broker takes no part until it is restarted. Writes that must
+succeed on a full disk may use the reserve; for the rest: `storage.save(ready, may_use_reserve=False)`.
 
-Two voters survive no loss, just as one: three is the smallest cluster that survives one. A voter whose disk is lost has
-forgotten what it promised: it comes back only as a learner, after it was removed. Reads and messages may get lost; who
-asked asks again. The last snapshot stays in memory, for those who need it.
+Two voters survive no loss, just as one: three is the smallest cluster that survives one. A voter that lost its disk has
+forgotten its votes and acknowledgements: remove it, then add it again as a learner. Reads and messages may get lost;
+the requester retries. The last snapshot stays in memory, for followers that need it.
 """
 
 from penstock.raft.core import Raft

@@ -1,9 +1,9 @@
-"""Raft: a log that a majority of brokers agrees on, whatever is lost, late, doubled or restarted.
+"""Raft: a log that a majority of brokers agrees on, despite lost, late and duplicated messages and restarts.
 
-Rules: inputs (`tick`, `step`, `propose` …) only change memory and note what has to be done; `ready` hands that out; the
-driver does it in the order of Ready's fields, then calls `advance`. Between the two no input is given: the driver
-queues, and of the ticks that it missed it gives one. A message may be anything that a peer can send: what contradicts
-what is known is dropped and counted, and nothing that comes from outside ends in an assertion.
+Rules: inputs (`tick`, `step`, `propose` …) only change memory and record what has to be done; `ready` hands that out;
+the driver does it in the order of Ready's fields, then calls `advance`. Between the two no input is given: the driver
+queues messages, and passes on one of the ticks that it missed. A message may hold anything that a peer can send: one
+that contradicts this broker's state is dropped and counted. No input from outside ends in an assertion.
 
 Theory: Ongaro, "Consensus: bridging theory and practice" (2014), chapters 3, 4 and 6 and section 9.6. The shape is that
 of etcd's RawNode.
@@ -14,17 +14,17 @@ of etcd's RawNode.
 | Follower  | the leader hands over (LeadNow)                                 | Candidate               |
 | Candidate | a majority would vote for it (pre-vote: the term stays)         | Candidate (real)        |
 | Candidate | a majority votes for it                                         | Leader                  |
-| Candidate | a majority refuses, or somebody leads                           | Follower                |
+| Candidate | a majority refuses, or another broker leads                     | Follower                |
 | Leader    | no majority answered for 10 ticks, or it was removed            | Follower                |
-| any       | a later term is heard of (but in a pre-vote)                    | Follower                |
+| any       | a message has a later term (except a pre-vote)                  | Follower                |
 
-Who hears a leader refuses to vote for an election timeout (the leader's lease), so a broker that comes back from a
-partition, or was removed, does not disturb a cluster that works.
+A broker that hears from a leader refuses votes for an election time-out (the leader's lease), so a broker that returns
+from a network partition, or was removed, does not disturb a working cluster.
 
-A term names its candidate (`terms`), so it has one leader even where a voter has forgotten that it voted.
+A term names its candidate (`terms`), so it has one leader even if a voter has forgotten its vote.
 
-A request is judged by its term and its log, not by the sender's place in the membership: who lags may not know yet that
-its leader has joined. Answers count only from members.
+A request is accepted by its term and its log, not by the sender's membership: a lagging broker may not know yet that
+its leader has joined. Responses are accepted only from members.
 """
 
 from __future__ import annotations
@@ -72,18 +72,19 @@ from penstock.raft.wire import is_believable
 
 
 class Raft:
-    """One broker's part. One owner; see the module's rules."""
+    """One broker's part in Raft. Not thread-safe: one owner drives it, by the module's rules."""
 
     def __init__(self, config: RaftConfig, chance: Chance, state: StoredState) -> None:
         self.config = config
         self.id = config.id
-        self.dropped = 0  # messages that contradicted what is known
-        self.contradiction: Contradiction | None = None  # with the leader's log: then it takes no part any more
-        self.may_stand = True  # else it follows and votes, and stands for no election
+        self.dropped = 0  # messages that contradicted this broker's state
+        # with the leader's log; if set, this broker takes no part any more
+        self.contradiction: Contradiction | None = None
+        self.may_stand = True  # if False, this broker follows and votes, but never starts an election
         self._chance = chance
         self._log = RaftLog(state)
         if self._log.membership.voters == (self.id,):
-            # What lies in the log of the only voter is committed: nobody could be elected without it.
+            # The only voter's log is committed: no other broker could be elected without it.
             self._log.commit_to(self._log.last_index)
         self._term = state.hard_state.term
         self._vote = state.hard_state.vote
@@ -91,64 +92,63 @@ class Raft:
         self._messages: list[Message] = []
         self._reads: list[Read] = []
         self._out: Ready | None = None
-        self._silent_ticks = 0  # since a leader was heard of, or a vote given
+        self._silent_ticks = 0  # since the last message from a leader, or the last vote given
         self._patience_ticks = 0
         self._role: Follower | Candidate | Leader = Follower(None)
         self._draw_patience()
 
-    # What can be seen
+    # State
 
     @property
     def is_leader(self) -> bool:
-        """Whether this broker leads, as far as it knows."""
+        """True if this broker leads, as far as it knows."""
         return isinstance(self._role, Leader)
 
     @property
     def leader(self) -> BrokerId | None:
-        """Who leads, as far as is known."""
+        """The current leader; None if unknown."""
         if isinstance(self._role, Leader):
             return self.id
         return self._role.leader if isinstance(self._role, Follower) else None
 
     @property
     def role(self) -> Follower | Candidate | Leader:
-        """For those who look on; nothing is to be changed through it."""
+        """For inspection only; the caller must not change it."""
         return self._role
 
     @property
     def log(self) -> RaftLog:
-        """For those who look on; nothing is to be changed through it."""
+        """For inspection only; the caller must not change it."""
         return self._log
 
     @property
     def term(self) -> int:
-        """The term that this broker is in."""
         return self._term
 
     @property
     def commit(self) -> int:
-        """All up to this index is committed."""
+        """The commit index: the last committed entry."""
         return self._log.commit
 
     @property
     def applied(self) -> int:
-        """All up to this index went to the application."""
+        """The index of the last entry given to the application."""
         return self._log.applied
 
     @property
     def membership(self) -> Membership:
-        """Who is in the cluster, as of the last entry."""
+        """The membership of the last entry that set one, committed or not."""
         return self._log.membership
 
     @property
     def snapshot(self) -> Snapshot:
-        """The last one."""
+        """The last snapshot."""
         return self._log.snapshot
 
-    # What the application asks for
+    # Inputs from the application
 
     def tick(self) -> None:
-        """Time passes: one tick."""
+        """Advance the clock by one tick."""
         self._check_input()
         if isinstance(self._role, Leader):
             if not self._role.tick():
@@ -162,15 +162,16 @@ class Raft:
                 self._follow(self._term, None)
 
     def campaign(self) -> None:
-        """Stand for election now; a single voter is elected at once. Nothing happens if this broker does not vote."""
+        """Start an election now; a single voter wins at once. No effect on a leader or a broker that may not stand."""
         self._check_input()
         if self._may_stand() and not isinstance(self._role, Leader):
             self._stand(self._next_term(), is_pre_vote=True)
 
     def propose(self, data: bytes) -> tuple[int, int]:
-        """Ask for a command to be committed: the (index, term) that it will have if it is.
+        """Append a command if this broker leads; return the (index, term) under which it may be committed.
 
-        NotLeaderError; RemoteError (overloaded, too_large). It is committed if just this index and term come out.
+        The command is committed only if an entry with exactly this index and term is applied. Raise NotLeaderError,
+        RemoteError (overloaded, too_large).
         """
         leader = self._leading()
         if leader.transferee is not None:
@@ -180,7 +181,10 @@ class Raft:
         return leader.append(EntryKind.COMMAND, data), self._term
 
     def propose_change(self, membership: Membership) -> tuple[int, int]:
-        """Ask for another membership, by one voter; it holds at once. As `propose`; ChangeRefusedError."""
+        """Append another membership, which differs by at most one voter and holds at once.
+
+        Return and raise as `propose`; raise ChangeRefusedError if the change is not safe.
+        """
         leader = self._leading()
         if leader.transferee is not None:
             raise NotLeaderError(leader.transferee)
@@ -193,9 +197,10 @@ class Raft:
         return leader.append(EntryKind.MEMBERSHIP, encode_membership(membership)), self._term
 
     def read_index(self, context: bytes) -> None:
-        """Ask from which index on a read is up to date; the answer is in a Ready, or never comes: then ask again.
+        """Request the index from which a linearizable read may be served (ReadIndex).
 
-        NotLeaderError if no leader is known, RemoteError (overloaded).
+        The answer comes in a Ready, or never: then the caller retries. Raise NotLeaderError if no leader is known,
+        RemoteError (overloaded).
         """
         self._check_input()
         assert len(context) <= limits.RAFT_READ_CONTEXT_BYTES_MAX
@@ -208,9 +213,9 @@ class Raft:
             raise NotLeaderError(None)
 
     def transfer(self, to: BrokerId) -> None:
-        """Hand leadership over; proposals are refused until it has happened or is given up.
+        """Transfer leadership to `to`; proposals are refused until it has happened or is given up.
 
-        NotLeaderError; ChangeRefusedError if `to` does not vote.
+        Raise NotLeaderError; ChangeRefusedError if `to` is not a voter.
         """
         leader = self._leading()
         if to not in self.membership.voters:
@@ -219,9 +224,9 @@ class Raft:
             leader.transfer(to)
 
     def compact(self, index: int, data: bytes) -> Snapshot:
-        """Put `data`, the application's state once `index` was applied, in place of the log up to there.
+        """Replace the log up to `index` by a snapshot with `data`, the application's state after applying `index`.
 
-        The snapshot is the storage's to save.
+        Return the snapshot; the caller has the storage save it.
         """
         self._check_input()
         return self._log.compact(index, data, self.config.kept_entries_max)
@@ -235,10 +240,10 @@ class Raft:
     def _check_input(self) -> None:
         assert self._out is None, "an input between ready() and advance()"
 
-    # What must be done
+    # Output
 
     def has_ready(self) -> bool:
-        """Whether something must be done."""
+        """True if `ready` has work for the driver."""
         log = self._log
         return bool(
             self._messages
@@ -251,7 +256,7 @@ class Raft:
         )
 
     def ready(self) -> Ready:
-        """Take what must be done; `advance` says that it is. No input in between."""
+        """Return the work for the driver, which must call `advance` or `retract` before the next input."""
         self._check_input()
         if isinstance(self._role, Leader):
             self._role.flush()
@@ -273,7 +278,7 @@ class Raft:
         return self._out
 
     def advance(self, ready: Ready) -> None:
-        """All of `ready` is done."""
+        """Confirm that all of `ready` is done."""
         assert ready is self._out, "ready() comes first"
         self._out = None
         log = self._log
@@ -288,10 +293,10 @@ class Raft:
         self._commit()
 
     def retract(self, ready: Ready) -> tuple[Entry, ...]:
-        """Nothing of `ready` could be written: take back the commands and changes in it that were proposed here.
+        """Handle a failed write of `ready`: remove the entries in it that were proposed here, and return them.
 
-        They are as if never proposed, for nobody has heard of them. Returns them. Messages count as lost, or they would
-        pile up as long as the disk is full; all else comes with the next Ready.
+        They have not left this broker, so it is as if they were never proposed. Messages count as lost, or they would
+        pile up as long as the disk is full; everything else comes again with the next Ready.
         """
         assert ready is self._out, "ready() comes first"
         self._out = None
@@ -325,8 +330,8 @@ class Raft:
     def _may_stand(self) -> bool:
         if not self.may_stand or self.contradiction is not None or round_of(self._term) >= ROUND_MAX:
             return False
-        # Who is on its way out votes no more, but as long as that is not committed it may be the only one whose log
-        # is good enough to lead, and to commit it.
+        # A voter that is being removed no longer counts, but until the removal is committed its log may be the only one
+        # that is good enough to lead and to commit it.
         return self.id in self.membership.voters or self.id in self._log.committed_membership.voters
 
     def _next_term(self) -> int:
@@ -357,13 +362,13 @@ class Raft:
         if not isinstance(role, Leader) or not role.try_commit():
             return
         if self._log.membership_index <= self._log.commit and self.id not in self.membership.voters:
-            role.flush()  # the others hear that it is so
+            role.flush()  # informs the other members of this commit
             self._follow(self._term, None)
 
     # Messages
 
     def step(self, message: Message) -> None:
-        """Take a message from another broker, whatever it is."""
+        """Handle a message from another broker; contradictory ones are dropped and counted."""
         self._check_input()
         if self.contradiction is not None:
             return
@@ -371,7 +376,7 @@ class Raft:
             self.dropped += 1
             return
         if isinstance(message, FROM_MEMBERS) and message.sender not in self.membership:
-            return  # it has left meanwhile, or was never asked
+            return  # removed meanwhile, or never a member
         if message.term > self._term:
             if not self._take_later_term(message):
                 return
@@ -383,7 +388,7 @@ class Raft:
             self.dropped += 1
 
     def _take(self, message: Message) -> bool:
-        """Act on a message of this term (or a pre-vote); whether it makes sense."""
+        """Handle a message of this term (or a pre-vote). Return False if it contradicts this broker's state."""
         match message:
             case AppendRequest():
                 return self._on_append(message)
@@ -405,7 +410,7 @@ class Raft:
                 return self._on_follower(message)
 
     def _take_later_term(self, message: Message) -> bool:
-        """Go over to a later term, if the message is a reason to; whether there is more to do with it."""
+        """Enter the message's later term if the rules require it. Return False if the message is to be ignored."""
         if isinstance(message, VoteRequest):
             has_leader = self.leader is not None and self._silent_ticks < self.config.election_ticks
             if has_leader and not message.is_handover:
@@ -422,7 +427,7 @@ class Raft:
         if is_granted and not message.is_pre_vote:
             self._vote = message.sender
             self._silent_ticks = 0
-        # A granted pre-vote is for the candidate's term; a refusal tells it ours.
+        # A granted pre-vote carries the candidate's future term; a refusal carries this broker's own.
         term = message.term if is_granted else self._term
         self._send(VoteResponse(self.id, message.sender, term, message.is_pre_vote, is_granted))
         return True
@@ -432,15 +437,15 @@ class Raft:
         if not isinstance(role, Candidate) or role.is_pre_vote != message.is_pre_vote:
             return True
         if message.is_pre_vote and message.is_granted and message.term != role.term:
-            return True  # of a pre-vote that is long over
+            return True  # a response to an earlier pre-vote
         self._count(role, message.sender, is_granted=message.is_granted)
         return True
 
     def _heard_leader(self, sender: BrokerId) -> Follower | None:
-        """The role in which to listen to the leader of this term; None if it cannot be that."""
+        """Note that `sender` leads this term and return the follower role; None if another broker leads it."""
         role = self._role
         if isinstance(role, Leader) or (isinstance(role, Follower) and role.leader not in (None, sender)):
-            return None  # one term, two leaders
+            return None  # two leaders in one term
         if isinstance(role, Candidate):
             self._role = role = Follower(sender)
         role.leader = sender
@@ -466,7 +471,7 @@ class Raft:
 
     def _answer(self, response: Message | Contradiction | None) -> bool:
         if isinstance(response, Contradiction):
-            self.contradiction = response  # what is committed is noted, so that it is not cut after a restart
+            self.contradiction = response  # the commit index is persisted, so a restart does not cut the entry
             self._role = Follower(None)
             self._messages.clear()
         elif response is not None:
@@ -482,7 +487,8 @@ class Raft:
 
     def _on_read_request(self, message: ReadRequest) -> bool:
         if isinstance(self._role, Leader) and message.sender in self.membership:
-            self._role.read(message.sender, message.context)  # if there are too many, it asks again
+            # at the limit the request is dropped; the requester retries
+            self._role.read(message.sender, message.context)
         return True
 
     def _on_read_response(self, message: ReadResponse) -> bool:

@@ -1,7 +1,7 @@
-"""The files of Raft as rows, for people: what `penstock dump` prints.
+"""Raft's files as rows for people: the output of `penstock dump`.
 
-Rules: nothing is changed. What cannot be read becomes a row that says what is wrong and where (its key is `damage`).
-`data` of a row is the application's, as bytes; its `term` is a text, for the number says nothing to people.
+Rules: nothing is changed. Unreadable parts become a row that says what is wrong and where (key `damage`). A row's
+`data` is the application's, as bytes; its `term` is a text, because the number alone says nothing to people.
 
 | file name                 | rows                     |
 |---------------------------|--------------------------|
@@ -26,7 +26,7 @@ Row = dict[str, object]
 
 
 def file_rows(data: bytes, name: str) -> Iterator[Row]:
-    """Rows of a file with that name; ValueError if the name is none of Raft's."""
+    """Yield the rows of a file with that name; raise ValueError if it is not a Raft file name."""
     if name in ("log", "log.new"):
         return _log_rows(data, name)
     if name in ("snapshot", "snapshot.new"):
@@ -44,8 +44,8 @@ def _log_rows(data: bytes, path: str) -> Iterator[Row]:
         yield {"position": end_position, "damage": str(error)}
         return
     if end_position < len(data):
-        # A broker may be writing it at this moment; one that starts cuts it, and keeps the bytes.
-        yield {"position": end_position, "damage": f"{len(data) - end_position} bytes of a record that is not whole"}
+        # A running broker may be writing it at this moment; a start cuts it and keeps the bytes.
+        yield {"position": end_position, "damage": f"{len(data) - end_position} bytes of an incomplete record"}
 
 
 def _record_row(record: Record, path: str) -> Row:
@@ -62,7 +62,7 @@ def _record_row(record: Record, path: str) -> Row:
         try:
             what = _members_text(decode_membership(content.data))
         except msgspec.DecodeError as error:
-            return {"position": record.position, "damage": f"a membership that cannot be: {error}"}
+            return {"position": record.position, "damage": f"an invalid membership: {error}"}
     row |= {"record": "entry", "index": content.index, "term": term_text(content.term), "what": what}
     return {**row, "data": content.data if content.kind is EntryKind.COMMAND else b""}
 

@@ -1,8 +1,9 @@
-"""An election: who stands, and who votes for it.
+"""Elections: candidates and votes.
 
-Rules: one vote a term, for its candidate, if its log is not behind; a vote is on the disk before anybody hears of it. A
-pre-vote asks who would vote, in the term that would be, and changes nothing: only who can win raises the term. Who
-hears a leader refuses both for an election timeout, unless that leader hands over.
+Rules: one vote per term, only for a candidate that the term names and whose log is not behind; a vote is on the disk
+before it is sent. A pre-vote asks who would vote in the next term and changes nothing, so only a candidate that can win
+raises the term. A broker that hears from a leader refuses both for an election time-out, unless that leader transfers
+its leadership.
 """
 
 from __future__ import annotations
@@ -18,21 +19,21 @@ from penstock.raft.quorum import Vote, count_votes
 
 @dataclass(slots=True)
 class Candidate:
-    """The role: stands for election in `term`, or asks who would vote for it in that one."""
+    """The candidate role: in an election for `term`, or in a pre-vote for it."""
 
     term: int
     is_pre_vote: bool
     votes: dict[BrokerId, bool] = field(default_factory=dict)
 
     def count(self, voters: Collection[BrokerId], voter: BrokerId, *, is_granted: bool) -> Vote:
-        """How it stands with one more vote; a second one of the same broker is none."""
+        """Count a vote and return the result so far; a second vote of the same broker is ignored."""
         if voter in voters:
             self.votes.setdefault(voter, is_granted)
         return count_votes(voters, self.votes)
 
 
 def may_grant(message: VoteRequest, log: RaftLog, *, term: int, vote: BrokerId | None, leader: BrokerId | None) -> bool:
-    """Whether a broker in this state votes for the sender."""
+    """True if a broker in this state grants its vote to the sender."""
     is_free = vote == message.sender or (vote is None and leader is None)
     if message.is_pre_vote and message.term > term:
         is_free = True
@@ -40,7 +41,7 @@ def may_grant(message: VoteRequest, log: RaftLog, *, term: int, vote: BrokerId |
 
 
 def refusal(message: Message, term: int) -> AppendResponse | VoteResponse | None:
-    """What to say to who leads or stands in a term before `term`: it would go on for ever; None to all others."""
+    """Return the response that stops a leader or candidate of an earlier term; None for all other messages."""
     if isinstance(message, FROM_LEADER):
         return AppendResponse(message.to, message.sender, term, 0, is_rejected=True)
     if isinstance(message, VoteRequest):

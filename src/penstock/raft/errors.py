@@ -1,4 +1,4 @@
-"""Why Raft did not take something."""
+"""Errors of requests and writes that Raft refused."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from penstock.base.ids import BrokerId
 
 
 class NotLeaderError(RemoteError):
-    """Only the leader can do this. `leader` is who that is, as far as this broker knows."""
+    """Only the leader can do this. `leader` is the leader as far as this broker knows, or None."""
 
     def __init__(self, leader: BrokerId | None) -> None:
         text = "no metadata leader is known" if leader is None else f"broker {leader} is the metadata leader"
@@ -16,11 +16,11 @@ class NotLeaderError(RemoteError):
 
 
 class ChangeRefusedError(RemoteError):
-    """This change of the membership is not safe, or not safe now; the message says which."""
+    """This membership change is not safe, or not safe now; the message says which."""
 
     def __init__(self, message: str) -> None:
         super().__init__(ErrorCode.CHANGE_REFUSED, message)
 
 
 class NotWrittenError(OperationalError):
-    """The disk refused, and nothing is written: everything is as before, and may be tried again."""
+    """The disk refused the write and nothing was written; the same may be tried again."""

@@ -1,15 +1,15 @@
-"""What a follower makes of the leader's entries and snapshots.
+"""Follower role: handles the leader's entries and snapshots.
 
-Rules: an entry is taken only behind one that is the leader's too; only then does the leader's commit index say anything
-about it. What is already there and agrees stays, so a message that comes twice or late changes nothing. A snapshot
-counts once all of it is here and its CRC is right; no part of it moves the commit index. What is committed is never
-cut: a leader that has another entry there is a Contradiction, and nothing of its message is taken.
+Rules: an entry is appended only after an entry that the leader has too; only then does the leader's commit index apply
+to it. Entries that are present and agree stay, so a duplicated or late message changes nothing. A snapshot is installed
+once it is complete and its CRC matches; no part of it moves the commit index. Committed entries are never truncated: a
+leader with another entry there is a Contradiction, and nothing of its message is taken.
 
-A rejection names the follower's commit index: every later leader has what is committed, so that is where they agree.
+A rejection carries the follower's commit index: every later leader has the committed entries, so both logs agree there.
 
-Theory: whoever can be elected has what a majority acknowledged, unless somebody forgot what it had acknowledged, as one
-does whose disk is set back to an older copy. An index and a term name one entry (`terms`), so such logs can be told
-apart as far as they are kept; of what a snapshot has replaced it is known that its terms were not later than that.
+Theory: every electable broker has what a majority acknowledged, unless a broker forgot what it acknowledged because its
+disk was set back to an older copy. An index and a term name one entry (`terms`), so such logs can be told apart where
+both keep the entries; of entries that a snapshot replaced only an upper bound of the term is known.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from penstock.raft.values import Snapshot
 
 @dataclass(slots=True)
 class Follower:
-    """The role: follows `leader`, once it knows who that is."""
+    """The follower role; `leader` is None until known."""
 
     leader: BrokerId | None
     incoming: Incoming | None = None
@@ -42,7 +42,7 @@ class Follower:
 
 @dataclass(slots=True)
 class Incoming:
-    """A snapshot of which `data` has come."""
+    """A snapshot in transfer; `data` is what has arrived."""
 
     key: tuple[BrokerId, int, int, int, int, int]
     data: bytearray = field(default_factory=bytearray)
@@ -50,10 +50,10 @@ class Incoming:
 
 @dataclass(frozen=True, slots=True)
 class Contradiction:
-    """A leader has another entry where this broker knows one to be committed: somebody forgot what it acknowledged."""
+    """The leader has another entry than one committed here: a broker forgot what it acknowledged."""
 
     index: int
-    term: int  # of the entry here; the latest that it can be of if a snapshot has replaced it
+    term: int  # of the entry here; if a snapshot replaced it, the latest term it can have
     leader: BrokerId
     leader_entry_term: int
 
@@ -65,7 +65,7 @@ class Contradiction:
 def _contradiction(
     log: RaftLog, message: AppendRequest | Heartbeat | SnapshotChunk, places: Iterable[tuple[int, int]]
 ) -> Contradiction | None:
-    """The first of the leader's entries, as (index, term), that is another one than what is committed here."""
+    """Return the first of the leader's entries (index, term) that differs from a committed one here, or None."""
     for index, term in places:
         if index > log.commit:
             return None
@@ -78,7 +78,7 @@ def _contradiction(
 
 
 def take_append(log: RaftLog, broker_id: BrokerId, message: AppendRequest) -> AppendResponse | Contradiction:
-    """Append what is new; the answer."""
+    """Append the new entries; return the response."""
     to, term = message.sender, message.term
     places = [(message.prev_index, message.prev_term), *((entry.index, entry.term) for entry in message.entries)]
     if found := _contradiction(log, message, places):
@@ -101,7 +101,7 @@ def take_append(log: RaftLog, broker_id: BrokerId, message: AppendRequest) -> Ap
 
 
 def take_heartbeat(log: RaftLog, broker_id: BrokerId, message: Heartbeat) -> HeartbeatResponse | Contradiction:
-    """Commit what the leader knows to be here; the answer says if it is not, or not any more."""
+    """Commit up to the heartbeat's commit index if the entry matches; else the response says `is_behind`."""
     if found := _contradiction(log, message, [(message.commit, message.commit_term)]):
         return found
     is_behind = message.commit > log.commit and log.term_at(message.commit) != message.commit_term
@@ -114,7 +114,7 @@ def take_heartbeat(log: RaftLog, broker_id: BrokerId, message: Heartbeat) -> Hea
 def take_chunk(
     log: RaftLog, broker_id: BrokerId, incoming: Incoming | None, message: SnapshotChunk
 ) -> tuple[Incoming | None, AppendResponse | SnapshotResponse | Contradiction | None]:
-    """Add a chunk: (what has come so far, the answer); no answer if the bytes are not what they should be."""
+    """Add a chunk; return (the transfer so far, the response). The response is None if the CRC does not match."""
     to, term = message.sender, message.term
     if found := _contradiction(log, message, [(message.index, message.snapshot_term)]):
         return None, found
@@ -131,7 +131,7 @@ def take_chunk(
     if crc32c(data) != message.crc:
         return None, None
     if log.term_at(message.index) == message.snapshot_term and log.membership.voters:
-        log.commit_to(message.index)  # it is all here already
+        log.commit_to(message.index)  # the log has it all already
     else:
         log.restore(Snapshot(message.index, message.snapshot_term, message.membership, data))
     return None, AppendResponse(broker_id, to, term, message.index)

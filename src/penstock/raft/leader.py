@@ -1,8 +1,8 @@
-"""What a leader does: sends its log out, counts who has it, confirms reads, hands over.
+"""Leader role: replicates the log, counts acknowledgements, confirms reads, transfers leadership.
 
-Rules: an entry is committed by counting only if it is of the leader's own term (Raft's figure 8); what came before is
-committed with it. The leader counts itself only as far as its own disk has it. Messages are made when a Ready is taken,
-so that all that came since the last one travels together.
+Rules: an entry is committed by counting only if it is of the leader's own term (Raft's figure 8); earlier entries are
+committed with it. The leader counts itself only up to what its own disk has. Messages are made when a Ready is taken,
+so that everything since the last one travels together.
 """
 
 from __future__ import annotations
@@ -46,18 +46,18 @@ class Leader:
         self._answer_here = answer
         self._progress: dict[BrokerId, Progress] = {}
         self._reads = ReadQueue(config.id)
-        self._crc: tuple[Snapshot, int] | None = None  # of the snapshot that was sent last
+        self._crc: tuple[Snapshot, int] | None = None  # of the last snapshot that was sent
         self._uncommitted_bytes = sum(map(_cost, log.between(log.commit, log.last_index)))
         self._heartbeat_ticks = self._quorum_ticks = self._transfer_ticks = 0
         self.transferee: BrokerId | None = None
         self.is_dirty = True  # something may have to be sent
-        self.first_index = log.last_index + 1  # of this leadership
+        self.first_index = log.last_index + 1  # of this leadership's first entry
         self.append(EntryKind.LEADERSHIP, b"")
 
     # The log
 
     def append(self, kind: EntryKind, data: bytes) -> int:
-        """Add an entry of this term; its index. RemoteError (overloaded) while too much is not committed."""
+        """Append an entry of this term; return its index. Raise RemoteError (overloaded) at the uncommitted limit."""
         size_bytes = len(data) + limits.RAFT_ENTRY_OVERHEAD_BYTES
         if kind is EntryKind.COMMAND:
             if self._uncommitted_bytes + size_bytes > self._config.uncommitted_bytes_max:
@@ -71,7 +71,7 @@ class Leader:
         return index
 
     def follow_membership(self) -> None:
-        """Begin with who is new in the cluster, and forget who is gone."""
+        """Track new members and drop removed ones."""
         membership = self._log.membership
         members = sorted({*membership.voters, *membership.learners} - {self._id})
         next_index = self._log.last_index
@@ -80,22 +80,22 @@ class Leader:
             self.transferee = None
 
     def match_index(self, member: BrokerId) -> int:
-        """Up to where `member` is known to have this log; 0 if nothing is known."""
+        """Return the last index up to which `member` is known to have this log; 0 if unknown."""
         progress = self._progress.get(member)
         return 0 if progress is None else progress.match_index
 
     def retract_from(self, index: int) -> None:
-        """Drop entries that neither the disk nor anybody else has."""
+        """Remove entries from `index` on, which neither this disk nor another broker has."""
         for entry in self._log.between(index - 1, self._log.last_index):
             self._uncommitted_bytes -= _cost(entry)
         self._log.truncate_from(index)
         self.follow_membership()
         for progress in self._progress.values():
-            progress.probe()  # what was meant for it has not been sent
+            progress.probe()  # the entries meant for it were never sent
         self.is_dirty = True
 
     def try_commit(self) -> bool:
-        """Commit what most voters have; whether that is news."""
+        """Commit the entries that a majority of voters has. Return True if the commit index moved."""
         log = self._log
         matched = {member: progress.match_index for member, progress in self._progress.items()}
         matched[self._id] = log.stable_index
@@ -111,13 +111,13 @@ class Leader:
 
     @property
     def has_committed(self) -> bool:
-        """Whether an entry of this leadership is committed."""
+        """True if an entry of this leadership is committed."""
         return self._log.term_at(self._log.commit) == self._term
 
     # Time
 
     def tick(self) -> bool:
-        """Time passes. Returns False if most voters have been silent for too long: then it leads no more."""
+        """Advance one tick. Return False to step down: no majority answered for an election time-out."""
         self._heartbeat_ticks += 1
         self._quorum_ticks += 1
         for progress in self._progress.values():
@@ -143,13 +143,13 @@ class Leader:
             commit = min(progress.match_index, self._log.commit)
             commit_term = self._log.term_at(commit)
             if commit_term is None:
-                commit = commit_term = 0  # a snapshot has replaced it, and is what comes next
+                commit = commit_term = 0  # compacted away; the follower gets the snapshot next
             self._send(Heartbeat(self._id, member, self._term, commit, self._reads.round, commit_term))
 
-    # Out
+    # Sending
 
     def flush(self) -> None:
-        """Send what can be sent now."""
+        """Send pending entries, snapshot chunks and heartbeats, and answer confirmed reads."""
         self.is_dirty = False
         if self._reads.wants_round:
             self._reads.begin_round()
@@ -179,7 +179,7 @@ class Leader:
         snapshot = progress.snapshot
         assert snapshot is not None
         if progress.chunk_position == 0:
-            progress.snapshot = snapshot = self._log.snapshot  # there may be a newer one by now
+            progress.snapshot = snapshot = self._log.snapshot  # a newer one may exist by now
         if self._crc is None or self._crc[0] is not snapshot:
             self._crc = (snapshot, crc32c(snapshot.data))
         position = min(progress.chunk_position, len(snapshot.data))
@@ -201,16 +201,16 @@ class Leader:
             )
         )
 
-    # In
+    # Receiving
 
     def hear(self, message: AppendResponse | HeartbeatResponse | SnapshotResponse) -> bool:
-        """A follower answers; False if that makes no sense. Who is no member (any more) is not listened to."""
+        """Handle a follower's response. Return False if it contradicts the leader's state. Ignore non-members."""
         progress = self._progress.get(message.sender)
         if progress is None:
             return True
         if not progress.is_active:
             progress.is_active = True
-            self.is_dirty = True  # it may need a snapshot, which is not sent to who is away
+            self.is_dirty = True  # a snapshot may be due: it is sent only to active followers
         if isinstance(message, AppendResponse):
             return self._on_append_response(progress, message)
         if isinstance(message, HeartbeatResponse):
@@ -219,7 +219,7 @@ class Leader:
 
     def _on_append_response(self, progress: Progress, message: AppendResponse) -> bool:
         if max(message.index, message.commit) > self._log.stable_index:
-            return False  # more than was ever sent
+            return False  # beyond what was ever sent
         if message.wants_snapshot:
             progress.begin_anew()
             self.is_dirty = True
@@ -245,7 +245,7 @@ class Leader:
 
     def _on_snapshot_response(self, progress: Progress, message: SnapshotResponse) -> bool:
         if progress.snapshot is None or progress.snapshot.index != message.index:
-            return True  # of one before
+            return True  # of an earlier snapshot
         if message.position > len(progress.snapshot.data):
             return False
         if progress.received(message.position):
@@ -255,7 +255,7 @@ class Leader:
     # Reads
 
     def read(self, requester: BrokerId, context: bytes) -> bool:
-        """Queue a read; False if there are too many."""
+        """Queue a read; return False at the limit RAFT_READS_MAX."""
         if len(self._reads) >= limits.RAFT_READS_MAX:
             return False
         self._reads.add(requester, context, self._log.commit if self.has_committed else None)
@@ -272,10 +272,10 @@ class Leader:
         else:
             self._send(ReadResponse(self._id, read.requester, self._term, read.index, read.context))
 
-    # Handing over
+    # Leadership transfer
 
     def transfer(self, to: BrokerId) -> None:
-        """Bring `to` up to date, then have it stand for election. Given up after an election timeout."""
+        """Replicate the log to `to`, then ask it to start an election. Given up after an election time-out."""
         self.transferee = to
         self._transfer_ticks = 0
         self._go_on_with_transfer(to)

@@ -1,10 +1,10 @@
-"""The log of one broker in memory: entries, and how far they are committed, applied and on the disk.
+"""Raft log of one broker in memory: entries, and how far they are committed, applied and on the disk.
 
-Rules: what is committed never changes. `applied ≤ commit ≤ last_index`. `stable_index` is how far the disk has it: the
-entries behind it go out with the next Ready. The membership that holds is the last one in the log.
+Rules: committed entries never change. `applied ≤ commit ≤ last_index`. `stable_index` is the last index on the disk;
+later entries go out with the next Ready. The current membership is the last one in the log, committed or not.
 
-    … gone … | kept for who lags | applied | committed | appended, on the disk | not yet on the disk
-             ^ base_index        ^ snapshot.index                              ^ stable_index       ^ last_index
+    … dropped … | kept for laggards | applied | committed | appended, on the disk | not yet on the disk
+                ^ base_index        ^ snapshot.index                              ^ stable_index       ^ last_index
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from penstock.raft.values import Entry, EntryKind, Membership, Snapshot, StoredS
 
 
 class RaftLog:
-    """Entries behind `base_index`, in order, without a gap."""
+    """Entries after `base_index`, in order, without a gap."""
 
     def __init__(self, state: StoredState) -> None:
         self.snapshot = state.snapshot
-        self.new_snapshot: Snapshot | None = None  # came from the leader and is not on the disk yet
+        self.new_snapshot: Snapshot | None = None  # received from the leader and not on the disk yet
         self.base_index, self.base_term = state.snapshot.index, state.snapshot.term
         self._entries: list[Entry] = []
         self._memberships = [(self.base_index, state.snapshot.membership)]
@@ -29,44 +29,44 @@ class RaftLog:
 
     @property
     def last_index(self) -> int:
-        """Of the last entry; the base if there is none."""
+        """The index of the last entry; `base_index` if there is none."""
         return self.base_index + len(self._entries)
 
     @property
     def last_term(self) -> int:
-        """Of the last entry."""
+        """The term of the last entry."""
         return self._entries[-1].term if self._entries else self.base_term
 
     @property
     def membership(self) -> Membership:
-        """Who is in the cluster, as of the last entry."""
+        """The membership of the last entry that set one."""
         return self._memberships[-1][1]
 
     @property
     def membership_index(self) -> int:
-        """The entry that said so."""
+        """The index of the entry that set `membership`."""
         return self._memberships[-1][0]
 
     @property
     def committed_membership(self) -> Membership:
-        """Who is in the cluster, as far as that is committed."""
+        """The last membership that is committed."""
         return next((found for at, found in reversed(self._memberships) if at <= self.commit), self.membership)
 
     def term_at(self, index: int) -> int | None:
-        """The term of an entry; None if it is not here (any more)."""
+        """Return the term of an entry; None if it is not in the log (any more)."""
         if index == self.base_index:
             return self.base_term
         place = index - self.base_index - 1
         return self._entries[place].term if 0 <= place < len(self._entries) else None
 
     def between(self, after_index: int, last_index: int) -> tuple[Entry, ...]:
-        """Entries behind `after_index`, up to and with `last_index`."""
+        """Return the entries after `after_index`, up to and including `last_index`."""
         assert self.base_index <= after_index
         assert last_index <= self.last_index
         return tuple(self._entries[after_index - self.base_index : max(0, last_index - self.base_index)])
 
     def batch(self, after_index: int, last_index: int, bytes_max: int, entries_max: int) -> tuple[Entry, ...]:
-        """The first of those, as many as the bounds allow, but one at least if there is one."""
+        """Return the first of those entries within the bounds, at least one if there is any."""
         chosen: list[Entry] = []
         size_bytes = 0
         for entry in self.between(after_index, min(last_index, after_index + entries_max)):
@@ -77,7 +77,6 @@ class RaftLog:
         return tuple(chosen)
 
     def append(self, entries: tuple[Entry, ...]) -> None:
-        """Add entries behind the last one."""
         for entry in entries:
             assert entry.index == self.last_index + 1, "the log has no gaps"
             self._entries.append(entry)
@@ -85,7 +84,7 @@ class RaftLog:
                 self._memberships.append((entry.index, decode_membership(entry.data)))
 
     def truncate_from(self, index: int) -> None:
-        """Drop the entries from `index` on: they were never committed."""
+        """Remove the entries from `index` on, which must not be committed."""
         assert index > self.commit, "what is committed stays"
         del self._entries[index - self.base_index - 1 :]
         while self._memberships[-1][0] >= index:
@@ -98,7 +97,7 @@ class RaftLog:
         self.commit = max(self.commit, index)
 
     def compact(self, index: int, data: bytes, kept_entries_max: int) -> Snapshot:
-        """Put the application's state at `index` in place of what came before it, but for a few entries."""
+        """Replace the log up to `index` by a snapshot, but keep the last `kept_entries_max` entries for laggards."""
         assert self.snapshot.index < index <= self.applied
         term = self.term_at(index)
         assert term is not None
@@ -113,7 +112,7 @@ class RaftLog:
         return self.snapshot
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Put the leader's snapshot in place of everything."""
+        """Replace everything by the leader's snapshot."""
         self.snapshot = self.new_snapshot = snapshot
         self.base_index, self.base_term = snapshot.index, snapshot.term
         self._entries.clear()

@@ -1,12 +1,12 @@
-"""Which change of the membership is safe, and its bytes.
+"""Cluster membership: which changes are safe, and its bytes.
 
-Rules: at most one voter comes or goes with one entry; learners come and go freely. A membership holds from the moment
+Rules: one entry adds or removes at most one voter; learners come and go freely. A membership holds from the moment
 its entry is in a log, committed or not.
 
 Theory (Ongaro, "Consensus: bridging theory and practice", chapter 4, and the correction of 2015): any majority of a
 membership and any majority of one that differs by a single voter share a broker, so no two leaders can be elected
-beside each other. That is true only between neighbours, so a change waits until the one before it is committed, and
-until an entry of the leader's own term is: else a change by a deposed leader could still be on its way.
+at the same time. That holds only between consecutive memberships, so a change waits until the one before it is
+committed, and until an entry of the leader's own term is: else a change by a deposed leader could still be in flight.
 
 | from      | to        |                                                        |
 |-----------|-----------|--------------------------------------------------------|
@@ -30,12 +30,12 @@ _decoder = msgspec.msgpack.Decoder(Membership)
 
 
 def encode_membership(membership: Membership) -> bytes:
-    """MessagePack."""
+    """Encode as MessagePack."""
     return _encoder.encode(membership)
 
 
 def decode_membership(data: bytes) -> Membership:
-    """The membership in `data`; msgspec.DecodeError if it is none."""
+    """Decode a membership. Raise msgspec.DecodeError if `data` is not a valid one."""
     try:
         membership: Membership = _decoder.decode(data)
     except (UnicodeDecodeError, RecursionError) as error:
@@ -46,10 +46,10 @@ def decode_membership(data: bytes) -> Membership:
 
 
 def flaw_in(membership: Membership) -> str:
-    """What no membership may be like; "" if it may."""
+    """Return why this membership is invalid; "" if it is valid."""
     voters, learners = membership.voters, membership.learners
     if not voters:
-        return "nobody would vote"
+        return "there would be no voters"
     if len(voters) > limits.RAFT_VOTERS_MAX:
         return f"{len(voters)} voters; {limits.RAFT_VOTERS_MAX} are the most"
     if len(learners) > limits.RAFT_LEARNERS_MAX:
@@ -62,7 +62,7 @@ def flaw_in(membership: Membership) -> str:
 
 
 def flaw_in_change(now: Membership, then: Membership) -> str:
-    """Why `then` may not follow `now`; "" if it may."""
+    """Return why `then` may not follow `now`; "" if it may."""
     if text := flaw_in(then):
         return text
     if len(set(now.voters) ^ set(then.voters)) > 1:

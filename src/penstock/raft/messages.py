@@ -1,7 +1,7 @@
-"""What brokers say to each other. One struct each; `wire` turns them into bytes.
+"""Messages between brokers, one struct each; `wire` turns them into bytes.
 
-Rules: `term` is the sender's, but in a pre-vote: there it is the term that the sender would have. A message may be
-lost, doubled, late or out of order. Fields are only ever added, at the end, with a default.
+Rules: `term` is the sender's, except in a pre-vote: there it is the term that the sender would have. A message may be
+lost, duplicated, late or out of order. Fields are only ever added, at the end, with a default.
 
 | request          | answer             | for                                                          |
 |------------------|--------------------|--------------------------------------------------------------|
@@ -9,7 +9,7 @@ lost, doubled, late or out of order. Fields are only ever added, at the end, wit
 | AppendRequest    | AppendResponse     | entries, and how far they are committed                      |
 | Heartbeat        | HeartbeatResponse  | "I still lead"; the answers to a round confirm reads         |
 | SnapshotChunk    | SnapshotResponse   | a follower that is too far behind; ends in an AppendResponse |
-| ReadRequest      | ReadResponse       | a follower's read                                            |
+| ReadRequest      | ReadResponse       | a follower's linearizable read (ReadIndex)                   |
 | LeadNow          |                    | "stand for election at once": the leader hands over          |
 """
 
@@ -32,23 +32,23 @@ class _Message(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class VoteRequest(_Message, frozen=True, array_like=True, gc=False, tag=1):
-    """Vote for me: my log ends at this entry."""
+    """Requests a vote; `last_index` and `last_term` name the candidate's last entry."""
 
     last_index: Number
     last_term: Number
     is_pre_vote: bool
-    is_handover: bool = False  # the leader wants it so: nobody waits until it is missed
+    is_handover: bool = False  # the leader transfers leadership: voters ignore its lease
 
 
 class VoteResponse(_Message, frozen=True, array_like=True, gc=False, tag=2):
-    """Yes or no."""
+    """Grants or refuses a vote or a pre-vote."""
 
     is_pre_vote: bool
     is_granted: bool
 
 
 class AppendRequest(_Message, frozen=True, array_like=True, gc=False, tag=3):
-    """Entries behind `prev_index`, which the receiver must have with `prev_term`."""
+    """Entries after `prev_index`, which the receiver must have with `prev_term`."""
 
     prev_index: Number
     prev_term: Number
@@ -57,16 +57,16 @@ class AppendRequest(_Message, frozen=True, array_like=True, gc=False, tag=3):
 
 
 class AppendResponse(_Message, frozen=True, array_like=True, gc=False, tag=4):
-    """The log is the leader's up to `index`; or, rejected, it has no such entry at `index`, only up to `commit`."""
+    """Accepted: the log matches up to `index`. Rejected: no such entry at `index`, committed up to `commit`."""
 
     index: Number
     is_rejected: bool = False
     commit: Number = 0
-    wants_snapshot: bool = False  # it does not know who is in the cluster
+    wants_snapshot: bool = False  # the sender has no membership yet
 
 
 class Heartbeat(_Message, frozen=True, array_like=True, gc=False, tag=5):
-    """I lead. The entry at `commit`, which you are known to have, is of `commit_term`."""
+    """Asserts leadership. `commit` is an index that the receiver is known to have, of term `commit_term`."""
 
     commit: Number
     round: Number
@@ -74,7 +74,7 @@ class Heartbeat(_Message, frozen=True, array_like=True, gc=False, tag=5):
 
 
 class HeartbeatResponse(_Message, frozen=True, array_like=True, gc=False, tag=6):
-    """You do. `is_behind`: I have no such entry (any more), only what is committed up to `commit`."""
+    """Acknowledges a heartbeat. `is_behind`: the sender lacks the entry (any more) and has committed up to `commit`."""
 
     round: Number
     is_behind: bool = False
@@ -82,7 +82,7 @@ class HeartbeatResponse(_Message, frozen=True, array_like=True, gc=False, tag=6)
 
 
 class SnapshotChunk(_Message, frozen=True, array_like=True, gc=False, tag=7):
-    """Bytes of a snapshot from `position` on."""
+    """Bytes of a snapshot, from `position` on."""
 
     index: Number
     snapshot_term: Number
@@ -94,27 +94,27 @@ class SnapshotChunk(_Message, frozen=True, array_like=True, gc=False, tag=7):
 
 
 class SnapshotResponse(_Message, frozen=True, array_like=True, gc=False, tag=8):
-    """Of the snapshot at `index` everything before `position` is here."""
+    """Acknowledges the snapshot at `index` up to `position` (exclusive)."""
 
     index: Number
     position: Number
 
 
 class ReadRequest(_Message, frozen=True, array_like=True, gc=False, tag=9):
-    """From which index on may I read?"""
+    """Asks the leader for a read index."""
 
     context: ReadContext
 
 
 class ReadResponse(_Message, frozen=True, array_like=True, gc=False, tag=10):
-    """From this one on."""
+    """The read index for the request with this `context`."""
 
     index: Number
     context: ReadContext
 
 
 class LeadNow(_Message, frozen=True, array_like=True, gc=False, tag=11):
-    """Stand for election now."""
+    """Asks the receiver to start an election at once (leadership transfer)."""
 
 
 Message = (
@@ -132,4 +132,4 @@ Message = (
 )
 
 FROM_LEADER = (AppendRequest, Heartbeat, SnapshotChunk, LeadNow)
-FROM_MEMBERS = (VoteResponse, AppendResponse, HeartbeatResponse, SnapshotResponse)  # only those were asked
+FROM_MEMBERS = (VoteResponse, AppendResponse, HeartbeatResponse, SnapshotResponse)  # accepted from members only

@@ -1,15 +1,15 @@
-"""What a leader knows of one follower, and what it may send there.
+"""The leader's replication state of one follower, and what may be sent to it.
 
-Rules: `match_index` only rises, unless the follower's disk was put back in an older state. While probing, one message
-at a time is on its way; while replicating, a window of them; while a snapshot travels, one chunk. What is not answered
-for a while is sent again, if the follower still answers heartbeats.
+Rules: `match_index` only rises, unless the follower's disk was set back to an older state. While probing, one append is
+in flight; while replicating, a window of them; while sending a snapshot, one chunk. Unanswered messages are sent again
+after a while if the follower still answers heartbeats.
 
 | from      | event                                     | to        |
 |-----------|-------------------------------------------|-----------|
 | PROBE     | an append is accepted                     | REPLICATE |
 | REPLICATE | an append is rejected, or not answered    | PROBE     |
-| PROBE     | the entry before the next one is gone here | SNAPSHOT  |
-| SNAPSHOT  | the follower has it all                   | REPLICATE |
+| PROBE     | the entry before the next one was compacted | SNAPSHOT  |
+| SNAPSHOT  | the follower has all of it                | REPLICATE |
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from penstock.raft.values import Snapshot
 
 
 class Pace(Enum):
-    """How a follower is brought up to date."""
+    """The replication mode of a follower."""
 
     PROBE = "probe"
     REPLICATE = "replicate"
@@ -29,7 +29,7 @@ class Pace(Enum):
 
 
 class Progress:
-    """One follower. `next_index` is what is sent next."""
+    """One follower; `next_index` is the next entry to send to it."""
 
     __slots__ = (
         "chunk_end",
@@ -51,22 +51,22 @@ class Progress:
         self.match_index = 0
         self.next_index = next_index
         self.commit_sent = 0
-        self.in_flight: deque[int] = deque()  # the last index of each append that is on its way
-        self.is_waiting = False  # a probe or a chunk is on its way
-        self.is_active = True  # has been heard of since the last look
+        self.in_flight: deque[int] = deque()  # the last index of each append in flight
+        self.is_waiting = False  # a probe or a chunk is in flight
+        self.is_active = True  # it has answered since the last quorum check
         self.unanswered_ticks = 0
         self.wants_snapshot = False
-        self.snapshot: Snapshot | None = None  # on its way
+        self.snapshot: Snapshot | None = None  # in transfer
         self.chunk_position = self.chunk_end = 0
 
     def may_append(self, in_flight_max: int) -> bool:
-        """Whether an append may go out now."""
+        """True if an append may be sent now."""
         if self.pace is Pace.PROBE:
             return not self.is_waiting
         return self.pace is Pace.REPLICATE and len(self.in_flight) < in_flight_max
 
     def sent(self, last_index: int, commit: int) -> None:
-        """An append went out that ends at `last_index`."""
+        """Record an append that ends at `last_index`."""
         self.commit_sent = commit
         if self.pace is Pace.PROBE:
             self.is_waiting = True
@@ -75,7 +75,7 @@ class Progress:
             self.next_index = last_index + 1
 
     def accepted(self, index: int) -> bool:
-        """The follower's log is the leader's up to `index`; whether that is news."""
+        """Record that the follower's log matches up to `index`. Return True if that is new."""
         is_end_of_snapshot = self.snapshot is not None and index >= self.snapshot.index
         if index < self.match_index or (index == self.match_index and self.pace is Pace.REPLICATE):
             return False
@@ -92,18 +92,18 @@ class Progress:
         return True
 
     def rejected(self, index: int, commit: int) -> bool:
-        """The follower lacks the entry at `index` and has what is committed up to `commit`; whether that is news."""
+        """The follower lacks the entry at `index` and has committed up to `commit`. Return True if that is new."""
         if self.pace is Pace.SNAPSHOT or (self.pace is Pace.PROBE and index != self.next_index - 1):
             return False
         if index <= self.match_index:
-            if self.pace is Pace.REPLICATE or commit >= index:  # late, or nonsense: haste would help least of all
+            if self.pace is Pace.REPLICATE or commit >= index:  # late or contradictory: do not resend at once
                 return False
-            self.match_index = commit  # it has lost what it had acknowledged: its disk is in an older state
+            self.match_index = commit  # it has lost acknowledged entries: its disk was set back to an older state
         self._turn(Pace.PROBE, max(self.match_index, commit) + 1)
         return True
 
     def forgot(self, commit: int) -> bool:
-        """The follower has not (any more) what it acknowledged, only `commit`; whether something else is sent now."""
+        """The follower lost acknowledged entries beyond `commit`. Return True if another entry is sent next."""
         self.match_index = min(self.match_index, commit)
         if self.pace is Pace.SNAPSHOT:
             return False
@@ -111,40 +111,39 @@ class Progress:
         return True
 
     def begin_anew(self) -> None:
-        """The follower has nothing, not even a membership."""
+        """Start over with a snapshot: the follower has nothing, not even a membership."""
         if self.pace is not Pace.SNAPSHOT:
             self.match_index = 0
             self._turn(Pace.PROBE, 1)
             self.wants_snapshot = True
 
     def probe(self) -> None:
-        """Begin again behind what the follower is known to have."""
+        """Return to PROBE, after the last entry that the follower is known to have."""
         if self.pace is not Pace.SNAPSHOT:
             self._turn(Pace.PROBE, self.match_index + 1)
 
     def start_snapshot(self, snapshot: Snapshot) -> None:
-        """Its chunks go out instead of entries."""
+        """Send this snapshot in chunks instead of entries."""
         self._turn(Pace.SNAPSHOT, self.next_index)
         self.snapshot = snapshot
         self.wants_snapshot = False
 
     def received(self, position: int) -> bool:
-        """The follower has the snapshot up to `position`; whether the next chunk may go out."""
-        if position >= self.chunk_end:  # or further: an answer before was lost
+        """Record that the follower has the snapshot up to `position`. Return True if the next chunk may be sent."""
+        if position >= self.chunk_end:  # or beyond: an earlier response was lost
             self.chunk_position = position
             self.unanswered_ticks = 0
             self.is_waiting = False
             return True
-        self.chunk_position = min(position, self.chunk_position)  # it lost some: sent again when it is overdue
+        self.chunk_position = min(position, self.chunk_position)  # it lost chunks: they are sent again when overdue
         return False
 
     def tick(self) -> None:
-        """Time passes."""
         if self.is_waiting or self.in_flight:
             self.unanswered_ticks += 1
 
     def is_overdue(self, ticks_max: int) -> bool:
-        """Whether what is on its way must have been lost; then it counts as not sent."""
+        """True if messages in flight must have been lost; they then count as not sent."""
         if self.unanswered_ticks < ticks_max:
             return False
         self.unanswered_ticks = 0

@@ -1,6 +1,6 @@
-"""Majorities: what is committed, and who is elected.
+"""Quorum arithmetic: the commit index and election results.
 
-Rules: only voters count. Nobody's majority is nothing: an empty membership commits nothing and elects nobody.
+Rules: only voters count. An empty membership commits nothing and elects nobody.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from penstock.base.ids import BrokerId
 
 
 class Vote(Enum):
-    """How an election stands."""
+    """The state of an election."""
 
     WON = "won"
     LOST = "lost"
@@ -20,12 +20,12 @@ class Vote(Enum):
 
 
 def is_majority(voters: Collection[BrokerId], those: Collection[BrokerId]) -> bool:
-    """Whether `those` are more than half of the voters."""
+    """True if `those` include more than half of the voters."""
     return 2 * sum(voter in those for voter in voters) > len(voters)
 
 
 def committed_index(voters: Collection[BrokerId], match_indexes: Mapping[BrokerId, int]) -> int:
-    """The highest index that more than half of the voters have; who is not named has nothing."""
+    """Return the highest index that more than half of the voters have; a voter that is not listed has nothing."""
     if not voters:
         return 0
     matched = sorted((match_indexes.get(voter, 0) for voter in voters), reverse=True)
@@ -33,7 +33,7 @@ def committed_index(voters: Collection[BrokerId], match_indexes: Mapping[BrokerI
 
 
 def count_votes(voters: Collection[BrokerId], votes: Mapping[BrokerId, bool]) -> Vote:
-    """How an election stands with these votes."""
+    """Return the state of an election with these votes."""
     if is_majority(voters, [voter for voter, granted in votes.items() if granted]):
         return Vote.WON
     refused = sum(not votes.get(voter, True) for voter in voters)

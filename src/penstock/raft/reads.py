@@ -1,11 +1,11 @@
-"""Reads that wait until the leader knows that it still leads.
+"""Linearizable reads (ReadIndex): a read waits until the leader has confirmed that it still leads.
 
-Rules: a read's index is the leader's commit index when the leader heard of it, and not before an entry of the leader's
-own term is committed: until then it may not know what its predecessor committed. It is answered when most voters have
-answered a round of heartbeats that began later.
+Rules: a read's index is the leader's commit index when the read arrives, and not before an entry of the leader's own
+term is committed: until then the leader may not know what its predecessor committed. The read is answered once a
+majority has answered a round of heartbeats that began after it arrived.
 
-Theory (Ongaro 2014, 6.4): a deposed leader does not know that it is one. That a majority still answered it in its own
-term, after the read came, means that nobody else can have committed anything before.
+Theory (Ongaro 2014, 6.4): a deposed leader does not know that it is deposed. If a majority answers it in its own term
+after the read arrived, no other leader can have committed anything before.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from penstock.raft.quorum import is_majority
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """One read, and the round that confirms it."""
+    """One read, and the heartbeat round that confirms it."""
 
     round: int
     index: int
@@ -35,15 +35,15 @@ class ReadQueue:
         self._id = broker_id
         self._early: list[tuple[BrokerId, bytes]] = []
         self._pending: deque[Pending] = deque()
-        self._answered: dict[BrokerId, int] = {}  # the last round that each has answered
-        self.round = 0  # the last one that began
+        self._answered: dict[BrokerId, int] = {}  # the last round that each broker has answered
+        self.round = 0  # the last round that began
         self.wants_round = False
 
     def __len__(self) -> int:
         return len(self._early) + len(self._pending)
 
     def add(self, requester: BrokerId, context: bytes, commit: int | None) -> None:
-        """Ask; `commit` is None while no entry of the leader's own term is committed."""
+        """Add a read; `commit` is None while no entry of the leader's own term is committed."""
         if commit is None:
             self._early.append((requester, context))
             return
@@ -51,22 +51,22 @@ class ReadQueue:
         self.wants_round = True
 
     def begin(self, commit: int) -> None:
-        """The first entry of the leader's own term is committed."""
+        """Release the early reads: the first entry of the leader's own term is committed."""
         early, self._early = self._early, []
         for requester, context in early:
             self.add(requester, context, commit)
 
     def begin_round(self) -> None:
-        """The next heartbeats go out now."""
+        """Count the heartbeats that are sent now as the next round."""
         self.round += 1
         self.wants_round = False
 
     def heard(self, sender: BrokerId, round_: int) -> None:
-        """`sender` answered this round, so it also answers those before."""
+        """Record that `sender` answered this round, and so all earlier ones."""
         self._answered[sender] = max(self._answered.get(sender, 0), min(round_, self.round))
 
     def confirmed(self, voters: Collection[BrokerId]) -> list[Pending]:
-        """Take the reads that are sure now."""
+        """Remove and return the reads that a majority has confirmed."""
         done: list[Pending] = []
         while self._pending:
             round_ = self._pending[0].round

@@ -1,12 +1,12 @@
-"""The bytes of the log's file: records, and what they add up to.
+"""The bytes of the log file: records, and the state they add up to.
 
-Rules: records are only ever added; a file is replaced as a whole. Numbers of records rise by one, also from one file to
-the next. Every record says up to which one all was synced when it was written, so that later ones still know if the
-mark (`vfs/mark.py`) is lost. An entry replaces what there was from its index on.
+Rules: records are only appended; a file is replaced as a whole. Record numbers rise by one, also from one file to the
+next. Every record names the last record that was synced when it was written, so that the synced part is known even if
+the sync mark (`vfs/mark.py`) is lost. An entry replaces the entries from its index on.
 
     file    "PNRL" | u32 version 1 | record | record | …                   little-endian
     record  u32 bytes of what follows the CRC | u32 CRC-32C of it | u64 number | u64 synced number | u8 kind | body
-    body    1  base        u64 index | u64 term | u8 1 if there is a snapshot     the log begins behind this entry
+    body    1  base        u64 index | u64 term | u8 1 if there is a snapshot     the log begins after this entry
             2  entry       u64 index | u64 term | u8 kind of entry | data
             3  hard state  u64 term | u64 vote, 0 for none | u64 commit index
 
@@ -43,19 +43,19 @@ HEAD_BYTES = _FILE_HEAD.size
 
 
 class Record(NamedTuple):
-    """One record and its place."""
+    """One record and its position."""
 
     number: int
     kind: int
     body: bytes
     position: int
     end_position: int
-    synced_number: int = 0  # up to which record all was synced when it was written
+    synced_number: int = 0  # the last record that was synced when this one was written
 
 
 @dataclass(slots=True)
 class Contents:
-    """What the records of a file add up to."""
+    """The state that the records of a file add up to."""
 
     base_index: int = 0
     base_term: int = 0
@@ -64,29 +64,29 @@ class Contents:
     entries: list[Entry] = field(default_factory=list)
     last_number: int = 0
     end_position: int = HEAD_BYTES
-    synced_number: int = 0  # up to which record all was synced, by what the records themselves say
-    synced_position: int = HEAD_BYTES  # what lies before it was synced, by the mark
+    synced_number: int = 0  # the last synced record, by what the records themselves say
+    synced_position: int = HEAD_BYTES  # bytes before it were synced, by the mark
 
     def put(self, entries: Iterable[Entry]) -> None:
-        """Take entries, in place of what there was from their indexes on."""
+        """Add entries, replacing those from their indexes on."""
         for entry in entries:
             del self.entries[entry.index - self.base_index - 1 :]
             self.entries.append(entry)
 
     def term_at(self, index: int) -> int | None:
-        """The term of an entry, the base included; None if it is not there."""
+        """Return the term of an entry, including the base; None if it is not here."""
         if index == self.base_index:
             return self.base_term
         place = index - self.base_index - 1
         return self.entries[place].term if 0 <= place < len(self.entries) else None
 
     def behind(self, index: int) -> tuple[Entry, ...]:
-        """The entries after `index`."""
+        """Return the entries after `index`."""
         return tuple(self.entries[max(0, index - self.base_index) :])
 
 
 class Writer:
-    """Makes records with rising numbers."""
+    """Encodes records with rising numbers."""
 
     def __init__(self, last_number: int, synced_number: int) -> None:
         self.last_number = last_number
@@ -94,15 +94,13 @@ class Writer:
         self._parts: list[bytes] = []
 
     def base(self, index: int, term: int, *, has_snapshot: bool) -> None:
-        """The first record of a file."""
+        """Add the base, the first record of a file."""
         self._add(_KIND_BASE, _BASE.pack(index, term, has_snapshot))
 
     def entry(self, entry: Entry) -> None:
-        """One entry."""
         self._add(_KIND_ENTRY, _ENTRY.pack(entry.index, entry.term, entry.kind) + entry.data)
 
     def hard_state(self, state: HardState) -> None:
-        """Term, vote, commit index."""
         self._add(_KIND_HARD_STATE, _HARD_STATE.pack(state.term, state.vote or 0, state.commit))
 
     def _add(self, kind: int, body: bytes) -> None:
@@ -111,12 +109,12 @@ class Writer:
         self._parts += (_RECORD_HEAD.pack(len(content), crc32c(content)), content)
 
     def data(self) -> bytes:
-        """All records so far."""
+        """Return the bytes of all records so far."""
         return b"".join(self._parts)
 
 
 def file_bytes(contents: Contents, synced_number: int) -> tuple[bytes, Contents]:
-    """A whole new file that holds the same, and the contents with their new numbers."""
+    """Return a new file with the same contents, and the contents with their new record numbers."""
     writer = Writer(contents.last_number, synced_number)
     writer.base(contents.base_index, contents.base_term, has_snapshot=contents.has_snapshot)
     for entry in contents.entries:
@@ -127,7 +125,7 @@ def file_bytes(contents: Contents, synced_number: int) -> tuple[bytes, Contents]
 
 
 def check_head(data: bytes, path: str, magic: bytes, version_max: int) -> None:
-    """The first bytes of one of our files. CorruptionError, RemoteError (unsupported_version)."""
+    """Check magic and version of a file. Raise CorruptionError, RemoteError (unsupported_version)."""
     if len(data) < _FILE_HEAD.size:
         raise CorruptionError(path, len(data), f"{_FILE_HEAD.size} bytes", "the end of the file")
     found, version = _FILE_HEAD.unpack_from(data)
@@ -141,10 +139,10 @@ def check_head(data: bytes, path: str, magic: bytes, version_max: int) -> None:
 
 
 def read_contents(data: bytes, path: str, marked_number: int) -> Contents:
-    """What is in a file, up to a torn tail (from `end_position` on).
+    """Return the contents of a file up to a torn tail, which begins at `end_position`.
 
-    CorruptionError if a record is damaged or missing that is known to have been synced: up to `marked_number`, or by
-    what a later one says.
+    Raise CorruptionError if a synced record is corrupt or missing: one up to `marked_number`, or one that a later
+    record says was synced.
     """
     contents = Contents()
     for record in read_records(data, path):
@@ -164,13 +162,13 @@ def read_contents(data: bytes, path: str, marked_number: int) -> Contents:
 
 
 def read_records(data: bytes, path: str) -> Iterator[Record]:
-    """The records in a file up to a torn tail. Errors as `read_contents`, but for the mark."""
+    """Yield the records of a file up to a torn tail. Raise as `read_contents`, without the check against the mark."""
     check_head(data, path, _MAGIC, LOG_VERSION)
     position, number = HEAD_BYTES, 0
     while position < len(data):
         content = _content(data, position)
         if content is None:
-            # The first record was synced before the file had its name.
+            # The first record was synced before the file got its name.
             if not number or _synced_behind(data, position) > number:
                 raise CorruptionError(path, position, "a record with a sound CRC-32C", "damaged bytes")
             return
@@ -197,7 +195,7 @@ def _content(data: bytes, position: int) -> bytes | None:
 
 
 def _synced_behind(data: bytes, position: int) -> int:
-    """The highest number that a sound record behind `position` knows to have been synced; 0 if there is none."""
+    """Return the highest synced number in a sound record after `position`; 0 if there is none."""
     synced_number = 0
     for start in range(position + 1, len(data) - _RECORD_HEAD.size - _NUMBERS.size):
         content = _content(data, start)
@@ -207,9 +205,9 @@ def _synced_behind(data: bytes, position: int) -> int:
 
 
 def decode_record(record: Record, path: str) -> Entry | HardState | tuple[int, int, bool]:
-    """What a record says; of a base (index, term, whether there is a snapshot).
+    """Decode a record; a base gives (index, term, has_snapshot).
 
-    RemoteError (unsupported_version); CorruptionError if it holds numbers that cannot be.
+    Raise RemoteError (unsupported_version); CorruptionError if a number is out of range.
     """
     try:
         if record.kind == _KIND_BASE:

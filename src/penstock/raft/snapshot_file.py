@@ -1,4 +1,4 @@
-"""The bytes of the snapshot's file. It is made aside, synced, and renamed, so any damage to it is damage.
+"""The bytes of the snapshot file. It is written aside, synced and renamed, so a bad checksum is always corruption.
 
 file  "PNRS" | u32 version 1 | u32 CRC-32C of what follows | u64 index | u64 term | u32 bytes of the membership |
       membership (MessagePack) | data                                                             little-endian
@@ -24,14 +24,14 @@ _NUMBERS = struct.Struct("<QQI")
 
 
 def encode_snapshot(snapshot: Snapshot) -> tuple[bytes, bytes]:
-    """The file's bytes, in two pieces."""
+    """Return the file's bytes, in two pieces."""
     membership = encode_membership(snapshot.membership)
     head = _NUMBERS.pack(snapshot.index, snapshot.term, len(membership)) + membership
     return _HEAD.pack(_MAGIC, SNAPSHOT_VERSION, crc32c(snapshot.data, crc32c(head))) + head, snapshot.data
 
 
 def decode_snapshot(data: bytes, path: str) -> Snapshot:
-    """The snapshot in a file. CorruptionError, RemoteError (unsupported_version)."""
+    """Decode a snapshot file. Raise CorruptionError, RemoteError (unsupported_version)."""
     check_head(data, path, _MAGIC, SNAPSHOT_VERSION)
     if len(data) < _HEAD.size + _NUMBERS.size:
         raise CorruptionError(path, len(data), "a snapshot", "the end of the file")

@@ -1,31 +1,32 @@
-"""The storage: Raft's log and its last snapshot, on a file system.
+"""Durable storage of Raft's log and its last snapshot.
 
-Rules: what a saved task held survives any power loss. A torn tail, which nobody was told of, is cut at start, its bytes
-kept in a side file that nothing overwrites. Damage to what was synced is CorruptionError; nothing is deleted for it. So
-is a mark that is missing, zeroed or older than the log: each record says where the mark was when it was written. A full
-disk leaves everything as it was. After a failed sync nothing is written any more; at the next start
-what may have been given up is written again. On a full disk what must go through finds room in the reserve
+Rules: what a saved task held survives any power loss. A start cuts a torn tail, which no broker was told of, and keeps
+its bytes in a side file that is never overwritten. Corruption of synced records raises CorruptionError and nothing is
+deleted for it. So does a mark that is missing, zeroed or older than the log: each record holds the mark of the time
+when it was written. A full disk leaves everything as it was. After a failed sync nothing is written any more; the next
+start writes again what the disk may have dropped. On a full disk, writes that must succeed use the reserve
 (`vfs/reserve.py`).
 
-Theory: the log is one file, rewritten whenever a snapshot comes. Metadata is small: what is copied then is the few
-entries behind the snapshot, and one file can be in fewer states after a crash than a row of segments. Until a sync a
-disk may keep later bytes and lose earlier ones, so it takes the mark (`vfs/mark.py`) to tell a torn tail from damage: a
-broker that took damage for a torn tail would forget a vote that it gave or an entry that it acknowledged, and a
-majority that counted on it would be none.
+Theory: the log is one file, rewritten with each snapshot. Metadata is small: a rewrite copies only the few entries
+after the snapshot, and one file can be in fewer states after a crash than a row of segments. Until a sync a disk may
+keep later bytes and lose earlier ones, so only the mark (`vfs/mark.py`) can tell a torn tail from corruption: a broker
+that took corruption for a torn tail would forget a vote that it gave or an entry that it acknowledged, and break the
+majority that counted on it.
 
-The commit index alone is not worth a write: it travels with the next one, and after a start the leader says it anew.
+A changed commit index alone is not written: it travels with the next write, and after a start the leader sends it
+again.
 
-| file            | what is in it                               | how it changes                       |
+| file            | contents                                    | how it changes                       |
 |-----------------|---------------------------------------------|--------------------------------------|
 | `raft/log`      | term, vote, entries (`records`)             | grows; replaced with each snapshot   |
 | `raft/snapshot` | the application's state (`snapshot_file`)   | replaced                             |
-| `raft/synced`   | up to which record all was synced           | overwritten, in two slots            |
-| `raft/reserve`  | room for what must go through               | cut, and filled again                |
+| `raft/synced`   | the number of the last synced record        | overwritten, in two slots            |
+| `raft/reserve`  | space for writes that must succeed          | cut, and filled again                |
 | `raft/log.cut-N` | a torn tail that was cut at byte N         | kept for people                      |
 
-A crash between the two renames of a rewrite leaves a snapshot that is newer than the log. If the log has the entry that
-the snapshot ends with, it goes on from there; if not, it is an old one, and is replaced before anything else, for its
-entries must never meet newer ones.
+A crash between the two renames of a rewrite leaves a snapshot that is newer than the log. If the log has the snapshot's
+last entry, it continues from there; otherwise the log is old and is replaced first, because its entries must never be
+mixed with newer ones.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ SaveTask = Append | Rewrite
 
 
 class Storage:
-    """One owner; only a task's `run` is called elsewhere, and there is one task at a time."""
+    """Raft's files, opened. One owner; only a task's `run` is called in another thread, one task at a time."""
 
     def __init__(self, vfs: Vfs, mark: Mark, reserve: Reserve, snapshot: Snapshot, contents: Contents) -> None:
         """For `open` only."""
@@ -69,17 +70,17 @@ class Storage:
         self._file: File | None = None
         self._task: SaveTask | None = None
         self._failed: BaseException | None = None
-        self.notices: list[str] = []  # what an operator should know of the start
+        self.notices: list[str] = []  # start-up findings for the operator
 
     @classmethod
     def open(cls, vfs: Vfs, bootstrap: Snapshot | None = None) -> Storage:
-        """Open what is there, or begin: with `bootstrap` as a first voter, without one as a broker that will join.
+        """Open the files, or create them: with `bootstrap` as a first voter, without it as a broker that will join.
 
-        CorruptionError if something that was synced is damaged or lost, RemoteError (unsupported_version) if it is
-        newer, OSError, OperationalError.
+        Raise CorruptionError if a synced part is corrupt or lost, RemoteError (unsupported_version) if a newer Penstock
+        wrote it, OSError, OperationalError.
         """
         for path in (NEW_LOG_PATH, NEW_SNAPSHOT_PATH):
-            vfs.remove(path)  # of a rewrite that was cut short
+            vfs.remove(path)  # left by an interrupted rewrite
         mark, reserve = Mark(vfs, MARK_PATH), Reserve(vfs, RESERVE_PATH)
         snapshot = stored_snapshot(vfs)
         try:
@@ -96,8 +97,8 @@ class Storage:
         goes_on = checked_state(snapshot, contents)
         if contents.end_position < len(data):
             storage._cut(file, data)
-        # What was read may be in the page cache only: nothing is built on it before it is on the disk. A sync that
-        # failed has given up what it was to write: it is written again, or this one would prove nothing.
+        # The bytes read may be in the page cache only; sync them before anything is built on them. A failed sync may
+        # have dropped its pages: write the bytes again, or this sync would prove nothing.
         again = data[contents.synced_position : contents.end_position]
         if again:
             reserve.make_room(len(again), lambda: file.write_at(contents.synced_position, again))
@@ -124,7 +125,7 @@ class Storage:
         storage = cls(vfs, mark, reserve, begin, Contents())
         contents = _contents_behind(begin, Contents(), HardState(begin.term, None, begin.index))
         contents.has_snapshot = bootstrap is not None
-        vfs.open(MARK_PATH, create=True).close()  # makes the folder, which then has to be on the disk
+        vfs.open(MARK_PATH, create=True).close()  # creates the folder, which is synced next
         vfs.sync_dir(FOLDER)
         storage._run(storage._rewrite(bootstrap, contents))
         return storage
@@ -161,19 +162,19 @@ class Storage:
 
     @property
     def state(self) -> StoredState:
-        """What a `Raft` starts from."""
+        """The state from which a `Raft` starts."""
         entries = self._contents.behind(self._snapshot.index)
         return StoredState(self._contents.hard_state, self._snapshot, entries)
 
     @property
     def log_bytes(self) -> int:
-        """The size of the log: a snapshot makes it small again."""
+        """The size of the log file; a snapshot makes it small again."""
         return self._contents.end_position
 
     def save(self, ready: Ready, *, may_use_reserve: bool = True) -> SaveTask | None:
-        """The task that makes `ready` durable; None if nothing has to be.
+        """Return the task that makes `ready` durable; None if nothing has to be written.
 
-        Run it in a disk thread, then call `saved` or `save_failed`. OperationalError once the storage has failed.
+        Run it in a disk thread, then call `saved` or `save_failed`. Raise OperationalError once the storage has failed.
         """
         if not ready.must_sync:
             return None
@@ -205,12 +206,12 @@ class Storage:
         return self._task
 
     def save_snapshot(self, snapshot: Snapshot) -> SaveTask:
-        """The task that puts the application's own snapshot in place of the log up to there; as `save`."""
+        """Return the task that replaces the log up to the snapshot by it; used as `save`."""
         self._check()
         assert self._contents.term_at(snapshot.index) == snapshot.term, "it is of what is in the log"
         contents = _contents_behind(snapshot, self._contents, self._contents.hard_state)
         contents.entries = list(self._contents.behind(snapshot.index))
-        self._task = self._rewrite(snapshot, contents, may_use_reserve=False)  # it can wait
+        self._task = self._rewrite(snapshot, contents, may_use_reserve=False)  # a local snapshot is not urgent
         return self._task
 
     def _rewrite(self, snapshot: Snapshot | None, contents: Contents, *, may_use_reserve: bool = True) -> Rewrite:
@@ -218,7 +219,7 @@ class Storage:
         return Rewrite(vfs, mark, reserve, snapshot, contents, mark.index, may_use_reserve)
 
     def saved(self, task: SaveTask) -> None:
-        """`task.run()` returned."""
+        """Handle a task whose `run` returned."""
         self._task = None
         if isinstance(task, Append):
             contents = self._contents
@@ -234,19 +235,19 @@ class Storage:
         self._snapshot = task.snapshot or self._snapshot
 
     def save_failed(self, task: SaveTask, error: BaseException) -> None:
-        """`task.run()` raised. After a NotWrittenError the same may be saved again; after any other nothing may."""
+        """Handle a task whose `run` raised. After a NotWrittenError it may be saved again; any other error is final."""
         assert task is self._task
         self._task = None
         if not isinstance(error, NotWrittenError):
             self._failed = error
 
     def keep_reserve(self) -> None:
-        """Take back what was given up, as far as there is room. Cheap where nothing is missing."""
+        """Refill the reserve, as far as there is space. Cheap if it is full."""
         if self._task is None and self._failed is None:
             self._reserve.fill()
 
     def close(self) -> None:
-        """Give the files back; no task may be running."""
+        """Close the files; no task may be running."""
         assert self._task is None
         if self._file is not None:
             self._file.close()
@@ -260,7 +261,7 @@ class Storage:
 
 
 def _check_mark(mark: Mark, contents: Contents) -> None:
-    """CorruptionError if the mark is not the one of this log: one that was cut would be taken for whole."""
+    """Raise CorruptionError if the mark is not this log's: a log with lost records would be taken for whole."""
     wanted = f"the mark of {LOG_PATH}, without which it cannot be known that nothing was cut off that log"
     if not mark.is_there:
         raise CorruptionError(MARK_PATH, 0, wanted, "no file")
@@ -270,7 +271,7 @@ def _check_mark(mark: Mark, contents: Contents) -> None:
 
 
 def _contents_behind(snapshot: Snapshot, contents: Contents, hard_state: HardState) -> Contents:
-    """An empty log that goes on from `snapshot`."""
+    """Return an empty log that continues from `snapshot`."""
     return replace(
         contents,
         base_index=snapshot.index,

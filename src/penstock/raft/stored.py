@@ -1,4 +1,4 @@
-"""What lies on the disk, only read: nothing is repaired, cut, or made."""
+"""Read-only access to Raft's files: nothing is repaired, cut or created."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from penstock.vfs import Vfs
 
 
 def stored_snapshot(vfs: Vfs) -> Snapshot | None:
-    """The snapshot; None where there is none. CorruptionError, RemoteError (unsupported_version), OSError."""
+    """Return the snapshot, None without a file. Raise CorruptionError, RemoteError (unsupported_version), OSError."""
     data = _content(vfs, SNAPSHOT_PATH)
     return None if data is None else decode_snapshot(data, SNAPSHOT_PATH)
 
 
 def stored_entries(vfs: Vfs) -> Iterator[Entry]:
-    """All entries up to a torn tail, those that later ones replace included. Errors as above."""
+    """Yield all entries up to a torn tail, including those that later ones replace. Raise as `stored_snapshot`."""
     data = _content(vfs, LOG_PATH)
     for record in () if data is None else read_records(data, LOG_PATH):
         content = decode_record(record, LOG_PATH)

@@ -1,10 +1,10 @@
-"""What of the storage runs in a disk thread: the only writes to its files while a broker runs.
+"""The storage's disk tasks: the only writes to Raft's files while a broker runs.
 
 Rules: a task touches only what it was given, one task at a time. It returns once all of it survives a power loss. It
-raises NotWrittenError if everything is as before, and may then be made and run again; any other error leaves what is on
-the disk unknown.
+raises NotWrittenError if nothing was changed, and may then be made and run again; after any other error the state on
+the disk is unknown.
 
-Theory: a failed sync may have dropped what it could not write, so it is never tried again as if it had worked.
+Theory: a failed sync may have dropped the pages that it could not write, so it is never retried as if it had worked.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ NEW_SNAPSHOT_PATH = f"{SNAPSHOT_PATH}.new"
 
 @dataclass(slots=True, eq=False)
 class Append:
-    """Add records to the log."""
+    """Appends records to the log."""
 
     file: File
     mark: Mark
@@ -66,19 +66,19 @@ class Append:
 
 @dataclass(slots=True, eq=False)
 class Rewrite:
-    """Put a snapshot in place, and a log that begins behind it."""
+    """Installs a snapshot and a log that begins after it."""
 
     vfs: Vfs
     mark: Mark
     reserve: Reserve
-    snapshot: Snapshot | None  # None: the one that is there stays
-    contents: Contents  # of the log to be
+    snapshot: Snapshot | None  # None: keep the present one
+    contents: Contents  # of the new log
     synced_number: int
     may_use_reserve: bool
-    file: File | None = None  # the new log, once it is there
+    file: File | None = None  # the new log, once it exists
 
     def run(self) -> None:
-        """Both are made aside and synced; then the snapshot gets its name, and only after it the log that needs it."""
+        """Write and sync both files aside; rename the snapshot first, then the log that needs it."""
         data, contents = file_bytes(self.contents, self.synced_number)
         if self.snapshot is not None:
             self._write_aside(NEW_SNAPSHOT_PATH, *encode_snapshot(self.snapshot)).close()
@@ -109,7 +109,7 @@ class Rewrite:
             if self.may_use_reserve and size_bytes <= RESERVE_BYTES:
                 self.reserve.make_room(size_bytes, lambda: file.write_at(0, *buffers))
             else:
-                file.write_at(0, *buffers)  # to give up the reserve for it would be in vain
+                file.write_at(0, *buffers)  # larger than the reserve: giving it up would not help
         except OSError as error:
             file.close()
             self.vfs.remove(path)
@@ -123,7 +123,7 @@ class Rewrite:
 
 
 def checked_state(snapshot: Snapshot, contents: Contents) -> Contents | None:
-    """What of the log goes on from the snapshot; None if nothing does. CorruptionError if a snapshot is missing."""
+    """Return the log if it continues from the snapshot, else None. Raise CorruptionError if a snapshot is missing."""
     if contents.base_index > snapshot.index:
         text = f"the snapshot at {contents.base_index}, where {LOG_PATH} begins"
         raise CorruptionError(SNAPSHOT_PATH, 0, text, f"one at {snapshot.index}")

@@ -1,7 +1,7 @@
-"""What Raft keeps, and what it hands out.
+"""Raft's values: entries, memberships, snapshots, `Ready` and the settings.
 
-Rules: everything here is immutable. An index counts entries from 1; index 0 is the beginning, before any entry. A term
-is one candidacy, and names its candidate (`terms`); 0 is before any. `vote` 0 on the disk is None here.
+Rules: all are immutable. An index counts entries from 1; index 0 is the beginning, before any entry. A term is one
+candidacy, and names its candidate (`terms`); 0 is before any. `vote` 0 on the disk is None here.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from penstock.base.ids import BrokerId
 if TYPE_CHECKING:
     from penstock.raft.messages import Message
 
-NUMBER_MAX = 2**62  # of indexes and terms: they fit what holds them, however often one is added
+NUMBER_MAX = 2**62  # limit of indexes and terms; one more still fits in 64 bits
 BROKER_ID_MAX = 2**31 - 1
 
 Number = Annotated[int, msgspec.Meta(ge=0, le=NUMBER_MAX)]
@@ -26,15 +26,15 @@ Member = Annotated[BrokerId, msgspec.Meta(ge=1, le=BROKER_ID_MAX)]
 
 
 class EntryKind(IntEnum):
-    """What an entry is for. The numbers are on the disk and on the wire."""
+    """The purpose of an entry. The numbers are on the disk and on the wire."""
 
-    LEADERSHIP = 0  # the first of a term; empty; what comes to be committed commits all before it
+    LEADERSHIP = 0  # the first of a term; empty; committing it commits all entries before it
     COMMAND = 1  # the application's
-    MEMBERSHIP = 2  # from here on, committed or not, the cluster is who it says
+    MEMBERSHIP = 2  # the membership from here on, committed or not
 
 
 class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One place in the log."""
+    """One entry of the log."""
 
     term: Number
     index: Number
@@ -43,7 +43,7 @@ class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Membership(msgspec.Struct, frozen=True, array_like=True):
-    """Who votes, and who only follows. Both sorted, without an id twice."""
+    """The voters and the learners, each sorted and without duplicates."""
 
     voters: tuple[Member, ...] = ()
     learners: tuple[Member, ...] = ()
@@ -54,7 +54,7 @@ class Membership(msgspec.Struct, frozen=True, array_like=True):
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The application's state behind the entry `index`, and who was in the cluster there."""
+    """The application's state after entry `index`, and the membership there."""
 
     index: int
     term: int
@@ -63,11 +63,11 @@ class Snapshot:
 
 
 NO_SNAPSHOT = Snapshot(0, 0, Membership(), b"")
-"""Where a broker stands that knows no cluster yet."""
+"""The state of a broker that knows no cluster yet."""
 
 
 class HardState(NamedTuple):
-    """What must survive: without `term` and `vote` a broker could vote twice. `commit` only makes a start quicker."""
+    """State that must survive: without `term` and `vote` a broker could vote twice. `commit` only speeds up a start."""
 
     term: int = 0
     vote: BrokerId | None = None
@@ -79,7 +79,7 @@ NO_STATE = HardState()
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """What was asked for as `context` may be read once everything up to `index` is applied."""
+    """The read requested with `context` may be served once everything up to `index` is applied."""
 
     index: int
     context: bytes
@@ -87,7 +87,7 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class StoredState:
-    """What a broker starts from: `entries` follow the snapshot without a gap."""
+    """The state from which a broker starts; `entries` follow the snapshot without a gap."""
 
     hard_state: HardState
     snapshot: Snapshot
@@ -96,30 +96,30 @@ class StoredState:
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """What the driver must do, top to bottom. Nothing is sent before what stands above it is on the disk."""
+    """The driver's work, top to bottom. Nothing is sent before everything above it is on the disk."""
 
-    must_sync: bool  # 1. to 3. survive a power loss, or the driver does not go on; else only `commit` is news
-    snapshot: Snapshot | None  # 1. replaces all that is stored
-    entries: tuple[Entry, ...]  # 2. replace what is stored from the first one's index on
+    must_sync: bool  # 1. to 3. must survive a power loss before the driver goes on; else only `commit` changed
+    snapshot: Snapshot | None  # 1. replaces everything stored
+    entries: tuple[Entry, ...]  # 2. replace the stored entries from the first one's index on
     hard_state: HardState | None  # 3. None: unchanged
     messages: tuple[Message, ...]  # 4. to other brokers; any of them may be lost
-    committed: tuple[Entry, ...]  # 5. for the application, which has taken over `snapshot` before
+    committed: tuple[Entry, ...]  # 5. for the application, which has restored `snapshot` before
     reads: tuple[Read, ...]  # 6.
 
 
 class Chance(Protocol):
-    """A seeded generator, such as random.Random."""
+    """A seeded random generator, such as random.Random."""
 
     def randrange(self, stop: int, /) -> int:
-        """A number from 0 up to but without `stop`."""
+        """Return a random number from 0 to `stop` (exclusive)."""
 
 
 @dataclass(frozen=True, slots=True)
 class RaftConfig:
-    """One broker's settings. A tick is whatever the driver makes it; every size is in bytes."""
+    """One broker's settings. The driver defines the length of a tick; sizes are in bytes."""
 
     id: BrokerId
-    election_ticks: int = 10  # without a leader for so long, up to twice it, and there is an election
+    election_ticks: int = 10  # ticks without a leader before an election; randomised up to twice this
     heartbeat_ticks: int = 2
     append_bytes_max: int = limits.RAFT_APPEND_BYTES_MAX
     append_entries_max: int = limits.RAFT_APPEND_ENTRIES_MAX

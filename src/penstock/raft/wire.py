@@ -1,7 +1,7 @@
-"""Messages as bytes, and what no message of a sane broker looks like.
+"""Encoding of messages, and the checks for messages that no correct broker sends.
 
-Rules: whatever the bytes are, they decode to a message within its bounds, or to `bad_frame`. What one message says must
-not contradict itself (`contradiction`); what contradicts the receiver's log is the receiver's to see.
+Rules: any bytes decode to a message within its bounds, or raise `bad_frame`. A message must not contradict itself
+(`contradiction`); contradictions with the receiver's log are the receiver's to detect.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ _decoder = msgspec.msgpack.Decoder(Message)
 
 
 def encode_message(message: Message) -> bytes:
-    """MessagePack, at most RAFT_MESSAGE_BYTES_MAX."""
+    """Encode as MessagePack, at most RAFT_MESSAGE_BYTES_MAX."""
     data = _encoder.encode(message)
     assert len(data) <= limits.RAFT_MESSAGE_BYTES_MAX
     return data
 
 
 def decode_message(data: bytes) -> Message:
-    """The message in `data`. RemoteError (bad_frame) if it is none."""
+    """Decode a message. Raise RemoteError (bad_frame) if `data` is not one."""
     if len(data) > limits.RAFT_MESSAGE_BYTES_MAX:
         raise RemoteError(ErrorCode.BAD_FRAME, f"a Raft message of {len(data)} bytes is too large")
     try:
@@ -40,13 +40,13 @@ def decode_message(data: bytes) -> Message:
 
 
 def is_believable(message: Message, to: BrokerId, term: int) -> bool:
-    """Whether a broker that is `to`, in that term, may act on the message: it is for it, and can be."""
+    """True if broker `to`, in that term, may act on the message: it is addressed to it and not contradictory."""
     rounds_ahead = round_of(message.term) - round_of(term)
     return message.to == to and rounds_ahead <= limits.RAFT_ROUNDS_AHEAD_MAX and not contradiction(message)
 
 
 def contradiction(message: Message) -> str:
-    """What in this message cannot be; "" if all of it can."""
+    """Return how this message contradicts itself; "" if it does not."""
     if message.sender == message.to:
         return "it is from and to the same broker"
     if isinstance(message, (*FROM_LEADER, VoteRequest)) and not names(message.term, message.sender):
@@ -73,7 +73,7 @@ def _contradiction_in_append(message: AppendRequest) -> str:
             try:
                 decode_membership(entry.data)
             except _MALFORMED:
-                return "it holds a membership that cannot be"
+                return "it holds an invalid membership"
         index, term = entry.index, entry.term
         size_bytes += len(entry.data)
     if len(message.entries) > 1 and size_bytes > limits.RAFT_APPEND_BYTES_MAX:

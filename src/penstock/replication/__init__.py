@@ -1,27 +1,27 @@
-"""Replication of partitions: followers fetch, the leader commits what all that must have it have.
+"""Replication of partitions: followers fetch; the leader commits what all required replicas have.
 
-Rules: nothing here knows a file, a socket, a clock or the metadata: facts are handed in, and what is to be done is
-handed back. `rules` holds every comparison that safety rests on, as pure functions; the rest is bookkeeping for them.
+Rules: no files, sockets, clock or metadata in here: facts are passed in, and the actions to take are returned. `rules`
+holds every comparison that safety depends on, as pure functions; the rest is bookkeeping for them.
 
 | module      | on the   | what it does                                                                   |
 |-------------|----------|--------------------------------------------------------------------------------|
-| `rules`     | both     | what is committed, who may join, where logs diverge                              |
-| `leader`    | leader   | one partition: `committed_end`, who is in sync, what an ack may say               |
-| `standing`  | leader   | one follower of it: what it has, since when it has not had all                     |
-| `agenda`    | leader   | what all led partitions have to do at some time: one heap for all                 |
-| `proposals` | leader   | changes of ISRs, many in one request, one request under way                       |
-| `sessions`  | leader   | fetches of followers: what is news, long polls, fair shares                       |
-| `positions` | leader   | what a follower has named, and was told of it                                     |
+| `rules`     | both     | commit, joining the ISR, divergence of logs                                      |
+| `leader`    | leader   | one partition: high watermark, ISR, durability of acks                            |
+| `standing`  | leader   | one follower of it: its ends, and since when it is behind                          |
+| `agenda`    | leader   | deadlines and proposals of all led partitions: one heap                           |
+| `proposals` | leader   | ISR changes, many in one request, one request in flight                           |
+| `sessions`  | leader   | followers' fetch sessions: news, long polls, fair shares                          |
+| `positions` | leader   | the positions that a follower has named, and what it was sent                     |
 | `follower`  | follower | one partition: reconcile, append, truncate, reset                                 |
-| `fetcher`   | follower | one leader's broker: what is named next, back-off                                 |
-| `pace`      | follower | how fast a log that catches up may come; `rate`: what all of them share           |
+| `fetcher`   | follower | fetches from one leader's broker: what is named next, backoff                     |
+| `pace`      | follower | rate limit of one log that catches up; `rate`: the limit that all share           |
 
 ```
 follower                                            leader
-fetcher.requests ──REPLICA_FETCH: positions──▶ sessions.fetch ─▶ leader.fetched ─▶ committed_end, ISR
+fetcher.request  ──REPLICA_FETCH: positions──▶ sessions.fetch ─▶ leader.fetched ─▶ committed_end, ISR
 follower.news    ◀──batches, divergence, ends── sessions.answers          │
    │ append, truncate, reset                                              └─▶ proposals ─▶ metadata leader
    ▼
-the log ─▶ fetcher.appended ─▶ the next request
+the log ─▶ fetcher.proceed ─▶ the next request
 ```
 """

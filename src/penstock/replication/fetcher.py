@@ -1,13 +1,13 @@
-"""The fetches of one broker from another: all partitions that the one follows and the other leads.
+"""Fetch session from one broker to another: all partitions that the one follows and the other leads.
 
-Rules: a partition is named when its log stands still and wants more, and gets one answer for it; see
+Rules: a partition is named in a request when its log is idle and wants more, and gets one answer for it; see
 `messages.replicas`. One long poll waits at the leader. A second request is made only if there is something to name, and
-has the first one answered at once. Whatever goes wrong with a request ends the session: the next one names everything
-again, so nothing depends on what came of it. Partitions that are not in sync are named within a byte rate of their own,
-or else only as fast as a multiple of what their leader gets (`pace`); those in sync never wait for them.
+makes the leader answer the first one at once. Any failure of a request ends the session: the next one names everything
+again, so nothing depends on the failed request. Partitions that are not in sync are named within a byte rate of their
+own, or else only as fast as a multiple of what their leader gets (`pace`); partitions in sync never wait for them.
 
 ```
-              ┌── stalled: its leader, or its log, said no; for longer each time ◀─┐
+              ┌── stalled: its leader, or its log, refused; backoff grows ◀────────┐
               ▼                                                                     │
 follow ──▶ ready ──named──▶ asked ──answered──▶ (append, truncate, reset) ──proceed─┴─▶ ready
               ▲                                                           └─▶ catching up: waits for the rate
@@ -40,20 +40,20 @@ from penstock.replication.follower import Following, FollowState, Orders
 from penstock.replication.freshness import Heard
 from penstock.replication.pace import Pace
 
-_IN_FLIGHT_MAX = 2  # one that waits, and one that has it answered
+_IN_FLIGHT_MAX = 2  # one long poll, and one that makes the leader answer it
 _TIMEOUT_US = limits.REPLICA_FETCH_TIMEOUT_MS * 1_000
 _UNREACHABLE = frozenset({ErrorCode.BROKER_UNAVAILABLE, ErrorCode.TIMED_OUT, ErrorCode.STOPPING})
 
 
 class FetchSent(NamedTuple):
-    """A request to be sent; its answer is to be given with `number`."""
+    """A request to be sent; pass its answer to `answered` with `number`."""
 
     number: int
     request: ReplicaFetchRequest
 
 
 class Delivery(NamedTuple):
-    """What is to be done with one log; its batches are the bytes from `position` to `position_end` of the raw part."""
+    """Work for one log; its batches are the bytes from `position` to `position_end` of the raw part."""
 
     following: Following
     orders: Orders
@@ -68,9 +68,9 @@ class _Asked(NamedTuple):
 
 
 class Fetcher:
-    """One session after the other with one leader's broker. Times are elapsed microseconds.
+    """Consecutive fetch sessions with one leader's broker. Times are elapsed microseconds.
 
-    `chance` gives numbers from 0 to 1, for delays that brokers do not have in common.
+    `chance` returns random numbers from 0 to 1, so that brokers do not retry in step.
     """
 
     def __init__(
@@ -83,44 +83,43 @@ class Fetcher:
         self._followings: dict[PartitionKey, Following] = {}
         self._ready: dict[PartitionKey, None] = {}
         self._catching_up: dict[PartitionKey, None] = {}
-        self._paces: dict[PartitionKey, Pace] = {}  # of those that are not in sync
-        self._stalls: dict[PartitionKey, int] = {}  # how often in a row
-        self._stalled: list[tuple[int, PartitionKey]] = []  # a heap: until when
-        self._forgotten: dict[PartitionKey, None] = {}  # the leader is to be told
-        self._impeded: dict[PartitionKey, None] = {}  # whose logs take nothing
-        self._untold: dict[PartitionKey, None] = {}  # of them, those of which the leader is to hear
+        self._paces: dict[PartitionKey, Pace] = {}  # of partitions that are not in sync
+        self._stalls: dict[PartitionKey, int] = {}  # consecutive stalls
+        self._stalled: list[tuple[int, PartitionKey]] = []  # a heap of backoff deadlines
+        self._forgotten: dict[PartitionKey, None] = {}  # to be reported to the leader
+        self._impeded: dict[PartitionKey, None] = {}  # partitions whose logs accept nothing
+        self._untold: dict[PartitionKey, None] = {}  # those of them not yet reported to the leader
         self._named: set[PartitionKey] = set()  # in this session
-        self._flushed: dict[PartitionKey, None] = {}  # to be told
-        self._progress_number = 0  # under way; 0: none
+        self._flushed: dict[PartitionKey, None] = {}  # flushed ends to be reported
+        self._progress_number = 0  # in flight; 0: none
         self._asked: deque[_Asked] = deque()
         self._number = 0
         self._session = 0
         self._is_open = False
         self._failures = 0
         self._retry_us = 0
-        self._patient_us = 0  # what has come of answers has the next one wait so long
-        self._began_us: int | None = None  # when a large answer did
+        self._patient_us = 0  # received bytes of an answer extend the next deadline to here
+        self._began_us: int | None = None  # start of a large answer
         self._bytes_max = limits.REPLICA_FETCH_BYTES
         self.heard = Heard()
-        self.unreachable_since_us: int | None = None  # the leader, for the heartbeat
+        self.unreachable_since_us: int | None = None  # since when the leader is unreachable; sent with the heartbeat
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is followed here."""
+        """True if no partition is followed."""
         return not self._followings
 
     @property
     def partitions(self) -> int:
-        """How many partitions are followed here."""
         return len(self._followings)
 
-    # What is followed
+    # Followed partitions
 
     def follow(self, following: Following) -> None:
         """Fetch this partition from now on; or again, in another epoch."""
         key = following.key
         if not self._followings:
-            self.unreachable_since_us = None  # whatever it was before: nobody has asked it since
+            self.unreachable_since_us = None  # void: no request was sent since
         self._followings[key] = following
         following.freshness.follow(self.heard, has_rivals=following.has_rivals)
         self._forgotten.pop(key, None)
@@ -131,7 +130,7 @@ class Fetcher:
             self._ready[key] = None
 
     def forget(self, key: PartitionKey) -> None:
-        """Fetch it no more: it is gone, or led by another broker or by this one."""
+        """Stop fetching this partition: deleted, or led by another broker or by this one."""
         if (following := self._followings.pop(key, None)) is None:
             return
         following.unasked()
@@ -150,23 +149,23 @@ class Fetcher:
             self._stalled.clear()
 
     def impeded(self, following: Following) -> None:
-        """Its log takes nothing: the leader is to hear that at once, and not to wait for it."""
+        """The partition's log accepts nothing: report it to the leader at once, so that commits do not wait for it."""
         if self._followings.get(following.key) is following and following.key not in self._impeded:
             self._impeded[following.key] = self._untold[following.key] = None
             self._catch_up.forget(following.key)
 
     def free(self, following: Following) -> None:
-        """Its log takes something again."""
+        """The partition's log accepts data again."""
         key = following.key
         if key in self._impeded:
             del self._impeded[key]
             self._untold.pop(key, None)
             if following.may_ask:
                 self._stalls.pop(key, None)
-                self._ready[key] = None  # named without that, it may be in sync again
+                self._ready[key] = None  # naming it without `impeded` lets it join the ISR again
 
     def in_sync(self, following: Following, is_in_sync: bool) -> None:
-        """Whether the image says that it is in the ISR: from then on it waits for nothing."""
+        """Record the partition's ISR membership; in the ISR it waits for no rate limit."""
         following.is_in_sync = is_in_sync
         if is_in_sync:
             self._paces.pop(following.key, None)
@@ -176,16 +175,16 @@ class Fetcher:
                 self._ready[following.key] = None
 
     def registered(self, incarnation: Incarnation, now_us: int) -> None:
-        """This broker was registered anew: what it said in its run before does not count."""
+        """This broker was registered anew: start over, because statements of its earlier incarnation are void."""
         if incarnation != self._incarnation:
             self._incarnation = incarnation
             self._end_session()
             self._retry_us = now_us
 
-    # What to send
+    # Requests
 
     def rests(self, now_us: int) -> bool:
-        """Whether neither `request` nor `progress` has anything to give: as with most steps."""
+        """True if neither `request` nor `progress` has anything to send, as in most steps."""
         if self._flushed:
             return False
         if not self._followings or now_us < self._retry_us or len(self._asked) >= _IN_FLIGHT_MAX:
@@ -193,7 +192,7 @@ class Fetcher:
         return bool(self._asked) and not (self._ready or self._stalled or self._catching_up or self._untold)
 
     def request(self, now_us: int) -> FetchSent | None:
-        """The next request, if it is time for one. Call it again until there is none."""
+        """Return the next request if one is due. Call it again until it returns None."""
         if not self._followings or now_us < self._retry_us or len(self._asked) >= _IN_FLIGHT_MAX:
             return None
         self._wake(now_us)
@@ -242,7 +241,7 @@ class Fetcher:
         return FetchSent(self._number, request)
 
     def flushed(self, following: Following) -> None:
-        """More of its log is on the disk; the leader hears of it at once where commits, or joining, wait for it."""
+        """Report more flushed data to the leader, at once if commits or joining the ISR wait for it."""
         self._catch_up.synced(following.key, following.log.flushed_end)
         if following.is_observer:
             return
@@ -250,7 +249,7 @@ class Fetcher:
             self._flushed[following.key] = None
 
     def progress(self) -> tuple[int, ReplicaProgressRequest] | None:
-        """What the leader is to hear beside the fetch that waits, if anything; one at a time."""
+        """Return the flushed ends to report beside the waiting fetch, or None; one such request at a time."""
         if not self._flushed or self._progress_number or not self._is_open:
             return None
         told = list(self._flushed)[: limits.REPLICA_POSITIONS_MAX]
@@ -266,24 +265,22 @@ class Fetcher:
         )
         return self._number, request
 
-    # What comes back
+    # Answers
 
     def answered(self, number: int, response: ReplicaFetchResponse, raw_bytes: int, now_us: int) -> list[Delivery]:
-        """What is to be done, partition by partition; after each, `proceed`, `stall` or a truncation's `proceed`.
+        """Return the work for each partition; after each, call `proceed` or `stall`.
 
-        RemoteError bad_frame, with nothing done, where the answer contradicts itself; the session has ended then.
+        Raise RemoteError (bad_frame), with nothing done, if the answer contradicts itself; the session has ended then.
         """
         if all(asked.number != number for asked in self._asked):
-            return []  # of a session that has ended
+            return []  # of an ended session
         if sum(news.size_bytes for news in response.partitions) != raw_bytes:
-            self.failed(
-                number, RemoteError(ErrorCode.BAD_FRAME, "the batches are not those that were announced"), now_us
-            )
-            raise RemoteError(ErrorCode.BAD_FRAME, "the batches of a replica fetch are not those that it announces")
+            self.failed(number, RemoteError(ErrorCode.BAD_FRAME, "the batches do not have the announced sizes"), now_us)
+            raise RemoteError(ErrorCode.BAD_FRAME, "the batches of a replica fetch do not have the announced sizes")
         sent_us = next(asked.sent_us for asked in self._asked if asked.number == number)
         made_us = min(now_us, sent_us + response.held_us)
         if self._asked[0].number == number:
-            self._patient_us = now_us + _TIMEOUT_US  # the next one could not come before
+            self._patient_us = now_us + _TIMEOUT_US  # the next answer could not come earlier
         self._asked = deque(asked for asked in self._asked if asked.number != number)
         self._note_speed(raw_bytes, now_us)
         self._failures = 0
@@ -297,7 +294,7 @@ class Fetcher:
                     self._charge(following, news, now_us)
                 orders = following.news(news, made_us)
                 if orders.error:
-                    why = f"broker {following.leader}, which leads it, does not let it follow: {orders.error}"
+                    why = f"its leader, broker {following.leader}, refuses the replica fetch: {orders.error}"
                     self.stall(following, now_us, why)
                 out.append(Delivery(following, orders, position, position_end))
             position = position_end
@@ -305,7 +302,7 @@ class Fetcher:
         return out
 
     def receiving(self, size_bytes: int, now_us: int) -> None:
-        """So much more has come of a large answer, 0 as it begins: the leader is there, if that is enough."""
+        """Record `size_bytes` more of a large answer, 0 at its begin: the leader is alive if that is fast enough."""
         if self._began_us is None:
             self._began_us = now_us
         if self._asked:
@@ -314,11 +311,11 @@ class Fetcher:
 
     @property
     def _due_us(self) -> int:
-        """When the leader should have answered at the latest."""
+        """Deadline for the leader's answer."""
         return max(self._asked[0].deadline_us, self._patient_us)
 
     def _note_speed(self, raw_bytes: int, now_us: int) -> None:
-        """Ask for as much as comes in REPLICA_ANSWER_MS: whoever else waits, waits behind it."""
+        """Adapt the request size to what arrives within REPLICA_ANSWER_MS, because other requests queue behind it."""
         took_us = 0 if self._began_us is None else now_us - self._began_us
         self._began_us = None
         if took_us > limits.REPLICA_ANSWER_MS * 1_000:
@@ -328,7 +325,7 @@ class Fetcher:
         self._bytes_max = min(max(self._bytes_max, limits.REPLICA_SHARE_BYTES_MIN), limits.REPLICA_FETCH_BYTES)
 
     def _charge(self, following: Following, news: ReplicaNews, now_us: int) -> None:
-        """Something came of a partition that is not in sync."""
+        """Charge an answer for a partition that is not in sync to the shared rate."""
         key, log_end = following.key, following.log.log_end
         pace = self._paces.get(key) or self._paces.setdefault(key, Pace())
         if news.leader_epoch == following.leader_epoch and news.committed_end:
@@ -341,7 +338,7 @@ class Fetcher:
             self._ready[key] = None
 
     def proceed(self, following: Following) -> None:
-        """What was ordered is done: its batches are appended, or its log is cut."""
+        """The ordered work is done (batches appended, or log cut): name the partition again."""
         key = following.key
         if self._followings.get(key) is not following or not following.may_ask:
             return
@@ -353,13 +350,13 @@ class Fetcher:
             if following.state is FollowState.FETCHING:
                 self._catch_up.written(key, log_end, pace.came_bytes)
             else:
-                self._catch_up.forget(key)  # it was cut
+                self._catch_up.forget(key)  # the log was cut
             self._catch_up.give(pace.taken(log_end))
             is_free = is_free or pace.is_free(log_end)
         (self._ready if is_free else self._catching_up)[key] = None
 
     def stall(self, following: Following, now_us: int, why: str = "") -> None:
-        """It cannot be done now: name the partition again later."""
+        """The work cannot be done now: name the partition again after a backoff."""
         key = following.key
         if self._followings.get(key) is not following:
             return
@@ -371,7 +368,7 @@ class Fetcher:
         heapq.heappush(self._stalled, (now_us + self._delay_us(count), key))
 
     def failed(self, number: int, error: RemoteError, now_us: int) -> None:
-        """The leader's broker refused a request, or there is no answer; everything is named again, a little later."""
+        """A request failed or timed out: end the session and name everything again after a backoff."""
         if number == self._progress_number:
             self._progress_number = 0
         elif all(asked.number != number for asked in self._asked):
@@ -381,36 +378,37 @@ class Fetcher:
         self._failures += 1
         if error.code in _UNREACHABLE:
             self.unreached(now_us)
-        elif error.code != ErrorCode.OVERLOADED:  # which a leader that hangs is, too, by all that it has not answered
+        # a leader that hangs is overloaded, too: by all its unanswered requests
+        elif error.code != ErrorCode.OVERLOADED:
             self.unreachable_since_us = None
 
     def lost(self, now_us: int) -> None:
-        """The connection is gone."""
+        """The connection was closed."""
         if self._asked:
             self.failed(self._asked[0].number, RemoteError(ErrorCode.BROKER_UNAVAILABLE, "no connection"), now_us)
         else:
             self._end_session()
 
     def progress_answered(self, number: int) -> None:
-        """The leader has heard it."""
+        """The leader received the flushed ends."""
         if number == self._progress_number:
             self._progress_number = 0
 
     def unreached(self, now_us: int) -> None:
-        """There has been no connection for so long that the leader's broker is to be reported."""
+        """Record that the leader's broker is unreachable since now, for the heartbeat."""
         if self.unreachable_since_us is None:
             self.unreachable_since_us = now_us
 
     def tick(self, now_us: int) -> bool:
-        """Whether the leader's broker has not answered in time: then its connection is of no use."""
+        """Return True if the leader's broker has not answered in time: the caller closes the connection."""
         if not self._asked or now_us < self._due_us:
             return False
         self.failed(self._asked[0].number, RemoteError(ErrorCode.TIMED_OUT, "no answer"), now_us)
         return True
 
     def next_deadline_us(self, now_us: int) -> int | None:
-        """When `tick`, and then `request`, have something to do."""
-        first_us = self._due_us if self._asked else None  # the others were asked later
+        """The time at which `tick`, and then `request`, have something to do; None if never."""
+        first_us = self._due_us if self._asked else None  # the others were sent later
         if not self._followings:
             return first_us
         if not self._is_open:

@@ -1,8 +1,9 @@
-"""One partition that follows: what comes of the leader's news.
+"""Follower side of one partition: handles the leader's news.
 
 Rules: nothing is appended before the leader has found the end of this log in its own history, in this epoch. News count
-only in the epoch that they are of, and batches only once for each time the partition was named. `committed_end` is the
-leader's, as far as this log has it, never this log's end. While the log is cut it is not named, so no news come.
+only in their own epoch, and batches only once each time the partition was named. The high watermark (`committed_end`)
+is the leader's, as far as this log reaches, never this log's end. While the log is cut it is not named, so no news
+come.
 
 | state       | agrees   | diverges   | starts later | overlaps   | cut         | fails  | follows     | mended      |
 |-------------|----------|------------|--------------|------------|-------------|--------|-------------|-------------|
@@ -12,11 +13,11 @@ leader's, as far as this log has it, never this log's end. While the log is cut 
 | RESETTING   |          |            |              |            | RECONCILING | FAILED | RESETTING   |             |
 | FAILED      |          |            |              |            |             |        | FAILED      | RECONCILING |
 
-`starts later`: what the leader has next does not begin where this log ends (`replica_start`: the base of the batch that
+`starts later`: the leader's next batch does not begin at this log's end (`replica_start`: the base of the batch that
 holds the leader's `log_start`, whose first rows are not to be read); or the logs diverge below the start of either.
-`overlaps`: the leader's first batch begins before this log ends: its cleaner merged some, or this log begins inside it.
-Those batches are put back as soon as the cut is done (`refilled`), so that readers never see less than before.
-`cut`, `fails`: how a truncation or a reset ended. `follows`: another leadership has begun.
+`overlaps`: the leader's first batch begins before this log ends: the leader's cleaner merged batches, or this log
+begins inside one. Those batches are put back as soon as the cut is done (`refilled`), so that readers never see less
+than before. `cut`, `fails`: the result of a truncation or a reset. `follows`: another leadership has begun.
 """
 
 from __future__ import annotations
@@ -33,27 +34,27 @@ from penstock.replication.rules import EpochEnd
 
 
 class FollowedLog(rules.Lineage, Protocol):
-    """What is asked of the log of a follower."""
+    """The log of a follower, as this module uses it."""
 
     @property
     def log_start(self) -> int:
-        """Its first offset."""
+        """The first offset of the log."""
 
     @property
     def log_end(self) -> int:
-        """The end of what it has."""
+        """The log end offset."""
 
     @property
     def flushed_end(self) -> int:
-        """The end of what it has on the disk."""
+        """The end of what is on the disk."""
 
     @property
     def last_epoch(self) -> int:
-        """The epoch of its last batch, 0 if it has none."""
+        """The epoch of its last batch; 0 without a batch."""
 
 
 class FollowState(StrEnum):
-    """What a follower is about."""
+    """The state of a follower; see the module's table."""
 
     RECONCILING = "reconciling"
     FETCHING = "fetching"
@@ -93,34 +94,34 @@ _NEXT = MappingProxyType(
 
 
 class Orders(NamedTuple):
-    """What is to be done with the log, in this order; at most one of the first three."""
+    """Work to do on the log, in this order; at most one of the first three."""
 
     append: bool = False  # the batches that came with the news; then `Following.ends`
     truncate: Offset | None = None  # then `Following.cut` or `cut_failed`
-    reset: Offset | None = None  # to an empty log that begins there; then the same
-    error: str = ""  # the leader's: ask again later
-    cuts_committed: bool = False  # readers may have seen what is cut: an unclean election
+    reset: Offset | None = None  # to an empty log that begins there; then as after `truncate`
+    error: str = ""  # the leader's error code: retry later
+    cuts_committed: bool = False  # readers may have seen what is cut (unclean election)
 
 
 class NewEnds(NamedTuple):
-    """What has moved; None: it has not."""
+    """The ends that moved; None: unchanged."""
 
     committed_end: Offset | None = None
     log_start: Offset | None = None  # of the leader: `Log.follow_start`
 
 
 class _Overlapped(NamedTuple):
-    """What was known when batches came that overlapped."""
+    """The state in which overlapping batches arrived."""
 
     leader_epoch: LeaderEpoch
-    shown_end: int  # to readers
+    shown_end: int  # committed end shown to readers
 
 
 _NOTHING = Orders()
 
 
 class Following:
-    """One partition that this broker follows, from one leadership to the next."""
+    """One partition that this broker follows, across leaderships."""
 
     __slots__ = (
         "_is_asked", "_leader_committed_end", "_leader_log_start", "_overlapped", "committed_end", "freshness",
@@ -147,13 +148,13 @@ class Following:
         self.leader = leader
         self.leader_epoch = leader_epoch
         self.state = FollowState.RECONCILING
-        self.committed_end = Offset(min(committed_end, log.log_end))  # as it was checkpointed
+        self.committed_end = Offset(min(committed_end, log.log_end))  # from the checkpoint
         self.is_in_sync = is_in_sync  # a member of the ISR, by the image
         self.tells_flushes = tells_flushes  # commits depend on this broker's disk
-        self.is_observer = is_observer  # nobody wants to know how far its disk is
-        self.has_rivals = has_rivals  # others may lead it in its leader's place
-        self.freshness = Freshness(fresh_us)  # of what readers are shown here
-        self.trouble = ""  # why it stands still, and is tried again later
+        self.is_observer = is_observer  # a read replica: its flushed end is not reported
+        self.has_rivals = has_rivals  # others may lead instead of its leader
+        self.freshness = Freshness(fresh_us)  # of the data shown to readers here
+        self.trouble = ""  # why it is stalled and retried later
         self._is_asked = False
         self._leader_committed_end = 0
         self._leader_log_start = 0
@@ -161,11 +162,11 @@ class Following:
 
     @property
     def may_ask(self) -> bool:
-        """Whether the log stands still, so that its end can be named."""
+        """True if the log is idle, so that its end can be named."""
         return self.state in (FollowState.RECONCILING, FollowState.FETCHING)
 
     def follow(self, leader: BrokerId, leader_epoch: LeaderEpoch) -> None:
-        """Another leadership has begun: what the last one said of ends counts no more."""
+        """Follow another leadership; ends reported by the last one are void."""
         assert leader_epoch > self.leader_epoch, (self.key, leader_epoch, self.leader_epoch)
         self.leader, self.leader_epoch = leader, leader_epoch
         self.trouble = ""
@@ -174,7 +175,7 @@ class Following:
         self._on(_On.FOLLOWS)
 
     def position(self) -> FetchPosition:
-        """Where the log stands, to be named to the leader: its next answer counts."""
+        """Return the log's position for the request; the leader's next answer counts."""
         assert self.may_ask, self.state
         self._is_asked = True
         log = self.log
@@ -187,15 +188,15 @@ class Following:
         )
 
     def unasked(self) -> None:
-        """The leader has forgotten what was named: its session is over."""
+        """The session ended, and with it what the leader knew of this position."""
         self._is_asked = False
 
     def news(self, news: ReplicaNews, made_us: int = 0) -> Orders:
-        """What the leader says, in an answer that was made at `made_us`, and what is to be done because of it."""
+        """Handle the leader's news of an answer made at `made_us`; return the work to do."""
         if news.leader_epoch != self.leader_epoch or not self.may_ask:
             return _NOTHING
         if not self._is_asked and self.state is FollowState.RECONCILING:
-            return _NOTHING  # of an end that this log no longer has
+            return _NOTHING  # of a log end that is outdated
         if news.error:
             self.freshness.lose()
             self._is_asked = False
@@ -216,7 +217,7 @@ class Following:
         return _NOTHING
 
     def _starts_later(self, replica_start: int) -> Orders:
-        if replica_start <= self.log.log_end:  # the leader contradicts itself
+        if replica_start <= self.log.log_end:  # contradictory answer
             self._is_asked = False
             return Orders(error="bad_request")
         return self._cut(_On.STARTS_LATER, reset=replica_start)
@@ -225,10 +226,10 @@ class Following:
         end = rules.truncation_end(leader, self.log)
         if self.log.log_end <= leader_log_start:
             return self._cut(_On.STARTS_LATER, reset=leader_log_start)
-        if end >= self.log.log_end:  # the leader contradicts itself: an answer that diverges cuts something
+        if end >= self.log.log_end:  # contradictory answer: a divergence must cut something
             self._is_asked = False
             return Orders(error="bad_request")
-        if end < max(self.log.log_start, leader_log_start):  # below that, nothing is kept anyway
+        if end < max(self.log.log_start, leader_log_start):  # nothing below is retained anyway
             return self._cut(_On.STARTS_LATER, reset=leader_log_start)
         return self._cut(_On.DIVERGES, truncate=end)
 
@@ -245,17 +246,17 @@ class Following:
         return Orders(reset=Offset(end), cuts_committed=cuts_committed)
 
     def overlaps(self, base_offset: int) -> Orders:
-        """The batches that came begin at `base_offset`, inside this log. After the cut: `append` those, `refilled`."""
+        """Cut the log: the received batches begin at `base_offset`, inside it. Then append them and call `refilled`."""
         overlapped = _Overlapped(self.leader_epoch, self.committed_end)
         if base_offset < self.log.log_start:
             orders = self._cut(_On.STARTS_LATER, reset=base_offset)
         else:
             orders = self._cut(_On.OVERLAPS, truncate=base_offset)
         self._overlapped = overlapped
-        return orders._replace(cuts_committed=False)  # those batches have it
+        return orders._replace(cuts_committed=False)  # those batches restore it
 
     def ends(self) -> NewEnds:
-        """What moved by the latest news, once its batches are in the log."""
+        """Return the ends that moved with the latest news, once its batches are in the log."""
         log, committed_end, log_start = self.log, None, None
         end = rules.follower_committed_end(self._leader_committed_end, log.log_end)
         if self.state is FollowState.FETCHING and end > self.committed_end:
@@ -269,20 +270,21 @@ class Following:
     def cut(self) -> None:
         """The truncation or the reset is done."""
         self._on(_On.CUT)
-        # Not before: it still had another past. The cut is where a batch begins, so it may be further back.
+        # Only now: before the cut the log still had another history. The cut is at the begin of a batch, so maybe
+        # further back.
         self.committed_end = Offset(min(max(self.committed_end, self.log.log_start), self.log.log_end))
 
     def refilled(self) -> NewEnds:
-        """The batches of `overlaps` are in the log, behind the cut: with them what readers have seen is there again."""
+        """The batches of `overlaps` are in the log after the cut: everything that readers have seen is there again."""
         leader_epoch, shown_end = self._overlapped
         if self.state is FollowState.RECONCILING and leader_epoch == self.leader_epoch:
-            self._on(_On.AGREES)  # it is the leader's own log, up to where this one ends
+            self._on(_On.AGREES)  # it is the leader's own log, up to this log's end
         self.committed_end = max(self.committed_end, Offset(min(shown_end, self.log.log_end)))
         log_start = self.ends().log_start
         return NewEnds(self.committed_end, log_start)
 
     def cut_failed(self) -> None:
-        """It failed: the log is left alone until it is mended, by a restart most likely."""
+        """The cut failed: the log is left alone until it is repaired, usually by a restart."""
         self._on(_On.CUT_FAILED)
 
     def mended(self) -> None:

@@ -1,12 +1,13 @@
-"""One partition as its leader replicates it: what is committed, who is in sync, what an ack may say.
+"""Leader side of one partition: high watermark, ISR and the durability of acks.
 
-Rules: one object is one leadership, of one leader epoch; what is known of followers begins anew with each. Facts come
-in as events; each says whether `committed_end` moved. `committed_end` never goes back. What the ISR is, the image says:
-the leader only proposes. A proposal whose end is not known counts as if it were both accepted and not, until the image
-has a later version of the partition. No event costs more than a look at each replica, and one without followers holds
-no more than its numbers. Observers fetch as followers do, and that is noted for people only: nothing looks at it.
+Rules: one object is one leadership, of one leader epoch; followers' state begins anew with each. Facts come in as
+events; each returns True if the high watermark (`committed_end`) moved, which never goes back. The image defines the
+ISR; the leader only proposes changes. A proposal with unknown outcome counts as both accepted and refused until the
+image has a later version of the partition. An event costs at most one pass over the replicas, and a leadership without
+followers holds only its numbers. Observers (read replicas) fetch as followers do; their state is recorded for people
+only.
 
-| durability       | counts of the leader         | counts of a follower | when                             |
+| durability       | counts of the leader         | counts of a follower | if                               |
 |------------------|------------------------------|----------------------|----------------------------------|
 | fsync            | `flushed_end`                | `flushed_end`        |                                  |
 | auto             | `log_end`                    | `log_end`            | the ISR has several members      |
@@ -36,31 +37,31 @@ from penstock.replication.standing import Follower, Observer
 
 
 class Assignment(Protocol):
-    """What the image says of a partition."""
+    """A partition's state in the metadata image."""
 
     @property
     def replicas(self) -> tuple[BrokerId, ...]:
-        """Who holds it, the preferred leader first."""
+        """The replicas, the preferred leader first."""
 
     @property
     def observers(self) -> tuple[BrokerId, ...]:
-        """Who has a copy, and counts for nothing."""
+        """Brokers with a copy for readers only; they never delay a commit."""
 
     @property
     def isr(self) -> tuple[BrokerId, ...]:
-        """Who is in sync."""
+        """The in-sync replicas."""
 
     @property
     def eligible(self) -> tuple[BrokerId, ...]:
-        """Who is not, and may lead instead while nothing is committed."""
+        """Replicas outside the ISR that may lead until commits resume."""
 
     @property
     def unsure(self) -> tuple[BrokerId, ...]:
-        """Who may have the longest log, if nobody is left who is sure."""
+        """Replicas that may have the longest log; considered if no other replica is known to be complete."""
 
     @property
     def leader_epoch(self) -> LeaderEpoch:
-        """Which leadership this is."""
+        """The epoch of the current leadership."""
 
     @property
     def version(self) -> int:
@@ -68,16 +69,16 @@ class Assignment(Protocol):
 
 
 class Ends(NamedTuple):
-    """Where a log stands when its leadership begins. `committed_end` is what is known from before."""
+    """The ends of a log when its leadership begins; `committed_end` is known from before."""
 
-    log_start: int
-    committed_end: int
-    flushed_end: int
-    log_end: int
+    log_start: int  # log start offset
+    committed_end: int  # high watermark
+    flushed_end: int  # end of what is synced to disk
+    log_end: int  # log end offset
 
 
 class Terms(NamedTuple):
-    """What a stream's config says of commits."""
+    """The stream's settings for commits."""
 
     durability: Durability
     min_isr: int
@@ -86,12 +87,12 @@ class Terms(NamedTuple):
 
 @lru_cache(limits.SHARED_ISRS_MAX)
 def terms_of(durability: Durability, min_isr: int) -> Terms:
-    """One for all streams whose config says the same."""
+    """Return the terms; streams with equal settings share one object."""
     return Terms(durability, min_isr)
 
 
 class Standing(NamedTuple):
-    """How safe a message is: how many in-sync replicas have it, and whether all those have it on their disks."""
+    """Durability of a message: the number of in-sync replicas that have it, and if it is on all their disks."""
 
     replicas: int
     fsynced: bool
@@ -132,44 +133,45 @@ class Leadership:
         self._followers: tuple[Follower, ...] = ()
         self._observers: tuple[Observer, ...] = ()
         self._has_failed = False
-        self._has_rivals = False  # who may lead instead, until the image says that this leader goes on without them
-        self._unsettled: dict[frozenset[int], bool] | None = None  # proposed members → whether an answer was lost
+        self._has_rivals = False  # others may lead, until the image says that this leader commits without them
+        self._unsettled: dict[frozenset[int], bool] | None = None  # proposed members → True if the answer was lost
         self._under_way: IsrChange | None = None
-        self._awaited_version = 0  # accepted: the image will have it
+        self._awaited_version = 0  # version with the accepted proposal, which the image will reach
         self._retry_us = 0
         self.image(assignment, live, now_us)
 
-    # What is so
+    # State
 
     @property
     def accepts(self) -> bool:
-        """Whether messages are taken now: what is taken is committed without anybody joining first."""
+        """True if messages are accepted now: they are committed without another replica having to join first."""
         return rules.may_commit(len(self.isr), self._terms.min_isr)
 
     @property
     def min_isr(self) -> int:
-        """How many must be in sync."""
+        """The minimum number of in-sync replicas."""
         return self._terms.min_isr
 
     @property
     def waits_for_own_disk(self) -> bool:
-        """Whether commits wait for this broker's disk: then it flushes at once, else in the background.
+        """True if commits wait for this broker's disk: then flush at once, else in the background.
 
-        When this becomes so, flush also what is committed already: nobody else may have it soon.
+        When this becomes True, also flush what is committed already: soon no other broker may have it.
         """
         must = self._has_failed or self._has_rivals
         return must or rules.waits_for_own_disk(self._terms.durability, self._smallest_isr)
 
     @property
     def knows_latest(self) -> bool:
-        """Whether `committed_end` is known to be no less than any leader before had told."""
+        """True if `committed_end` is at least what any earlier leader reported."""
         return self.committed_end >= self.epoch_start
 
     @property
     def is_followed(self) -> bool:
-        """Whether all who may lead next have agreed with this log in this epoch.
+        """True if all replicas that may lead next agree with this log in this epoch.
 
-        They are in the ISR, or may be. Until it is known that this leader commits, others may lead as well.
+        These are the members of the current and of any proposed ISR. Until this leader is known to commit, others may
+        lead, too.
         """
         return (
             not self._has_rivals
@@ -178,14 +180,14 @@ class Leadership:
         )
 
     def standing(self, end: int) -> Standing:
-        """What an ack may say of the messages below `end`."""
+        """The durability that an ack may report for the messages below `end`."""
         count, fsynced = 1, self.flushed_end >= end
         if not self._followers:
             return _ON_DISK if fsynced else _WRITTEN
         for follower in self._followers:
             if follower.broker_id not in self.isr:
                 if follower.joins_at is not None and not rules.waits_for_all_disks(self._terms.durability):
-                    # When all have lost their power, it may be the one that leads.
+                    # After a power loss on all brokers it may be the one elected.
                     fsynced = fsynced and (follower.flushed_end or 0) >= end
             elif follower.log_end is not None and follower.log_end >= end:
                 count += 1
@@ -194,11 +196,11 @@ class Leadership:
 
     @property
     def holders(self) -> tuple[BrokerId, ...]:
-        """Whose fetches are answered, and this leader."""
+        """This leader and the brokers whose fetches are answered."""
         return (*self.replicas, *(one.broker_id for one in self._observers)) if self._observers else self.replicas
 
     def lag(self) -> dict[BrokerId, int | None]:
-        """How many offsets each follower or observer is behind; None: it has not fetched in this epoch."""
+        """Offsets that each follower or observer is behind; None if it has not fetched in this epoch."""
         ends = {one.broker_id: one.log_end for one in self._fetching()}
         return {one: None if end is None else max(0, self.log_end - end) for one, end in ends.items()}
 
@@ -207,7 +209,7 @@ class Leadership:
 
     @property
     def impeded_followers(self) -> frozenset[BrokerId]:
-        """Whose logs take nothing."""
+        """Followers and observers whose logs accept nothing."""
         return frozenset(one.broker_id for one in self._fetching() if one.is_impeded)
 
     # Events of this broker's log
@@ -216,7 +218,7 @@ class Leadership:
         """The log has grown."""
         for follower in self._followers:
             if self._reached(follower) == self.log_end:
-                follower.caught_up_us = now_us  # up to now it had all
+                follower.caught_up_us = now_us  # until now it had everything
         self.log_end = log_end
         if self._followers:
             self._agenda.plan(self, now_us + self._terms.lag_ms_max * 1_000)
@@ -230,17 +232,16 @@ class Leadership:
         return self._advance()
 
     def failed(self) -> bool:
-        """The log takes no more: of what is written only what is on the disk will be there."""
+        """The log failed: of what is written only what is on the disk remains."""
         self._has_failed = True
         return self._advance()
 
     def retained(self, log_start: int) -> None:
-        """Retention has moved the start; followers hear of it with their next news."""
+        """Retention moved the log start; followers learn of it with their next news."""
         assert self.log_start <= log_start <= self.committed_end, (self.key, log_start, self.committed_end)
         self.log_start = log_start
 
     def reconfigured(self, terms: Terms) -> bool:
-        """The stream's config has changed."""
         self._terms = terms
         if self._has_rivals:
             self._agenda.wish(self)
@@ -258,23 +259,23 @@ class Leadership:
         *,
         is_impeded: bool = False,
     ) -> bool:
-        """A follower asks, at `now`, for what is behind `log_end`, up to where its log agrees with this one.
+        """A follower fetches, at `now`, from `log_end`, up to which its log agrees with this one.
 
-        `incarnation` is what the image has of its broker. `is_impeded`: as `impeded`.
+        `incarnation` is the image's for its broker. `is_impeded`: see `impeded`.
         """
         follower = self._follower(broker_id)
         if follower is None:
             for observer in self._observers:
                 observer.fetched(broker_id, log_end, is_impeded=is_impeded)
             return False
-        if follower.incarnation != incarnation:  # its broker was registered anew; what it said before counts no more
+        if follower.incarnation != incarnation:  # registered anew: earlier statements are void
             follower.begin(incarnation, now)
         follower.is_impeded = is_impeded
         follower.log_end, follower.flushed_end = log_end, min(flushed_end, log_end)
         return self._progressed(follower, now)
 
     def progressed(self, broker_id: BrokerId, incarnation: Incarnation, flushed_end: int, now_us: int) -> bool:
-        """A follower has more on its disk, of what it was known to have."""
+        """A follower has synced more of what it is known to have."""
         follower = self._follower(broker_id)
         if follower is None or follower.incarnation != incarnation or follower.log_end is None:
             return False
@@ -282,7 +283,7 @@ class Leadership:
         return self._progressed(follower, now_us)
 
     def impeded(self, broker_id: BrokerId, incarnation: Incarnation) -> None:
-        """A follower's log takes nothing, until it fetches and says nothing of that: nobody waits for it meanwhile."""
+        """A follower's log accepts nothing, until it fetches without saying so; no commit waits for it meanwhile."""
         follower = self._follower(broker_id)
         if follower is not None and follower.incarnation == incarnation and not follower.is_impeded:
             follower.is_impeded = True
@@ -325,7 +326,7 @@ class Leadership:
     # Events of the metadata
 
     def image(self, assignment: Assignment, live: Mapping[BrokerId, Incarnation], now_us: int) -> bool:
-        """What the image says now; `live` has the present run of every broker that is registered and not fenced."""
+        """Take in the image; `live` maps every broker that is registered and not fenced to its incarnation."""
         assert assignment.leader_epoch == self.leader_epoch, (self.key, assignment.leader_epoch)
         assert self._broker_id in assignment.isr, (self.key, assignment.isr)
         self._incarnation = live.get(self._broker_id)
@@ -340,11 +341,11 @@ class Leadership:
         for follower in self._followers:
             if (incarnation := live.get(follower.broker_id)) != follower.incarnation:
                 follower.begin(incarnation, now_us)
-            self._note_joining(follower)  # who has all when it leaves may have nothing to tell any more
+            self._note_joining(follower)  # a follower that has all when it leaves may send nothing more
         observed = {one.broker_id: one for one in self._observers}
         self._observers = tuple(observed.get(one) or Observer(one) for one in assignment.observers)
         self._has_rivals = bool(assignment.eligible or assignment.unsure)
-        if assignment.version > self.version:  # whatever was proposed: it is this now, or can no longer come to be
+        if assignment.version > self.version:  # every earlier proposal is now in force or can no longer be
             self.version = assignment.version
             self._under_way = self._unsettled = None
         self._note_must_have()
@@ -354,7 +355,7 @@ class Leadership:
         return self._advance()
 
     def tick(self, now_us: int) -> bool:
-        """The time that was planned has come: who is behind for too long? Whether `committed_end` moved."""
+        """Handle a planned deadline: find late followers. Return True if `committed_end` moved."""
         waited = [follower for follower in self._followers if follower.end_await(now_us)]
         for follower in self._followers:
             if self._is_late(follower, now_us):
@@ -363,14 +364,14 @@ class Leadership:
         behind = [one.caught_up_us for one in self._followers if one.broker_id in self.isr and self._is_behind(one)]
         if behind:
             due_us = min(behind) + self._terms.lag_ms_max * 1_000 + 1
-            # Who is over it already waits for what became of a proposal.
+            # A follower that is already late waits for the outcome of a proposal.
             self._agenda.plan(self, due_us if due_us > now_us else now_us + limits.ISR_RETRY_MS * 1_000)
         return bool(waited) and self._advance()
 
     # Proposals
 
     def proposal(self, now_us: int) -> IsrChange | None:
-        """The ISR that is wanted instead of the present one. It counts until `accepted`, `refused` or a later image."""
+        """Return the ISR to propose, or None. It counts as possible until `accepted`, `refused` or a later image."""
         if self._under_way is not None or self._awaited_version > self.version or self._incarnation is None:
             return None
         wanted = self._wanted(now_us)
@@ -380,7 +381,8 @@ class Leadership:
         if now_us < self._retry_us:
             self._agenda.plan(self, self._retry_us)
             return None
-        # Until it goes on without its rivals nothing is committed: others may join all the same, and lead in its place.
+        # Before the leader commits without its rivals nothing is committed: others may join all the same, and lead
+        # instead.
         is_ready = not self._has_rivals or (self._has_synced and not self._has_failed)
         resumes = is_ready and rules.may_commit(len(wanted), self._terms.min_isr)
         change = IsrChange(*self.key, self.leader_epoch, self.version, wanted, resumes)
@@ -392,13 +394,13 @@ class Leadership:
         return change
 
     def accepted(self, change: IsrChange, version: int) -> None:
-        """The metadata has taken it; the image will say so."""
+        """The metadata leader accepted it; a later image will have it."""
         if change is self._under_way:
             self._under_way = None
             self._awaited_version = version
 
     def refused(self, change: IsrChange, now_us: int) -> bool:
-        """The metadata has refused it: it cannot come to be, unless an earlier one like it still can."""
+        """The metadata leader refused it: it cannot come into force, unless an earlier equal one still can."""
         if change is not self._under_way or self._unsettled is None:
             return False
         members = frozenset(member.broker_id for member in change.isr)
@@ -408,13 +410,13 @@ class Leadership:
         return self._advance()
 
     def lost(self, change: IsrChange, now_us: int, retry_ms: int = limits.ISR_RETRY_MS) -> None:
-        """There was no answer in time: it may have come to be, or may yet."""
+        """The answer did not come in time: the proposal may be in force, or may still come into force."""
         if change is self._under_way and self._unsettled is not None:
             self._unsettled[frozenset(member.broker_id for member in change.isr)] = True
             self._end_proposal(now_us, retry_ms)
 
     def end(self) -> None:
-        """It is over: it wants nothing any more, and what becomes of its proposals is nobody's."""
+        """End this leadership: it proposes nothing more, and outcomes of its proposals are ignored."""
         self._under_way = None
         self._agenda.drop(self)
 
@@ -442,12 +444,12 @@ class Leadership:
 
     @property
     def _may_resume(self) -> bool:
-        """Whether to say that this leader goes on without its rivals, whose disks may have what its own has not."""
+        """True if the leader may report that it commits without its rivals: its own disk now has everything."""
         return self._has_rivals and self.accepts and self._has_synced and not self._has_failed
 
     @property
     def _has_synced(self) -> bool:
-        """Whether all is on this broker's disk that was there when it began to lead, or is committed since."""
+        """True if everything from before this leadership and everything committed since is on this broker's disk."""
         return self.flushed_end >= max(self.committed_end, self.epoch_start)
 
     def _should_move(self, follower: Follower, now_us: int) -> bool:
@@ -483,7 +485,7 @@ class Leadership:
         self._smallest_isr = min(len(self.isr), *map(len, proposed)) if proposed else len(self.isr)
 
     def _advance(self) -> bool:
-        """Move `committed_end` as far as the rules allow; whether it moved."""
+        """Advance `committed_end` as far as the rules allow; return True if it moved."""
         if self._has_rivals or not self.accepts:
             return False
         end = self.flushed_end if self.waits_for_own_disk else self.log_end

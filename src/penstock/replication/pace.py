@@ -1,9 +1,9 @@
-"""How fast a log that catches up may come, beside the rate that all share which do.
+"""Rate limit of one log that catches up, beside the rate that all such logs share.
 
-Rules: what keeps pace with the publishers costs nothing. For each offset that its leader gets, a log that catches up
-may take CATCH_UP_GAIN without a charge: so it is never left behind for ever, however much comes in, and the rate bounds
-only what it takes beyond that. It counts in offsets, for a follower hears of its leader's ends and not of bytes; what
-it is charged for are bytes, a part of those that came.
+Rules: keeping pace with the publishers costs nothing. For each offset that its leader gets, a log that catches up may
+take CATCH_UP_GAIN without a charge: so no log is left behind for ever under any load, and the shared rate bounds only
+what it takes beyond that. The allowance counts offsets, because a follower learns its leader's ends and not bytes; the
+charge is in bytes, in proportion to those received.
 """
 
 from __future__ import annotations
@@ -12,34 +12,34 @@ from penstock.base import limits
 
 
 class Pace:
-    """Of one log in one leadership, while it is not in sync."""
+    """The allowance of one log in one leadership, while it is not in sync."""
 
     __slots__ = ("_came", "_count", "_free", "_leader_end")
 
     def __init__(self) -> None:
-        self._leader_end: int | None = None  # as far as it is committed
+        self._leader_end: int | None = None  # the leader's committed end
         self._free = 0  # offsets that may be taken without a charge
-        self._came = (0, 0)  # bytes that are on their way into the log, and where that ended
-        self._count = 0  # offsets that came last
+        self._came = (0, 0)  # bytes received and not yet in the log, and the log end before them
+        self._count = 0  # offsets of the last append
 
     def told(self, leader_end: int, log_end: int) -> None:
-        """The leader has so much; this log ends at `log_end`."""
+        """Record the leader's committed end; this log ends at `log_end`."""
         if self._leader_end is not None and leader_end > self._leader_end:
             self._free += limits.CATCH_UP_GAIN * (leader_end - self._leader_end)
         self._leader_end = leader_end if self._leader_end is None else max(leader_end, self._leader_end)
         self._free = min(self._free, self._lag(log_end))
 
     def came(self, size_bytes: int, log_end: int) -> None:
-        """So many bytes came for a log that ends at `log_end`; all of them were charged."""
+        """Record bytes received for a log that ends at `log_end`; all of them were charged."""
         self._came = size_bytes, log_end
 
     @property
     def came_bytes(self) -> int:
-        """How many are on their way into the log."""
+        """Bytes received and not yet in the log."""
         return self._came[0]
 
     def taken(self, log_end: int) -> int:
-        """They are in the log, which ends at `log_end` now: how many of those bytes cost nothing."""
+        """Record that they are in the log, which now ends at `log_end`; return how many of those bytes cost nothing."""
         (size_bytes, before), self._came = self._came, (0, 0)
         count = log_end - before
         if not size_bytes or count <= 0:
@@ -50,9 +50,9 @@ class Pace:
         return size_bytes * free // count
 
     def is_free(self, log_end: int) -> bool:
-        """Whether what comes next costs next to nothing, most likely: then it need not wait for the rate.
+        """True if the next answer will probably cost next to nothing, so it need not wait for the rate.
 
-        Who has all that is committed says so at once, or else it would be behind again before it could join.
+        A log that has everything committed is named at once, or it would be behind again before it could join.
         """
         if self._leader_end is None:
             return False

@@ -1,7 +1,7 @@
-"""What a leader knows of its followers' brokers: a session of each, and in it a position of each partition.
+"""Leader's records of its followers' brokers: one fetch session each, with a position per partition.
 
-Rules: nothing is decided here. A position is what a follower has named, and what it was told since; a session holds the
-positions, and who of them stands in which line.
+Rules: no decisions in here. A position is what a follower named, and what it was told since; a session holds the
+positions and the lines in which they wait.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ from penstock.replication.leader import Leadership
 
 
 class Found(Protocol):
-    """Whole batches that follow one another."""
+    """Consecutive whole batches."""
 
     @property
     def length(self) -> int:
-        """In bytes."""
+        """The size in bytes."""
 
 
 class Look(NamedTuple):
-    """What a disk thread is to look up; `Sessions.found` takes what it finds."""
+    """A read for a disk thread; `Sessions.found` takes the result."""
 
     broker_id: BrokerId
     key: PartitionKey
     leader_epoch: LeaderEpoch
     offset: int
     bytes_max: int
-    verifies: bool = False  # what is found: the follower has refused it
+    verifies: bool = False  # also verify the batches: the follower has refused them
 
 
 class Position:
-    """What a follower has said of one partition, and has been told of it."""
+    """A follower's position in one partition, and what it has been told of it."""
 
     __slots__ = ("diverging", "error", "found", "is_owed", "is_refused", "leader_epoch", "log_end", "look",
                  "replica_start", "told_committed_end", "told_start")  # fmt: skip
@@ -46,27 +46,27 @@ class Position:
     def __init__(self, leader_epoch: LeaderEpoch, log_end: int) -> None:
         self.leader_epoch = leader_epoch
         self.log_end = log_end
-        self.is_owed = True  # an answer, since it was named
-        self.is_refused = False  # it got the batches from its end on before, and names that again
-        self.look: Look | None = None  # a disk thread is at it
+        self.is_owed = True  # an answer is owed since it was named
+        self.is_refused = False  # it was sent the batches from its end on, and names the same end again
+        self.look: Look | None = None  # a disk thread is reading
         self.error = ""
         self.diverging: rules.EpochEnd | None = None
-        self.replica_start = 0  # where it has to begin anew
+        self.replica_start = 0  # where it has to start over
         self.found: Found | None = None  # by a disk thread
         self.told_committed_end = 0
         self.told_start = 0
 
     @property
     def agrees(self) -> bool:
-        """Whether it counts."""
+        """True if the position agrees with the leader's log."""
         return not self.error and self.diverging is None and not self.replica_start
 
     def is_behind(self, leadership: Leadership) -> bool:
-        """Whether an end or a start has moved since it was told."""
+        """True if an end or a start has moved since it was told."""
         return leadership.committed_end > self.told_committed_end or leadership.log_start > self.told_start
 
     def refused(self, error: RemoteError) -> None:
-        """There are no batches from its end on; perhaps elsewhere."""
+        """Record that no batches follow its end; the error may name another start."""
         replica_start = error.details.get("replica_start")
         if isinstance(replica_start, int) and replica_start > self.log_end:
             self.replica_start = replica_start
@@ -78,7 +78,7 @@ Line = OrderedDict[PartitionKey, None]
 
 
 class FetchSession:
-    """One follower's broker."""
+    """The fetch session of one follower's broker."""
 
     __slots__ = ("broker_id", "bytes_max", "caller", "catching_up", "deadline_us", "ends", "heard_us", "impeded",
                  "in_sync", "incarnation", "number", "positions", "refused")  # fmt: skip
@@ -88,18 +88,18 @@ class FetchSession:
         self.incarnation = incarnation
         self.number = number
         self.positions: dict[PartitionKey, Position] = {}
-        self.impeded: set[PartitionKey] = set()  # whose logs take nothing, named or not
-        self.refused: Line = OrderedDict()  # do not agree, and are to hear of it first
-        self.in_sync: Line = OrderedDict()  # have news: in line
+        self.impeded: set[PartitionKey] = set()  # partitions whose logs accept nothing, named or not
+        self.refused: Line = OrderedDict()  # positions that do not agree; answered first
+        self.in_sync: Line = OrderedDict()  # positions with news, in order
         self.catching_up: Line = OrderedDict()
-        self.ends: dict[PartitionKey, int] = {}  # only ends are news; since when
-        self.caller: Hashable | None = None  # of the fetch that waits
+        self.ends: dict[PartitionKey, int] = {}  # only ends moved; since when
+        self.caller: Hashable | None = None  # of the waiting fetch
         self.bytes_max = 0
         self.deadline_us = 0
-        self.heard_us = 0  # when the fetch that waits was asked
+        self.heard_us = 0  # when the waiting fetch arrived
 
     def forget(self, key: PartitionKey) -> None:
-        """It is named no more."""
+        """Forget the partition's position."""
         self.positions.pop(key, None)
         self.refused.pop(key, None)
         self.in_sync.pop(key, None)
@@ -108,7 +108,7 @@ class FetchSession:
 
     @property
     def ready_us(self) -> int:
-        """When the fetch that waits is to be answered."""
+        """The time at which the waiting fetch is to be answered."""
         if self.refused or self.in_sync or self.catching_up:
             return 0
         if self.ends:
@@ -117,8 +117,8 @@ class FetchSession:
 
 
 def without_batches(key: PartitionKey, position: Position, leadership: Leadership | None) -> ReplicaNews:
-    """What is said of a position that does not agree."""
-    # An error is told in the follower's own epoch, so that it knows what is meant.
+    """Return the answer for a position that does not agree."""
+    # An error carries the follower's own epoch, so that the follower can match it.
     epoch = position.leader_epoch
     if position.error or leadership is None:
         return ReplicaNews(*key, epoch, error=position.error or ErrorCode.NOT_LEADER)

@@ -1,7 +1,7 @@
-"""Changes of ISRs that this broker's leaderships want, many in one request to the metadata leader.
+"""ISR changes that this broker's leaderships want, many in one request to the metadata leader.
 
-Rules: one request is under way. An answer that does not fit what was asked says nothing: it counts as lost, and so
-does none within ISR_CHANGE_TIMEOUT_MS. What was lost may have come to be, or may yet; see `leader`.
+Rules: one request is in flight. An answer that does not match the request counts as lost, and so does none within
+ISR_CHANGE_TIMEOUT_MS. A lost change may be in force, or may still come into force; see `leader`.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from penstock.replication.leader import Leadership
 
 
 class ChangeBatch(NamedTuple):
-    """One request for changes; `number` tells a late answer apart."""
+    """One request for ISR changes; `number` tells late answers apart."""
 
     number: int
     changes: tuple[IsrChange, ...]
 
 
 class IsrProposer:
-    """All proposals of one broker. Times are elapsed microseconds."""
+    """Sends all ISR proposals of one broker. Times are elapsed microseconds."""
 
     def __init__(self, agenda: Agenda[Leadership]) -> None:
         self._agenda = agenda
@@ -32,11 +32,11 @@ class IsrProposer:
 
     @property
     def next_deadline_us(self) -> int | None:
-        """When `tick` has something to do."""
+        """The deadline of the request in flight; None without one."""
         return self._deadline_us if self._under_way else None
 
     def request(self, now_us: int) -> ChangeBatch | None:
-        """What to ask the metadata leader for now, if anything."""
+        """Return the next request to the metadata leader, or None."""
         if self._under_way:
             return None
         for leadership in self._agenda.take_wishes(limits.ISR_CHANGES_PER_COMMAND_MAX):
@@ -49,7 +49,7 @@ class IsrProposer:
         return ChangeBatch(self._number, tuple(change for _, change in self._under_way))
 
     def answered(self, number: int, results: tuple[IsrResult, ...], now_us: int) -> list[Leadership]:
-        """The metadata leader has answered; gives those whose `committed_end` moved by it."""
+        """Take the metadata leader's answer. Return the leaderships whose `committed_end` moved."""
         if number != self._number:
             return []
         if len(results) != len(self._under_way):
@@ -65,13 +65,13 @@ class IsrProposer:
         return moved
 
     def lost(self, number: int, now_us: int, retry_ms: int = limits.ISR_RETRY_MS) -> None:
-        """There is no answer: the metadata leader is away, or another now."""
+        """The request was not answered: the metadata leader is unreachable or has changed."""
         if number == self._number:
             asked, self._under_way = self._under_way, []
             for leadership, change in asked:
                 leadership.lost(change, now_us, retry_ms)
 
     def tick(self, now_us: int) -> None:
-        """Give up an answer that did not come in time."""
+        """Give up a request whose deadline has passed."""
         if self._under_way and now_us >= self._deadline_us:
             self.lost(self._number, now_us)

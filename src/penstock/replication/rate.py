@@ -1,6 +1,6 @@
-"""A rate in bytes per second: what is over it now is paid for by waiting later.
+"""Byte rate limit (token bucket): an excess now is paid for by waiting later.
 
-Rules: whoever takes may overdraw once, so a piece larger than a second's worth still gets through; nobody takes while
+Rules: a caller may overdraw once, so a piece larger than a second's worth still gets through; nothing is taken while
 there is a debt. At rest it saves up a quarter of a second's worth, no more.
 """
 
@@ -19,16 +19,16 @@ class ByteRate:
         self._at_us = 0
 
     def take(self, size_bytes: int, now_us: int) -> None:
-        """These bytes have come."""
+        """Charge received bytes."""
         self._pass(now_us)
         self._saved_bytes -= size_bytes
 
     def give(self, size_bytes: int) -> None:
-        """So many of those cost nothing."""
-        self._saved_bytes += size_bytes  # no more than was taken; `_pass` bounds it anyway
+        """Refund bytes that cost nothing."""
+        self._saved_bytes += size_bytes  # at most what was taken; `_pass` bounds it anyway
 
     def free_us(self, now_us: int) -> int:
-        """From when on somebody may take; not after `now_us`: at once."""
+        """The time from which more may be taken; at most `now_us`: at once."""
         self._pass(now_us)
         if self._saved_bytes >= 0:
             return now_us

@@ -1,10 +1,10 @@
-"""The leader's side of replica fetches: what each follower's broker was told, and what is news for it.
+"""Leader side of replica fetches: a session per follower's broker, and the news for it.
 
-Rules: a session is one follower's broker; one fetch of it waits, and a second one has the first answered at once. What
-is named gets one answer: batches, a divergence, where to begin anew, or an error. Events only mark what is news:
-nothing looks at all partitions, and what happens in one step goes out in one answer. Partitions that are in sync go
-first; those that catch up have a share of their own. Within each, who got something goes to the end of the line. What
-is not in memory is looked up by a disk thread, and holds up nobody meanwhile. Observers' brokers are as all others.
+Rules: a session belongs to one follower's broker; one fetch of it waits (long poll), and a second one makes the first
+answered at once. A named position gets one answer: batches, a divergence, a new start, or an error. Events only mark
+news: nothing scans all partitions, and all news of one step goes out in one answer. Partitions in sync go first; those
+that catch up have a share of their own. Within each line, a partition that got batches goes to the end. Data that is
+not in memory is read by a disk thread and delays nothing else. Observers' (read replicas') brokers are treated alike.
 
 | news                            | waits                   | how often                     |
 |---------------------------------|-------------------------|-------------------------------|
@@ -14,8 +14,8 @@ is not in memory is looked up by a disk thread, and holds up nobody meanwhile. O
 |                                 | for data to travel with |                               |
 | nothing                         | `wait_ms_max`           |                               |
 
-A fetch with a stale incarnation, a session that is not known, or an epoch that is not the leader's never counts for
-`committed_end`; nor does one that diverges.
+A fetch with a stale incarnation, an unknown session, or an epoch that is not the leader's never counts for the
+high watermark (`committed_end`); nor does one that diverges.
 """
 
 from __future__ import annotations
@@ -40,17 +40,18 @@ from penstock.replication.positions import FetchSession, Found, Line, Look, Posi
 
 
 class LedLog(rules.Lineage, Protocol):
-    """What is asked of the log of a leader."""
+    """The log of a leader, as this module uses it."""
 
     def find(self, offset: int, bytes_max: int) -> Found | None:
-        """Batches from `offset` on, also uncommitted ones, at least one; None: a disk thread must look.
+        """Return batches from `offset` on, also uncommitted ones, at least one; None: a disk thread must read.
 
-        RemoteError offset_out_of_range, whose detail `replica_start` is where a replica may begin instead; others.
+        Raise RemoteError (offset_out_of_range, whose detail `replica_start` is where a replica may begin instead, and
+        others).
         """
 
 
 class FetchAnswer(NamedTuple):
-    """The answer to a fetch, and what its raw part is made of, in this order."""
+    """The answer to a fetch, and the pieces of its raw part, in this order."""
 
     caller: Hashable
     response: ReplicaFetchResponse
@@ -58,7 +59,7 @@ class FetchAnswer(NamedTuple):
 
 
 class Sessions:
-    """All followers' brokers of one leading broker. Times are elapsed microseconds."""
+    """All fetch sessions of one leading broker. Times are elapsed microseconds."""
 
     def __init__(self) -> None:
         self._led: dict[PartitionKey, tuple[Leadership, LedLog]] = {}
@@ -66,10 +67,10 @@ class Sessions:
         self._looks: list[Look] = []
         self._answers: list[FetchAnswer] = []
 
-    # What is led
+    # Led partitions
 
     def lead(self, leadership: Leadership, log: LedLog) -> None:
-        """Answer for this partition from now on; in another epoch than before, perhaps."""
+        """Answer for this partition from now on, or for another epoch of it."""
         self.resign(leadership.key)
         self._led[leadership.key] = leadership, log
         for session in self._sessions.values():
@@ -77,24 +78,24 @@ class Sessions:
                 leadership.impeded(session.broker_id, session.incarnation)
 
     def leads(self, key: PartitionKey) -> bool:
-        """Whether this partition is answered for."""
+        """True if this broker answers for the partition."""
         return key in self._led
 
     def resign(self, key: PartitionKey) -> None:
-        """Answer for it no more; who waits for it hears that."""
+        """Stop answering for the partition; waiting followers get FENCED_EPOCH."""
         if self._led.pop(key, None) is None:
             return
         for session in self._sessions.values():
             _refuse(session, key, ErrorCode.FENCED_EPOCH)
 
     def image(self, leadership: Leadership) -> None:
-        """Who has it may have changed: who has it no more, and may not know, is answered for it no more."""
+        """Refuse brokers that no longer hold the partition and may not know it."""
         for session in self._sessions.values():
             if session.broker_id not in leadership.holders:
                 _refuse(session, leadership.key, ErrorCode.UNKNOWN_EPOCH)
 
     def appended(self, leadership: Leadership) -> None:
-        """Its log has grown: that is news for whoever has asked for it."""
+        """Its log has grown: followers that asked for it have news."""
         for session, position in self._followers(leadership):
             if position.is_owed and position.agrees and position.look is None:
                 self._enqueue(session, leadership)
@@ -115,15 +116,15 @@ class Sessions:
         line = session.in_sync if session.broker_id in leadership.isr else session.catching_up
         line[leadership.key] = None
 
-    # What followers ask
+    # Requests of followers
 
     def fetch(
         self, caller: Hashable, request: ReplicaFetchRequest, incarnation: Incarnation | None, now_us: int
     ) -> list[Leadership]:
-        """A follower's broker asks; `incarnation` is what the image has of it. Gives whose `committed_end` moved by it.
+        """Handle a fetch of a follower's broker; return the leaderships whose `committed_end` moved.
 
-        RemoteError stale_incarnation, unknown_epoch (the image is behind), unknown_session. What is to be answered is
-        in `answers`.
+        `incarnation` is the image's for the broker. The answer comes from `answers`. Raise RemoteError
+        (stale_incarnation, unknown_epoch if the image is behind, unknown_session, too_large).
         """
         session = self._session(request, incarnation)
         if session.caller is not None:
@@ -150,7 +151,7 @@ class Sessions:
     def progress(
         self, request: ReplicaProgressRequest, incarnation: Incarnation | None, now_us: int
     ) -> list[Leadership]:
-        """A follower has more on its disk. Gives whose `committed_end` moved by it. RemoteError as `fetch`."""
+        """Record flushed ends; return the leaderships whose `committed_end` moved. Raise RemoteError as `fetch`."""
         _check_incarnation(request.incarnation, incarnation)
         session = self._sessions.get(request.broker_id)
         if session is None or session.number != request.session or session.incarnation != request.incarnation:
@@ -170,7 +171,7 @@ class Sessions:
         _check_incarnation(request.incarnation, incarnation)
         session = self._sessions.get(request.broker_id)
         if session is not None and session.incarnation == request.incarnation and request.session < session.number:
-            raise _unknown_session()  # it came late, on a connection that is gone
+            raise _unknown_session()  # late, from a closed connection
         if request.is_first:
             if session is not None and session.caller is not None:
                 self._answers.append(FetchAnswer(session.caller, ReplicaFetchResponse(), ()))
@@ -181,7 +182,7 @@ class Sessions:
         return session
 
     def _named(self, session: FetchSession, named: FetchPosition, now_us: int) -> Leadership | None:
-        """Take in one position; the leadership, if its `committed_end` moved by it."""
+        """Take in one position; return its leadership if `committed_end` moved."""
         key = PartitionKey(named.stream_id, named.partition)
         before = session.positions.get(key)
         session.forget(key)
@@ -199,7 +200,8 @@ class Sessions:
         if position.diverging is not None:
             session.refused[key] = None
             return None
-        if before is not None and before.leader_epoch == named.leader_epoch:  # else nothing was told of this leadership
+        # otherwise it was told nothing of this leadership
+        if before is not None and before.leader_epoch == named.leader_epoch:
             position.is_refused = before.log_end == named.log_end and before.agrees and not before.is_owed
             position.told_committed_end, position.told_start = before.told_committed_end, before.told_start
         moved = leadership.fetched(
@@ -227,11 +229,11 @@ class Sessions:
         if position.is_behind(leadership) and position.agrees:
             session.ends.setdefault(leadership.key, now_us)
 
-    # What they are answered
+    # Answers
 
     @property
     def next_deadline_us(self) -> int | None:
-        """When `answers` has something to give, if nothing else happens."""
+        """The time at which `answers` returns something if no event comes first; None if never."""
         first_us = None
         for session in self._sessions.values():
             if session.caller is not None:
@@ -239,12 +241,12 @@ class Sessions:
         return first_us
 
     def hurry(self, now_us: int) -> None:
-        """Whoever waits is answered with this step, news or not."""
+        """Have all waiting fetches answered in this step, with news or not."""
         for session in self._sessions.values():
             session.deadline_us = min(session.deadline_us, now_us)
 
     def answers(self, now_us: int) -> list[FetchAnswer]:
-        """The answers that are to be sent now. To be asked for at the end of each step."""
+        """Return the answers to send now. Call it at the end of each step."""
         for session in self._sessions.values():
             if session.caller is not None and session.ready_us <= now_us:
                 is_due = now_us >= session.deadline_us
@@ -255,18 +257,18 @@ class Sessions:
         return answers
 
     def looks(self) -> list[Look]:
-        """What disk threads are to look up."""
+        """Return the reads that disk threads are to do."""
         if not self._looks:
             return []
         looks, self._looks = self._looks, []
         return looks
 
     def found(self, look: Look, found: Found | RemoteError) -> None:
-        """A disk thread has looked."""
+        """Take the result of a disk thread's read."""
         session, led = self._sessions.get(look.broker_id), self._led.get(look.key)
         position = None if session is None else session.positions.get(look.key)
         if session is None or led is None or position is None or position.look is not look:
-            return  # it was named anew meanwhile, or another leadership has begun
+            return  # named again meanwhile, or another leadership has begun
         position.look = None
         if isinstance(found, RemoteError):
             position.refused(found)
@@ -276,14 +278,14 @@ class Sessions:
             self._enqueue(session, led[0])
 
     def gone(self, callers: Iterable[Hashable]) -> None:
-        """Nobody waits for these answers; what the sessions know stays, until others begin."""
+        """These callers disconnected; the sessions stay until new ones begin."""
         left = set(callers)
         for session in self._sessions.values():
             if session.caller in left:
                 session.caller = None
 
     def ended(self, broker_id: BrokerId) -> list[tuple[Hashable, RemoteError]]:
-        """The image has fenced a broker, or registered it anew: what it said counts no more. Gives who hears of it."""
+        """End the session of a broker that was fenced or registered anew; return its waiting caller and the error."""
         session = self._sessions.pop(broker_id, None)
         if session is None or session.caller is None:
             return []
@@ -291,13 +293,13 @@ class Sessions:
         return [(session.caller, RemoteError(ErrorCode.STALE_INCARNATION, text))]
 
     def _answer(self, session: FetchSession, now_us: int, *, only_with_news: bool = False) -> None:
-        """Answer the fetch that waits with what is news; `only_with_news`: unless that turns out to be nothing."""
+        """Answer the waiting fetch; with `only_with_news` not if there turns out to be no news."""
         news: list[ReplicaNews] = []
         found: list[Found] = []
         left_bytes = session.bytes_max
         kept_bytes = min(limits.REPLICA_CATCH_UP_BYTES, left_bytes // 4) if session.catching_up else 0
         left_bytes = kept_bytes + max(0, self._fill(session, session.in_sync, left_bytes - kept_bytes, news, found))
-        if found:  # who is in sync is not to wait long behind what others have missed
+        if found:  # partitions in sync are not to wait long behind a backlog
             left_bytes = min(left_bytes, limits.REPLICA_CATCH_UP_BYTES)
         self._fill(session, session.catching_up, left_bytes, news, found)
         self._fill_refused(session, news)
@@ -322,7 +324,7 @@ class Sessions:
     def _fill(
         self, session: FetchSession, line: Line, left_bytes: int, news: list[ReplicaNews], found: list[Found]
     ) -> int:
-        """Take from the front of `line` what fits, and one piece whatever its size; gives the bytes that are left."""
+        """Take pieces from the front of `line` while they fit, and at least one; return the bytes left."""
         first = len(found)
         while line and left_bytes > 0 and len(found) < limits.REPLICA_RANGES_MAX:
             key, _ = line.popitem(last=False)
@@ -341,7 +343,7 @@ class Sessions:
                 continue
             if len(found) > first and batches.length > left_bytes:
                 line[key] = None
-                line.move_to_end(key, last=False)  # it comes first in the next answer
+                line.move_to_end(key, last=False)  # first in the next answer
                 break
             left_bytes -= batches.length
             found.append(batches)
@@ -389,7 +391,7 @@ class Sessions:
 
 
 def _refuse(session: FetchSession, key: PartitionKey, error: ErrorCode) -> None:
-    """Say so once, if it was named; also if it is owed nothing, for silence would say that there is nothing new."""
+    """Refuse a named position once, also if no answer is owed: silence would mean that there is no news."""
     position = session.positions.get(key)
     if position is None or position.error:
         return
@@ -405,18 +407,18 @@ def _forget_answered(session: FetchSession, key: PartitionKey, position: Positio
 
 
 def _refusal(led: tuple[Leadership, LedLog] | None, named: FetchPosition, broker_id: BrokerId) -> str:
-    """Why this position cannot be answered; empty: it can."""
+    """Return the error code for a position that cannot be answered; empty if it can."""
     if led is None:
         return ErrorCode.NOT_LEADER
     if named.leader_epoch < led[0].leader_epoch:
         return ErrorCode.FENCED_EPOCH
     if named.leader_epoch > led[0].leader_epoch or broker_id not in led[0].holders:
-        return ErrorCode.UNKNOWN_EPOCH  # the image here is behind
+        return ErrorCode.UNKNOWN_EPOCH  # this broker's image is behind
     return ""
 
 
 def _check_incarnation(asked: Incarnation, known: Incarnation | None) -> None:
-    # A broker that is not live here may have been registered since: it hears from the metadata whether it was fenced.
+    # A broker not live here may have registered since; the metadata tells it if it was fenced.
     if known is None or asked > known:
         raise RemoteError(ErrorCode.UNKNOWN_EPOCH, f"incarnation {asked} is not known here yet", incarnation=asked)
     if asked < known:
@@ -426,4 +428,4 @@ def _check_incarnation(asked: Incarnation, known: Incarnation | None) -> None:
 
 
 def _unknown_session() -> RemoteError:
-    return RemoteError(ErrorCode.UNKNOWN_SESSION, "this session of fetches is not known; begin another")
+    return RemoteError(ErrorCode.UNKNOWN_SESSION, "unknown fetch session; begin a new one")

@@ -1,12 +1,13 @@
-"""What a leadership knows of one follower: where its log ends, and since when it has not had all.
+"""Leader's state of one follower: its log end, and since when it has been behind.
 
-Rules: a follower has caught up with what was here at some moment once it has reached what was the end then. Under load
-nobody ever has all, least of all on the disk, so such a moment is marked (`_mark`), and the next one once that is
-reached: what is known of it is older than the truth by one such round, and never newer.
+Rules: a follower has caught up with the log of some moment once it has reached the log end of that moment. Under load
+no follower ever has everything, least of all on its disk, so such a moment is marked (`_mark`), and the next one once
+that is reached: the recorded time is older than the truth by at most one such round, and never newer.
 
-Who keeps up and is not in sync would never meet the committed end where messages come all the time and the leader alone
-commits them: each time it asks there is more. So commits wait for it for a moment (`is_awaited`): then it has all that
-is committed when it asks next, and can join. That moment is short, and does not come again soon: it may fail meanwhile.
+A follower outside the ISR that keeps up would never meet the committed end under constant load while the leader alone
+commits: at each fetch there is more. So commits wait for it for a moment (`is_awaited`): then it has everything
+committed at its next fetch, and can join. That wait is short, and is not repeated soon, because the follower may fail
+meanwhile.
 """
 
 from __future__ import annotations
@@ -31,19 +32,20 @@ class Follower:
         self.begin(incarnation, now_us)
 
     def begin(self, incarnation: Incarnation | None, now_us: int) -> None:
-        """A run of its broker begins (None: it is not live): it has not fetched yet."""
+        """Reset for a new incarnation of its broker (None: not live): it has not fetched yet."""
         self.incarnation = incarnation
         self.log_end: int | None = None  # None: it has not fetched in this epoch
         self.flushed_end: int | None = None
-        self.joins_at: int | None = None  # it is about to join: once it has so much on its disk
-        self.caught_up_us = now_us  # when it last had all there was
-        self._kept_up_us: int | None = None  # the same, but None until it has: an empty log begins far behind
-        self._mark = (0, now_us)  # the leader's end at some moment since, and when that was
-        self.is_impeded = False  # its log takes nothing, as it says
-        self.is_awaited = False  # commits wait for it, that it can join
+        # it joins the ISR once this much is on its disk; None: it has not caught up yet
+        self.joins_at: int | None = None
+        self.caught_up_us = now_us  # when it last had everything
+        self._kept_up_us: int | None = None  # as `caught_up_us`, but None until it has: an empty log begins far behind
+        self._mark = (0, now_us)  # the leader's end at some later moment, and that time
+        self.is_impeded = False  # its log accepts nothing, as it reported
+        self.is_awaited = False  # commits wait for it, so that it can join
 
     def reached(self, end: int, leader_end: int, now_us: int) -> None:
-        """It has so much of what counts, of so much that is here."""
+        """Record that the follower reached `end` while the leader's log ends at `leader_end`."""
         if end >= leader_end:
             self.caught_up_us = self._kept_up_us = now_us
         elif end >= self._mark[0]:
@@ -55,18 +57,18 @@ class Follower:
         self._mark = leader_end, now_us
 
     def keeps_up(self, now_us: int) -> bool:
-        """Whether it had all that was here a moment ago."""
+        """True if it had everything up to a moment ago."""
         return self._kept_up_us is not None and now_us - self._kept_up_us <= _AWAITED_US
 
     def await_join(self, now_us: int, pause_us: int) -> int | None:
-        """Have commits wait for it, unless they did in the last `pause_us`; gives until when, if they begin to."""
+        """Have commits wait for it, unless they did in the last `pause_us`; return the end of a new wait."""
         if self.is_awaited or (self._awaited_us is not None and now_us < self._awaited_us + pause_us):
             return None
         self.is_awaited, self._awaited_us = True, now_us
         return now_us + _AWAITED_US
 
     def end_await(self, now_us: int) -> bool:
-        """Whether commits have waited long enough: they do no more."""
+        """End the wait of commits if it lasted long enough; return True if it ended now."""
         if not self.is_awaited or (self._awaited_us is not None and now_us < self._awaited_us + _AWAITED_US):
             return False
         self.is_awaited = False
@@ -74,7 +76,7 @@ class Follower:
 
 
 class Observer:
-    """What a leadership knows of one observer: nothing that it decides by."""
+    """Leader's state of one observer (read replica); no decision depends on it."""
 
     __slots__ = ("broker_id", "is_impeded", "log_end")
 
@@ -84,6 +86,6 @@ class Observer:
         self.is_impeded = False
 
     def fetched(self, broker_id: BrokerId, log_end: int, *, is_impeded: bool) -> None:
-        """A broker that is no follower asks for what is behind `log_end`; perhaps it is this one."""
+        """Record a fetch from `log_end`, if it is this observer's."""
         if broker_id == self.broker_id:
             self.log_end, self.is_impeded = log_end, is_impeded

@@ -1,28 +1,28 @@
-"""Test your own producers and consumers on a simulated cluster, under faults that a seed decides.
+"""Test your own producers and consumers on a simulated cluster, with faults drawn from a seed.
 
     async def test_my_service(penstock_cluster):
         async with penstock.aio.connect() as client:
             await client.create_stream("orders", "orders.>")
             await client.publish("orders.eu", b"42", retries=5)
 
-The fixture comes with the package where pytest is; without pytest: `Cluster(seed=7, faults=True).run(coroutine())`.
+The package registers the fixture with pytest; without pytest: `Cluster(seed=7, faults=True).run(coroutine())`.
 
 | module       | what it does                                                               |
 |--------------|----------------------------------------------------------------------------|
-| `cluster`    | the cluster, what a test asks of it and does to it                         |
-| `program`    | a program of the user's: it runs, is killed, is started again              |
-| `connecting` | what its addresses mean                                                    |
-| `faults`     | what goes wrong, and how it is drawn                                       |
-| `promises`   | what Penstock promised, and whether it holds                               |
+| `cluster`    | the cluster: queries and actions of a test                                 |
+| `program`    | a user's program that runs, is killed, and is restarted                    |
+| `connecting` | resolves the addresses that a program uses                                 |
+| `faults`     | the kinds of faults, and how they are drawn                                |
+| `promises`   | checks Penstock's guarantees                                               |
 | `loop`       | asyncio on simulated time                                                  |
 | `transport`  | asyncio's transports on the simulated network                              |
-| `socket_api` | the brokers' frames, byte by byte                                          |
-| `chance`     | clocks and random numbers                                                  |
-| `watchdog`   | what holds the simulation up in real time                                  |
-| `where`      | where a program stands                                                     |
+| `socket_api` | the brokers' socket protocol, byte by byte                                 |
+| `chance`     | simulated clocks and random numbers                                        |
+| `watchdog`   | detects programs that block the simulation in real time                    |
+| `where`      | locates the line at which a program waits                                  |
 | `plugin`     | the fixture `penstock_cluster`, the marker, the options, the report        |
 
-Names are imported when they are first used: pytest imports the plugin in every run.
+Names are imported on first use, because pytest imports the plugin in every run.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""What a program would learn from its machine: the time, and chance. In the simulation both are the seed's.
+"""Replace clocks, randomness and environment by those of the simulation, which the seed determines.
 
-Rules: while `simulated` holds, this process's clocks, random numbers and environment are those of the simulation, and
-what would wait or reach beyond it is refused: threads, processes, sockets, `time.sleep`. Afterwards all is as it was.
-Another thread that runs meanwhile (a test runner's, one of a client that nobody closed) goes on in the world and takes
-nothing from the seed; only a function that was imported by its name (`from random import choice`) is the same for both.
-`datetime` cannot be replaced: ask `loop.time()` or `time.time()` where the moment decides. The garbage collector rests
-meanwhile: when it ran would depend on what the process did before.
+Rules: inside `simulated`, this process's clocks, random numbers and environment are simulated, and calls that would
+block or leave the simulation are refused: threads, processes, sockets, `time.sleep`. Afterwards everything is restored.
+Other threads (the test runner's, or of a client left open) keep the real functions and take nothing from the seed; only
+a function imported by name (`from random import choice`) is shared.
+`datetime` cannot be replaced: use `loop.time()` or `time.time()` if the time matters. The garbage collector is off
+meanwhile, because its runs would depend on the earlier history of the process.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from penstock.testing.errors import NotSimulatedError
 
 @contextmanager
 def simulated(scheduler: Scheduler, seed: str, environment: dict[str, str]) -> Iterator[None]:
-    """See the module."""
+    """Replace clocks, randomness and environment of this thread while the context is open."""
     source = random.Random(seed)  # noqa: S311 (nothing secret)
     kept = random.getstate()
     with ExitStack() as stack:
@@ -39,7 +39,7 @@ def simulated(scheduler: Scheduler, seed: str, environment: dict[str, str]) -> I
             stack.enter_context(patch.object(where, name, _only(here, instead, getattr(where, name))))
         stack.enter_context(patch.dict(os.environ, environment))
         stack.enter_context(warnings.catch_warnings())
-        # nats-py leaves a connection open that it has given up while it was made.
+        # nats-py leaves a connection open if it gives up while connecting.
         warnings.filterwarnings("ignore", "unclosed <StreamWriter", ResourceWarning)
         random.seed(seed)
         stack.callback(random.setstate, kept)
@@ -86,14 +86,14 @@ def _processes() -> Iterator[tuple[Any, str]]:
 
 
 def _shared(generator: random.Random) -> Iterator[tuple[Any, str, Any]]:
-    """The functions of `random`, which share a generator: theirs is this one."""
+    """Yield replacements for the functions of `random` that share one generator."""
     for name in random.__all__:
         if isinstance(getattr(getattr(random, name), "__self__", None), random.Random):
             yield random, name, getattr(generator, name)
 
 
 def _only(thread: int, instead: Callable[..., Any], otherwise: Callable[..., Any]) -> Callable[..., Any]:
-    """For one thread the one, for all others the other."""
+    """Return a function that calls `instead` in that thread and `otherwise` in all others."""
     ident = threading.get_ident
 
     def either(*args: Any, **options: Any) -> Any:
@@ -103,7 +103,7 @@ def _only(thread: int, instead: Callable[..., Any], otherwise: Callable[..., Any
 
 
 def _seed(source: random.Random) -> Callable[..., None]:
-    """A generator that is given no seed gets one of the simulation."""
+    """Return a replacement for `Random.seed` that seeds unseeded generators from the simulation."""
     seed = random.Random.seed
 
     def instead(self: random.Random, a: Any = None, version: int = 2) -> None:

@@ -1,11 +1,11 @@
-"""A simulated cluster for a test: brokers and NATS on a seeded network, clock and disk, and the user's programs on it.
+"""A simulated cluster for a test: brokers and NATS on a seeded network, clock and disk, plus the user's programs.
 
-Rules: the seed decides everything, also what programs draw by chance. Nothing of it is real but the code: the brokers'
-is Penstock's own, byte by byte from the socket to the disk, and so is the client's. Every event of a broker is checked
-against what was promised; what is wrong ends the run. At the end all is mended, the cluster settles, and what was acked
-is read once more.
+Rules: the seed determines everything, including the randomness of programs. Only the code is real: the brokers' code is
+Penstock's own, byte by byte from the socket to the disk, and so is the client's. After every event of a broker the
+guarantees are checked; a violation ends the run. At the end all faults are healed, the cluster settles, and acked
+messages are read once more.
 
-    brokers come up ── the test's coroutine, while faults strike ── all is mended ── settled ── audit
+    brokers start ── the test's coroutine, with faults ── heal ── settle ── audit
 """
 
 from __future__ import annotations
@@ -45,28 +45,28 @@ from penstock.testing.where import of_frame
 
 T = TypeVar("T")
 BROKERS_MAX = 9
-TRACE_LINES = 2_000  # of the end of a run, that are kept to be shown
-STORY_LINES = 200  # the same, of the story
+TRACE_LINES = 2_000  # lines of the trace kept, at the end of a run
+STORY_LINES = 200  # lines of the story kept
 TEST = "test"
 """The machine on which the test's own coroutine runs."""
-_NAMED_MAX = 20  # programs, where all that wait are told
+_NAMED_MAX = 20  # waiting programs named in an error
 _SETTLE_S = 120.0
 _STOP_S = 10.0
 _LOOK_S = 0.05
 _OPERATOR_US = 2_000_000
 _SKEW_PPM_MAX = 200
 _OFFSET_US_MAX = 5_000_000
-_DAILY = ("asks", "hears", "disk", "messages")  # what is in the trace, and not in the story
+_DAILY = ("asks", "hears", "disk", "messages")  # in the trace but not in the story
 
 
 class Cluster:
-    """A simulated cluster; `run` a coroutine on it, once.
+    """A simulated cluster; call `run` once, with a coroutine.
 
-    `brokers`: 1 to 9, each with a disk of its own. `faults`: what strikes while the coroutine runs, by the names in
-    `Fault`; True is all that no guarantee of durability `auto` excludes, False nothing. `every_s`: so many simulated
-    seconds are between two of them, on average. `limit_s`: within so many the coroutine ends. `real_limit_s`: a
-    program that computes or blocks for so many seconds of real time, and awaits nothing, ends the run; infinite: none
-    does. `show` gets each line of the trace as it happens.
+    `brokers`: 1 to 9, each with its own disk. `faults`: names from `Fault` that may strike while the coroutine runs;
+    True: all that the guarantees of durability `auto` cover; False: none. `every_s`: average simulated seconds between
+    two faults. `limit_s`: simulated seconds within which the coroutine must end. `real_limit_s`: a program that
+    computes or blocks for that many seconds of real time without an await ends the run; infinite: no limit. `show` is
+    called with each line of the trace as it happens.
     """
 
     def __init__(
@@ -127,16 +127,16 @@ class Cluster:
     def _random(self, what: str) -> Random:
         return Random(f"{self.seed} {what}")  # noqa: S311 (nothing secret)
 
-    # What a test asks
+    # Queries
 
     @property
     def servers(self) -> list[str]:
-        """HOST:PORT of each broker, for `penstock.aio.connect`; while it runs, $PENSTOCK_SERVER names them, too."""
+        """HOST:PORT of each broker, for `penstock.aio.connect`; during the run $PENSTOCK_SERVER contains them, too."""
         return [broker.address for broker in self._brokers.values()]
 
     @property
     def nats_url(self) -> str:
-        """Where the NATS server is, for `nats.connect`; localhost:4222 means it as well."""
+        """URL of the NATS server, for `nats.connect`; localhost:4222 reaches it as well."""
         return nats.URL
 
     @property
@@ -146,26 +146,26 @@ class Cluster:
 
     @property
     def trace(self) -> list[str]:
-        """The last TRACE_LINES (2,000) lines of what happened: microseconds, who, what."""
+        """The last TRACE_LINES (2,000) lines of the trace: microseconds, who, what."""
         return list(self._lines)
 
     @property
     def story(self) -> list[str]:
-        """Of the trace only the faults, the lives of brokers and programs, and the test's own notes: the last 200."""
+        """The last 200 lines of the trace about faults, the starts and ends of brokers and programs, and notes."""
         return list(self._story)
 
     @property
     def digest(self) -> str:
-        """A hash of the whole trace: the same seed and the same code give the same one, on every machine."""
+        """A hash of the whole trace: the same seed and code give the same hash on every machine."""
         return self._trace.digest()
 
     @property
     def brokers(self) -> dict[int, bool]:
-        """The brokers by their ids; of each, whether its process runs."""
+        """The brokers by id; True if the broker's process is running."""
         return {broker_id: broker.node is not None for broker_id, broker in self._brokers.items()}
 
     def leader(self, stream: str, partition: int = 0) -> int | None:
-        """Which broker leads a partition, as any broker knows; None: none does. KeyError: there is no such stream."""
+        """Return the leader of a partition, as the brokers know it; None: no leader. KeyError: no such stream."""
         found = [
             (look.applied, state.partitions[partition].leader)
             for node in self._nodes()
@@ -177,7 +177,7 @@ class Cluster:
         return max(found, key=lambda one: one[0])[1]
 
     def summary(self) -> str:
-        """What happened, in one line: for whoever looks for a cause."""
+        """Return a one-line summary of the run, for debugging."""
         struck = ", ".join(f"{count} {name}" for name, count in sorted(self._struck.items()))
         runs = sum(program.runs for program in self._programs.values())
         return (
@@ -187,15 +187,16 @@ class Cluster:
         )
 
     def note(self, text: str) -> None:
-        """A line of the test's own in the trace."""
+        """Add a line to the trace."""
         self._trace.add(TEST, text)
 
-    # What a test does
+    # Actions
 
     def start(self, main: Main, name: str = "", *, restarts: bool = True) -> Program:
-        """Start a program on a machine of its own: `main()` gives its coroutine, anew for each run.
+        """Start a program on its own machine: `main()` must return a new coroutine for each run.
 
-        With `restarts`, one that a fault has killed, or an error that faults excuse, is started again. ValueError.
+        With `restarts`, the program is started again after a fault has killed it or after an error that faults can
+        cause. ValueError: the name is taken.
         """
         given: object = main
         if not callable(given):
@@ -209,34 +210,35 @@ class Cluster:
         return program
 
     def kill(self, broker_id: int) -> None:
-        """A broker's process dies at once, and stays down until `restart`, `heal` or `settle`; its files stay."""
+        """Kill a broker's process; it stays down until `restart`, `heal` or `settle`. Its files stay."""
         broker = self._brokers[broker_id]
         broker.wants_to_run = False
         self._by_hand("kill", broker.name)
         broker.crash()
 
     def power_cut(self, broker_id: int) -> None:
-        """The same, and what was not synced to its disk may be gone."""
+        """Cut a broker's power: like `kill`, and data not synced to its disk may be lost."""
         broker = self._brokers[broker_id]
         broker.wants_to_run = False
         self._by_hand("power", broker.name)
         broker.power_cut()
 
     def stop(self, broker_id: int) -> None:
-        """A broker is stopped cleanly, and stays down: others lead before it ends."""
+        """Stop a broker cleanly, after it has handed over its leaderships; it stays down."""
         broker = self._brokers[broker_id]
         broker.wants_to_run = False
         self._by_hand("restart", broker.name)
         broker.stop()
 
     def restart(self, broker_id: int) -> None:
-        """A broker that is down comes up again."""
+        """Start a broker that is down."""
         broker = self._brokers[broker_id]
         broker.wants_to_run = True
         broker.start()
 
     def partition(self, one: int | str, other: int | str | None = None, *, one_way: bool = False) -> None:
-        """Nothing gets from one machine to the other, nor back unless `one_way`; None: to and from all. Until `heal`.
+        """Block traffic between two machines, in both directions unless `one_way`, until `heal`; None: all other
+        machines.
 
         A machine is a broker's id, "nats", "test", or the name of a program.
         """
@@ -249,17 +251,17 @@ class Cluster:
                 self._network.block(name, names[0])
 
     def slow_disk(self, broker_id: int) -> None:
-        """What a broker writes takes up to two seconds, until `heal`."""
+        """Delay a broker's disk writes by up to two seconds, until `heal`."""
         self._by_hand("slow-disk", self._brokers[broker_id].name)
         self._brokers[broker_id].disk.is_slow = True
 
     def stop_nats(self) -> None:
-        """The NATS server is gone, with every connection, until `heal`."""
+        """Stop the NATS server and break its connections, until `heal`."""
         self._by_hand("nats-restart", nats.NAME)
         self._nats.stop()
 
     def heal(self) -> None:
-        """All is mended: networks, disks, NATS, and brokers that are down. Faults that are drawn go on."""
+        """Heal all faults: networks, disks, NATS, and brokers that are down. Random faults continue."""
         self._trace.add("fault", "all is mended")
         self._faults.heal()
         self._faults.is_over = False
@@ -267,9 +269,9 @@ class Cluster:
             self.restart(broker_id)
 
     async def settle(self, timeout_s: float = _SETTLE_S) -> None:
-        """No more faults; return once all brokers are up, and all replicas in sync. NotLiveError.
+        """End the random faults; wait until all brokers are up and all replicas are in sync. NotLiveError.
 
-        What was in flight when a fault struck may still come: consumers that follow read on until they have it.
+        Messages in flight during a fault may still arrive: consumers that follow read on until they have them.
         """
         self._mend()
         deadline_s = self.now_s + timeout_s
@@ -279,11 +281,11 @@ class Cluster:
             await asyncio.sleep(_LOOK_S)
 
     def run(self, main: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine on the cluster and give what it returns; then settle, and check what was promised.
+        """Run a coroutine on the cluster and return its result; then settle, and check the guarantees.
 
-        Raises what the coroutine raises; ViolationError: Penstock has broken a promise; NotLiveError: the coroutine has
-        not ended within `limit_s`, or the cluster has not settled; ProgramError: a program ended with an error;
-        StuckError: one has held the simulation up for `real_limit_s`.
+        Raises the coroutine's exceptions. ViolationError: Penstock has broken a guarantee. NotLiveError: the coroutine
+        did not end within `limit_s`, or the cluster did not settle. ProgramError: a program failed. StuckError: a
+        program blocked the simulation for `real_limit_s`.
         """
         if not inspect.iscoroutine(main):
             raise TypeError("give a coroutine, `run(main())`")
@@ -297,7 +299,7 @@ class Cluster:
         async def body() -> None:
             try:
                 values.append(await main)
-            except BaseException as error:  # noqa: BLE001 (it is raised where `run` was called)
+            except BaseException as error:  # noqa: BLE001 (raised again by `run`)
                 errors.append(error)
 
         with (
@@ -319,7 +321,7 @@ class Cluster:
                 self._trace.add("end", self.summary())
                 self._bury()
                 main.close()
-        if self._failure is not None:  # last words that held it up
+        if self._failure is not None:  # a stuck program, detected while the run was ending
             raise self._failure
         return values[0]
 
@@ -347,15 +349,15 @@ class Cluster:
             raise NotLiveError(f"seed {self.seed}, after {limit_s:g} simulated seconds: {why()}")
 
     def _waits(self) -> str:
-        """Where everybody stands: the test, and each program that has not ended."""
+        """Return where the test and each unfinished program are waiting."""
         others = [one.standing() for name, one in self._programs.items() if name != TEST]
         told = [f"; {standing}" for standing in others if standing][:_NAMED_MAX]
         it = self._programs[TEST].standing().replace(TEST, "it", 1)
         return f"the test has not ended; {it} (give it more with limit_s){''.join(told)}"
 
     def _stuck(self, frame: FrameType) -> StuckError:
-        """Somebody holds the simulation up; that ends the run, also where a program catches it."""
-        loop = asyncio.events._get_running_loop()  # noqa: SLF001 (also while a loop is buried)
+        """Record that a program blocks the simulation; this ends the run even if the program catches the error."""
+        loop = asyncio.events._get_running_loop()  # noqa: SLF001 (also while a loop is being cleaned up)
         who = next((name for name, one in self._programs.items() if loop in one.loops), "the simulation itself")
         text = f"{who} has computed or blocked for {self._real_limit_s:g} s of real time, without an await"
         error = StuckError(f"seed {self.seed}: {text}, in {of_frame(frame)} (give it more with real_limit_s)")
@@ -373,7 +375,7 @@ class Cluster:
             program.kill()
 
     def _bury(self) -> None:
-        """Take apart what programs have left."""
+        """Clean up the remains of all programs."""
         for program in self._programs.values():
             program.kill()
         for program in self._programs.values():
@@ -386,7 +388,7 @@ class Cluster:
         self._faults.is_over = True
 
     def _unsettled(self) -> str:
-        """What is not yet as it should be; empty: all is."""
+        """Return what has not settled yet; empty: everything has."""
         for broker in self._brokers.values():
             if broker.node is None or not broker.is_linked:
                 return f"{broker.name} is {'down' if broker.node is None else 'without NATS'}"
@@ -404,7 +406,7 @@ class Cluster:
         return ""
 
     def _operate(self) -> None:
-        """Somebody restarts a broker whose logs have stopped taking messages."""
+        """Act as the operator: restart brokers whose logs no longer accept messages."""
         for broker in self._brokers.values():
             if (node := broker.node) is not None and (
                 looks.failed(node)
@@ -445,7 +447,7 @@ class Cluster:
             raise ValueError(f"there is no machine {which!r}; there are {', '.join(self._machines())}")
         return name
 
-    # What is heard
+    # Events
 
     def _shown(self, line: str) -> None:
         self._lines.append(line)
@@ -459,7 +461,7 @@ class Cluster:
         self._failure = self._failure or error
 
     def _watched(self, look: Callable[[SimBroker], None]) -> Callable[[SimBroker], None]:
-        """What is found ends the run, also where a program's own call has led to it, and would catch it."""
+        """Wrap a check so that its violation ends the run even if a program's own call triggered and would catch it."""
 
         def watch(broker: SimBroker) -> None:
             try:

@@ -1,7 +1,7 @@
-"""How a simulated program connects: which machines its addresses mean, and what it gets where it cannot.
+"""Connections of simulated programs: resolve addresses to machines, and fail as a real network does.
 
-Rules: names of machines are their addresses, whatever the port. `localhost` has NATS at its usual port and the first
-broker at its own. A connection that is made when nobody waits for it any more is closed.
+Rules: a machine's name is its host name; the port does not matter. `localhost` is NATS at port 4222 and the first
+broker at port 7422. A connection established after its caller gave up is closed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _HERE = ("localhost", "127.0.0.1", "::1")
 
 
 class Place:
-    """What programs live in."""
+    """The environment that all programs share."""
 
     def __init__(
         self,
@@ -34,7 +34,7 @@ class Place:
         services: Mapping[str, Service],
         failed: Callable[[BaseException], None],
     ) -> None:
-        """`services` by the names of machines; `failed` hears of an error that ends the test."""
+        """`services`: by machine name; `failed` is called with an error that ends the test."""
         self.network = network
         self.trace = trace
         self.random = random
@@ -43,14 +43,14 @@ class Place:
 
 
 class Connector:
-    """Of one program."""
+    """Makes the connections of one program."""
 
     def __init__(self, place: Place, name: str) -> None:
         self._place = place
         self._name = name
 
     async def connect(self, make: Callable[[], Any], host: str, port: int) -> tuple[Any, Any]:
-        """A connection to a simulated machine. ConnectionRefusedError, TimeoutError, gaierror."""
+        """Connect to a simulated machine. ConnectionRefusedError, TimeoutError, gaierror."""
         place, loop = self._place, asyncio.get_running_loop()
         assert isinstance(loop, Loop)
         target = machine_at(host, port, place.services)
@@ -69,7 +69,7 @@ class Connector:
                 loop.call_soon(opened, connection)
 
         def opened(connection: Connection) -> None:
-            if made.done():  # given up meanwhile
+            if made.done():  # the caller has given up meanwhile
                 connection.close(by_source=True)
                 return
             protocol = make()
@@ -89,7 +89,7 @@ class Connector:
 
 
 def machine_at(host: str, port: int, machines: Mapping[str, object]) -> str:
-    """The simulated machine that an address means. gaierror."""
+    """Return the machine that an address means. gaierror."""
     if host in machines:
         return host
     if host in _HERE and port in (_NATS_PORT, DEFAULT_PORT):

@@ -1,25 +1,25 @@
-"""What can go wrong in a simulated test, beside what the test itself finds."""
+"""Exceptions of a simulated test."""
 
 from __future__ import annotations
 
 
 class NotSimulatedError(RuntimeError):
-    """A program wanted what the simulation does not have: a thread, a process, a socket, TLS, a blocking sleep."""
+    """A program used something the simulation does not have: a thread, a process, a socket, TLS, a blocking sleep."""
 
 
 class SpinningError(RuntimeError):
-    """A program goes round and round and waits for nothing, so simulated time hardly passes."""
+    """A program loops without waiting for anything, so simulated time hardly passes."""
 
 
 class StuckError(BaseException):
-    """A program holds the simulation up in real time: it computes or blocks, and awaits nothing."""
+    """A program blocks the simulation in real time: it computes or blocks without an await."""
 
-    # Not an Exception: a program's own `except Exception` must not take it.
+    # Not an Exception, so that a program's own `except Exception` does not catch it.
 
 
 class NotLiveError(AssertionError):
-    """Something has not happened within its simulated time: the test did not end, or the cluster did not settle."""
+    """A simulated time limit has passed: the test did not end, or the cluster did not settle."""
 
 
 class ProgramError(AssertionError):
-    """A program has ended with an error that no fault excuses."""
+    """A program has ended with an error that no fault can cause."""

@@ -1,28 +1,28 @@
-"""What goes wrong in a simulated test, and how it is drawn.
+"""The kinds of faults of a simulated test, and how they are drawn.
 
 | fault          | what happens                                                                              |
 |----------------|-------------------------------------------------------------------------------------------|
-| `kill`         | a broker's process dies, and comes back a second or two later                             |
-| `power`        | a broker's machine loses its power: what was not synced may be gone                       |
-| `restart`      | a broker is stopped cleanly: others lead                                                  |
-| `pause`        | a broker's process gets no turn for a while, up to 15 s, as all below                     |
-| `clock`        | a broker's calendar is set forward or back, by up to two minutes                          |
-| `slow-disk`    | what a broker writes takes up to two seconds                                              |
-| `hung-disk`    | what a broker writes does not come back                                                   |
-| `full-disk`    | a broker's disk takes nothing                                                             |
+| `kill`         | a broker's process dies, and restarts a second or two later                               |
+| `power`        | a broker's machine loses its power: data not synced may be lost                           |
+| `restart`      | a broker is stopped cleanly: others take over its leaderships                             |
+| `pause`        | a broker's process is paused for a while, up to 15 s (as for all faults below)            |
+| `clock`        | a broker's calendar clock is set forward or back, by up to two minutes                    |
+| `slow-disk`    | a broker's disk writes take up to two seconds                                             |
+| `hung-disk`    | a broker's disk writes do not return                                                      |
+| `full-disk`    | a broker's disk is full                                                                   |
 | `nats-lost`    | a broker loses its connection to NATS                                                     |
-| `nats-restart` | the NATS server is gone, with every connection, and comes back                            |
+| `nats-restart` | the NATS server stops, with every connection, and restarts                                |
 | `acks-lost`    | NATS loses half of the acks                                                               |
-| `reset`        | connections between two machines break: what was under way arrives, or not                |
-| `partition`    | two machines do not hear each other, or one of them the other; or nobody hears a broker   |
-| `slow-network` | all takes up to 100 ms                                                                    |
-| `program`      | a program that `cluster.start` has started is killed, and started again a second later    |
+| `reset`        | connections between two machines break: data in flight arrive, or not                     |
+| `partition`    | two machines cannot reach each other, in one or both directions; or a broker is isolated  |
+| `slow-network` | every message takes up to 100 ms                                                          |
+| `program`      | a program started by `cluster.start` is killed, and restarted a second later              |
 | `outage`       | all brokers' processes die within a moment                                                |
 | `blackout`     | all brokers' machines lose their power at once: with durability `auto` acked messages may |
 |                | be lost                                                                                   |
 
-Drawn are all but the last two, unless a test names what it wants. A power loss strikes only where others are in sync
-and have lost none: so what is acked stays, by the guarantees of durability `auto`.
+By default all but the last two are drawn. A power loss strikes only if other in-sync replicas have lost no data, so
+that acked messages survive, as durability `auto` guarantees.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _LASTS_US_MAX = 15_000_000
 
 
 class Fault(StrEnum):
-    """What can go wrong; see the table of `penstock.testing.faults`."""
+    """The kinds of faults; see the table of `penstock.testing.faults`."""
 
     KILL = "kill"
     POWER = "power"
@@ -78,14 +78,14 @@ ILLS = {
     Fault.OUTAGE: Ill.ALL_KILLED,
     Fault.BLACKOUT: Ill.ALL_LOSE_POWER,
 }
-"""What the simulator calls it. A program is none of its business."""
+"""The simulator's name of each fault, except of `program`, which it does not know."""
 
 DRAWN = tuple(fault for fault in Fault if fault not in (Fault.OUTAGE, Fault.BLACKOUT))
-"""What is drawn where a test does not say."""
+"""The default faults."""
 
 
 def chosen(faults: bool | str | Iterable[str]) -> tuple[Fault, ...]:
-    """What a test wants: True is DRAWN, False nothing; or one name, or several. ValueError."""
+    """Return the faults that a test selects: True is DRAWN, False nothing; or one name, or several. ValueError."""
     if isinstance(faults, bool):
         return DRAWN if faults else ()
     names = [faults] if isinstance(faults, str) else list(faults)
@@ -96,7 +96,7 @@ def chosen(faults: bool | str | Iterable[str]) -> tuple[Fault, ...]:
 
 
 class Storm:
-    """Draws faults, one about every `every_s` seconds, until `end`. `strike` carries one out."""
+    """Draws faults, on average one every `every_s` seconds, until `end`; calls `strike` for each."""
 
     def __init__(
         self,
@@ -116,12 +116,12 @@ class Storm:
         self._is_over = False
 
     def begin(self) -> None:
-        """The first one comes after a while."""
+        """Schedule the first fault."""
         if self._kinds:
             self._scheduler.after(int(2 * self._random.random() * self._every_us), self._draw)
 
     def end(self) -> None:
-        """No more of them."""
+        """Draw no more faults."""
         self._is_over = True
 
     def _draw(self) -> None:

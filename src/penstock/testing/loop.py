@@ -1,9 +1,9 @@
 """The event loop of one simulated program: asyncio on the simulation's time and network.
 
-Rules: time passes only when nobody has anything to do, so that a sleep, a timeout and an hour cost nothing. What is
-ready is run in the order in which it became so, one turn a microsecond. Tasks and futures have numbers for hashes, so
-that a set of them has the same order in every run. There are no threads: work for another one is done at once. What
-would leave the simulation (sockets, TLS, processes, listening) is refused.
+Rules: time advances only when every program is idle, so that sleeps and time-outs cost no real time. Ready callbacks
+run in FIFO order, one turn a microsecond. Tasks and futures have numbers for hashes, so that a set of them has the same
+order in every run. There are no threads: executor jobs run at once. Calls that would leave the simulation (sockets,
+TLS, processes, servers) are refused.
 
     a program's call ──▶ ready ──turn──▶ its tasks ──▶ timers, connections ──▶ the scheduler ──▶ ready
 """
@@ -29,19 +29,19 @@ T = TypeVar("T")
 Args = TypeVarTuple("Args")
 _log = logging.getLogger("asyncio")
 _TURN_US = 1
-_CLOSES_MAX = 100  # of one coroutine that goes on, whatever it is told
-_TURNS_MAX = 200_000  # in one simulated second: no program that waits for anything has so many
+_CLOSES_MAX = 100  # for a coroutine that ignores GeneratorExit
+_TURNS_MAX = 200_000  # in one simulated second: far more than any program needs that waits
 
 
 class Connector(Protocol):
-    """What makes a program's connections."""
+    """Makes a program's connections."""
 
     async def connect(self, make: Callable[[], Any], host: str, port: int) -> tuple[Any, Any]:
-        """A transport and its protocol. OSError."""
+        """Return a transport and its protocol. OSError."""
 
 
 class _Ready(asyncio.Handle):
-    """A call that waits for its turn."""
+    """A callback that waits for its turn."""
 
     __slots__ = ("_call",)
 
@@ -51,13 +51,13 @@ class _Ready(asyncio.Handle):
         self._call: Callable[[], object] = partial(context.run, call, *args)
 
     def run(self) -> None:
-        """Its turn."""
+        """Call the callback, unless it was cancelled."""
         if not self.cancelled():
             self._call()
 
 
 class _Later(asyncio.TimerHandle):
-    """A call at a moment, and then in its turn."""
+    """A callback at a given time, then in its turn."""
 
     __slots__ = ("_call", "timer")
     timer: Timer
@@ -70,7 +70,7 @@ class _Later(asyncio.TimerHandle):
         self._call: Callable[[], object] = partial(context.run, call, *args)
 
     def run(self) -> None:
-        """Its turn."""
+        """Call the callback, unless it was cancelled."""
         if not self.cancelled():
             self._call()
 
@@ -98,10 +98,10 @@ class Future(asyncio.Future[T]):
 
 
 class Loop(asyncio.AbstractEventLoop):
-    """See the module. It runs by itself, whenever the simulation does, until `end`."""
+    """The event loop of one program. It runs with the simulation until `end`."""
 
     def __init__(self, scheduler: Scheduler, connector: Connector, failed: Callable[[BaseException], None]) -> None:
-        """`failed` hears what was raised that must end the run."""
+        """`failed` is called with errors that must end the run."""
         self.signals: dict[int, Callable[[], object]] = {}
         self._scheduler = scheduler
         self._connector = connector
@@ -118,28 +118,28 @@ class Loop(asyncio.AbstractEventLoop):
         self._generators: WeakSet[AsyncGenerator[Any, Any]] = WeakSet()
 
     def end(self) -> None:
-        """The program is gone: nothing that it waits for happens any more."""
+        """End the loop: the program is dead, and none of its callbacks run any more."""
         self._is_over = True
         self._ready.clear()
 
     @property
     def tasks(self) -> list[asyncio.Task[Any]]:
-        """Those that are not done, the oldest first."""
+        """The unfinished tasks, the oldest first."""
         return sorted((task for task in self._tasks if not task.done()), key=hash)
 
     def bury(self) -> None:
-        """Take apart what a program left that is gone; nobody hears what that says."""
+        """Close the remaining coroutines of a dead program, ignoring their errors."""
         self.do(self._close_all)
 
     def _close_all(self) -> None:
         closed: set[asyncio.Task[Any]] = set()
-        while left := [task for task in self.tasks if task not in closed]:  # last words may begin more of them
+        while left := [task for task in self.tasks if task not in closed]:  # cleanup code may start more of them
             closed.update(left)
             for task in left:
                 _close(task.get_coro())
 
     def do(self, call: Callable[[], T]) -> T:
-        """Have something done at once as a part of the program: it finds this loop running."""
+        """Run `call` at once as part of the program, with this loop as the running loop."""
         before = asyncio.events._get_running_loop()  # noqa: SLF001 (asyncio's interface for other event loops)
         hooks = sys.get_asyncgen_hooks()
         asyncio.events._set_running_loop(self)  # noqa: SLF001 (the same)
@@ -162,11 +162,11 @@ class Loop(asyncio.AbstractEventLoop):
 
     def _run(self, ready: deque[_Ready | _Later]) -> None:
         for handle in ready:
-            if self._is_over:  # it has ended itself
+            if self._is_over:  # a callback has ended the loop
                 return
             try:
                 handle.run()
-            except KeyboardInterrupt:  # whoever runs it wants no more
+            except KeyboardInterrupt:  # the user interrupts the test
                 raise
             except SystemExit as error:
                 self._failed(error)
@@ -194,7 +194,7 @@ class Loop(asyncio.AbstractEventLoop):
     # Time
 
     def time(self) -> float:
-        """Seconds of the simulation."""
+        """Return the simulated time in seconds."""
         return self._scheduler.now_us / 1_000_000
 
     def call_soon(
@@ -216,7 +216,7 @@ class Loop(asyncio.AbstractEventLoop):
         *args: *Args,
         context: contextvars.Context | None = None,
     ) -> asyncio.Handle:
-        """The same: there are no threads."""
+        """Call it in the next turn: there are no threads."""
         return self.call_soon(callback, *args, context=context)
 
     def call_later(
@@ -226,7 +226,7 @@ class Loop(asyncio.AbstractEventLoop):
         *args: *Args,
         context: contextvars.Context | None = None,
     ) -> asyncio.TimerHandle:
-        """Call it so many simulated seconds later."""
+        """Call it after `delay` simulated seconds."""
         return self.call_at(self.time() + delay, callback, *args, context=context)
 
     def call_at(
@@ -236,7 +236,7 @@ class Loop(asyncio.AbstractEventLoop):
         *args: *Args,
         context: contextvars.Context | None = None,
     ) -> asyncio.TimerHandle:
-        """Call it at a moment of `time()`."""
+        """Call it at the simulated time `when`."""
         later = _Later(when, callback, args, self, context)
 
         def due() -> None:
@@ -254,11 +254,11 @@ class Loop(asyncio.AbstractEventLoop):
     # Tasks
 
     def create_future(self) -> asyncio.Future[Any]:
-        """A future of this loop."""
+        """Return a future of this loop."""
         return Future(self._number(), self)
 
     def create_task(self, coro: Generator[Any, None, T] | Coroutine[Any, Any, T], **options: Any) -> asyncio.Task[T]:
-        """A task of this loop."""
+        """Return a task of this loop."""
         if self._factory is not None:
             return self._factory(self, coro, **options)  # type: ignore[return-value]
         number = self._number()
@@ -269,29 +269,29 @@ class Loop(asyncio.AbstractEventLoop):
         return task
 
     def set_task_factory(self, factory: Callable[..., asyncio.Future[Any]] | None) -> None:
-        """Have tasks made by it."""
+        """Set the factory for tasks."""
         self._factory = factory
 
     def get_task_factory(self) -> Any:
-        """What `set_task_factory` was given."""
+        """Return the factory for tasks, or None."""
         return self._factory
 
     def run_in_executor(self, executor: Any, func: Callable[[Unpack[Args]], T], *args: *Args) -> asyncio.Future[T]:
-        """Done at once, in the middle of everything: there are no threads."""
+        """Run `func` at once, in this thread: there are no others."""
         future: asyncio.Future[T] = self.create_future()
         try:
             future.set_result(func(*args))
-        except Exception as error:  # noqa: BLE001 (whoever awaits it gets it)
+        except Exception as error:  # noqa: BLE001 (raised to the awaiting caller)
             future.set_exception(error)
         return future
 
     async def shutdown_asyncgens(self) -> None:
-        """End what was iterated over and not to its end."""
+        """Close unfinished asynchronous generators."""
         for one in list(self._generators):
             await one.aclose()
 
     async def shutdown_default_executor(self, timeout: float | None = None) -> None:
-        """There is none."""
+        """Do nothing: there is no executor."""
 
     def _finish(self, generator: AsyncGenerator[Any, Any]) -> None:
         self._generators.discard(generator)
@@ -301,9 +301,9 @@ class Loop(asyncio.AbstractEventLoop):
     # Errors
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        """What nobody has caught: told to the program's handler, or logged."""
+        """Pass an unhandled error to the program's handler, or log it."""
         if self._is_over:
-            return  # a process that is gone tells nobody
+            return  # a dead process reports nothing
         error = context.get("exception")
         if isinstance(error, AssertionError | NotSimulatedError):
             self._failed(error)
@@ -318,50 +318,50 @@ class Loop(asyncio.AbstractEventLoop):
         _log.error("%s", context.get("message"), exc_info=error if error is not None else None)
 
     def set_exception_handler(self, handler: Any) -> None:
-        """Have it told what nobody has caught."""
+        """Set the handler for unhandled errors."""
         self._handler = handler
 
     def get_exception_handler(self) -> Any:
-        """What `set_exception_handler` was given."""
+        """Return the handler for unhandled errors, or None."""
         return self._handler
 
     def get_debug(self) -> bool:
-        """No."""
+        """Return False."""
         return False
 
     def set_debug(self, enabled: bool) -> None:
-        """Nothing comes of it."""
+        """Ignore the setting."""
 
     def is_running(self) -> bool:
-        """Until its program is gone."""
+        """True until the program ends."""
         return not self._is_over
 
     def is_closed(self) -> bool:
-        """Once its program is gone."""
+        """True once the program has ended."""
         return self._is_over
 
     def stop(self) -> None:
-        """Refused: it ends with its program."""
+        """Refused: the loop ends with its program."""
         _refuse("loop.stop()", "a program ends when its coroutine returns")
 
     def close(self) -> None:
-        """Refused: it ends with its program."""
+        """Refused: the loop ends with its program."""
         _refuse("loop.close()", "a program ends when its coroutine returns")
 
     def run_until_complete(self, future: Any) -> NoReturn:
-        """Refused: it runs by itself."""
+        """Refused: the loop runs by itself."""
         _refuse("loop.run_until_complete()", "await it")
 
     def run_forever(self) -> NoReturn:
-        """Refused: it runs by itself."""
+        """Refused: the loop runs by itself."""
         _refuse("loop.run_forever()", "await something that does not end")
 
-    # The world
+    # Network and signals
 
     async def create_connection(
         self, protocol_factory: Callable[[], Any], host: str | None = None, port: int | None = None, **options: Any
     ) -> tuple[Any, Any]:
-        """A connection to a simulated machine. ConnectionRefusedError, TimeoutError."""
+        """Connect to a simulated machine. ConnectionRefusedError, TimeoutError."""
         if options.get("ssl"):
             _refuse("TLS", "connect without")
         if options.get("sock") is not None or host is None or port is None:
@@ -369,15 +369,15 @@ class Loop(asyncio.AbstractEventLoop):
         return await self._connector.connect(protocol_factory, host, port)
 
     async def getaddrinfo(self, host: Any, port: Any, **options: Any) -> list[Any]:
-        """Names of machines are their addresses."""
+        """Return the host name as the address."""
         return [(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", (str(host), int(port or 0)))]
 
     def add_signal_handler(self, sig: int, callback: Callable[[Unpack[Args]], object], *args: *Args) -> None:
-        """What `Program.stop` calls, where it is SIGTERM."""
+        """Set the handler of a signal; `Program.stop` calls the one for SIGTERM."""
         self.signals[sig] = lambda: callback(*args)
 
     def remove_signal_handler(self, sig: int) -> bool:
-        """Whether there was one."""
+        """Remove a handler; return True if there was one."""
         return self.signals.pop(sig, None) is not None
 
 
@@ -385,7 +385,7 @@ def _close(work: Any) -> None:
     for _ in range(_CLOSES_MAX):
         try:
             work.close()
-        except BaseException:  # noqa: BLE001, S112 (its last words: it is gone)
+        except BaseException:  # noqa: BLE001, S112 (errors of cleanup code in a dead program)
             continue
         return
 

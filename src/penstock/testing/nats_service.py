@@ -1,4 +1,4 @@
-"""The simulated NATS server, as programs reach it."""
+"""The simulated NATS server as a service for simulated programs."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from penstock.sim.network import Connection
 
 
 class NatsService:
-    """For `transport`."""
+    """Adapts the NATS server to `transport.Service`."""
 
     def __init__(self, server: NatsServer) -> None:
         self._server = server
         self.receive = server.receive
 
     def opened(self, connection: Connection, take: Callable[[bytes], None]) -> None:
-        """A program has connected."""
+        """Greet a program that has connected."""
         self._server.greet(connection, take, is_program=True)

@@ -1,19 +1,19 @@
-"""The pytest plugin: the fixture `penstock_cluster`, the marker `penstock`, three options, and what a failure shows.
+"""The pytest plugin: the fixture `penstock_cluster`, the marker `penstock`, three options, and the failure report.
 
-Rules: a test that uses the fixture runs once for each of its seeds, each a test of its own with the seed in its name.
-One that is a coroutine function runs on the cluster; any other calls `penstock_cluster.run(coroutine())`. A failure
-shows how to run that seed again, what struck, and the end of the trace. Nothing heavy is imported before a test needs
-it: pytest imports this module in every run of a machine on which Penstock is installed.
+Rules: a test with the fixture runs once per seed, each run a test of its own with the seed in its name. A coroutine
+function runs on the cluster; any other test calls `penstock_cluster.run(coroutine())`. A failure shows the command that
+repeats the seed, the faults, and the end of the trace. Heavy modules are imported only when a test needs them, because
+pytest imports this module in every run on a machine with Penstock.
 
     @pytest.mark.penstock(seeds=20, brokers=3, faults=True, every_s=4.0, limit_s=3600.0, real_limit_s=60.0)
 
-| option                 | which seeds run                          |
+| option                 | seeds that run                           |
 |------------------------|------------------------------------------|
 | (none)                 | 0 to `seeds` - 1 of the marker, or 0     |
 | `--penstock-seeds=N`   | 0 to N - 1                               |
 | `--penstock-seed=S`    | S alone                                  |
 
-`--penstock-trace=FILE` writes all that happens, for whoever runs one seed.
+`--penstock-trace=FILE` writes the whole trace, for debugging one seed.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _CLUSTER = pytest.StashKey["Cluster"]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """pytest: the options."""
+    """pytest: add the options."""
     group = parser.getgroup("penstock", "tests on a simulated Penstock cluster")
     group.addoption("--penstock-seed", type=int, metavar="S", help="run simulated tests with this seed alone")
     group.addoption("--penstock-seeds", type=int, metavar="N", help="run simulated tests with the seeds 0 to N - 1")
@@ -47,14 +47,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """pytest: the marker."""
+    """pytest: register the marker."""
     options = "seeds=1, brokers=3, faults=True, every_s=4.0, limit_s=3600.0, real_limit_s=60.0"
     text = f"penstock({options}): how a simulated test is run"
     config.addinivalue_line("markers", text)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """pytest: one test for each seed."""
+    """pytest: make one test for each seed."""
     if FIXTURE in metafunc.fixturenames:
         wanted = _wanted(metafunc.definition)
         seeds = _seeds(metafunc.config, wanted.get("seeds", 1))
@@ -63,7 +63,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.hookimpl(wrapper=True, trylast=True)
 def pytest_pycollect_makeitem() -> Generator[None, Any, Any]:
-    """pytest: a coroutine function becomes one that runs it on the cluster, before other plugins see that it is one."""
+    """pytest: wrap coroutine functions to run on the cluster, before other plugins see that they are coroutines."""
     found = yield
     for item in found if isinstance(found, list) else [found]:
         if isinstance(item, pytest.Function) and FIXTURE in item.fixturenames:
@@ -75,13 +75,13 @@ def pytest_pycollect_makeitem() -> Generator[None, Any, Any]:
 
 @pytest.fixture
 def penstock_cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
-    """A simulated Penstock cluster, not yet begun: `run` begins it, also where the test is a coroutine function."""
+    """A simulated Penstock cluster that has not started: `run` starts it, also if the test is a coroutine function."""
     from penstock.testing.cluster import Cluster
 
     wanted = {"faults": True, **_wanted(request.node)}
     wanted.pop("seeds", None)
     seed = getattr(request, "param", None)
-    if seed is None:  # asked for by another fixture: nothing was drawn
+    if seed is None:  # used by another fixture, so it has no seed parameter
         seed = _seeds(request.config, 1)[0]
     with _trace(request) as show:
         cluster = request.node.stash[_CLUSTER] = Cluster(seed, **wanted, show=show)
@@ -92,7 +92,7 @@ def penstock_cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """pytest: what a failure shows."""
+    """pytest: add the failure report."""
     report = yield
     cluster = item.stash.get(_CLUSTER, None)
     if cluster is not None and report.when == "call" and report.failed:
@@ -113,7 +113,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 
 @contextmanager
 def _trace(request: pytest.FixtureRequest) -> Iterator[Callable[[str], None] | None]:
-    """What writes the trace, where that is wanted. Each test begins with its name."""
+    """Return the function that writes the trace, if requested. Each test's part begins with its name."""
     path = request.config.getoption("--penstock-trace")
     if path is None:
         yield None
@@ -132,7 +132,7 @@ def _on_the_cluster(item: pytest.Function, test: Any) -> Any:
 
 
 def _wanted(node: Any) -> dict[str, Any]:
-    """What the markers say, the nearest first. UsageError."""
+    """Return the markers' arguments, the nearest marker first. UsageError."""
     wanted: dict[str, Any] = {}
     for marker in node.iter_markers(_MARKER):
         if marker.args or not set(marker.kwargs) <= set(_OPTIONS):

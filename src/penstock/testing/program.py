@@ -1,14 +1,14 @@
-"""A program of the user's on a machine of its own: it can be killed, stopped and started again, as a process can.
+"""A user's program on its own machine: it can be killed, stopped and restarted like a process.
 
-Rules: a program is a coroutine function without arguments; each run of it has an event loop of its own. Killed, it runs
-nothing more: no `finally`, no `except`; its connections break. What it has kept in Python objects that others have as
-well stays: such an object stands for a database. One that ends with an error that faults excuse (`PenstockError`,
-`OSError`, a NATS error) is started again after RESTART_US, as by a supervisor; any other error ends the test, and so
-does one that comes AT_ONCE_MAX times in a row as soon as the program is started: no fault strikes so soon.
+Rules: a program is a coroutine function without arguments; each run has its own event loop. A killed program runs
+nothing more, no `finally` and no `except`; its connections break. Python objects that it shares with others survive:
+such an object stands for a database. A program that ends with an error that faults can cause (`PenstockError`,
+`OSError`, a NATS error) is restarted after RESTART_US, as by a supervisor. Any other error ends the test, and so does
+an error right after the start, AT_ONCE_MAX times in a row, because no fault strikes that early.
 
     start ──▶ runs ──stop──▶ its SIGTERM handler, or CancelledError ──▶ ended
      ▲         │ returns ──▶ ended
-     └─────────┴─kill, an error that is excused
+     └─────────┴─kill, an error that faults can cause
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from penstock.testing.loop import Loop
 from penstock.testing.where import of_coroutine
 
 RESTART_US = 1_000_000
-AT_ONCE_MAX = 10  # runs that end so soon, in a row
-_AT_ONCE_US = 20  # turns; nothing comes from another machine in that time
+AT_ONCE_MAX = 10  # failed runs in a row
+_AT_ONCE_US = 20  # turns; too short for any message from another machine
 
 Main = Callable[[], Coroutine[Any, Any, Any]]
 
 
 class Program:
-    """See the module; made by `Cluster.start`."""
+    """A program; made by `Cluster.start`."""
 
     def __init__(self, place: Place, name: str, main: Main, *, restarts: bool = True) -> None:
         self.name = name
@@ -40,33 +40,33 @@ class Program:
         self._place = place
         self._main = main
         self._restarts = restarts
-        self.loops: list[Loop] = []  # one of each run
+        self.loops: list[Loop] = []  # one for each run
         self._connector = Connector(place, name)
         self._loop: Loop | None = None
         self._task: asyncio.Task[Any] | None = None
-        self._waiters: list[asyncio.Future[Any]] = []  # for its end; each of the loop on which somebody waits
+        self._waiters: list[asyncio.Future[Any]] = []  # of callers of `finished`, each on the caller's loop
         self._is_stopping = False
-        self._outcome: tuple[Any, ProgramError | None] | None = None  # what waiters are told, once that is known
+        self._outcome: tuple[Any, ProgramError | None] | None = None  # the result for waiters, once it is known
         self._last_error = ""
         self._began_us = 0
-        self._at_once = 0  # so many runs in a row have ended as soon as they began
+        self._at_once = 0  # runs in a row that failed at once
 
     @property
     def is_running(self) -> bool:
-        """Whether a run of it is under way."""
+        """True while a run is in progress."""
         return self._task is not None and not self._task.done()
 
     @property
     def result(self) -> Any:
-        """What its last run has returned; RuntimeError while there is no such thing."""
+        """The return value of its last run. RuntimeError: it has not returned."""
         if self._task is None or not self._task.done() or self._task.cancelled():
             raise RuntimeError(f"the program {self.name} has returned nothing: it was killed, or runs still")
         return self._task.result()
 
     async def finished(self) -> Any:
-        """Return once a run of it has ended by itself, with what it returned; it may be killed and started before.
+        """Wait until a run ends by itself and return its result; the program may be killed and restarted before that.
 
-        None: `stop` has ended it. ProgramError: it ended with an error as it was stopped, or has cancelled itself.
+        None: `stop` has ended it. ProgramError: it failed while it was being stopped, or cancelled itself.
         """
         waiter: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._waiters.append(waiter)
@@ -75,7 +75,7 @@ class Program:
         return await waiter
 
     def start(self) -> None:
-        """Begin a run, unless one is under way."""
+        """Start a run, unless one is in progress."""
         if self.is_running:
             return
         self._end()
@@ -84,14 +84,14 @@ class Program:
         self._outcome = None
         self._began_us = self._place.network.scheduler.now_us
         self._place.trace.add(self.name, f"starts, run {self.runs}")
-        # What its type lacks it refuses, method by method.
+        # Methods that its type lacks are refused one by one.
         loop = self._loop = Loop(self._place.network.scheduler, self._connector, self._failed)  # type: ignore[abstract]
         self.loops.append(loop)
         self._task = loop.do(lambda: loop.create_task(self._main(), name=self.name))
         self._task.add_done_callback(self._ended)
 
     def kill(self) -> None:
-        """It dies at once, and stays dead until `start`."""
+        """Kill the program; it stays down until `start`."""
         if self.is_running:
             self._place.trace.add(self.name, "is killed")
         self._end()
@@ -99,13 +99,13 @@ class Program:
             self._tell(None)
 
     def crash(self) -> None:
-        """It dies at once, and is started again, as by a supervisor."""
+        """Kill the program and restart it, as by a supervisor."""
         if self.is_running:
             self.kill()
             self._again()
 
     def stop(self) -> None:
-        """SIGTERM: its handler for that is called; without one it is cancelled. It is not started again."""
+        """Send SIGTERM: call its handler, or cancel the program if it has none. It is not restarted."""
         loop, task = self._loop, self._task
         self._is_stopping = True
         if loop is None or task is None or task.done():
@@ -120,7 +120,7 @@ class Program:
             loop.call_soon(handler)
 
     def standing(self) -> str:
-        """Where it stands, for whoever wonders why nothing happens; empty: it has ended."""
+        """Return where the program waits, for error messages; empty if it has ended."""
         if self._task is not None and not self._task.done():
             stands = f"waits in {of_coroutine(self._task.get_coro())}"
         elif self._outcome is None:
@@ -158,7 +158,7 @@ class Program:
         elif self._is_stopping:
             self._tell(None)
         else:
-            self._tell(None, ProgramError(f"the program {self.name} was cancelled, and nobody has stopped it"))
+            self._tell(None, ProgramError(f"the program {self.name} was cancelled, but not by `stop`"))
 
     def _broke(self, error: BaseException) -> None:
         self._last_error = f"{type(error).__name__}: {error}"
@@ -175,7 +175,7 @@ class Program:
             self._again()
 
     def _failed(self, error: BaseException) -> None:
-        """Its loop has seen what ends the test."""
+        """Handle an error of the loop that ends the test."""
         self._place.failed(self._failure(error) if isinstance(error, SystemExit) else error)
 
     def _failure(self, error: BaseException, more: str = "") -> ProgramError:
@@ -184,7 +184,7 @@ class Program:
         return failure
 
     def _tell(self, value: Any, error: ProgramError | None = None) -> None:
-        """Whoever waits for its end hears of it."""
+        """Pass the result to all waiters."""
         self._outcome = value, error
         waiters, self._waiters = self._waiters, []
         for waiter in waiters:
@@ -206,7 +206,7 @@ class Program:
 
 
 def _is_excused(error: BaseException) -> bool:
-    """Whether faults bring such an error about, in a program that does not bear them."""
+    """True if faults can cause such an error in a program that does not handle them."""
     from nats.errors import Error as NatsError
 
     return isinstance(error, PenstockError | OSError | NatsError)

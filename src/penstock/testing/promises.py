@@ -1,17 +1,17 @@
-"""What Penstock promised to the programs of a run, and whether it holds: every check of the simulator, for any program.
+"""Record what Penstock guarantees to the programs of a run, and check it: the simulator's checks, for any program.
 
-Rules: each stream that there ever was has a history of its own for each of its partitions, by the stream's id. A
-promise is an ack on its way to a program, an answer to an append, or a message that was read. What the brokers' states
-say is checked with every event of a broker (`sim.checks`, `sim.agreement`); what was promised is read from the logs
+Rules: each partition of each stream, by stream id, has its own history, also after the stream's deletion. A guarantee
+begins with an ack on its way to a program, an answer to an append, or a message that was read. The brokers' states are
+checked after every event of a broker (`sim.checks`, `sim.agreement`); the guaranteed messages are read from the logs
 once more at the end.
 
-| of a stream …                             | is not checked                                      |
+| if a stream …                             | this is not checked                                 |
 |-------------------------------------------|-----------------------------------------------------|
-| that keeps its log in memory              | anything: it is gone with its broker                |
-| that was deleted                          | whether it is still there                           |
-| with retention, or that was truncated     | that its beginning is there                         |
-| with compaction, rollups or times to live | that a message is there; only that it is no other   |
-| to which a message came in an envelope    | what its value is                                   |
+| keeps its log in memory                   | anything: the log is lost with its broker           |
+| was deleted                               | whether it still exists                             |
+| has retention, or was truncated           | whether its beginning exists                        |
+| has compaction, rollups or times to live  | whether a message exists; only that it is unchanged |
+| got a message in an envelope              | the message's value                                 |
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ from penstock.sim.rows import Rows
 from penstock.sim.scheduler import Scheduler
 from penstock.sim.violation import ViolationError
 
-_ANYWHERE = 1 << 62  # an offset that nothing reaches: all before it may go
-_PUBLISHED_MAX = 100_000  # messages whose acks are looked for: several streams may ack one
+_ANYWHERE = 1 << 62  # an offset beyond every log: everything may be deleted
+_PUBLISHED_MAX = 100_000  # messages remembered for their acks: several streams may ack one
 _ENVELOPE = b"\xb9\x0e\x43\xb4"
 _TOMBSTONE = b"penstock-tombstone:"
 
 
 class Promises:
-    """See the module."""
+    """The guarantees given during one run, and their checks."""
 
     def __init__(self, brokers: Mapping[int, SimBroker], scheduler: Scheduler) -> None:
         self.acks = 0
@@ -66,20 +66,20 @@ class Promises:
             key=lambda look: str(look.stream_id),
         )
         self._streams: dict[int, StreamConfig] = {}
-        self._ids: dict[str, int] = {}  # of streams by name: the latest
-        self._applied: dict[int, int] = {}  # broker → up to where its image was looked at
+        self._ids: dict[str, int] = {}  # the latest stream id by name
+        self._applied: dict[int, int] = {}  # by broker: up to where its image was examined
         self._published: dict[bytes, Published] = {}  # by reply subject
 
     @property
     def leader_changes(self) -> int:
-        """Of partitions, so far."""
+        """Number of leader changes of all partitions so far."""
         epochs = (len(history.leaders) for history in self.checks.histories.values())
         return sum(count - 1 for count in epochs if count)
 
     # Brokers
 
     def acted(self, broker: SimBroker) -> None:
-        """After every event of a broker. ViolationError."""
+        """Check after each event of a broker. ViolationError."""
         assert broker.node is not None
         standing = looks.standing(broker.node)
         if self._applied.get(broker.broker_id) != standing.applied:
@@ -90,13 +90,13 @@ class Promises:
             self.agreement.committed(history, broker, look)
 
     def started(self, broker: SimBroker) -> None:
-        """A run of a broker begins. ViolationError."""
+        """Check a broker that starts. ViolationError."""
         self._learn(broker)
         self.checks.started(broker)
         self.agreement.started(broker)
 
     def ended(self, broker: SimBroker, by_power_loss: bool) -> None:
-        """A run of a broker is over."""
+        """Record that a broker's process ended."""
         self.checks.ended(broker, by_power_loss=by_power_loss)
 
     def _learn(self, broker: SimBroker) -> None:
@@ -111,11 +111,11 @@ class Promises:
                 if _may_begin_anywhere(config):
                     history.truncating = _ANYWHERE
                 if config.storage is Storage.MEMORY:
-                    history.is_damaged = history.is_given_up = True  # nothing is promised
+                    history.is_damaged = history.is_given_up = True  # nothing is guaranteed
                 self.checks.histories[str(state.stream_id), number] = history
 
     def is_needed(self, broker: SimBroker) -> bool:
-        """Whether its power must stay on: nobody else is sure to have what was acked and is not synced everywhere."""
+        """True if the broker must not lose power: no other replica certainly has all acked but unsynced messages."""
         for history in self.checks.histories.values():
             if history.is_deleted or history.is_given_up or history.config.replicas == 1:
                 continue
@@ -126,14 +126,14 @@ class Promises:
     # Programs
 
     def published(self, message: Published) -> None:
-        """A program has published it."""
+        """Record a program's publish."""
         if message.reply:
             if len(self._published) >= _PUBLISHED_MAX:
                 del self._published[next(iter(self._published))]
             self._published[message.reply] = message
 
     def answered(self, subject: bytes, body: bytes) -> None:
-        """A broker has published this. ViolationError."""
+        """Check a broker's ack. ViolationError."""
         message = self._published.get(subject)
         if message is None:
             return
@@ -145,12 +145,12 @@ class Promises:
             return
         self.acks += 1
         if ack.duplicate or message.value.startswith(_ENVELOPE):
-            return  # it is where another one is; or in it is what is stored
+            return  # it was acked elsewhere, or the stored value is inside the envelope
         value = message.subject if _TOMBSTONE in message.headers.lower() else message.value
         self._promised(self._ids[ack.stream], ack.partition, ack.epoch, [(ack.seq - 1, value)], fsynced=ack.fsynced)
 
     def asked(self, request: Request, raw: bytes) -> Callable[[Response | RemoteError, bytes], None]:
-        """A program asks a broker; gives what its answer is told to. ViolationError there."""
+        """Record a program's request; return the function to call with its answer, which may raise ViolationError."""
         match request:
             case DeleteStreamRequest(name=name, stream_id=stream_id):
                 for history in self._of(stream_id or self._ids.get(name, 0)):
@@ -182,7 +182,7 @@ class Promises:
             self._promised(request.stream_id, request.partition, epoch, rows, fsynced=response.fsynced)
 
     def _read(self, request: FetchRequest, response: Response | RemoteError, payload: bytes) -> None:
-        """Who has read a message may rely on it as one who has its ack."""
+        """Check a fetch: a program may rely on a message that it has read as on one that was acked."""
         history = self.checks.histories.get((str(request.stream_id), request.partition))
         if history is None or not isinstance(response, FetchResponse) or not payload:
             return
@@ -207,7 +207,7 @@ class Promises:
     # The end
 
     def audit(self) -> None:
-        """Read from the leaders what was promised. ViolationError."""
+        """Read the guaranteed messages from the leaders. ViolationError."""
         for history in self.checks.histories.values():
             if not (history.is_deleted or history.is_given_up or history.is_damaged):
                 self._audit(history)
@@ -239,7 +239,7 @@ class Promises:
 
 
 def _name(offset: int, value: bytes) -> bytes:
-    """A program may send a value twice: it is told apart by where it is."""
+    """Return a name that distinguishes equal values by their offset."""
     return b"%d:%b" % (offset, value)
 
 

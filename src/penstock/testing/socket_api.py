@@ -1,7 +1,7 @@
-"""The brokers' socket API, byte by byte, as programs reach it over the simulated network.
+"""The brokers' socket API for simulated programs, byte by byte.
 
-Rules: frames are read and written by the code that real brokers use. A request becomes the broker's where it arrives,
-and its answer bytes where it arrives. A frame that cannot be read ends its connection, behind the error that says why.
+Rules: frames are encoded and decoded by the code of real brokers. A request is decoded when it arrives at the broker,
+and its answer is encoded when it arrives at the program. An undecodable frame closes its connection, after the error.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _FRAME_BYTES_MAX = limits.REQUEST_BODY_BYTES_MAX + limits.APPEND_BYTES_MAX
 
 
 class SocketApi:
-    """One broker's. `took` hears each request, and gives who hears its answer."""
+    """The socket API of one broker. `took` is called with each request; it returns the callback for its answer."""
 
     def __init__(self, broker: SimBroker, took: Took) -> None:
         self._broker = broker
@@ -29,14 +29,14 @@ class SocketApi:
         self._open: dict[Connection, tuple[FrameDecoder, Callable[[bytes], None]]] = {}
 
     def opened(self, connection: Connection, take: Callable[[bytes], None]) -> None:
-        """A program has connected."""
+        """Register a program's new connection."""
         self._open = {one: kept for one, kept in self._open.items() if one.is_open}
         self._open[connection] = (FrameDecoder(_FRAME_BYTES_MAX, limits.REQUEST_BODY_BYTES_MAX), take)
 
     def receive(self, connection: Connection, data: bytes) -> None:
-        """Bytes of a program."""
+        """Take bytes from a program."""
         if connection not in self._open:
-            return  # it is closed
+            return  # the connection is closed
         decoder, take = self._open[connection]
         decoder.receive(data)
         try:

@@ -1,8 +1,8 @@
-"""A program's side of a connection: an asyncio transport on the simulated network.
+"""The program's side of a connection: an asyncio transport on the simulated network.
 
-Rules: bytes arrive once and in order, in pieces of any size; nothing arrives after `close`. What broke, and what the
-other side has closed, the protocol hears as it does from a socket: by `eof_received` or by `connection_lost`. There is
-always room for what is written: what the network holds back counts as sent.
+Rules: bytes arrive once and in order, in pieces of any size; nothing arrives after `close`. As with a socket, the
+protocol learns of a broken or closed connection by `eof_received` or `connection_lost`. Writing never blocks: bytes
+held back by the network count as sent.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ Buffer = bytes | bytearray | memoryview
 
 
 class Service(Protocol):
-    """What listens on a simulated machine."""
+    """A service that listens on a simulated machine."""
 
     def opened(self, connection: Connection, take: Callable[[bytes], None]) -> None:
-        """A program has connected; `take` gets what is said to it, where that arrives."""
+        """Accept a program's connection; `take` receives the answers when they arrive at the program."""
 
     def receive(self, connection: Connection, data: bytes) -> None:
-        """Bytes of the program have arrived."""
+        """Take bytes that have arrived from the program."""
 
 
 class Transport(asyncio.Transport):
-    """See the module."""
+    """A transport on the simulated network."""
 
     def __init__(self, loop: Loop, service: Service, protocol: Any, peer: tuple[str, int], random: Random) -> None:
         super().__init__({"peername": peer, "sockname": ("program", 0)})
@@ -41,26 +41,26 @@ class Transport(asyncio.Transport):
         self._connection: Connection | None = None
         self._is_closing = False
         self._is_paused = False
-        self._has_ended = False  # the other side says nothing more, and hears nothing
-        self._waiting: deque[bytes] = deque()  # what came while reading was paused
-        self._ends: BaseException | str | None = None  # behind that
+        self._has_ended = False  # the peer sends and receives nothing more
+        self._waiting: deque[bytes] = deque()  # received while reading was paused
+        self._ends: BaseException | str | None = None  # the end of the connection, after those bytes
 
     def begin(self, connection: Connection) -> None:
-        """The connection is there."""
+        """Report that the connection is established."""
         self._connection = connection
         self._protocol.connection_made(self)
         self._service.opened(connection, self._take)
 
     def lost(self) -> None:
-        """The network, or the other side, has ended it."""
-        # A process that dies closes its connections in order; a reset, and a machine that is gone, do not.
+        """Report that the network or the peer has ended the connection."""
+        # A process that dies closes its connections cleanly; a reset, or the loss of a machine, does not.
         self._ends = "eof" if self._random.random() < 0.5 else ConnectionResetError(104, "Connection reset by peer")
         self._loop.call_soon(self._hand_over)
 
     def _take(self, data: bytes) -> None:
         if self._is_closing:
             return
-        if len(data) > 1 and self._random.random() < 0.05:  # a read ends anywhere
+        if len(data) > 1 and self._random.random() < 0.05:  # a read may end anywhere
             cut = 1 + int(self._random.random() * (len(data) - 1))
             self._waiting.append(data[:cut])
             data = data[cut:]
@@ -103,62 +103,62 @@ class Transport(asyncio.Transport):
     # asyncio.Transport
 
     def write(self, data: Buffer) -> None:
-        """Send it."""
+        """Send the bytes."""
         connection, service, sent = self._connection, self._service, bytes(data)
         if sent and connection is not None and not self._is_closing:
             connection.send(lambda: service.receive(connection, sent))
 
     def writelines(self, list_of_data: Iterable[Buffer]) -> None:
-        """Send all of it."""
+        """Send all of the pieces."""
         self.write(b"".join(list_of_data))
 
     def write_eof(self) -> None:
-        """No server of the simulation looks for that."""
+        """Do nothing: no simulated server needs it."""
 
     def can_write_eof(self) -> bool:
-        """No."""
+        """Return False."""
         return False
 
     def close(self) -> None:
-        """End it; what was written arrives."""
+        """Close the connection; bytes already written still arrive."""
         self._gone(None)
 
     def abort(self) -> None:
-        """The same."""
+        """Close the connection like `close`."""
         self._gone(None)
 
     def is_closing(self) -> bool:
-        """Whether it is over: also where the other side has ended it, or the program is gone."""
+        """True if the connection is closing or closed, by either side, or the program has ended."""
         return self._is_closing or self._has_ended or self._loop.is_closed()
 
     def get_protocol(self) -> Any:
-        """Who hears what comes."""
+        """Return the protocol."""
         return self._protocol
 
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
-        """Somebody else does."""
+        """Set the protocol."""
         self._protocol = protocol
 
     def pause_reading(self) -> None:
-        """What comes waits."""
+        """Buffer received bytes."""
         self._is_paused = True
 
     def resume_reading(self) -> None:
-        """It waits no longer."""
+        """Deliver received bytes again."""
         self._is_paused = False
         self._loop.call_soon(self._hand_over)
 
     def is_reading(self) -> bool:
-        """Whether what comes is handed over."""
+        """True if received bytes are delivered."""
         return not (self._is_paused or self._is_closing)
 
     def get_write_buffer_size(self) -> int:
-        """Nothing waits here."""
+        """Return 0: there is no write buffer."""
         return 0
 
     def get_write_buffer_limits(self) -> tuple[int, int]:
-        """None that matter."""
+        """Return zeros: there are no limits."""
         return 0, 0
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """Nothing comes of it."""
+        """Ignore the setting."""

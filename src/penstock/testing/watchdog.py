@@ -1,10 +1,10 @@
-"""What holds the simulation up in real time is raised where it stands: a loop without await, a lock, a blocking read.
+"""Detect code that blocks the simulation in real time (a loop without await, a lock, a blocking read) and raise there.
 
-Rules: a thread of its own looks whether the simulation has made a step; where it has made none within the limit, the
-thread that runs it gets a StuckError. The first thread of a process gets it by SIGALRM, which wakes it also from what
-blocks; an alarm of somebody else's (pytest-timeout's) is passed on. Another thread gets it before its next line of
-Python, and what blocks there blocks on. What is still stuck one limit later has the stacks of all threads on stderr.
-Nobody is hurried who looks at it in a debugger.
+Rules: a watchdog thread checks if the simulation makes progress; if it makes none within the limit, the thread that
+runs it gets a StuckError. A main thread gets it by SIGALRM, which also interrupts blocking calls; SIGALRM of another
+owner (such as pytest-timeout) is passed on. Another thread gets it before its next line of Python, so a blocking call
+there goes on. If it is still stuck one limit later, the stacks of all threads are written to stderr. Nothing is raised
+while a debugger is active.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from typing import Any
 from penstock.testing.errors import StuckError
 from penstock.testing.where import is_debugged
 
-_LOOKS = 4  # within the limit; so a machine that has slept does not count as stuck
+_LOOKS = 4  # checks per limit, so that a suspended machine does not count as stuck
 
 Stuck = Callable[[FrameType], StuckError]
 
 
 @contextmanager
 def watched(limit_s: float, steps: Callable[[], int], stuck: Stuck) -> Iterator[None]:
-    """Raise `stuck(frame)` in this thread whenever `steps()` stays the same for so long. Infinite: nobody watches."""
+    """Raise `stuck(frame)` in this thread whenever `steps()` stays unchanged for `limit_s`. Infinite: never."""
     if limit_s == float("inf"):
         yield
         return
@@ -51,14 +51,14 @@ def watched(limit_s: float, steps: Callable[[], int], stuck: Stuck) -> Iterator[
 class _Watchdog:
     def __init__(self, limit_s: float, steps: Callable[[], int], stuck: Stuck) -> None:
         self.is_over = threading.Event()
-        self.is_heard = False  # whether the watched thread hears signals
-        self.before: Any = None  # who heard SIGALRM before
+        self.is_heard = False  # True if the watched thread receives signals
+        self.before: Any = None  # the previous handler of SIGALRM
         self.thread = threading.Thread(target=self._watch, name="penstock-watchdog", daemon=True)
         self._look_s = min(limit_s / _LOOKS, threading.TIMEOUT_MAX)
         self._steps = steps
         self._stuck = stuck
         self._watched = threading.get_ident()
-        self._stuck_at: int | None = None  # the step for which an alarm is on its way
+        self._stuck_at: int | None = None  # the step for which an alarm is pending
 
     def _watch(self) -> None:
         seen, looks = self._steps(), 0
@@ -83,13 +83,13 @@ class _Watchdog:
             ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._watched), ctypes.py_object(StuckError))
 
     def hear(self, number: int, frame: FrameType | None) -> None:
-        """SIGALRM, in the watched thread."""
+        """Handle SIGALRM in the watched thread."""
         stuck_at, self._stuck_at = self._stuck_at, None
         if stuck_at is not None:
             if frame is not None and stuck_at == self._steps() and not self.is_over.is_set():
                 raise self._stuck(frame)
         elif callable(self.before):
             self.before(number, frame)
-        elif self.before == signal.SIG_DFL:  # which ends the process
+        elif self.before == signal.SIG_DFL:  # the default action ends the process
             signal.signal(number, signal.SIG_DFL)
             signal.raise_signal(number)

@@ -1,4 +1,4 @@
-"""Where a program stands: the line of its own that it has come to, and the one below in which it waits."""
+"""Locate a program's position: the current line of its own code, and the line below in which it waits."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-_LOOP = "penstock.testing.loop"  # below it nothing is the program's
+_LOOP = "penstock.testing.loop"  # frames below it do not belong to the program
 _DEBUGGERS = ("bdb", "pdb", "pydevd", "_pydevd_bundle")
 _PACKAGE = str(Path(__file__).parents[1])
 _NOT_THEIRS = tuple(folder + os.sep for folder in (_PACKAGE, *map(sysconfig.get_path, ("stdlib", "platstdlib"))))
 
 
 def of_coroutine(work: Any) -> str:
-    """FILE:LINE of what a coroutine awaits: in the program's own code, and at the very end."""
+    """Return FILE:LINE at which a coroutine waits: in the program's own code, and in the innermost frame."""
     places = []
     where = work
     while where is not None:
@@ -28,7 +28,7 @@ def of_coroutine(work: Any) -> str:
 
 
 def of_frame(frame: FrameType) -> str:
-    """The same of what runs."""
+    """Return FILE:LINE of a running frame, in the same form."""
     places = []
     where: FrameType | None = frame
     while where is not None and where.f_globals.get("__name__") != _LOOP:
@@ -38,7 +38,7 @@ def of_frame(frame: FrameType) -> str:
 
 
 def is_debugged(frame: FrameType) -> bool:
-    """Whether somebody looks at it in a debugger, and takes the time for that."""
+    """True if a debugger is active in this frame or its callers."""
     where: FrameType | None = frame
     while where is not None:
         if str(where.f_globals.get("__name__")).partition(".")[0] in _DEBUGGERS:
@@ -48,7 +48,7 @@ def is_debugged(frame: FrameType) -> bool:
 
 
 def _text(places: Iterable[tuple[str, int]]) -> str:
-    """The innermost is the first."""
+    """Format the places; the innermost is first."""
     found = list(places)
     if not found:
         return "somewhere"

@@ -1,21 +1,21 @@
-"""A Vfs whose files are encrypted, over another one: whoever uses it sees plain bytes at plain positions.
+"""A Vfs that encrypts its files over another one: callers see plain bytes at plain positions.
 
-Rules: each file that `is_secret` names is encrypted from its first byte; one that is plain is never read, written or
-cut. What does not open with the file's own key reads as zeros: nothing of a log is valid there, so whatever the log
-does about damage it does about this, from batch to batch. What a crash leaves behind the last whole record is zeros at
-the end of the file. A key that is not here is a KeyMissingError at the opening. What was cut off stays gone, whatever
-single place of the file is damaged: a cut is written twice, as a record and as the begin of a block.
+Rules: each file that `is_secret` selects is encrypted from its first byte; a plain file in its place is never read,
+written or truncated. A record that the file's key does not decrypt reads as zeros: no batch is valid there, so the log
+handles it like other corruption, batch by batch. Remains of a crash behind the last complete record read as zeros at
+the end of the file. A missing key raises KeyMissingError at open. Truncated bytes never reappear, even if one place of
+the file is corrupted: a truncation is written twice, as a record and as the begin of a block.
 
-Names, lengths and times of files are as plain as ever, and so are files that `is_secret` does not name.
+Names, lengths and times of files stay plain, and so do files that `is_secret` does not select.
 
 | a file                                | is seen as                                               |
 |---------------------------------------|----------------------------------------------------------|
-| new, or cut to nothing by a crash     | empty; its header is written before its first bytes      |
-| with a whole copy of its header       | what its records hold                                    |
-| with what a crash leaves of a header  | zeros: nothing of it was ever on the disk for good       |
-| anything else: plain, or damaged      | a NoHeaderError at the opening; it stays as it is        |
+| new, or truncated to 0 by a crash     | empty; its header is written before its first bytes      |
+| with a valid copy of its header       | the content of its records                               |
+| with remains of a header after a crash| zeros: nothing of it was ever durable                    |
+| anything else: plain, or corrupt      | a NoHeaderError at open; it stays unchanged              |
 
-Who looks at files and does not know of which streams they are (`may_be_plain`) sees what is no encrypted file as it is.
+Tools that do not know the streams of the files (`may_be_plain`) see unencrypted files as they are.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ _HEADER_READ_BYTES = form.SLOT_STEP_BYTES + 512
 
 
 class EncryptedVfs:
-    """`inner`, with the files that `is_secret` names encrypted. `random` gives bytes for keys and nonces.
+    """`inner`, with the files that `is_secret` selects encrypted. `random` returns bytes for keys and nonces.
 
-    `may_be_plain`: those that are not are seen as they are.
+    `may_be_plain`: unencrypted files are shown as they are.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class EncryptedVfs:
         self._is_secret = is_secret
 
     def open(self, path: str, *, create: bool = False, make_folders: bool = True, read_only: bool = False) -> File:
-        """Open a file; see Vfs. KeyMissingError, where that of the file is not here; NoHeaderError."""
+        """Open a file; see Vfs. KeyMissingError if the file's key is missing; NoHeaderError."""
         inner = self._inner.open(path, create=create, make_folders=make_folders, read_only=read_only)
         if not self._is_secret(path):
             return inner
@@ -72,23 +72,18 @@ class EncryptedVfs:
             raise
 
     def open_folder(self, path: str) -> Folder:
-        """Open a folder that is there."""
         return self._inner.open_folder(path)
 
     def list(self, path: str) -> Sequence[str]:
-        """Names in a folder; see Vfs."""
         return self._inner.list(path)
 
     def rename(self, old: str, new: str) -> None:
-        """Move a file or folder; see Vfs."""
         self._inner.rename(old, new)
 
     def remove(self, path: str) -> None:
-        """Delete a file or folder; see Vfs."""
         self._inner.remove(path)
 
     def sync_dir(self, path: str) -> None:
-        """Make names durable; see Vfs."""
         self._inner.sync_dir(path)
 
 
@@ -104,11 +99,11 @@ class EncryptedFile:
         self._inner = inner
         self._opener: form.Opener | None = None
         self._header_is_lost = False
-        self._tail: Tail | None = None  # once this file is written
+        self._tail: Tail | None = None  # set once this file is written
         self._look()
 
     def _look(self) -> None:
-        """Read the header, if there is one by now. NoHeaderError: there is what we did not write."""
+        """Read the header if there is one by now. NoHeaderError if the file has foreign content."""
         area = self._inner.read_at(0, _HEADER_READ_BYTES)
         slots = form.slots_in(area, self.path)
         if slots:
@@ -118,15 +113,14 @@ class EncryptedFile:
         self._header_is_lost = bool(area) and not slots
 
     def _known(self) -> form.Opener | None:
-        """What opens its records; None: it has no header."""
+        """Return what decrypts the file's records; None: it has no header."""
         if self._opener is None:
-            self._look()  # it was new when it was opened
+            self._look()  # the file was new when it was opened
         return self._opener
 
     # Reading
 
     def read_at(self, position: int, length: int) -> bytes:
-        """Up to `length` bytes from `position`; fewer only at the end of the file."""
         if position < 0 or length < 0:
             raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), self.path)
         opener = self._known()
@@ -143,7 +137,7 @@ class EncryptedFile:
             block_end, following = blocks.span(number)
             begin = blocks.begin(number)
             assert begin is not None
-            if at < begin:  # the first blocks are damaged
+            if at < begin:  # the first blocks are corrupt
                 parts.append(bytes(min(begin, end) - at))
                 at = min(begin, end)
             if at < min(block_end, end):
@@ -157,7 +151,7 @@ class EncryptedFile:
         return self._known_tail().end
 
     def _known_tail(self) -> Tail:
-        """Where the file ends. Whoever writes it knows; for others it may have grown."""
+        """Return the end of the file. For a writer it is known; otherwise the file may have grown."""
         if self._tail is not None:
             return self._tail
         opener = self._known()
@@ -170,8 +164,8 @@ class EncryptedFile:
     def write_at(self, position: int, *buffers: Buffer) -> None:
         """Write all buffers one after the other from `position`, or raise OSError (a part may then be written).
 
-        What lies there already may be written again, which is safe at any moment; other bytes in its place are not: a
-        crash may take what lies behind them. (A log only adds.)
+        Overwriting bytes with equal bytes is always crash-safe. Other bytes are not: a crash may lose what lies behind
+        them. (A log only appends.)
         """
         data = buffers[0] if len(buffers) == 1 else b"".join(buffers)
         tail = self._writable()
@@ -184,13 +178,13 @@ class EncryptedFile:
             self._write_over(tail, position, bytes(data))
 
     def _writable(self) -> Tail:
-        """Where the file ends, remembered from now on."""
+        """Return the end of the file, and remember it from now on."""
         if self._tail is None:
             self._tail = self._known_tail()
         return self._tail
 
     def _begin(self) -> form.Opener:
-        """Write the header of a new file, or of one of which a crash has left no more than a part of it."""
+        """Write the header of a new file, or replace remains of one after a crash."""
         self._drop_header()
         opener = form.new_opener(self._vfs.random)
         slots = [form.packed_slot(opener, 0, self._vfs.keys, self._vfs.random) for _ in range(form.SLOTS)]
@@ -200,18 +194,18 @@ class EncryptedFile:
         return opener
 
     def _drop_header(self) -> None:
-        """What a crash has left of one: before another is written, or the next crash leaves a mixture of both."""
+        """Remove remains of a header before another is written; otherwise a crash could leave a mixture of both."""
         if self._header_is_lost:
             self._inner.truncate(0)
             self._inner.sync()
             self._header_is_lost = False
 
     def _add(self, tail: Tail, data: Buffer) -> None:
-        """Behind the last record."""
+        """Append behind the last record."""
         opener = self._known()
         if opener is None:
             opener = self._begin()
-            if tail.end:  # of a file whose header was lost: zeros, as it was seen, and as a crash would leave it
+            if tail.end:  # the header of the file was lost: zeros, as it was seen, and as a crash would leave it
                 self._extend(tail.end)
                 self._inner.sync()
                 tail = self._writable()
@@ -227,7 +221,7 @@ class EncryptedFile:
         self._tail = now
 
     def _put(self, opener: form.Opener, tail: Tail, data: memoryview, pieces: list[Buffer]) -> tuple[Tail, int]:
-        """The next record, into `pieces`: how the file ends then, and how many of the bytes it holds."""
+        """Append the next record to `pieces`; return the new end of the file and the number of bytes taken."""
         if tail.block_begin < 0:
             tail = begin_block(opener, tail, pieces)
         elif place_of(tail.block + 1) - tail.place < OVERHEAD_BYTES + min(1, len(data)):
@@ -242,8 +236,8 @@ class EncryptedFile:
         opener = self._known()
         if end <= tail.end and self.read_at(position, len(data)) == data:
             if opener is None:
-                return  # nothing of it can be read, now or later
-            if position == 0:  # whoever writes all of it again cannot know what a sync that failed has given up
+                return  # the content is unreadable in any case
+            if position == 0:  # this may repair a failed sync, which could have lost the header
                 self._inner.write_at(0, self._inner.read_at(0, AREA_BYTES))
             blocks = Blocks(opener, self._inner, 1)
             first, last = blocks.find(position) or 0, blocks.find(max(position, end - 1))
@@ -256,14 +250,14 @@ class EncryptedFile:
         self._add(self._writable(), data + behind)
 
     def truncate(self, length: int) -> None:
-        """Cut (or extend with zeros) to `length` bytes."""
+        """Truncate (or extend with zeros) to `length` bytes."""
         tail = self._writable()
         opener = self._known()
         if length == 0:
-            # Its key stays: a header that were written anew would be lost with a crash.
+            # The key stays: a crash could lose a rewritten header.
             self._drop_header()
             stays = 0 if opener is None else AREA_BYTES
-            if self._inner.size() > stays:  # else it is new, and there is nothing to wait for
+            if self._inner.size() > stays:  # otherwise it is new, and no sync is needed
                 self._drop(stays)
             self._tail = NEW
         elif length > tail.end:
@@ -272,7 +266,7 @@ class EncryptedFile:
             self._inner.truncate(AREA_BYTES + length)
             self._tail = tail._replace(end=length)
         elif length == tail.end:
-            self._inner.truncate(tail.place)  # what a write has left that failed
+            self._inner.truncate(tail.place)  # remains of a failed write
         else:
             self._cut(opener, length)
 
@@ -288,7 +282,7 @@ class EncryptedFile:
             if kept:
                 end = min(begin + kept[-1].end, length)
                 is_mid = begin + kept[-1].whole_end > end
-                # An earlier cut of the same record stays until the new one is on the disk.
+                # An earlier truncation of the same record stays until the new one is on disk.
                 place = walked.place if is_mid else kept[-1].place_end
                 tail = Tail(end, place_of(number) + place, number, begin)
                 told = blocks.cut_by(number, begin + walked.end) if is_mid else None
@@ -300,14 +294,14 @@ class EncryptedFile:
         self._extend(length)
 
     def _drop(self, place: int) -> None:
-        """What lies behind there, for good: else a crash leaves blocks of it among those that take their places."""
-        self._tail = None  # where the sync fails, it is for the next who writes to see
+        """Remove everything behind `place` durably; otherwise a crash could mix old blocks with the new ones."""
+        self._tail = None  # if the sync fails, the next writer determines the end
         self._inner.truncate(place)
         self._inner.sync()
 
     def _cut_deeper(self, opener: form.Opener, tail: Tail, block: int) -> Tail:
-        """An earlier cut of the same record is told by the header of that block alone: it is changed where it lies, in
-        one sector, so that always one of them holds.
+        """Truncate a record again whose earlier truncation is recorded only by this block's header: the header is
+        overwritten in place, within one sector, so that one of the two always holds.
         """
         self._drop(place_of(block) + BLOCK_HEADER_BYTES)
         self._inner.write_at(place_of(block), opener.block_header(block, tail.end))
@@ -315,8 +309,8 @@ class EncryptedFile:
         return Tail(tail.end, place_of(block) + BLOCK_HEADER_BYTES, block, tail.end)
 
     def _say_cut(self, opener: form.Opener, tail: Tail) -> Tail:
-        """Write that the file ends there: as a record, and as the begin of a block so far behind it that what takes
-        one of them leaves the other. How it ends then.
+        """Record the truncation as a record, and as the begin of a block so far behind it that one local corruption
+        cannot destroy both. Return the new end of the file.
         """
         pieces: list[Buffer] = []
         now, _ = self._put(opener, tail, memoryview(b""), pieces)
@@ -330,25 +324,23 @@ class EncryptedFile:
         while (tail := self._writable()).end < length:
             self._add(tail, bytes(min(_ZEROS_AT_ONCE, length - tail.end)))
 
-    # The rest
+    # Other operations
 
     def sync(self) -> None:
-        """Return once all bytes written so far survive a power loss."""
         self._inner.sync()
 
     def has_its_name(self) -> bool:
-        """Whether its path still leads to it."""
         return self._inner.has_its_name()
 
     def fileno(self) -> int | None:
-        """None: what the descriptor gives is of no use to anybody else."""
+        """None: the descriptor gives encrypted bytes."""
         return None
 
     @property
     def takes_work(self) -> bool:
-        """Yes: it is to be opened."""
+        """True: reads decrypt."""
         return True
 
     def close(self) -> None:
-        """Give the file back. Twice is fine."""
+        """Close the file. Idempotent."""
         self._inner.close()

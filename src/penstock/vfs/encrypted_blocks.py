@@ -1,7 +1,7 @@
-"""The blocks of an encrypted file: how they are found and read, where the file ends, and what begins another one.
+"""Blocks of an encrypted file: finding and reading them, the end of the file, and starting a block.
 
-Rules: what a file shows follows from its bytes as they are; nothing is remembered beside it. What does not open, and
-what a crash has left behind the last whole record, reads as zeros.
+Rules: the content follows from the file's bytes alone. Records that do not decrypt, and remains of a crash behind the
+last complete record, read as zeros.
 """
 
 from __future__ import annotations
@@ -12,28 +12,28 @@ from penstock.vfs import Buffer, File
 from penstock.vfs import encrypted_format as form
 from penstock.vfs.encrypted_format import AREA_BYTES, BLOCK_BYTES, BLOCK_HEADER_BYTES
 
-_BLOCKS_AT_ONCE = 16  # read and opened, so that a large read holds no more
+_BLOCKS_AT_ONCE = 16  # limit of blocks read and decrypted at once
 
 
 class Tail(NamedTuple):
-    """Where the next record goes."""
+    """Position of the next record."""
 
-    end: int  # plain bytes of the file
-    place: int  # in the file
-    block: int  # the number of the block there
-    block_begin: int  # its first plain byte; -1: it has no header yet, and what lies before `place` is not to be used
+    end: int  # plain size of the file
+    place: int  # position in the file
+    block: int  # number of the block there
+    block_begin: int  # its first plain byte; -1: it has no header yet, and bytes before `place` are unusable
 
 
 NEW = Tail(0, AREA_BYTES, 0, -1)
 
 
 class Blocks:
-    """The blocks of a file as it is now; some are read at once. What was seen of it counts, whatever becomes of it."""
+    """The blocks of a file as of now; several are read at once. Values once read are kept, even if the file changes."""
 
     __slots__ = ("_at_once", "_begins", "_data", "_file", "_first", "_opener", "count", "size")
 
     def __init__(self, opener: form.Opener, file: File, expected: int) -> None:
-        """`expected`: how many will be read."""
+        """`expected`: number of blocks to be read."""
         self.size = file.size()
         self.count = max(0, -(-(self.size - AREA_BYTES) // BLOCK_BYTES))
         self._opener = opener
@@ -44,18 +44,18 @@ class Blocks:
         self._data = memoryview(b"")
 
     def data(self, number: int) -> memoryview:
-        """All of a block that there is."""
+        """Return the block's bytes, as far as the file has them."""
         offset = (number - self._first) * BLOCK_BYTES
         if not 0 <= offset < len(self._data) - BLOCK_HEADER_BYTES:
             self._first, offset = number, 0
             place = place_of(number)
-            # With the header of the one behind them, which says where the last of them ends.
+            # Includes the next block's header, which tells where the last block ends.
             length = min(self._at_once * BLOCK_BYTES + BLOCK_HEADER_BYTES, self.size - place)
             self._data = memoryview(self._file.read_at(place, length))
         return self._data[offset : offset + BLOCK_BYTES]
 
     def begin(self, number: int) -> int | None:
-        """The first plain byte of a block; None: its header is not whole."""
+        """Return the first plain byte of a block; None: its header is invalid."""
         if number not in self._begins:
             self._begins[number] = self._begin(number)
         return self._begins[number]
@@ -69,9 +69,9 @@ class Blocks:
         return self._opener.begin_of(number, header)
 
     def find(self, position: int) -> int | None:
-        """The last whole block that begins at or before that plain byte, else the first whole one; None: none is."""
-        low, high = 0, self.count  # the one that is looked for lies in there
-        guess = min(position // form.PLAIN_BYTES_MAX, high - 1)  # where all blocks are full, it is there
+        """Return the last valid block that begins at or before `position`, else the first valid one, or None."""
+        low, high = 0, self.count  # bounds of the search
+        guess = min(position // form.PLAIN_BYTES_MAX, high - 1)  # exact if all blocks are full
         found: int | None = None
         while low < high:
             middle = guess if guess >= 0 else (low + high) // 2
@@ -99,19 +99,19 @@ class Blocks:
         return None
 
     def following(self, number: int) -> tuple[int | None, int]:
-        """The next whole block behind that one, and its first plain byte."""
+        """Return the next valid block and its first plain byte."""
         for behind in range(number + 1, self.count):
             if (begin := self.begin(behind)) is not None:
                 return behind, begin
         return None, 0
 
     def cut_by(self, number: int, end: int) -> int | None:
-        """Which block gives up some of that one, whose records go up to `end`; None: none does."""
+        """Return the block that truncates this one, whose records go up to `end`; None: there is none."""
         following, next_begin = self.following(number)
         return following if next_begin < end else None
 
     def span(self, number: int) -> tuple[int, int | None]:
-        """Where what belongs to a whole block ends, in plain bytes; and which one is the next."""
+        """Return the plain end of a valid block, and the number of the next one."""
         following, next_begin = self.following(number)
         if following is not None:
             return next_begin, following
@@ -122,7 +122,7 @@ class Blocks:
 
 
 def read_block(opener: form.Opener, begin: int, data: memoryview, at: int, end: int) -> list[bytes]:
-    """Plain bytes from `at` up to `end`, as far as the block's records have them; zeros for the rest."""
+    """Return the plain bytes from `at` up to `end` from the block's records, with zeros for missing ones."""
     parts = []
     for record in form.walk(opener, begin, data).records:
         record_begin, record_end = begin + record.begin, min(begin + record.end, end)
@@ -143,14 +143,14 @@ def read_block(opener: form.Opener, begin: int, data: memoryview, at: int, end: 
 
 
 def begin_block(opener: form.Opener, tail: Tail, pieces: list[Buffer]) -> Tail:
-    """The header of the tail's block, into `pieces`, and how the file ends then."""
+    """Append the header of the tail's block to `pieces`; return the new end of the file."""
     pieces.append(_filling(tail.place, place_of(tail.block)))
     pieces.append(opener.block_header(tail.block, tail.end))
     return Tail(tail.end, place_of(tail.block) + BLOCK_HEADER_BYTES, tail.block, tail.end)
 
 
 def tail_of(opener: form.Opener, file: File) -> Tail:
-    """How a file ends."""
+    """Return the end of a file."""
     blocks = Blocks(opener, file, 1)
     number = blocks.count - 1
     while number >= 0 and (begin := blocks.begin(number)) is None:
@@ -162,16 +162,16 @@ def tail_of(opener: form.Opener, file: File) -> Tail:
     walked = form.walk(opener, begin, blocks.data(number))
     place = place_of(number) + walked.place
     if place == blocks.size:
-        if walked.ends_with_cut:  # a crash has taken the block that was to say so, too
+        if walked.ends_with_cut:  # a crash has also removed the block that should record the truncation
             return Tail(begin + walked.end, place, number + 1, -1)
         return Tail(begin + walked.end, place, number, begin)
-    # The next record goes into a block of its own, so that its place says where it begins.
+    # Use a new block for the next record, so that its position tells where it begins.
     return Tail(begin + walked.end + blocks.size - place, blocks.size, blocks.count, -1)
 
 
 def _filling(place: int, end: int) -> bytes:
-    """Zeros; but where a crash has left the begin of a block's header, they could make it whole: what it lacks are the
-    zeros of a number's upper bytes.
+    """Return padding: zeros, except where a crash left the begin of a block header. Zeros could complete that header,
+    as it may lack only the zero upper bytes of a number.
     """
     offset = (place - AREA_BYTES) % BLOCK_BYTES
     marked = min(BLOCK_HEADER_BYTES - offset, end - place) if 0 < offset < BLOCK_HEADER_BYTES else 0
@@ -179,5 +179,5 @@ def _filling(place: int, end: int) -> bytes:
 
 
 def place_of(number: int) -> int:
-    """Where the block of that number lies in the file."""
+    """Return the position of a block in the file."""
     return AREA_BYTES + number * BLOCK_BYTES

@@ -1,8 +1,8 @@
-"""The bytes of an encrypted file: two copies of a header with the file's wrapped key, then blocks of records.
+"""Format of an encrypted file: two copies of a header with the file's wrapped key, then blocks of records.
 
-Rules: a file has a random key of its own, which a master key wraps; nothing else is encrypted with it. Each record has
-a random nonce of 96 bits, and is bound to the file and to where its plain bytes lie: a record in another place, or in
-another file, does not open. Records are only added; a cut is a record too.
+Rules: a file has its own random key, which a master key wraps and which encrypts nothing else. Each record has a random
+nonce of 96 bits and is bound to the file and to its plain position: a record moved to another place or another file
+does not decrypt. Records are only appended; a truncation is a record, too.
 
     file     slot | zeros up to 4,096 | slot | zeros up to 8,192 | block | block | …      little-endian
     slot     "PNSENC" | u8 version = 1 | u8 algorithm = 1 | u32 sequence | u8 length of the key id | key id, 64 bytes |
@@ -10,18 +10,18 @@ another file, does not open. Records are only added; a cut is a record too.
     block    u32 CRC-32C of file id, number of the block and begin | u64 begin | records; 65,536 bytes, the last fewer
     record   u32 length | u32 begin, from that of the block | nonce, 12 bytes | ciphertext | tag, 16 bytes
 
-The wrapped key is bound to all of its slot that comes before it. A record is bound to the file id and the u64 position
-of its first plain byte. No record lies across two blocks: what does not fit goes on in the next one, and fewer than 37
-bytes at the end of a block are left as zeros.
+The wrapped key is bound to all earlier bytes of its slot. A record is bound to the file id and the u64 position of its
+first plain byte. No record spans two blocks: the rest goes into the next block, and fewer than 37 bytes at the end of a
+block are left as zeros.
 
-Theory: plain position → place in the file takes no table. Blocks lie at multiples of their size, and each says at which
-plain byte it begins, so the block of a position is found by bisection, and the record within it by going along at most
-64 KiB. To open a file of a million records is to read its last block.
+Theory: mapping a plain position to a place in the file takes no table. Blocks lie at multiples of their size, and each
+states its first plain byte, so the block of a position is found by binary search, and the record within it by a scan of
+at most 64 KiB. Opening a file of a million records reads its last block.
 
-A record that begins before the end of the one before it gives up what lies behind that: so a file is cut in the middle
-of a record without writing over anything, which a power loss could leave half done. That counts only if it opens. So
-that damage to it does not bring back what was cut off, what comes next goes into a new block, some KiB behind it at the
-least, which begins at the same plain byte: a block gives up what those before it have from there on.
+A record that begins before the end of the previous one discards what lies behind its begin: so a file is truncated in
+the middle of a record without overwriting anything, which a power loss could leave half done. This counts only if the
+record decrypts. So that its corruption does not bring back truncated bytes, the next data goes into a new block, at
+least some KiB behind it, that begins at the same plain byte: a block discards what earlier blocks have from there on.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from penstock.hot.crc import crc32c
 from penstock.vfs import Buffer
 from penstock.vfs.keys import ENCRYPTED_BEGIN, KEY_BYTES, EncryptionKeys, KeyMissingError, NoHeaderError
 
-SLOT_STEP_BYTES = 4_096  # so that what tears one slot leaves the other
+SLOT_STEP_BYTES = 4_096  # so that a torn write of one slot leaves the other intact
 SLOTS = 2
 AREA_BYTES = SLOTS * SLOT_STEP_BYTES
 BLOCK_BYTES = 65_536
@@ -66,7 +66,7 @@ _U32 = struct.Struct("<I")
 class Slot(NamedTuple):
     """One copy of a header."""
 
-    sequence: int  # how often the key was wrapped before
+    sequence: int  # number of earlier wraps of the key
     key_id: str
     file_id: bytes
     nonce: bytes
@@ -74,37 +74,37 @@ class Slot(NamedTuple):
 
 
 class Opener(NamedTuple):
-    """What opens the records of one file, and makes new ones."""
+    """Decrypts the records of one file, and encrypts new ones."""
 
     file_id: bytes
     data_key: bytes
     cipher: AESGCM
 
     def __repr__(self) -> str:
-        return f"Opener({self.file_id.hex()})"  # the key is shown nowhere
+        return f"Opener({self.file_id.hex()})"  # never shows the key
 
     def seal(self, position: int, begin: int, nonce: bytes, plain: Buffer) -> tuple[bytes, bytes]:
-        """A record of plain bytes from `position` on, which is `begin` from that of its block: header, and the rest."""
+        """Encrypt a record at plain `position`, `begin` bytes into its block; return its header and its ciphertext."""
         sealed = self.cipher.encrypt(nonce, plain, self.file_id + _POSITION.pack(position))
         return _RECORD.pack(len(plain), begin, nonce), sealed
 
     def open(self, position: int, nonce: bytes, sealed: Buffer) -> bytes | None:
-        """The plain bytes of a record that begins there; None: it is not what was written there."""
+        """Decrypt the record at this plain position; None: it is not what was written there."""
         try:
             return self.cipher.decrypt(nonce, sealed, self.file_id + _POSITION.pack(position))
         except InvalidTag:
             return None
 
     def block_header(self, number: int, begin: int) -> bytes:
-        """Of the block of that number, which begins with that plain byte."""
+        """Return the header of a block that begins with plain byte `begin`."""
         return _BLOCK.pack(crc32c(_BLOCK_CRC_OF.pack(self.file_id, number, begin)), begin)
 
     def begin_of(self, number: int, header: Buffer) -> int | None:
-        """With which plain byte the block of that number begins; None: its header is not whole."""
+        """Return the first plain byte of a block from its header; None: the header is invalid."""
         if len(header) < BLOCK_HEADER_BYTES:
             return None
         crc, begin = _BLOCK.unpack_from(header)
-        if begin > number * BLOCK_BYTES:  # more than can lie before it, be it zeros for what a crash has left
+        if begin > number * BLOCK_BYTES:  # impossible, even if remains of a crash count as zeros
             return None
         return int(begin) if crc == crc32c(_BLOCK_CRC_OF.pack(self.file_id, number, begin)) else None
 
@@ -113,8 +113,8 @@ class Opener(NamedTuple):
 
 
 def slots_in(area: bytes, path: str) -> list[Slot]:
-    """The whole copies of the header in the first bytes of a file, the newest first; KeyMissingError if this version
-    does not know how it is encrypted.
+    """Return the valid copies of the header at the start of a file, the newest first; KeyMissingError if this version
+    does not know the encryption format.
     """
     found = []
     for number in range(SLOTS):
@@ -133,10 +133,10 @@ def slots_in(area: bytes, path: str) -> list[Slot]:
 
 
 def check_left(area: bytes, path: str) -> None:
-    """NoHeaderError, unless a crash can have left these first bytes of a file without a whole copy of its header.
+    """Raise NoHeaderError unless the first bytes of a file can be remains of a header write that a crash interrupted.
 
-    It leaves zeros, or the begin of a copy: each lies in one sector. Whatever else is there, it is not ours to write
-    over.
+    A crash leaves zeros or the begin of a copy, since each lies in one sector. Other content is foreign and must not be
+    overwritten.
     """
     copies = [area[number * SLOT_STEP_BYTES :][:_SLOT_BYTES] for number in range(SLOTS)]
     if all(map(_is_left, copies)):
@@ -148,13 +148,13 @@ def check_left(area: bytes, path: str) -> None:
 
 def _is_left(data: bytes) -> bool:
     if len(data) == _SLOT_BYTES and any(data[-_U32.size :]):
-        return False  # it was written to its end, and is another than that
+        return False  # it was completely written, but is invalid
     begin = data.rstrip(b"\0")[: len(_MAGIC)]
     return begin == _MAGIC[: len(begin)]
 
 
 def opener_of(slots: list[Slot], keys: EncryptionKeys, path: str) -> Opener:
-    """What opens the file with these copies of its header; KeyMissingError."""
+    """Return what decrypts the file with these headers; KeyMissingError."""
     refusal: KeyMissingError | None = None
     for slot in slots:
         try:
@@ -170,19 +170,19 @@ def _unwrapped(slot: Slot, keys: EncryptionKeys, path: str) -> Opener:
     try:
         data_key = master.decrypt(slot.nonce, slot.wrapped, _bound(slot.sequence, slot.key_id, slot.file_id))
     except InvalidTag:
-        text = f"the key {slot.key_id!r} that is here is not the one of that id with which it is encrypted"
+        text = f"it is encrypted with a key {slot.key_id!r} that differs from the key of that id here"
         raise KeyMissingError(text, path, slot.key_id, is_other=True) from None
     return Opener(slot.file_id, data_key, AESGCM(data_key))
 
 
 def new_opener(random: Callable[[int], bytes]) -> Opener:
-    """With a new key, for a new file."""
+    """Return a new file id and a new key."""
     data_key = random(KEY_BYTES)
     return Opener(random(FILE_ID_BYTES), data_key, AESGCM(data_key))
 
 
 def packed_slot(opener: Opener, sequence: int, keys: EncryptionKeys, random: Callable[[int], bytes]) -> bytes:
-    """A copy of the header, with the file's key wrapped by the current master key, filled up with zeros."""
+    """Return a header copy with the file's key wrapped by the current master key, padded with zeros."""
     bound = _bound(sequence, keys.current_id, opener.file_id)
     nonce = random(NONCE_BYTES)
     wrapped = AESGCM(keys.key(keys.current_id, "")).encrypt(nonce, opener.data_key, bound)
@@ -198,34 +198,34 @@ def _bound(sequence: int, key_id: str, file_id: bytes) -> bytes:
 
 
 class Record(NamedTuple):
-    """A record of a block. Plain positions count from that of the block, `place` from where the block lies."""
+    """A record of a block. Plain positions count from the block's begin, `place` from the block's position."""
 
     begin: int
-    end: int  # of what counts of it
-    whole_end: int  # of what was written
+    end: int  # of the part not truncated
+    whole_end: int  # as written
     place: int
 
     @property
     def place_end(self) -> int:
-        """Where the next one lies."""
+        """Position of the next record."""
         return self.place + OVERHEAD_BYTES + self.whole_end - self.begin
 
 
 class Walked(NamedTuple):
-    """The records of a block, as far as they follow each other."""
+    """The contiguous records of a block."""
 
     records: list[Record]
-    end: int  # of the plain bytes, from the begin of the block
-    place: int  # behind the last record
+    end: int  # plain end, from the begin of the block
+    place: int  # position behind the last record
 
     @property
     def ends_with_cut(self) -> bool:
-        """Whether the last record says that the file was cut there: it holds nothing."""
+        """True if the last record is empty, which records a truncation."""
         return bool(self.records) and self.records[-1].whole_end == self.records[-1].begin
 
 
 def walk(opener: Opener, block_begin: int, block: memoryview) -> Walked:
-    """The records of a block. Whether they open is for whoever reads them to see."""
+    """Return the records of a block, not all of them decrypted."""
     records: list[Record] = []
     place, end, size = BLOCK_HEADER_BYTES, 0, len(block)
     unpack = _RECORD.unpack_from
@@ -233,7 +233,7 @@ def walk(opener: Opener, block_begin: int, block: memoryview) -> Walked:
         length, begin, nonce = unpack(block, place)
         place_end = place + OVERHEAD_BYTES + length
         if place_end > size or begin > end:
-            break  # torn, or damaged: what comes behind it cannot be found
+            break  # torn or corrupt: what comes behind it cannot be found
         if begin < end or not length:
             if block[place : place + RECORD_HEADER_BYTES] == _NO_RECORD:
                 break
@@ -248,6 +248,6 @@ def walk(opener: Opener, block_begin: int, block: memoryview) -> Walked:
 
 
 def opened(opener: Opener, block_begin: int, block: memoryview, record: Record) -> bytes | None:
-    """The plain bytes of a record, those that were cut off too; None: it does not open."""
+    """Decrypt a record, including truncated bytes; None: it does not decrypt."""
     nonce = bytes(block[record.place + RECORD_HEADER_BYTES - NONCE_BYTES : record.place + RECORD_HEADER_BYTES])
     return opener.open(block_begin + record.begin, nonce, block[record.place + RECORD_HEADER_BYTES : record.place_end])

@@ -1,9 +1,9 @@
-"""A Vfs whose operations can be made to fail, and watched one by one.
+"""A Vfs whose operations can be made to fail, and observed one by one.
 
-Rules: it decides nothing: a plan is asked before every operation and says what goes wrong; a watcher is told after
-every operation that was carried out. So a test can fail the third sync, or cut the power at every boundary.
+Rules: a plan is called before every operation and says whether it fails; a watcher is called after every successful
+operation. So a test can fail the third sync, or cut the power between any two operations.
 
-| fault                      | what the caller of the operation sees                                    |
+| fault                      | seen by the caller of the operation                                      |
 |----------------------------|--------------------------------------------------------------------------|
 | `Fault(errno.EIO)`         | OSError, nothing was done                                                |
 | `Fault(errno.ENOSPC, 700)` | OSError; of a write, the first 700 bytes are in the file                 |
@@ -35,14 +35,14 @@ class Kind(Enum):
 
 
 CHANGES = frozenset({Kind.OPEN, Kind.RENAME, Kind.REMOVE, Kind.SYNC_DIR, Kind.WRITE, Kind.TRUNCATE, Kind.SYNC})
-"""Operations after which a crash may find something else than before."""
+"""Operations that change what a crash leaves."""
 
 
 @dataclass(frozen=True, slots=True)
 class Operation:
     """One call. `number` counts all calls of the file system from 0.
 
-    `length` is that of a read, write or truncate, `position` that of a write.
+    `length`: of a read, write or truncate. `position`: of a write.
     """
 
     kind: Kind
@@ -54,7 +54,7 @@ class Operation:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """How an operation fails. `written_bytes` of a write are done nevertheless."""
+    """Failure of an operation. `written_bytes` of a write are written nevertheless."""
 
     error_number: int
     written_bytes: int = 0
@@ -65,12 +65,12 @@ Watcher = Callable[[Operation], None]
 
 
 def no_faults(_operation: Operation) -> Fault | None:
-    """The plan in which everything works."""
+    """The plan without faults."""
     return None
 
 
 def nth(number: int, fault: Fault, *kinds: Kind, path_end: str = "") -> Plan:
-    """The plan in which the call `number` (from 0) among those of `kinds` (none = all) on `path_end` fails."""
+    """Return a plan that fails call `number` (from 0) among those of `kinds` (none = all) on paths with `path_end`."""
     seen = 0
 
     def plan(operation: Operation) -> Fault | None:
@@ -84,7 +84,7 @@ def nth(number: int, fault: Fault, *kinds: Kind, path_end: str = "") -> Plan:
 
 
 class FaultyVfs:
-    """`inner`, seen through a plan and a watcher; both can be replaced at any time."""
+    """`inner` with a plan and a watcher, which can be replaced at any time."""
 
     def __init__(self, inner: Vfs, plan: Plan = no_faults, watcher: Watcher | None = None) -> None:
         self.inner = inner
@@ -93,48 +93,43 @@ class FaultyVfs:
         self._operations = 0
 
     def open(self, path: str, *, create: bool = False, make_folders: bool = True, read_only: bool = False) -> File:
-        """Open a file; see Vfs."""
         operation = self.begin(Kind.OPEN, path)
         inner = self.inner.open(path, create=create, make_folders=make_folders, read_only=read_only)
         self.end(operation)
         return FaultyFile(self, inner)
 
     def open_folder(self, path: str) -> Folder:
-        """Open a folder that is there."""
         operation = self.begin(Kind.OPEN, path)
         folder = FaultyFolder(self, path, self.inner.open_folder(path))
         self.end(operation)
         return folder
 
     def list(self, path: str) -> Sequence[str]:
-        """Names in a folder; see Vfs."""
         operation = self.begin(Kind.LIST, path)
         names = self.inner.list(path)
         self.end(operation)
         return names
 
     def rename(self, old: str, new: str) -> None:
-        """Move a file or folder; see Vfs. The plan sees the old path."""
+        """Move a file or folder; see Vfs. The plan gets the old path."""
         operation = self.begin(Kind.RENAME, old)
         self.inner.rename(old, new)
         self.end(operation)
 
     def remove(self, path: str) -> None:
-        """Delete a file or folder; see Vfs."""
         operation = self.begin(Kind.REMOVE, path)
         self.inner.remove(path)
         self.end(operation)
 
     def sync_dir(self, path: str) -> None:
-        """Make names durable; see Vfs."""
         operation = self.begin(Kind.SYNC_DIR, path)
         self.inner.sync_dir(path)
         self.end(operation)
 
     def begin(self, kind: Kind, path: str, length: int = 0, position: int = 0) -> Operation | None:
-        """Count a call and let the plan fail it, unless the fault is a partial write (see `FaultyFile.write_at`).
+        """Count a call and let the plan fail it, except a write (see `FaultyFile.write_at`).
 
-        None if nobody is to hear of it.
+        None if no watcher needs the operation.
         """
         number = self._operations
         self._operations = number + 1
@@ -146,7 +141,7 @@ class FaultyVfs:
         return operation
 
     def end(self, operation: Operation | None) -> None:
-        """Tell the watcher."""
+        """Call the watcher."""
         if operation is not None and self.watcher is not None:
             self.watcher(operation)
 
@@ -159,17 +154,16 @@ class FaultyFile:
     def __init__(self, vfs: FaultyVfs, inner: File) -> None:
         self._vfs = vfs
         self._inner = inner
-        self.path = inner.path  # within the file system
+        self.path = inner.path  # path in the file system
 
     def read_at(self, position: int, length: int) -> bytes:
-        """Read; see File."""
         operation = self._vfs.begin(Kind.READ, self.path, length)
         data = self._inner.read_at(position, length)
         self._vfs.end(operation)
         return data
 
     def write_at(self, position: int, *buffers: Buffer) -> None:
-        """Write; see File. A fault may let a part through."""
+        """Write; see File. A fault may write a part."""
         data = b"".join(buffers)
         operation = self._vfs.begin(Kind.WRITE, self.path, len(data), position)
         fault = None if operation is None else self._vfs.plan(operation)
@@ -182,39 +176,33 @@ class FaultyFile:
             raise _error(fault, self.path)
 
     def truncate(self, length: int) -> None:
-        """Cut or extend; see File."""
         operation = self._vfs.begin(Kind.TRUNCATE, self.path, length)
         self._inner.truncate(length)
         self._vfs.end(operation)
 
     def size(self) -> int:
-        """Length in bytes."""
         operation = self._vfs.begin(Kind.SIZE, self.path)
         size = self._inner.size()
         self._vfs.end(operation)
         return size
 
     def sync(self) -> None:
-        """Make bytes durable; see File. A failed one leaves them as little durable as they were."""
+        """Sync; see File. A failed sync makes nothing durable."""
         operation = self._vfs.begin(Kind.SYNC, self.path)
         self._inner.sync()
         self._vfs.end(operation)
 
     def has_its_name(self) -> bool:
-        """Whether its path still leads to it."""
         return self._inner.has_its_name()
 
     def fileno(self) -> int | None:
-        """The inner file's descriptor."""
         return self._inner.fileno()
 
     @property
     def takes_work(self) -> bool:
-        """As the inner file."""
         return self._inner.takes_work
 
     def close(self) -> None:
-        """Give the file back. Twice is fine."""
         self._inner.close()
 
 
@@ -229,13 +217,11 @@ class FaultyFolder:
         self._inner = inner
 
     def sync(self) -> None:
-        """Make names durable; see Folder."""
         operation = self._vfs.begin(Kind.SYNC_DIR, self._path)
         self._inner.sync()
         self._vfs.end(operation)
 
     def close(self) -> None:
-        """Give the folder back. Twice is fine."""
         self._inner.close()
 
 

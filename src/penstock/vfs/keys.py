@@ -1,12 +1,12 @@
-"""The master keys of a broker: which there are, which one new files take, and how they wrap the key of a file.
+"""The master keys of a broker: the current one for new files, and older ones to open existing files.
 
-Rules: a key has an id, which is no secret and stands in the files, and 32 bytes, which are shown nowhere. The first key
-is the current one: it wraps the keys of new files; the others only open older ones. What was a key of this process
-opens files for as long as it runs, whatever keys take its place; an id is of one key. A key that a file needs and that
-is not here, or is another one under the same id, is an OSError of `is_missing_key`: nothing is known of what the file
-holds, so it is neither damaged nor empty. A file that should have a header and has none is damaged: a NoHeaderError.
+Rules: a key has an id, which is public and stored in the files, and 32 secret bytes, which are never shown. The first
+key is the current one: it wraps the keys of new files; the others only open older files. A key once used by this
+process stays usable for as long as it runs, even if it is replaced; an id names one key only. If a file's key is
+missing, or another key has its id, the error is an OSError of `is_missing_key`: the content is unknown, so the file is
+neither corrupt nor empty. A file that should have a header and has none is corrupt: a NoHeaderError.
 
-    keys-file   one key a line, the current one first; what begins with # is left out
+    keys-file   one key per line, the current one first; lines with # are comments
     line        "<key id> <32 bytes in base64>"
 """
 
@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 KEY_BYTES = 32
 KEY_ID_BYTES_MAX = 64
 KEYS_MAX = 64
-ENCRYPTED_BEGIN = b"PNSENC"  # of every file that is encrypted
+ENCRYPTED_BEGIN = b"PNSENC"  # start of every encrypted file
 
 _NO_KEY = getattr(errno, "ENOKEY", errno.EACCES)
 _KEY_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -29,9 +29,9 @@ _EXPECTED = "expected '<key id> <32 bytes in base64>', as `penstock keys new` pr
 
 
 class KeyMissingError(OSError):
-    """A file cannot be opened with the keys that are here. It may be sound. `key_id`: which one it needs, if known.
+    """A file cannot be opened with the given keys; it may be intact. `key_id`: the key it needs, if known.
 
-    `is_other`: there is one of that id, and it is another.
+    `is_other`: a different key has that id.
     """
 
     def __init__(self, reason: str, path: str, key_id: str = "", *, is_other: bool = False) -> None:
@@ -40,14 +40,14 @@ class KeyMissingError(OSError):
         self.is_other = is_other
 
     def __str__(self) -> str:
-        # Of a number of the operating system nobody would think of keys.
+        # The text of the error number would not suggest a key.
         return f"{self.filename}: {self.strerror}"
 
 
 class NoHeaderError(OSError):
-    """A file of an encrypted stream is plain, or has lost all copies of its header to damage, not to a crash.
+    """A file of an encrypted stream is plain, or corruption (not a crash) has destroyed all copies of its header.
 
-    To whoever reads it, it is what the disk does not give: an EIO. `is_encrypted`: it was encrypted once.
+    Readers see an EIO, like a disk error. `is_encrypted`: it was encrypted once.
     """
 
     def __init__(self, reason: str, path: str, *, is_encrypted: bool = False) -> None:
@@ -56,7 +56,7 @@ class NoHeaderError(OSError):
 
 
 class KeyMistakeError(ValueError):
-    """What was given is no list of keys. It says where, and repeats nothing of it."""
+    """The text is no valid list of keys. The message gives the line, and never quotes it."""
 
 
 class EncryptionKeys:
@@ -65,14 +65,14 @@ class EncryptionKeys:
     __slots__ = ("_by_id", "_current")
 
     def __init__(self, keys: Sequence[tuple[str, bytes]]) -> None:
-        """Ids and keys, the current one first."""
+        """`keys`: ids and keys, the current one first."""
         assert keys, "no key"
         self._current = keys[0][0]
         self._by_id = dict(keys)
 
     @property
     def current_id(self) -> str:
-        """The id of the key that new files take."""
+        """Id of the key for new files."""
         return self._current
 
     @property
@@ -81,9 +81,9 @@ class EncryptionKeys:
         return tuple(self._by_id)
 
     def replace(self, other: EncryptionKeys) -> tuple[str, ...]:
-        """From now on have the keys of `other` before those of now; ids of those that only stay, for files of before.
+        """Put the keys of `other` before the present ones; return the ids of keys kept only for existing files.
 
-        KeyMistakeError: an id is of another key there; nothing has changed.
+        KeyMistakeError if an id would get another key; then nothing changes.
         """
         for key_id, key in other._by_id.items():
             if self._by_id.get(key_id, key) != key:
@@ -93,7 +93,7 @@ class EncryptionKeys:
         return staying
 
     def key(self, key_id: str, path: str) -> bytes:
-        """The key of that id, which the file at `path` needs; KeyMissingError."""
+        """Return the key that the file at `path` needs; KeyMissingError."""
         found = self._by_id.get(key_id)
         if found is None:
             text = f"it is encrypted with the key {key_id!r}, which is not among the keys here"
@@ -105,7 +105,7 @@ class EncryptionKeys:
 
 
 def parse_keys(text: str) -> EncryptionKeys:
-    """The keys of a keys-file, or of a variable, where commas may stand for ends of lines; KeyMistakeError."""
+    """Parse a keys-file, or a variable with commas in place of line ends; KeyMistakeError."""
     keys: dict[str, bytes] = {}
     for number, raw in enumerate(text.replace(",", "\n").splitlines(), 1):
         line = raw.strip()
@@ -127,7 +127,7 @@ def parse_keys(text: str) -> EncryptionKeys:
 def _parsed(line: str, number: int) -> tuple[str, bytes]:
     key_id, _, encoded = line.partition(" ")
     if _KEY_ID.fullmatch(key_id) is None or len(key_id) > KEY_ID_BYTES_MAX:
-        # Who forgot the id has the key in its place: it is not repeated.
+        # A line without an id has the key in its place: never quote it.
         raise KeyMistakeError(f"line {number}: {_EXPECTED}; an id has letters, digits, '.', '_' and '-'")
     try:
         key = base64.b64decode(encoded.strip(), validate=True)
@@ -139,7 +139,7 @@ def _parsed(line: str, number: int) -> tuple[str, bytes]:
 
 
 def new_key_line(key_id: str, random: Callable[[int], bytes]) -> str:
-    """A line of a keys-file with a new key; KeyMistakeError if that is no id."""
+    """Return a line of a keys-file with a new key; KeyMistakeError if the id is invalid."""
     if " " in key_id:
         raise KeyMistakeError(f"{key_id!r} is no key id: it has letters, digits, '.', '_' and '-'")
     line = f"{key_id} {base64.b64encode(random(KEY_BYTES)).decode()}"
@@ -148,12 +148,12 @@ def new_key_line(key_id: str, random: Callable[[int], bytes]) -> str:
 
 
 def is_missing_key(error: OSError) -> bool:
-    """Whether a file could not be opened for lack of its key."""
+    """True if a file could not be opened because its key is missing."""
     return isinstance(error, KeyMissingError)
 
 
 def missing_key(error: BaseException | None) -> KeyMissingError | None:
-    """The lack of a key that this error came from; None: it came from anything else."""
+    """Return the KeyMissingError that caused this error; None: it has another cause."""
     while error is not None and not isinstance(error, KeyMissingError):
         error = error.__cause__
     return error

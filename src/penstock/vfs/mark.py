@@ -1,10 +1,10 @@
-"""The mark: up to which index a log has been synced, in a file of its own.
+"""The mark: the index up to which a log has been synced, in its own file.
 
-Rules: written and synced after each sync of the log and before anything is acted on; it never goes back. It has two
-slots in sectors of their own, written in turn, so that a torn write leaves the other.
+Rules: it is written and synced after each sync of the log, before anything is acted on; it never goes back. It has two
+slots in separate sectors, written in turn, so that a torn write leaves the other one.
 
-Theory: until a sync a disk may lose any part of what was written, so a damaged last entry of a log does not tell
-whether it is a torn tail, which nobody was told of, or damage to what somebody relies on. The mark tells.
+Theory: before a sync a disk may lose any part of what was written. So an invalid last entry of a log may be a torn
+tail, which was never acknowledged, or corruption of data that others rely on. The mark tells them apart.
 
     file   slot | zeros up to byte 512 | slot                    little-endian
     slot   "PNSM" | u32 CRC-32C of the index | u64 index
@@ -26,16 +26,16 @@ _SLOTS = (0, 1)
 
 
 class Mark:
-    """The open mark of the log that has its mark at `path`. One writer at a time."""
+    """The open mark at `path`. One writer at a time."""
 
     def __init__(self, vfs: Vfs, path: str) -> None:
         self._vfs = vfs
         self._path = path
         self._file: File | None = None
         self._next_slot = 0
-        self.index = 0  # nothing is known to have been synced
-        self.is_there = False  # there is a file, whatever is in it
-        self.damaged_at: int | None = None  # the byte of a slot that holds something else than an index
+        self.index = 0  # 0: nothing is known to be synced
+        self.is_there = False  # the file exists, whatever it holds
+        self.damaged_at: int | None = None  # position of an invalid slot
         try:
             self._file = vfs.open(path)
         except FileNotFoundError:
@@ -52,12 +52,12 @@ class Mark:
         self.index = max(first, second)
 
     def move(self, index: int) -> None:
-        """Note that all up to `index` is on the disk; returns once that note is, too. OSError."""
+        """Record that everything up to `index` is on disk; return once the record is, too. OSError."""
         if index > self.index:
             self._write(index)
 
     def mend(self) -> None:
-        """Write the index into the slot that is damaged. OSError."""
+        """Write the index into the invalid slot. OSError."""
         if self.index and self.damaged_at is not None:
             self._next_slot = self.damaged_at // _SECTOR_BYTES
             self._write(self.index)
@@ -76,7 +76,7 @@ class Mark:
         self.index = index
 
     def close(self) -> None:
-        """Give the file back."""
+        """Close the file."""
         if self._file is not None:
             self._file.close()
 

@@ -1,16 +1,15 @@
-"""A file system in memory: for streams that need no disk, and for tests that cut the power.
+"""A file system in memory: for memory streams, and for tests that cut the power.
 
-Rules: what a power loss may leave is decided by what was synced, never by what happened to be written.
-`crash_clone` never changes the file system that it is asked of.
+Rules: the state after a power loss depends on what was synced, not on what happened to be written. `crash_clone` never
+changes its source.
 
-Theory: a disk keeps promises about sectors and about nothing else. So a file remembers what its synced sectors held
-before they were overwritten (and in between: any of those versions may be what reached the disk), and how long it was.
-Bytes behind the synced length need no memory of their own: they are there or they are not. A sync that fails gives up
-what it was to write, as Linux does: a later one succeeds without it, until it is written again. Names are a tree in two
-versions: as programs see it, and as it is on the disk; the steps between the two are kept in order, and each of them
-is atomic, a rename too.
+Theory: a disk guarantees sectors and nothing else. So a file remembers the synced content of overwritten sectors, every
+version in between (any of them may have reached the disk), and the synced length. Bytes behind the synced length need
+no versions: they are there or not. A failed sync drops its dirty pages, as Linux does: a later sync succeeds without
+them until they are written again. Names are a tree in two versions, as programs see it and as it is on disk; the steps
+between them are kept in order, and each step is atomic, even a rename.
 
-| `Keep`   | what a clone holds                                                                            |
+| `Keep`   | content of a clone                                                                            |
 |----------|-----------------------------------------------------------------------------------------------|
 | SYNCED   | synced bytes and synced names only                                                            |
 | SUBSET   | those, and any choice of unsynced sectors (512 bytes), lengths and names: torn and reordered  |
@@ -31,12 +30,12 @@ if TYPE_CHECKING:
     from random import Random
 
 SECTOR_BYTES = 512
-_PATHS_KEPT = 1_024  # that were looked up before
-_VERSIONS_MAX = 8  # of one overwritten sector; the oldest (the synced one) and the newest are kept
+_PATHS_KEPT = 1_024  # cached path lookups
+_VERSIONS_MAX = 8  # of one overwritten sector; the synced one and the newest are kept
 
 
 class Keep(Enum):
-    """What survives in a crash clone. See the module's table."""
+    """Content that survives in a crash clone. See the module's table."""
 
     SYNCED = "synced"
     SUBSET = "subset"
@@ -44,16 +43,16 @@ class Keep(Enum):
 
 
 class _Content:
-    """The bytes of one file, and what is needed to know what a disk would hold of them."""
+    """The bytes of one file, and the state needed to simulate a disk."""
 
     __slots__ = ("data", "given_up", "overwritten", "synced_bytes")
 
     def __init__(self, data: bytes = b"") -> None:
         self.data = bytearray(data)
         self.synced_bytes = len(self.data)
-        # Sector number → its versions from the synced one on, without the present one. Only below synced_bytes.
+        # Sector number → its versions from the synced one on, without the current one. Only below synced_bytes.
         self.overwritten: dict[int, list[bytes]] = {}
-        self.given_up: set[int] = set()  # sectors that no sync writes, until they are written again
+        self.given_up: set[int] = set()  # sectors that syncs skip until they are written again
 
     def write(self, position: int, buffer: Buffer) -> None:
         end = position + len(buffer)
@@ -81,7 +80,7 @@ class _Content:
         self.overwritten = {sector: [version] for sector, version in left.items()}
 
     def fail_sync(self) -> None:
-        """A sync fails: what was to be written is given up, and stays readable."""
+        """Fail a sync: dirty sectors are dropped but stay readable."""
         first = self.synced_bytes // SECTOR_BYTES if len(self.data) > self.synced_bytes else 0
         behind = range(first, -(-len(self.data) // SECTOR_BYTES)) if len(self.data) > self.synced_bytes else ()
         self.given_up.update(self.overwritten, behind)
@@ -141,7 +140,7 @@ class _Content:
 
 
 class _Folder:
-    """One folder: what programs see in it, and what the disk has of it."""
+    """One folder: its entries as programs see them, and as they are on disk."""
 
     __slots__ = ("entries", "on_disk")
 
@@ -171,7 +170,7 @@ class _NameChange:
 
 
 class MemoryFile:
-    """One open file. It can be read and written also after its name is gone."""
+    """One open file. It stays usable after its name is removed."""
 
     __slots__ = ("_content", "_path", "_read_only", "_vfs")
 
@@ -183,37 +182,31 @@ class MemoryFile:
 
     @property
     def path(self) -> str:
-        """Path within the file system."""
         return self._path
 
     def read_at(self, position: int, length: int) -> bytes:
-        """Up to `length` bytes from `position`; fewer only at the end of the file."""
         if position < 0 or length < 0:
             raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), self._path)
-        # Two copies, because a view of a bytearray would stop a writer in another thread from growing it.
+        # Two copies: a view of a bytearray would stop a writer in another thread from growing it.
         return bytes(self._open().data[position : position + length])
 
     def write_at(self, position: int, *buffers: Buffer) -> None:
-        """Write all buffers one after the other from `position`."""
         content = self._writable()
         for buffer in buffers:
             content.write(position, buffer)
             position += len(buffer)
 
     def truncate(self, length: int) -> None:
-        """Cut (or extend with zeros) to `length` bytes."""
         self._writable().truncate(length)
 
     def size(self) -> int:
-        """Length in bytes."""
         return len(self._open().data)
 
     def sync(self) -> None:
-        """From now on the bytes survive in every crash clone."""
+        """Make the bytes survive in every crash clone."""
         self._open().sync()
 
     def has_its_name(self) -> bool:
-        """Whether its path still leads to it."""
         return self._vfs.find(self._path) is self._open()
 
     def fileno(self) -> int | None:
@@ -222,11 +215,9 @@ class MemoryFile:
 
     @property
     def takes_work(self) -> bool:
-        """No."""
         return False
 
     def close(self) -> None:
-        """Give the file back. Twice is fine."""
         self._content = None
 
     def _open(self) -> _Content:
@@ -250,11 +241,11 @@ class MemoryFolder:
         self._folder = folder
 
     def sync(self) -> None:
-        """From now on the names in it survive in every crash clone."""
+        """Make the names in it survive in every crash clone."""
         self._vfs.sync_folders([self._folder])
 
     def close(self) -> None:
-        """Give the folder back. Twice is fine."""
+        """Close the folder. Idempotent."""
 
 
 class MemoryVfs:
@@ -262,13 +253,12 @@ class MemoryVfs:
 
     def __init__(self) -> None:
         self._root = _Folder()
-        self._changes: list[_NameChange] = []  # made, not yet synced, in order
-        self._found: dict[str, tuple[_Folder, str]] = {}  # where paths lead, until a folder is moved or removed
+        self._changes: list[_NameChange] = []  # unsynced, in order
+        self._found: dict[str, tuple[_Folder, str]] = {}  # cached lookups, valid until a folder is moved or removed
 
     def open(
         self, path: str, *, create: bool = False, make_folders: bool = True, read_only: bool = False
     ) -> MemoryFile:
-        """Open a file; see Vfs."""
         folder, name = self._parent(path, create=create and make_folders)
         node = folder.entries.get(name)
         if node is None:
@@ -281,11 +271,10 @@ class MemoryVfs:
         return MemoryFile(self, path, node, read_only=read_only)
 
     def open_folder(self, path: str) -> MemoryFolder:
-        """Open a folder that is there."""
         return MemoryFolder(self, self._chain(path)[-1])
 
     def find(self, path: str) -> object:
-        """What the path leads to, or None."""
+        """Return the node at the path, or None."""
         try:
             folder, name = self._parent(path)
         except (FileNotFoundError, NotADirectoryError):
@@ -293,7 +282,6 @@ class MemoryVfs:
         return folder.entries.get(name)
 
     def list(self, path: str) -> Sequence[str]:
-        """Names in a folder, sorted, folders with a trailing `/`; empty if it is missing."""
         try:
             *_, folder = self._chain(path)
         except FileNotFoundError:
@@ -301,7 +289,6 @@ class MemoryVfs:
         return sorted(f"{name}/" if isinstance(node, _Folder) else name for name, node in folder.entries.items())
 
     def rename(self, old: str, new: str) -> None:
-        """Move a file or folder, replacing a file that is there; makes the new parent folders where missing."""
         source, source_name = self._parent(old)
         node = source.entries.get(source_name)
         if node is None:
@@ -313,7 +300,6 @@ class MemoryVfs:
         self._apply(_NameChange((source, source_name), (target, target_name, node)))
 
     def remove(self, path: str) -> None:
-        """Delete a file, or a folder with all that it holds. Missing is fine."""
         try:
             folder, name = self._parent(path)
         except FileNotFoundError:
@@ -322,11 +308,11 @@ class MemoryVfs:
             self._apply(_NameChange((folder, name), None))
 
     def sync_dir(self, path: str) -> None:
-        """From now on the names in this folder, and its own up to the root, survive in every crash clone."""
+        """Make the names in this folder, and its own up to the root, survive in every crash clone."""
         self.sync_folders(self._chain(path))
 
     def sync_folders(self, folders: _Folders) -> None:
-        """From now on the names in these folders survive in every crash clone."""
+        """Make the names in these folders survive in every crash clone."""
         left = []
         for change in self._changes:
             if any(change.touches(folder) for folder in folders):
@@ -336,13 +322,13 @@ class MemoryVfs:
         self._changes = left
 
     def fail_sync(self, path: str) -> None:
-        """A sync of this file fails: what it was to write reaches the disk only if it is written again."""
+        """Fail a sync of this file: its dirty bytes reach the disk only if they are written again."""
         node = self.find(path)
         assert isinstance(node, _Content), path
         node.fail_sync()
 
     def crash_clone(self, keep: Keep = Keep.SYNCED, random: Random | None = None) -> MemoryVfs:
-        """What a new start would find after a crash now. SUBSET draws its choices from `random`."""
+        """Return the state that a start would find after a crash now. SUBSET draws its choices from `random`."""
         assert (random is not None) == (keep is Keep.SUBSET), "SUBSET needs `random`, nothing else does"
         clone = MemoryVfs()
         copies: dict[int, _Folder | _Content] = {}
@@ -374,7 +360,7 @@ class MemoryVfs:
         return clone
 
     def files(self) -> Iterator[str]:
-        """Paths of all files, sorted."""
+        """Yield the paths of all files, sorted."""
         yield from self._files("", self._root)
 
     def _files(self, prefix: str, folder: _Folder) -> Iterator[str]:

@@ -1,19 +1,19 @@
 """A folder of this machine as a Vfs.
 
-Rules: nothing outside the root is reached by name; descriptors do not leak into child processes; a write that the
-kernel took only in part is continued, so that `write_at` has written all or raised.
+Rules: nothing outside the root is reached by name; child processes do not inherit descriptors; a partial write is
+continued, so that `write_at` has written all or raised.
 
-A file is a regular file: a FIFO, a socket or a device in its place is refused, and nobody waits for its other end.
+Only regular files are opened: a FIFO, a socket or a device in their place is refused without waiting for its other end.
 
-Theory: `fdatasync` is enough for a file (it also writes the length that is needed to read the data back); a name is
-in its folder's own data, so it takes an fsync of the folder. On macOS only F_FULLFSYNC reaches the medium.
+Theory: `fdatasync` is enough for a file (it also writes the length that is needed to read the data back). A name is
+part of its folder's data, so it takes an fsync of the folder. On macOS only F_FULLFSYNC reaches the medium.
 
-| where folders cannot be synced (CIFS, 9p, some of FUSE)  | what becomes of a sync                                |
+| if folders cannot be synced (CIFS, 9p, some of FUSE)     | a sync                                                |
 |----------------------------------------------------------|-------------------------------------------------------|
-| a broker's data: RealVfs, `sync_folder`                  | an OSError says so: a power loss could take names     |
-| a user's own files: `sync_folder_if_possible`            | none; the file system keeps names as well as it does  |
+| a broker's data: RealVfs, `sync_folder`                  | raises OSError: a power loss could take names         |
+| a user's own files: `sync_folder_if_possible`            | does nothing; the file system decides about names     |
 
-NFS keeps a file that is removed while it is open as `.nfs…` in its folder, and removes it when it is closed.
+NFS keeps a file that is removed while open as `.nfs…` in its folder, and removes it when it is closed.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from penstock.vfs import Buffer, is_nfs_leftover
 _NAME = r"(?!\.{1,2}(?:/|\Z))[^/\0]+"
 _PLAIN = re.compile(f"{_NAME}(?:/{_NAME})*/*", re.DOTALL)
 _BUFFERS_MAX = 1024  # IOV_MAX of Linux and macOS
-_CANNOT_SYNC_FOLDERS = frozenset({errno.EINVAL, errno.ENOTSUP})  # what the fsync of a folder says where there is none
+_CANNOT_SYNC_FOLDERS = frozenset({errno.EINVAL, errno.ENOTSUP})  # errors of an fsync on a folder
 _FILE_MODE = 0o640
 _FOLDER_MODE = 0o750
-_LEADS_NOWHERE = frozenset({errno.ELOOP, errno.ENOTDIR, errno.ENAMETOOLONG})  # as a symbolic link to itself
-_NO_FILE = frozenset({errno.ENXIO, errno.ENODEV, errno.EOPNOTSUPP})  # what an open says of what is no file at all
-_STAYS = frozenset({errno.EBUSY, errno.ENOTEMPTY, errno.EEXIST})  # what a remove says of what NFS keeps
+_LEADS_NOWHERE = frozenset({errno.ELOOP, errno.ENOTDIR, errno.ENAMETOOLONG})  # for example a symbolic link to itself
+_NO_FILE = frozenset({errno.ENXIO, errno.ENODEV, errno.EOPNOTSUPP})  # errors of an open on something that is no file
+_STAYS = frozenset({errno.EBUSY, errno.ENOTEMPTY, errno.EEXIST})  # errors of a remove on files kept by NFS
 _KINDS = (
     (stat.S_ISFIFO, "a FIFO"),
     (stat.S_ISSOCK, "a socket"),
@@ -58,11 +58,11 @@ else:
 
 
 def _open_regular(full: str, flags: int) -> int:
-    """The descriptor of a regular file. OSError: IsADirectoryError for a folder, ENXIO for whatever else is there."""
+    """Open a regular file. OSError: IsADirectoryError for a folder, ENXIO for anything else."""
     try:
         descriptor = os.open(full, flags | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY, _FILE_MODE)
     except OSError as error:
-        if error.errno in _NO_FILE:  # a socket, or a device that nothing drives
+        if error.errno in _NO_FILE:  # a socket, or a device without a driver
             raise _not_regular(full, os.stat(full).st_mode) from None
         raise
     try:
@@ -76,7 +76,7 @@ def _open_regular(full: str, flags: int) -> int:
 
 
 def _make_folders(folder: str) -> None:
-    """Make a folder and those above it, all with _FOLDER_MODE: `os.makedirs` gives that to the last one alone."""
+    """Create a folder and its parents, all with _FOLDER_MODE; `os.makedirs` applies the mode to the last one only."""
     try:
         os.mkdir(folder, _FOLDER_MODE)
     except FileNotFoundError:
@@ -96,7 +96,7 @@ def _not_regular(full: str, mode: int) -> OSError:
 
 
 def read_whole(path: Path, bytes_max: int) -> bytes:
-    """All of a small file. OSError, also if it is a larger one, or no regular file."""
+    """Return the content of a small file. OSError if it is larger, or no regular file."""
     descriptor = _open_regular(str(path), os.O_RDONLY)
     with open(descriptor, "rb", buffering=0) as file:
         if (size := os.fstat(descriptor).st_size) > bytes_max:
@@ -116,23 +116,20 @@ class RealFile:
 
     @property
     def path(self) -> str:
-        """Path within the file system."""
         return self._path
 
     def read_at(self, position: int, length: int) -> bytes:
-        """Up to `length` bytes from `position`; fewer only at the end of the file."""
         data = os.pread(self._descriptor, length, position)
         if len(data) == length or not data:
             return data
-        # Linux hands out at most 2 GiB at once, and a signal may cut a read short: ask until nothing comes.
+        # Linux returns at most 2 GiB per read, and a signal may interrupt one: read until nothing comes.
         parts = [data]
         while data := os.pread(self._descriptor, length - sum(map(len, parts)), position + sum(map(len, parts))):
             parts.append(data)
         return b"".join(parts)
 
     def write_at(self, position: int, *buffers: Buffer) -> None:
-        """Write all buffers one after the other from `position`, or raise OSError (a part may then be written)."""
-        if len(buffers) == 1:  # as nearly always
+        if len(buffers) == 1:  # the common case
             written, wanted = os.pwrite(self._descriptor, buffers[0], position), len(buffers[0])
         else:
             written = os.pwritev(self._descriptor, buffers, position) if len(buffers) <= _BUFFERS_MAX else 0
@@ -149,39 +146,32 @@ class RealFile:
             written += step
 
     def truncate(self, length: int) -> None:
-        """Cut (or extend with zeros) to `length` bytes."""
         os.ftruncate(self._descriptor, length)
 
     def size(self) -> int:
-        """Length in bytes."""
         return os.fstat(self._descriptor).st_size
 
     def sync(self) -> None:
-        """Return once all bytes written so far survive a power loss (fdatasync)."""
         _sync(self._descriptor)
 
     def has_its_name(self) -> bool:
-        """Whether its path still leads to it."""
         mine = os.fstat(self._descriptor)
         try:
             named = os.stat(self._full)
         except (FileNotFoundError, NotADirectoryError):
             return False
         except OSError:
-            return mine.st_nlink > 0  # more cannot be said
+            return mine.st_nlink > 0  # undecidable from here on
         return os.path.samestat(mine, named)
 
     def fileno(self) -> int | None:
-        """The descriptor, for sendfile."""
         return self._descriptor
 
     @property
     def takes_work(self) -> bool:
-        """No."""
         return False
 
     def close(self) -> None:
-        """Give the descriptor back. Twice is fine."""
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)
@@ -201,7 +191,7 @@ class RealFolder:
         self._descriptor = os.open(full, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
     def sync(self) -> None:
-        """Return once the names in it survive a power loss. OSError, which names it."""
+        """Sync the names in it. OSError with the folder's name."""
         try:
             os.fsync(self._descriptor)
         except OSError as error:
@@ -211,7 +201,6 @@ class RealFolder:
             raise OSError(error.errno, text, self._full) from None
 
     def close(self) -> None:
-        """Give the descriptor back. Twice is fine."""
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)
@@ -221,7 +210,7 @@ class RealFolder:
 
 
 class RealVfs:
-    """The folder `root`, made where it is missing (durably: its name survives a power loss)."""
+    """The folder `root`, created durably if it is missing."""
 
     file_type: ClassVar[type[RealFile]] = RealFile
     folder_type: ClassVar[type[RealFolder]] = RealFolder
@@ -236,7 +225,6 @@ class RealVfs:
         return self._root
 
     def open(self, path: str, *, create: bool = False, make_folders: bool = True, read_only: bool = False) -> RealFile:
-        """Open a file; see Vfs."""
         full = self._full(path)
         flags = (os.O_RDONLY if read_only else os.O_RDWR) | (os.O_CREAT if create else 0)
         try:
@@ -248,11 +236,9 @@ class RealVfs:
         return self.file_type(path, full, _open_regular(full, flags))
 
     def open_folder(self, path: str) -> RealFolder:
-        """Open a folder that is there."""
         return self.folder_type(self._full(path))
 
     def list(self, path: str) -> Sequence[str]:
-        """Names in a folder, sorted, folders with a trailing `/`; empty if it is missing."""
         try:
             with os.scandir(self._full(path)) as entries:
                 return sorted(f"{entry.name}/" if _is_folder(entry) else entry.name for entry in entries)
@@ -260,13 +246,12 @@ class RealVfs:
             return []
 
     def rename(self, old: str, new: str) -> None:
-        """Move a file or folder, replacing a file that is there; makes the new parent folders where missing."""
         target = self._full(new)
         _make_folders(os.path.dirname(target))
         os.replace(self._full(old), target)
 
     def remove(self, path: str) -> None:
-        """Delete a file, or a folder with all that it holds, but what NFS keeps for now. Missing is fine."""
+        """Delete a file, or a folder with its content, except files that NFS keeps. A missing one is no error."""
         full = self._full(path)
         assert full != self._root, "the root is not removed"
         try:
@@ -278,7 +263,6 @@ class RealVfs:
             return
 
     def sync_dir(self, path: str) -> None:
-        """Return once the names in this folder, and the folder's own name up to the root, survive a power loss."""
         full = self._full(path)
         while True:
             sync_folder(full)
@@ -315,7 +299,7 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 
 
 def sync_folder(folder: str | os.PathLike[str]) -> None:
-    """Return once the names in a folder survive a power loss. OSError, also where its file system cannot do that."""
+    """Return once the names in a folder survive a power loss. OSError, also if its file system cannot sync folders."""
     opened = RealFolder(os.fspath(folder))
     try:
         opened.sync()
@@ -324,7 +308,7 @@ def sync_folder(folder: str | os.PathLike[str]) -> None:
 
 
 def sync_folder_if_possible(folder: str | os.PathLike[str]) -> None:
-    """The same for a user's own files, which may lie on a file system that syncs no folders."""
+    """Sync a folder of a user's own files; do nothing if its file system cannot sync folders."""
     try:
         sync_folder(folder)
     except OSError as error:
@@ -333,7 +317,7 @@ def sync_folder_if_possible(folder: str | os.PathLike[str]) -> None:
 
 
 def _remove_tree(full: str) -> None:
-    """Delete a folder. What NFS keeps of files that are open stays, in its folders; all else goes. OSError."""
+    """Delete a folder, except open files that NFS keeps, and their folders. OSError."""
 
     def failed(_function: object, path: str, failure: Any) -> None:
         error = failure if isinstance(failure, BaseException) else failure[1]
@@ -349,7 +333,7 @@ def _remove_tree(full: str) -> None:
 
 
 def _is_kept_by_nfs(path: str) -> bool:
-    """Whether a file is one that NFS keeps while it is open; of a folder: whether it holds nothing else."""
+    """True if NFS keeps this removed file; for a folder, True if it holds nothing else."""
     if is_nfs_leftover(os.path.basename(path)):
         return True
     return os.path.isdir(path) and all(is_nfs_leftover(name) for _, _, names in os.walk(path) for name in names)

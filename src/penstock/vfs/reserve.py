@@ -1,12 +1,11 @@
-"""The reserve: room on the disk that is kept for the metadata, so that a full disk can be emptied through the broker.
+"""The reserve: disk space kept for the metadata, so that a full disk can be freed through the broker.
 
-Rules: the file's bytes mean nothing, and it may be removed or cut at any time. It is given up block by block, only as a
-command needs it that must go through, and taken again as soon as there is room. Whatever goes wrong
-with it only makes it smaller.
+Rules: the file's content means nothing, and it may be removed or truncated at any time. It is released block by block,
+only for commands that must succeed, and refilled as soon as there is space. Errors only make it smaller.
 
-Theory: to delete a stream, or to shorten its retention, is a command, and so is every start: without room for a few
-hundred bytes a full disk could only be emptied by hand. The first entry that finds no room takes one block; the next
-ones fit into the rest of it. (Where a file system compresses zeros away, the reserve holds nothing.)
+Theory: deleting a stream, shortening its retention and each start append a command: without space for a few hundred
+bytes a full disk could only be freed by hand. The first entry that finds no space releases one block; the next ones fit
+into the rest of it. (Where a file system compresses zeros, the reserve holds nothing.)
 """
 
 from __future__ import annotations
@@ -22,14 +21,14 @@ _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 class Reserve:
-    """The open reserve, or none. One owner; its calls are short writes."""
+    """The reserve file. One owner; its calls are short writes."""
 
     def __init__(self, vfs: Vfs, path: str) -> None:
-        """Take over what is there; `fill` makes it where it is missing."""
+        """Open an existing reserve; `fill` creates a missing one."""
         self._vfs = vfs
         self._path = path
         self._file: File | None = None
-        self._filled = False  # since this start: a copy of the file may be all holes
+        self._filled = False  # since this start: a copied file may be sparse
         self.size_bytes = 0
         try:
             self._file = vfs.open(path)
@@ -39,11 +38,11 @@ class Reserve:
 
     @property
     def is_whole(self) -> bool:
-        """Whether nothing is missing."""
+        """True if the reserve has its full size."""
         return self._filled and self.size_bytes == RESERVE_BYTES
 
     def fill(self) -> None:
-        """Take what is missing, as far as there is room."""
+        """Refill the reserve as far as there is space."""
         if self.is_whole:
             return
         start = min(self.size_bytes, RESERVE_BYTES) if self._filled else 0
@@ -55,12 +54,12 @@ class Reserve:
                 self._file.write_at(start, bytes(RESERVE_BYTES - start))
                 self._file.truncate(RESERVE_BYTES)
             finally:
-                self.size_bytes = self._file.size()  # as much as there was room for
+                self.size_bytes = self._file.size()  # as much as there was space for
         except OSError:
             return
 
     def make_room(self, size_bytes: int, write: Callable[[], None]) -> None:
-        """`write`, giving up room for `size_bytes` as often as it finds none; its OSError if that does not help."""
+        """Call `write`, releasing `size_bytes` of reserve while the disk is full; raise its last OSError."""
         while True:
             try:
                 write()
@@ -82,6 +81,6 @@ class Reserve:
         return True
 
     def close(self) -> None:
-        """Give the file back."""
+        """Close the file."""
         if self._file is not None:
             self._file.close()

@@ -1,10 +1,10 @@
-"""With which master keys files are encrypted, and how they change to another one: only their headers are written anew.
+"""Rotates the master key of encrypted files: rewraps the file key by rewriting only the headers.
 
-Rules: of the two copies of a header one is always whole: the second is written once the first is on the disk. A broker
-may have the file open meanwhile: the key of the file stays what it is. A file whose key is not here stays as it is.
+Rules: one of the two copies of a header is always valid: the second is written after the first is on disk. A broker may
+have the file open: the file's own key does not change. A file whose key is missing stays unchanged.
 
-Theory: whoever has an older copy of a file, and the master key of that time, has the key of the file for good. What is
-encrypted with a key that is known to others has to be written anew, not wrapped anew.
+Theory: anyone with an old copy of a file and the old master key has the file's key for ever. After a leak of a key,
+files must be re-encrypted, not rewrapped.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ _READ_BYTES = form.SLOT_STEP_BYTES + 512
 
 
 def key_ids(vfs: Vfs, path: str) -> tuple[str, ...]:
-    """The ids of the keys that open a file; empty: it is not encrypted, or its header is lost. OSError."""
+    """Return the ids of the keys that open a file; empty: it is not encrypted, or its header is lost. OSError."""
     with closing(vfs.open(path, read_only=True)) as file:
         slots = form.slots_in(file.read_at(0, _READ_BYTES), path)
     return tuple(dict.fromkeys(slot.key_id for slot in slots))
 
 
 def rewrap(vfs: Vfs, path: str, keys: EncryptionKeys, random: Callable[[int], bytes]) -> bool:
-    """Wrap the key of a file with the current master key; whether there was something to do. KeyMissingError, OSError.
+    """Wrap a file's key with the current master key; return True if anything changed. KeyMissingError, OSError.
 
-    On the disk when it returns. `vfs` is that of the encrypted bytes.
+    The change is on disk when it returns. `vfs` is that of the encrypted bytes.
     """
     with closing(vfs.open(path)) as file:
         area = file.read_at(0, _READ_BYTES)

@@ -1,4 +1,4 @@
-"""A folder of this machine for whoever has no keys: what is encrypted is said to be, and not taken for damage."""
+"""A folder of this machine for tools without keys: encrypted files raise KeyMissingError and do not look corrupt."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from penstock.vfs.real import RealFile, RealVfs
 
 
 class UnkeyedVfs(RealVfs):
-    """The folder `root`; KeyMissingError for what is encrypted there. NoHeaderError for what is not and should be, as
-    `is_secret` says.
+    """The folder `root`. KeyMissingError for encrypted files; NoHeaderError for plain files that `is_secret` selects,
+    which should be encrypted.
     """
 
     def __init__(self, root: str | os.PathLike[str], is_secret: Callable[[str], bool] | None = None) -> None:
@@ -19,7 +19,6 @@ class UnkeyedVfs(RealVfs):
         self._is_secret = is_secret
 
     def open(self, path: str, *, create: bool = False, make_folders: bool = True, read_only: bool = False) -> RealFile:
-        """Open a file; see Vfs."""
         file = super().open(path, create=create, make_folders=make_folders, read_only=read_only)
         begin = file.read_at(0, len(ENCRYPTED_BEGIN))
         if begin == ENCRYPTED_BEGIN:

@@ -1,14 +1,15 @@
-"""The socket protocol, without a socket: frames in and out of bytes, messages in and out of frames.
+"""The socket protocol without sockets (sans-IO): bytes ⇄ frames ⇄ typed messages.
 
-Rules: nothing here reads a clock or a socket. What comes in is hostile until it is decoded: every length is bounded
-before memory is given for it, and every refusal is a `RemoteError` that says which part was wrong. After a bad frame
-nothing that follows on the connection can be trusted: answer (under correlation id 0), then close.
+Rules: nothing here reads a clock or a socket. Input is untrusted until it is decoded: every length is bounded before
+memory is allocated for it, and every refusal is a `RemoteError` that names the invalid part. After a bad frame nothing
+that follows on the connection can be trusted: answer it (with correlation id 0), then close the connection.
 
-| module    | what it does                                                     |
-|-----------|------------------------------------------------------------------|
-| `frames`  | bytes ⇄ `Frame`: head, checksums, MessagePack body, raw part      |
-| `bodies`  | `Frame` ⇄ the types of `penstock.messages`, versions and errors    |
-| `session` | one connection, as the asking side sees it: requests and answers   |
+| module       | what it does                                                             |
+|--------------|--------------------------------------------------------------------------|
+| `frames`     | bytes ⇄ `Frame`: head, checksums, MessagePack body, raw part              |
+| `bodies`     | `Frame` ⇄ the types of `penstock.messages`, versions and errors           |
+| `encryption` | encrypted frames between brokers                                         |
+| `session`    | one connection from the requester's side: requests, answers, deadlines   |
 """
 
 from __future__ import annotations

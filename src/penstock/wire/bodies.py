@@ -1,8 +1,8 @@
-"""Messages in and out of frames: versions checked, types checked, errors told apart from answers.
+"""Encode and decode message bodies: check versions and types, tell errors from answers.
 
-Rules: a request that cannot be read is `bad_request` and names the field; one of a version that is not spoken here is
-`unsupported_version` and says which are. Neither harms the connection: the frame around it was whole.
-The body of a failed response is `{"error": {"code", "message", "details"}}`, whatever the request was.
+Rules: a request that cannot be decoded is refused with `bad_request`, which names the field; one in an unsupported
+version with `unsupported_version`, which lists the supported versions. Neither closes the connection, because the
+frame itself was intact. The body of every failed response is `{"error": {"code", "message", "details"}}`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def _decoder(message_type: type[Any]) -> msgspec.msgpack.Decoder[Any]:
 
 
 def encode_request(request: Request, correlation_id: int, *, version: int | None = None, raw_bytes: int = 0) -> bytes:
-    """The frame of `request` up to its raw part, without checksums; in the newest version or that one."""
+    """Return the frame of `request` up to its raw part, without checksums. `version` None: the newest."""
     spec = API_OF_REQUEST[type(request)]
     body = _encoder.encode(request)
     return encode_head(spec.api, spec.version_max if version is None else version, correlation_id, body, raw_bytes)
@@ -43,7 +43,7 @@ def encode_request(request: Request, correlation_id: int, *, version: int | None
 def encode_checked_request(
     request: Request, correlation_id: int, *, version: int | None = None, raw: Buffer = b""
 ) -> bytes:
-    """The same with checksums, which cover its raw part."""
+    """Return the frame of `request` up to its raw part, with checksums that also cover `raw`."""
     spec = API_OF_REQUEST[type(request)]
     body = _encoder.encode(request)
     spoken = spec.version_max if version is None else version
@@ -51,16 +51,16 @@ def encode_checked_request(
 
 
 def encode_response_head(api: int, version: int, correlation_id: int, response: Response, raw_bytes: int = 0) -> bytes:
-    """The frame of `response` up to its raw part, which the caller sends behind it (from a file, perhaps)."""
+    """Return the frame of `response` up to its raw part; the caller sends that part next, for example from a file."""
     return encode_head(api, version, correlation_id, _encoder.encode(response), raw_bytes)
 
 
 def encode_answer(
     frame: Frame, answer: Response | RemoteError, raw_bytes: int = 0, raw: Iterable[Buffer] | None = None
 ) -> bytes:
-    """The frame that answers that one, up to its raw part; with checksums if that one had them.
+    """Return the answer to the request `frame` up to its raw part, with checksums if the request had them.
 
-    `raw`: the pieces of the raw part, where all of them are at hand; None leaves it uncovered.
+    `raw`: the pieces of the raw part, if all are in memory; None leaves the raw part outside the checksum.
     """
     body = answer_body(answer)
     if not frame.is_checked:
@@ -70,7 +70,7 @@ def encode_answer(
 
 
 def encode_error(api: int, version: int, correlation_id: int, error: RemoteError) -> bytes:
-    """The whole frame that answers a request with `error`, without checksums."""
+    """Return the complete error response to a request, without checksums."""
     return encode_head(api, version, correlation_id, answer_body(error), 0)
 
 
@@ -79,30 +79,30 @@ def _error_body(error: RemoteError) -> ErrorBody:
 
 
 def encoded_body(request: Request) -> bytes:
-    """The body of `request`."""
+    """Return the MessagePack body of `request`."""
     return _encoder.encode(request)
 
 
 def request_body(request: Request) -> tuple[int, int, bytes]:
-    """Number, version and body of `request`, for who passes them on in a frame of his own."""
+    """Return (api number, newest version, body) of `request`, for callers that forward it in a frame of their own."""
     spec = API_OF_REQUEST[type(request)]
     return int(spec.api), spec.version_max, _encoder.encode(request)
 
 
 def answer_body(response: Response | RemoteError) -> bytes:
-    """The body of an answer, or of a refusal, for the same."""
+    """Return the body of a response or of an error."""
     if isinstance(response, RemoteError):
         return _encoder.encode(_MaybeError(error=_error_body(response)))
     return _encoder.encode(response)
 
 
 def decode_request(frame: Frame) -> Request:
-    """The request in `frame`. RemoteError: unsupported_version or bad_request."""
+    """Return the request in `frame`. RemoteError: unsupported_version or bad_request."""
     return decode_request_body(frame.api, frame.version, frame.body)
 
 
 def decode_request_body(api: int, version: int, body: bytes) -> Request:
-    """The request with that number and version. RemoteError: unsupported_version or bad_request."""
+    """Decode a request body by api number and version. RemoteError: unsupported_version or bad_request."""
     spec = APIS.get(api)
     if spec is None:
         text = f"request number {api} is not known here; the broker is older"
@@ -111,7 +111,7 @@ def decode_request_body(api: int, version: int, body: bytes) -> Request:
         name, spoken = spec.api.name.lower(), f"{spec.version_min} to {spec.version_max}"
         raise RemoteError(
             ErrorCode.UNSUPPORTED_VERSION,
-            f"{name} version {version} is not spoken here, only {spoken}",
+            f"{name} version {version} is not supported here, only {spoken}",
             api=api,
             version_min=spec.version_min,
             version_max=spec.version_max,
@@ -124,9 +124,9 @@ def decode_request_body(api: int, version: int, body: bytes) -> Request:
 
 
 def decode_response(frame: Frame, request_type: type[Request]) -> Response:
-    """The answer in `frame` to a request of that type.
+    """Return the response in `frame` to a request of `request_type`.
 
-    RemoteError: the broker's own, if it refused; bad_frame if this cannot be an answer to that request.
+    RemoteError: the broker's error if it refused the request; bad_frame if this cannot be an answer to that request.
     """
     spec = API_OF_REQUEST[request_type]
     if frame.api != spec.api:
@@ -136,7 +136,7 @@ def decode_response(frame: Frame, request_type: type[Request]) -> Response:
 
 
 def decode_answer_body(body: bytes, request_type: type[Request]) -> Response:
-    """The answer in `body` to a request of that type. RemoteError as `decode_response`."""
+    """Decode the body of a response to a request of `request_type`. RemoteError as in `decode_response`."""
     spec = API_OF_REQUEST[request_type]
     name = spec.api.name.lower()
     try:
@@ -151,7 +151,7 @@ def decode_answer_body(body: bytes, request_type: type[Request]) -> Response:
 
 
 def refusal_in(body: bytes) -> RemoteError | None:
-    """What a broker says in the body of a refusal; None if it is none."""
+    """Return the broker's error if `body` is that of an error response, else None."""
     try:
         maybe = _maybe_error_decoder.decode(body)
     except _MALFORMED:
@@ -164,7 +164,7 @@ def _remote_error(said: ErrorBody) -> RemoteError:
 
 
 def request_versions(hello: HelloResponse) -> dict[int, int]:
-    """By request number: the newest version that both sides speak; a request that is missing cannot be made."""
+    """Return the newest version that both sides support, by api number; unsupported requests are left out."""
     return {offered.api: version for offered in hello.api_versions if (version := _shared_version(offered)) is not None}
 
 
@@ -181,5 +181,5 @@ def _reason(error: Exception) -> str:
 
 
 def _text_keys(details: dict[str, Any]) -> dict[str, Any]:
-    # Names that RemoteError takes itself cannot come in as details.
+    # Details must not collide with the parameters of RemoteError itself.
     return {name: value for name, value in details.items() if name not in ("self", "code", "message")}

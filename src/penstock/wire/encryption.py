@@ -1,21 +1,22 @@
-"""Encryption of the frames between brokers that have proved to each other that they know the cluster's secret.
+"""Frame encryption between brokers that have authenticated each other with the cluster's secret.
 
-Rules: it begins with the frame behind the last answer of the login, both ways, and lasts as long as the connection.
-Nothing is negotiated: brokers that log in encrypt, with TLS below it or without, so nobody between them can make them
-do without. Who passes a login on without knowing the secret does not know the key: he can neither read what follows nor
-say anything. A frame that does not decrypt ends the connection: it was changed, repeated, moved, or one was left out.
+Rules: encryption starts in both directions with the frame after the last login message and lasts as long as the
+connection. It is not negotiated: brokers that log in always encrypt, with or without TLS below, so a man in the middle
+cannot downgrade them. A relay that forwards a login without knowing the secret does not have the key and can neither
+read nor inject frames. A frame that fails to decrypt ends the connection: it was changed, replayed, reordered, or an
+earlier frame was dropped.
 
 The frame is an ordinary one with checksums (`frames`), whose parts are replaced:
 
-    body   ChaCha20-Poly1305 of: u8 has_raw, body      authenticated besides: api, version, correlation_id, raw_bytes
+    body   ChaCha20-Poly1305 of: u8 has_raw, body      associated data: api, version, correlation_id, raw_bytes
     raw    has_raw = 1: ChaCha20-Poly1305 of the raw part
-           has_raw = 0: nothing; or batches as they lie in a file (`CLEAR`), which go out with sendfile(2)
+           has_raw = 0: nothing; or batches as they are on disk (`CLEAR`), sent with sendfile(2)
 
-So all is encrypted that can hold what checks a secret: Raft's entries and snapshots, requests of clients that are
-forwarded, and all answers. Batches are not: to keep messages from who reads the network takes TLS.
+Everything that can hold password verifiers is encrypted: Raft entries and snapshots, forwarded client requests and all
+answers. Batches are not: only TLS keeps messages secret on the network.
 
-Each direction has a key of its own, made of that of the login, and counts what it encrypts. The count is the nonce
-(RFC 8439), 12 bytes, little-endian: no nonce is used twice, and the order is part of what is authenticated.
+Each direction has its own key, derived from the login's key, and counts its encryptions. The count is the nonce (RFC
+8439), 12 bytes, little-endian: a nonce is never reused, and the order of frames is authenticated.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from penstock.messages import Api
 from penstock.wire.frames import Buffer, Frame, encode_checked_head
 
 CLEAR = frozenset({Api.REPLICA_FETCH, Api.REPLICA_RANGE})
-"""Answers to these have batches as their raw part, which may go out as they lie in a file."""
+"""Requests whose answers carry batches as their raw part, which may be sent unencrypted from a file."""
 
 _ADDED = struct.Struct("<HHII")
 _TAG_BYTES = 16
@@ -42,7 +43,7 @@ assert limits.FRAME_ENCRYPTION_BYTES == 1 + 2 * _TAG_BYTES
 
 
 class FrameCipher:
-    """Both directions of one connection; see the module. `key`: of the login."""
+    """Encrypts and decrypts both directions of one connection. `key`: 32 bytes, from the login."""
 
     def __init__(self, key: bytes, *, is_dialler: bool) -> None:
         assert len(key) == 32, len(key)
@@ -53,9 +54,10 @@ class FrameCipher:
     def encrypted(
         self, api: int, version: int, correlation_id: int, body: bytes, raw: Iterable[Buffer], clear_bytes: int = 0
     ) -> tuple[bytes, ...]:
-        """The parts of the next frame, which has to be sent: without it nothing that follows can be decrypted.
+        """Encrypt the next frame and return its parts. The caller must send them, or the peer cannot decrypt later
+        frames.
 
-        `clear_bytes`: so many bytes of files follow as they are, and `raw` is empty.
+        `clear_bytes`: bytes of files that follow unencrypted; `raw` is then empty.
         """
         whole = b"".join(raw)
         assert not clear_bytes or (api in CLEAR and not whole)
@@ -70,7 +72,7 @@ class FrameCipher:
         return (head, *parts[1:])
 
     def decrypted(self, frame: Frame) -> Frame:
-        """What the other side has encrypted. RemoteError damaged_frame: it has not, or not as the next frame."""
+        """Decrypt the peer's next frame. RemoteError damaged_frame: it is unencrypted, altered or out of order."""
         added = _ADDED.pack(frame.api, frame.version, frame.correlation_id, len(frame.raw))
         body = self._theirs.decrypted(frame.body, added)
         if body[:1] == _HAS_RAW:
@@ -81,10 +83,10 @@ class FrameCipher:
 
 
 class _Direction:
-    """One key, and how often it was used."""
+    """The key of one direction and its nonce counter."""
 
     def __init__(self, key: bytes) -> None:
-        from nacl import bindings  # only where brokers log in: it loads a crypto library
+        from nacl import bindings  # imported only where brokers log in, since it loads a crypto library
 
         self._bindings = bindings
         self._key = key

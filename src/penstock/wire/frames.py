@@ -1,9 +1,9 @@
-"""Frames: what a connection carries, both ways.
+"""Frames: the unit that a connection carries in both directions.
 
-Rules: a length is checked before a byte of it is kept. A large raw part lies in memory of its own, which is given when
-its first read is about to come and all of its size is known and bounded; whoever reads into `buffer` puts it there
-without a copy. It is handed out so that pyarrow can lie on it. The caller takes all frames (`next_frame` until None)
-after each `receive` or `received`; so the decoder holds one unfinished frame and what one read delivered, and no more.
+Rules: a length is checked before any of its bytes are stored. A large raw part gets memory of its own, allocated just
+before its first read, once its size is known and bounded; a reader that fills `buffer` puts the bytes there without a
+copy, and pyarrow can use that memory directly. After each `receive` or `received` the caller takes all frames
+(`next_frame` until None), so the decoder holds at most one unfinished frame and the bytes of one read.
 
 All numbers little-endian:
 
@@ -15,9 +15,9 @@ All numbers little-endian:
           └────────┴───────┴─────────┴────────────────┴────────────┴─────────────┴───────────────┘
                    └──────────────────────────── frame_bytes ────────────────────────────────────┘
 
-**Checksums.** TCP's own sum has 16 bits, and memory and network cards err where it does not look; what is wrong in a
-request of a broker would stay in the metadata for good. So a frame may carry two CRC-32C between head and body, and
-the two highest bits of `api` say that it does:
+**Checksums.** TCP's checksum has 16 bits and does not cover memory and network cards; a corrupted request from a broker
+would stay in the metadata for good. So a frame may carry two CRC-32C between head and body, announced by the two
+highest bits of `api`:
 
     byte  0        4              6                    16          20         24
           ┌────────┬──────────────┬────────────────────┬───────────┬──────────┬─ ─ ─ ─ ─┐
@@ -25,10 +25,10 @@ the two highest bits of `api` say that it does:
           │ bytes  │   (+ 0x2000) │                    │ rest_crc  │ head_crc │ raw     │
           └────────┴──────────────┴────────────────────┴───────────┴──────────┴─ ─ ─ ─ ─┘
 
-`head_crc` is that of the 20 bytes before it, and is checked first: so no length is believed that has changed, and
-nobody waits for bytes that are not to come. `rest_crc` is that of the body and, with 0x2000, of the raw part behind
-it. A raw part that goes from a file to the socket is not covered: it is batches, each of which has a CRC of its own.
-One bit of the two alone is damage: so no single bit that changes makes one kind of frame into the other.
+`head_crc` covers the 20 bytes before it and is checked first, so a corrupted length is never trusted and the receiver
+never waits for bytes that will not come. `rest_crc` covers the body and, with 0x2000, the raw part. A raw part sent
+from a file is not covered: it consists of batches, each of which has its own CRC. Only one of the two bits set means
+corruption, so no single flipped bit turns one kind of frame into the other.
 """
 
 from __future__ import annotations
@@ -55,24 +55,24 @@ _RAW_IS_COVERED = 0x2000
 _IS_CHECKED = 0xC000
 
 _OWN_MEMORY_BYTES_MIN = 32 * limits.KIB
-"""A raw part from here on is gathered in memory of its own; a smaller one is copied out of what was read."""
+"""Raw parts of at least this size get memory of their own; smaller ones are copied from the read buffer."""
 _READ_BYTES = 64 * limits.KIB
-"""One read that begins with a head: what it brings of a large raw part is copied."""
+"""Size of a read that starts at a head; the bytes of a large raw part that it contains are copied."""
 
 
 class Frame(NamedTuple):
-    """One frame. `raw` is read-only bytes, or a view that nobody else writes to."""
+    """One frame. `raw` is read-only: bytes, or a view of memory that is not written again."""
 
     api: int
     version: int
     correlation_id: int
     body: bytes
     raw: bytes | memoryview
-    is_checked: bool = False  # it had checksums, and they were right
+    is_checked: bool = False  # it had checksums, and they matched
 
 
 def encode_head(api: int, version: int, correlation_id: int, body: bytes, raw_bytes: int) -> bytes:
-    """A frame up to its raw part, which the caller sends behind it: exactly `raw_bytes` bytes."""
+    """Return a frame up to its raw part; the caller sends exactly `raw_bytes` bytes after it."""
     assert 0 <= api < API_END, api
     frame_bytes = FRAME_BYTES_MIN + len(body) + raw_bytes
     return _HEAD.pack(frame_bytes, api, version, correlation_id, len(body)) + body
@@ -81,7 +81,7 @@ def encode_head(api: int, version: int, correlation_id: int, body: bytes, raw_by
 def encode_checked_head(
     api: int, version: int, correlation_id: int, body: bytes, raw_bytes: int, raw: Iterable[Buffer] | None
 ) -> bytes:
-    """The same with checksums. `raw`: the pieces of the raw part; None: it is not covered."""
+    """Return a frame with checksums up to its raw part. `raw`: the pieces of the raw part; None: not covered."""
     assert 0 <= api < API_END, api
     crc = crc32c(body)
     marks = _IS_CHECKED
@@ -95,11 +95,11 @@ def encode_checked_head(
 
 
 class FrameDecoder:
-    """Bytes in, frames out.
+    """Decodes received bytes into frames.
 
-    `frame_bytes_max` bounds what follows a frame's length field, `body_bytes_max` its body; both may be raised between
-    two frames (after the hello). A refused frame leaves the decoder unusable: it repeats its error for ever.
-    `allocate` gives the memory of a large raw part; what it holds at first does not matter.
+    `frame_bytes_max` bounds the bytes after a frame's length field, `body_bytes_max` its body; both may be raised
+    between two frames (after the hello). After a refused frame the decoder is unusable and raises the same error again.
+    `allocate` returns memory for a large raw part; its initial contents do not matter.
     """
 
     def __init__(
@@ -113,10 +113,10 @@ class FrameDecoder:
         self.body_bytes_max = frame_bytes_max if body_bytes_max is None else body_bytes_max
         self._allocate = allocate
         self._buffer = bytearray()
-        self._position = 0  # what lies before it is taken
-        self._unfinished: Frame | None = None  # its raw part has begun
-        self._raw_crc: tuple[int, int] | None = None  # of what came before it, and what all of it must come to
-        self._raw: memoryview | None = None  # its own memory, once that is given
+        self._position = 0  # bytes before it are consumed
+        self._unfinished: Frame | None = None  # a frame whose raw part is incomplete
+        self._raw_crc: tuple[int, int] | None = None  # (CRC of the bytes so far, expected CRC of all)
+        self._raw: memoryview | None = None  # the memory of its raw part, once allocated
         self._raw_bytes = 0
         self._raw_filled_bytes = 0
         self._read_buffer: memoryview | None = None
@@ -124,17 +124,17 @@ class FrameDecoder:
 
     @property
     def buffered_bytes(self) -> int:
-        """How many bytes wait for the rest of their frame, or to be taken."""
+        """Bytes that wait for the rest of their frame, or to be taken."""
         return len(self._buffer) - self._position + self._raw_filled_bytes
 
     @property
     def in_frame(self) -> bool:
-        """Whether a frame has begun that is not whole: an end of the connection would cut it."""
+        """True if a frame is incomplete; closing the connection now would cut it off."""
         return self._unfinished is not None or self.buffered_bytes > 0
 
     @property
     def missing_bytes(self) -> int | None:
-        """How many bytes the frame that has begun still needs; None before its length is known."""
+        """Bytes that the incomplete frame still needs; None before its length is known."""
         available = len(self._buffer) - self._position
         if self._unfinished is not None:
             return self._raw_bytes - self._raw_filled_bytes - available
@@ -145,11 +145,11 @@ class FrameDecoder:
 
     @property
     def missing_raw_bytes(self) -> int:
-        """How many bytes the large raw part that has begun still needs; 0 while none has."""
+        """Bytes that the incomplete large raw part still needs; 0 if there is none."""
         return 0 if self._unfinished is None else self.missing_bytes or 0
 
     def buffer(self) -> memoryview:
-        """Where the next read may put its bytes, one at least; then say how many they were (`received`)."""
+        """Return writable memory for the next read, at least one byte; report the bytes read with `received`."""
         if self._unfinished is not None and self._error is None:
             return self._own_memory()[self._raw_filled_bytes :]
         if self._read_buffer is None:
@@ -157,7 +157,7 @@ class FrameDecoder:
         return self._read_buffer
 
     def received(self, count: int) -> None:
-        """The first `count` bytes of what `buffer` gave last are there."""
+        """Record that the first `count` bytes of the last `buffer` are filled."""
         if self._unfinished is not None and self._error is None:
             self._raw_filled_bytes += count
             assert self._raw_filled_bytes <= self._raw_bytes
@@ -166,7 +166,7 @@ class FrameDecoder:
             self.receive(self._read_buffer[:count])
 
     def receive(self, data: Buffer) -> None:
-        """Take what one read delivered; `data` is copied."""
+        """Take the bytes of one read; `data` is copied."""
         if self._error is not None:
             return
         if self._unfinished is not None:
@@ -181,7 +181,7 @@ class FrameDecoder:
         self._buffer += data
 
     def next_frame(self) -> Frame | None:
-        """The next whole frame, or None until more is received. RemoteError if what came cannot be a frame."""
+        """Return the next complete frame, or None until more is received. RemoteError if the bytes are not a frame."""
         if self._error is not None:
             raise self._error
         if self._unfinished is not None:
@@ -196,7 +196,7 @@ class FrameDecoder:
         if marks := api & _IS_CHECKED:
             head_bytes = CHECKED_HEAD_BYTES
             if marks != _IS_CHECKED:
-                self._check_frame_bytes(frame_bytes)  # first: of nonsense, that says more
+                self._check_frame_bytes(frame_bytes)  # first: for garbage bytes this error is more useful
                 self._refuse_damage("one of the two bits that mark a frame with checksums is set")
             if available < head_bytes:
                 self._check_frame_bytes(frame_bytes, CHECKED_HEAD_BYTES - _LENGTH_BYTES)
@@ -234,7 +234,7 @@ class FrameDecoder:
         return frame._replace(raw=raw)
 
     def _own_memory(self) -> memoryview:
-        """The memory of the raw part that has begun, with all in it that has come."""
+        """Return the memory of the incomplete raw part, including all of its bytes received so far."""
         if self._raw is None:
             self._raw = memoryview(self._allocate(self._raw_bytes)).cast("B")
             with memoryview(self._buffer) as view:

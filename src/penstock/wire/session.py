@@ -1,10 +1,10 @@
-"""One connection to a broker, without the connection: hello, requests in flight, their deadlines.
+"""One connection to a broker, sans-IO: hello, requests in flight, deadlines.
 
-Rules: bytes and `now` (seconds, any steady clock) come in, bytes and events go out; no socket, no clock. A request is
-in flight until its answer has come, also when its caller has given up: the broker still works on it. What the broker
-sends is not trusted: an answer to nothing, or one that cannot be read, closes the session. Who asks may be a client or
-another broker. All frames have checksums, both ways; only a broker that did not get so far may refuse without them.
-From `encrypt` on all frames are encrypted, both ways.
+Rules: bytes and `now` (seconds of any steady clock) come in, bytes and events go out; no socket, no clock. A request
+stays in flight until its answer arrives, even if its caller has given up, because the broker still works on it. The
+broker is not trusted: an answer to no request, or an undecodable one, closes the session. The requester is a client or
+another broker. All frames have checksums in both directions; only a refusal may come without them, from a broker that
+could not read the first frame. From `encrypt` on all frames are encrypted in both directions.
 
 | state        | hello()      | request()    | receive()               | closed()  |
 |--------------|--------------|--------------|-------------------------|-----------|
@@ -39,7 +39,7 @@ _FRAME_OVERHEAD_BYTES = 1 * limits.MIB  # head and body around the largest raw p
 
 
 class SessionState(Enum):
-    """Where a session stands; see the module's table."""
+    """State of a session; the module's table shows the transitions."""
 
     NEW = auto()
     HELLO_SENT = auto()
@@ -48,14 +48,12 @@ class SessionState(Enum):
 
 
 class Ready(NamedTuple):
-    """The broker has said hello."""
+    """The broker has answered the hello."""
 
     hello: HelloResponse
 
 
 class Answered(NamedTuple):
-    """A request succeeded."""
-
     correlation_id: int
     response: Response
     raw: bytes | memoryview
@@ -69,7 +67,7 @@ class Refused(NamedTuple):
 
 
 class Broken(NamedTuple):
-    """The session is over; every request still in flight is lost with it."""
+    """The session has ended; the requests `lost` were in flight and get no answer."""
 
     error: RemoteError
     lost: tuple[int, ...]
@@ -82,15 +80,17 @@ class _InFlight(NamedTuple):
     request_type: type[Request]
     sent_s: float
     deadline_s: float
-    waited_for: bool  # False once its caller has been told that its time is up
+    waited_for: bool  # False once its caller has been notified of the time-out
 
 
 PEER_NAME = "penstock broker"
-"""How the name begins that a broker gives itself where it asks another one."""
+"""Prefix of the client name that a broker uses in its own requests to other brokers."""
 
 
 class Session:
-    """See the module. `allocate` gives the memory of a large raw part; what it holds at first does not matter."""
+    """Protocol state of one connection. `allocate` returns the memory of a large raw part; its contents are
+    overwritten.
+    """
 
     def __init__(
         self,
@@ -112,23 +112,23 @@ class Session:
         self._cipher: FrameCipher | None = None
 
     def encrypt(self, cipher: FrameCipher) -> None:
-        """Do so from now on; nothing is in flight."""
+        """Encrypt all frames from now on; no request may be in flight."""
         assert self.state is SessionState.READY, self.state
         assert not self._in_flight
         self._cipher = cipher
 
     @property
     def in_flight(self) -> int:
-        """Requests that the broker has not answered yet."""
+        """Number of requests that the broker has not answered yet."""
         return len(self._in_flight)
 
     @property
     def is_full(self) -> bool:
-        """Whether a further request has to wait for an answer first."""
+        """True if the next request must wait for an answer first."""
         return len(self._in_flight) >= self.in_flight_max
 
     def hello(self, now_s: float, deadline_s: float) -> bytes:
-        """The first frame."""
+        """Return the hello frame, which must be the first frame sent."""
         assert self.state is SessionState.NEW, self.state
         self.state = SessionState.HELLO_SENT
         request = HelloRequest(
@@ -140,9 +140,9 @@ class Session:
     def request(
         self, request: Request, now_s: float, deadline_s: float, raw: Buffer = b""
     ) -> tuple[int, tuple[Buffer, ...]]:
-        """(correlation id, the frame in parts, which have to be sent).
+        """Return (correlation id, parts of the frame); the caller must send all parts.
 
-        RemoteError if the broker does not speak this request.
+        RemoteError unsupported_version if the broker does not support this request.
         """
         assert self.state is SessionState.READY, self.state
         assert not self.is_full
@@ -152,29 +152,29 @@ class Session:
             known = "that this client knows" if version is None else f"from {request.version_needed()} on"
             raise RemoteError(
                 ErrorCode.UNSUPPORTED_VERSION,
-                f"the broker does not speak a version of {spec.api.name.lower()} {known}; upgrade the older of the two",
+                f"the broker supports no version of {spec.api.name.lower()} {known}; upgrade the older of the two",
                 api=int(spec.api),
             )
         return self._put_in_flight(request, now_s, deadline_s, version, raw)
 
     @property
     def missing_raw_bytes(self) -> int:
-        """How many bytes the raw part of the answer that is being received still needs; 0 where there is none."""
+        """Bytes that the raw part of the answer being received still needs; 0 if there is none."""
         return self._decoder.missing_raw_bytes
 
     def buffer(self) -> memoryview:
-        """Where the next read may put its bytes, for `received`."""
+        """Return writable memory for the next read, to be reported with `received`."""
         return self._decoder.buffer()
 
     def received(self, count: int, now_s: float) -> list[Event]:
-        """What the first `count` bytes in `buffer` mean, in order."""
+        """Process the first `count` bytes of `buffer`; return their events in order."""
         if self.state is SessionState.CLOSED:
             return []
         self._decoder.received(count)
         return self._events(now_s)
 
     def receive(self, data: bytes | bytearray | memoryview, now_s: float) -> list[Event]:
-        """What these bytes mean, in order; they are copied."""
+        """Process a copy of `data`; return its events in order."""
         if self.state is SessionState.CLOSED:
             return []
         self._decoder.receive(data)
@@ -194,30 +194,30 @@ class Session:
         return events
 
     def heard(self, now_s: float) -> None:
-        """Bytes have come that nobody has read yet: the broker lives."""
+        """Record that unread bytes have arrived, so the broker is alive."""
         self._received_s = now_s
 
     def silent_s(self, now_s: float) -> float:
-        """How long the broker has said nothing, while there was something to answer."""
+        """Return the seconds since the broker last sent anything while a request was in flight; 0 if none is."""
         if not self._in_flight:
             return 0.0
         first_sent_s = next(iter(self._in_flight.values())).sent_s
         return now_s - max(self._received_s, first_sent_s)
 
     def give_up(self, correlation_id: int) -> None:
-        """Its caller no longer waits: an answer will be ignored."""
+        """Stop waiting for a request on behalf of its caller: its answer will be ignored."""
         entry = self._in_flight.get(correlation_id)
         if entry is not None:
-            # Its deadline stays: that nothing came until then still shows that the broker is dead.
+            # Keep its deadline: if nothing arrives until then, the broker counts as dead.
             self._in_flight[correlation_id] = entry._replace(waited_for=False)
 
     def next_deadline_s(self) -> float | None:
-        """When to call `expire`, or None while nothing has a deadline."""
+        """Return when to call `expire`; None while no request has a deadline."""
         deadline = min((entry.deadline_s for entry in self._in_flight.values()), default=float("inf"))
         return None if deadline == float("inf") else deadline
 
     def expire(self, now_s: float) -> list[Refused | Broken]:
-        """Tell the callers whose time is up; a broker that said nothing in all that time is taken for dead."""
+        """Time out overdue requests; if the broker has sent nothing since such a request, close the session."""
         events: list[Refused | Broken] = []
         for correlation_id, entry in list(self._in_flight.items()):
             if entry.deadline_s > now_s:
@@ -235,7 +235,7 @@ class Session:
         return events
 
     def closed(self, error: RemoteError) -> Broken:
-        """The connection is gone, or has to go."""
+        """Close the session; return the requests lost with it."""
         self.state = SessionState.CLOSED
         lost = tuple(correlation_id for correlation_id, entry in self._in_flight.items() if entry.waited_for)
         self._in_flight.clear()
@@ -273,11 +273,11 @@ class Session:
         return Answered(frame.correlation_id, response, frame.raw) if entry.waited_for else None
 
     def _unchecked(self, frame: Frame) -> RemoteError:
-        # Of an older broker, of one that could not read our first frame, or that has too many connections.
+        # It comes from an older broker, one that could not read our first frame, or one with too many connections.
         return refusal_in(frame.body) or RemoteError(ErrorCode.BAD_FRAME, "an answer came without checksums")
 
     def _unasked(self, frame: Frame) -> RemoteError:
-        # The broker answers a frame that it cannot read with an error under correlation id 0, and closes.
+        # A broker answers an unreadable frame with an error under correlation id 0, then closes.
         if frame.correlation_id == 0 and self._in_flight:
             first = next(iter(self._in_flight.values()))
             api = API_OF_REQUEST[first.request_type].api

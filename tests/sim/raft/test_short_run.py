@@ -62,6 +62,7 @@ def test_a_seed_goes_the_same_way_in_every_process() -> None:
     assert traces == {run_seed(5).trace + "\n"}
 
 
+@each_change
 @pytest.mark.parametrize("name", ["nameless_term", "vote_stale", "no_fsync"])
 def test_a_mutant_is_found(name: str) -> None:
     is_found, text = find(name, seeds=30)

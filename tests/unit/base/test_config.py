@@ -118,7 +118,7 @@ def test_the_subject_of_every_partition_is_legal() -> None:
     subject = "a" * (limits.SUBJECT_BYTES_MAX - 2)
     assert stream_config_mistakes(StreamConfig(name="a", subject=subject, partitions=10)) == []
     (mistake,) = stream_config_mistakes(StreamConfig(name="a", subject=subject, partitions=11))
-    assert mistake == "partitions: of the last one, the subject is 1025 bytes long; the limit is 1024"
+    assert mistake == "partitions: on the last partition, the subject is 1025 bytes long; the limit is 1024"
 
 
 def test_no_more_in_sync_replicas_than_replicas() -> None:

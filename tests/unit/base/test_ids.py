@@ -10,6 +10,7 @@ import pytest
 
 import penstock
 from penstock.base.ids import are_different_clusters
+from tests.extent import each_change
 
 SOURCE = Path(penstock.__file__).parent
 
@@ -28,6 +29,7 @@ def test_the_empty_id_names_no_cluster(one: str, other: str, different: bool) ->
     assert are_different_clusters(one, other) is different
 
 
+@each_change
 def test_no_other_code_compares_cluster_ids() -> None:
     found = {str(file.relative_to(SOURCE)) for file in SOURCE.rglob("*.py") if any(_comparisons(file))}
     assert found - {"base/ids.py"} == MAY_COMPARE.keys() - {"base/ids.py"}

@@ -109,7 +109,7 @@ def test_a_short_size_is_read_back(text: str) -> None:
 @pytest.mark.parametrize("number", ["7", "0.5", " 30 "])
 def test_a_duration_without_a_unit_is_asked_back(number: str) -> None:
     bare = number.strip()
-    said = f"{bare} what? Such as {bare}s, {bare}m, {bare}h or {bare}d"
+    said = f"{bare} has no unit; write for example {bare}s, {bare}m, {bare}h or {bare}d"
     with pytest.raises(ValueError, match=re.escape(said)):
         units.parse_duration_us(number)
 

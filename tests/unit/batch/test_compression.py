@@ -17,6 +17,7 @@ from penstock.batch import codec, compression, joining, layout, merging
 from penstock.batch.header import COMPRESSED_LZ4, COMPRESSED_ZSTD, INCOMPRESSIBLE, MAY_HOLD_IDS
 from penstock.hot.rows import Rows
 from tests.batch_samples import MIXED, Row, message_of, numbers_of, opened, rows_of, sealed, segment_of, with_header
+from tests.extent import each_change
 
 ROWS = [
     Row(b"a.%d" % (n % 5), b"key-%d" % n if n % 3 else None, b'{"n":%d}' % n * 9 if n % 7 else None, None)
@@ -72,6 +73,7 @@ def test_its_rows_are_found_by_whoever_looks_for_rows(wished: Compression) -> No
     assert numbers_of(codec.check_rows(rest), "offset") == list(range(300, 407))
 
 
+@each_change
 @both
 def test_the_metadata_are_what_arrow_reads(wished: Compression) -> None:
     message = compressed_of(ROWS, wished)

@@ -17,7 +17,7 @@ from penstock.bench.histogram import (
     samples_for,
     sayable,
 )
-from tests.extent import examples
+from tests.extent import each_change, examples
 
 MS = 1_000_000
 INTERVAL_NS = 20 * MS  # 50 a second
@@ -90,6 +90,7 @@ def test_percentiles_are_those_of_the_sorted_samples(samples: list[int]) -> None
     assert latencies.max_us * 1_000 == pytest.approx(ordered[-1], rel=2e-3, abs=1)
 
 
+@each_change
 @given(SAMPLES)
 @settings(max_examples=examples(25))  # the library takes its time
 def test_the_library_says_the_same(samples: list[int]) -> None:

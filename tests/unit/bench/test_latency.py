@@ -24,6 +24,7 @@ from penstock.bench.latency_sender import Sent
 from penstock.bench.rounds import Measurement, interleave
 from penstock.bench.schedule import Plan
 from penstock.bench.systems import Log
+from tests.extent import each_change
 
 CONTENT = Content(3, 768, 42, 43)
 OTHER = Content(3, 768, 41, 43)
@@ -211,6 +212,7 @@ def test_a_system_without_a_true_round_has_no_figures() -> None:
     assert found.ratios["a / b"] == {}
 
 
+@each_change
 def test_a_run_that_fails_is_a_void_round() -> None:
     def fails(round_number: int) -> Measurement:
         raise OperationalError("no")

@@ -9,6 +9,7 @@ from penstock.bench import latency_summary
 from penstock.bench.histogram import Latencies
 from penstock.bench.latency import ACK, LATE, LatencyLoad, LatencyMeasurement
 from penstock.bench.latency_run import LatencyWish, planned, reached, size_text, too_short_for
+from tests.extent import each_change
 
 
 def test_without_a_wish_it_is_the_run_of_the_article() -> None:
@@ -109,6 +110,7 @@ def test_other_rates_and_sizes_have_no_goals() -> None:
     assert reached([compared(256, 7, rate=100.0), compared(2_000, 7)]) == []
 
 
+@each_change
 def test_a_goal_with_void_rounds_says_so() -> None:
     whole = compared(256, 7, ours_us=240)
     void = LatencyMeasurement(system="penstock", round_number=7, void="it broke")

@@ -7,6 +7,7 @@ import sys
 import time
 
 from penstock.bench.process_tree import ProcessTree
+from tests.extent import each_change
 
 _BURN = "import time\nwhile time.process_time() < 0.6: pass"
 _FORGETS = f"""
@@ -32,6 +33,7 @@ def used_s(program: str, tree: ProcessTree, wanted_s: float) -> float:
     return used
 
 
+@each_change
 def test_children_count_also_when_they_have_ended() -> None:
     with ProcessTree() as tree:
         before = tree.cpu_seconds()
@@ -39,6 +41,7 @@ def test_children_count_also_when_they_have_ended() -> None:
         assert tree.cpu_seconds() - before > 0.4
 
 
+@each_change
 def test_what_nobody_waits_for_is_not_lost() -> None:
     with ProcessTree() as tree:
         assert used_s(_FORGETS, tree, 0.5) > 0.4

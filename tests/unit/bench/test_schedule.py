@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.bench.schedule import INDEX_BYTES, Contents, Plan, index_of
+from tests.extent import each_change
 
 
 def plan_of(**changes: object) -> Plan:
@@ -35,6 +36,7 @@ def test_a_value_has_its_size_and_tells_its_message(size: int, index: int, seed:
     assert b"".join(contents.parts(index)) == value
 
 
+@each_change
 def test_values_are_random_and_the_same_again() -> None:
     contents = Contents(plan_of(size=5_000))
     values = [contents.value(index) for index in range(20)]

@@ -182,8 +182,8 @@ def test_secrets_are_shown_nowhere(tmp_path: Path) -> None:
 
 def test_combinations_that_cannot_work(tmp_path: Path) -> None:
     assert mistakes_of(flags={"nats_user": "me", "nats_password": "x"}) == [
-        "--nats-user: the embedded nats-server asks for none; set nats to the server that it is for",
-        "--nats-password: the embedded nats-server asks for none; set nats to the server that it is for",
+        "--nats-user: the embedded nats-server takes no such setting; set nats to the URL of another",
+        "--nats-password: the embedded nats-server takes no such setting; set nats to the URL of another",
     ]
     (mistake,) = mistakes_of(flags={"nats": "h", "nats_port": 4223})
     assert mistake == "--nats-port: is the port of the embedded nats-server, which --nats replaces"

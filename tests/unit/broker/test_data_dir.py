@@ -127,7 +127,7 @@ def test_the_cluster_is_kept_for_good_beside_what_a_newer_version_wrote(tmp_path
 def test_a_cluster_that_cannot_be_written_down_is_told(tmp_path: Path) -> None:
     held = take_data_dir(tmp_path)
     (tmp_path / "penstock.json").unlink()
-    with pytest.raises(OperationalError, match="cannot note in"):
+    with pytest.raises(OperationalError, match="cannot record the cluster id in"):
         held.remember_cluster("c")
     assert held.cluster_id == ""
     held.release()

@@ -13,6 +13,7 @@ from typing import cast
 from penstock.base import limits
 from penstock.broker.disk_threads import DiskThreads
 from penstock.node.step import Lane
+from tests.extent import each_change
 
 
 async def test_lanes_do_not_hold_each_other_up() -> None:
@@ -148,6 +149,7 @@ def test_a_process_ends_while_a_disk_thread_hangs() -> None:
     subprocess.run([sys.executable, "-c", _HANGS], check=True, timeout=20)
 
 
+@each_change
 def test_a_process_ends_while_its_own_thread_hangs() -> None:
     ended = subprocess.run([sys.executable, "-c", _HANGS_ITSELF], check=False, timeout=20, stderr=subprocess.PIPE)
     assert ended.returncode == 1

@@ -51,7 +51,7 @@ def test_on_the_connection_of_a_broker_nothing_is_asked_that_clients_ask() -> No
     greeting.accepted()
     for api in Api:
         if Api.HELLO < api < Api.PEER_HELLO and api != Api.LIST_OFFSETS:  # of a partition that it does not lead
-            with pytest.raises(RemoteError, match="that is asked by clients"):
+            with pytest.raises(RemoteError, match="this is a request of clients"):
                 greeting.check_allowed(api)
         else:
             greeting.check_allowed(api)

@@ -143,6 +143,7 @@ async def test_requests_sent_ahead_are_answered_in_order_one_by_one(serving: Ser
         ]
 
 
+@each_change
 async def test_while_one_is_answered_nothing_more_is_read(serving: Serving) -> None:
     async with serving() as served:
         reader, writer = await served.connect()
@@ -321,6 +322,7 @@ def test_a_port_that_is_taken_is_replaced_unless_somebody_chose_it() -> None:
 # Through TLS
 
 
+@each_change
 async def test_a_large_page_comes_byte_for_byte_and_a_request_in_as_many_records_as_it_has_bytes(
     certificates: Certificates,
 ) -> None:

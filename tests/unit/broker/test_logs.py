@@ -126,12 +126,12 @@ def test_as_json_whatever_is_said_is_an_object() -> None:
     assert [
         (line["level"], line["broker"], line["message"].splitlines()[0]) for line in lines if "news" not in str(line)
     ] == [
-        ("critical", 7, "a mistake in the program ends a thread"),
-        ("error", 7, "an error where nobody can be told"),
+        ("critical", 7, "internal error (bug) ends a thread"),
+        ("error", 7, "an error that cannot be raised (in a destructor or callback)"),
         ("warning", 7, "is slow"),
         ("error", 7, "took long"),
         ("info", 8, "of another one"),
-        ("critical", 7, "a mistake in the program ends the process"),
+        ("critical", 7, "internal error (bug) ends the process"),
     ]
     assert lines[0]["thread_name"] == "upkeep"
     assert "ZeroDivisionError" in lines[0]["exception"]

@@ -70,7 +70,7 @@ def test_every_mistake_in_urls_is_named_without_secrets() -> None:
     ],
 )
 def test_a_comma_in_a_password_is_told_and_none_of_it_is_shown(text: str) -> None:
-    with pytest.raises(ConfigError, match="a comma parts servers: write one in a password as %2C") as raised:
+    with pytest.raises(ConfigError, match="a comma separates servers: write it in a password as %2C") as raised:
         parse_nats_urls(text)
     assert len(raised.value.mistakes) == 1
     assert not any(part in str(raised.value) for part in ("hid", "den@", "4222"))

@@ -34,6 +34,7 @@ from penstock.messages import (
 from penstock.node.peers import introduced
 from penstock.node.step import PeerRequest
 from penstock.wire import Frame, decode_response, encode_answer, encode_checked_request
+from tests.extent import each_change
 from tests.integration.raw_client import HELLO, RawClient, raw_client
 
 OURS = PeerHelloResponse(cluster_id="c", broker_id=2, data_dir_id="disk-2", broker_version="1")
@@ -434,6 +435,7 @@ class Telling(Owner):
             caller.connection.reply(caller, RaftResponse(), None)
 
 
+@each_change
 @pytest.mark.parametrize("is_asked", [True, False], ids=["requests", "answers"])
 async def test_what_a_flipped_bit_destroys_is_asked_again_and_never_believed(is_asked: bool) -> None:
     owner, asking = Telling(), Asking()

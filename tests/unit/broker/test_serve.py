@@ -13,8 +13,10 @@ import pytest
 
 from penstock.base import limits
 from penstock.broker.serve import _raised_file_limit, made_to_stay
+from tests.extent import each_change
 
 
+@each_change
 def test_what_a_start_makes_is_not_looked_at_again() -> None:
     before = gc.get_freeze_count()
     try:

@@ -15,6 +15,7 @@ from penstock.commitlog.files import holds_messages
 from penstock.vfs.encrypted import EncryptedVfs
 from penstock.vfs.keys import EncryptionKeys, KeyMissingError, parse_keys
 from penstock.vfs.real import RealVfs
+from tests.extent import each_change
 from tests.folders import without_folders
 
 LOG = "streams/00000004-orders/0"
@@ -84,6 +85,7 @@ def test_what_a_killed_command_left_is_in_nobodys_way(tmp_path: Path) -> None:
     assert len(parse_keys((tmp_path / "keys").read_text()).ids) == 1
 
 
+@each_change
 def test_what_is_in_use_is_listed_by_stream(tmp_path: Path) -> None:
     made(tmp_path, parse_keys(run("new", "old")))
     RealVfs(tmp_path).open("streams/00000005-plain/0/00000000000000000000.arrows", create=True).write_at(0, b"\xff" * 8)
@@ -97,6 +99,7 @@ def test_what_is_in_use_is_listed_by_stream(tmp_path: Path) -> None:
     assert "not a data directory" in run("list", str(tmp_path / LOG), code=2)
 
 
+@each_change
 def test_files_take_another_key_and_need_the_old_one_no_more(tmp_path: Path) -> None:
     file = tmp_path / "keys"
     run("new", "old", "--file", str(file))

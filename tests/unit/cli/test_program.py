@@ -10,8 +10,10 @@ import typer
 from typer.testing import CliRunner
 
 from penstock.cli.program import COMMANDS, program
+from tests.extent import each_change
 
 
+@each_change
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_command_alone_is_as_it_is_among_all(name: str) -> None:
     (alone,) = typer.main.get_command(program([name])).commands.values()  # type: ignore[attr-defined]
@@ -39,6 +41,7 @@ def test_only_the_command_that_is_asked_for_is_imported() -> None:
     assert imported("stream", "list", "--help") == {"penstock.cli.streams"}
 
 
+@each_change
 @pytest.mark.parametrize("arguments", [("--help",), (), ("--server", "health", "status", "--help"), ("heath",)])
 def test_where_no_command_comes_first_there_are_all(arguments: tuple[str, ...]) -> None:
     assert len(imported(*arguments)) == len(COMMANDS)

@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 from penstock.cli.app import app
 from penstock.cli.reference import commands
+from tests.extent import each_change
 
 LEAVES = {" ".join(path): command for path, command in commands() if not hasattr(command, "commands")}
 CONNECTION = {
@@ -48,6 +49,7 @@ def test_help_names_the_variables_that_a_command_takes(name: str) -> None:
     assert named == OTHERS.get(name, CONNECTION if asks(command) else set())
 
 
+@each_change
 @pytest.mark.parametrize("name", [name for name, command in LEAVES.items() if not asks(command)])
 def test_a_command_that_asks_no_broker_refuses_to_be_told_one(name: str) -> None:
     code, said = invoked("--server", "192.0.2.1:7422", *name.split()[1:])

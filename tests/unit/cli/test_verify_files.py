@@ -21,6 +21,7 @@ from penstock.vfs import Vfs
 from penstock.vfs.encrypted import EncryptedVfs
 from penstock.vfs.real import RealVfs
 from tests.encryption import encryption_keys
+from tests.extent import each_change
 from tests.keyed import append_keyed
 from tests.logs import DIRECTORY, clean_all, open_log, save
 
@@ -96,6 +97,7 @@ def test_equal_replicas_one_of_which_was_cleaned(disk: Callable[..., Path], tmp_
     assert contents(tmp_path) == before
 
 
+@each_change
 def test_damage_is_named_and_costs_exit_code_1(disk: Callable[..., Path], tmp_path: Path) -> None:
     one, two = disk("one", *some()), disk("two", *some())
     segment = two / DIRECTORY / SEGMENT
@@ -203,6 +205,7 @@ def _loop(place: Path) -> None:
     place.symlink_to(place.name)
 
 
+@each_change
 @pytest.mark.parametrize("make", [_fifo, _loop], ids=["fifo", "loop"])
 @pytest.mark.parametrize("name", [SEGMENT, "checkpoint", "lineage", f"{0:020d}.index"])
 def test_what_is_no_file_is_damage_and_other_logs_are_verified(

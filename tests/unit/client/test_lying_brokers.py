@@ -15,6 +15,7 @@ from penstock.access import scram
 from penstock.access.handshake import MECHANISMS
 from penstock.access.proving import token_text
 from penstock.base.errors import ErrorCode
+from tests.extent import each_change
 from tests.fake_broker import columns
 from tests.fake_cluster import FakeCluster
 from tests.impostor import (
@@ -30,12 +31,12 @@ from tests.impostor import (
 PASSWORD = Credentials.password("ann", "pencil")
 TOKEN = Credentials.token(token_text("ann", "t1", "s3cret"))
 LIES: dict[str, tuple[Lie, Credentials, str]] = {
-    "done": (done_at_once, TOKEN, "before it has asked for a proof"),
-    "twice": (partial(challenge, iterations=1), TOKEN, "no part of a login"),
+    "done": (done_at_once, TOKEN, "without a challenge"),
+    "twice": (partial(challenge, iterations=1), TOKEN, "does not belong to a login"),
     "few": (partial(challenge, iterations=599_999), PASSWORD, "599999 iterations"),
     "many": (partial(challenge, iterations=600_001), PASSWORD, "600001 iterations"),
     "signature": (partial(wrong_signature, iterations=1), TOKEN, "does not prove that it knows this user"),
-    "malformed": (malformed, TOKEN, "has not the parts r, s, i"),
+    "malformed": (malformed, TOKEN, "must have the parts r, s, i"),
 }
 
 
@@ -76,6 +77,7 @@ async def test_who_lies_in_the_login_is_left_for_another_broker(
         assert set(hashed) <= {credentials.iterations}
 
 
+@each_change
 @pytest.mark.parametrize("name", LIES)
 async def test_who_lies_where_the_leader_should_be_is_named_at_the_end_and_not_asked_again_and_again(
     cluster: FakeCluster, name: str

@@ -18,6 +18,7 @@ from penstock.cli.relay_nats import NatsOutput
 from penstock.client.nats_client import StrictNatsClient
 from penstock.client.publishing import Publisher, ended_by_cancel, first_connection
 from penstock.client.values import encode_headers
+from tests.extent import each_change
 
 INFO = b'INFO {"server_id":"X","version":"2.10.0","max_payload":1000,"headers":true}\r\n'
 PONG = b"PONG\r\n"
@@ -120,6 +121,7 @@ async def _published(*urls: str, timeout_s: float = 60.0, **options: object) -> 
         await publisher.close()
 
 
+@each_change
 @pytest.mark.parametrize("headers", [None, {"A": "b"}, {"Colour": "gr\u00fcn", "Penstock-Key": "k" * 300}])
 async def test_headers_count_towards_the_size_that_nats_takes(headers: dict[str, str] | None) -> None:
     """A server closes the connection over a message that is larger, and with it go the acks of all other messages."""

@@ -24,6 +24,7 @@ from penstock.messages import (
     Request,
     StatusRequest,
 )
+from tests.extent import each_change
 from tests.fake_broker import Answer, Cut, FakeBroker, FakeStream, columns
 from tests.groups import encoded
 
@@ -76,6 +77,7 @@ async def test_large_answers_come_whole_and_small_ones_after_them_at_once(
     assert await offsets_read(client) == list(range(35))
 
 
+@each_change
 async def test_an_answer_on_its_way_shows_that_the_broker_lives(broker: FakeBroker, client: aio.Client) -> None:
     """Also where so little of it has come since that it woke nobody up; a broker that falls silent is still found."""
     large = encoded(columns(*[bytes(100_000)] * 32), base_offset=0, timestamp_us=1, leader_epoch=1)

@@ -144,7 +144,7 @@ def test_nothing_is_removed_while_the_log_start_that_allows_it_is_not_there_as_a
         append(log, 2, 12)
         flush_and_note(log)
         disk.plan = lambda _: None
-        with pytest.raises(OSError, match="not there as a whole"):
+        with pytest.raises(OSError, match="the last checkpoint write is incomplete"):
             removal.run()
         again = open_log(memory.crash_clone(Keep.SUBSET, Random(seed)))
         assert (again.state, again.damage) == (LogState.WRITABLE, ())
@@ -165,7 +165,7 @@ def test_a_slot_that_was_written_in_part_is_not_taken_for_durable_because_it_is_
         with pytest.raises(OSError, match="No space"):
             file.write(found.newest._replace(flushed_end=end))
         disk.plan = lambda _: None
-        with pytest.raises(OSError, match="not there as a whole"):
+        with pytest.raises(OSError, match="the last checkpoint write is incomplete"):
             file.sync()
     newest = checkpoints.read(memory.crash_clone(Keep.SUBSET, Random(seed)), DIRECTORY).newest
     assert newest is not None
@@ -190,7 +190,7 @@ def test_a_slot_whose_sync_failed_is_not_taken_for_durable_because_the_next_one_
     with pytest.raises(OSError, match="Input/output error"):
         file.sync()
     disk.plan = lambda _: None
-    with pytest.raises(OSError, match="not there as a whole"):
+    with pytest.raises(OSError, match="the last checkpoint write is incomplete"):
         file.sync()
     file.write(found.newest._replace(flushed_end=2))
     again = checkpoints.read(disk, DIRECTORY)

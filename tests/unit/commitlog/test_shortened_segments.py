@@ -13,6 +13,7 @@ from penstock.commitlog.files import segment_path
 from penstock.vfs import Vfs
 from penstock.vfs.memory import Keep, MemoryVfs
 from penstock.vfs.real import RealVfs
+from tests.extent import each_change
 from tests.logs import DIRECTORY, Message, append, flush, open_log, read_slices
 
 WIDE = LogConfig(segment_bytes=100_000)
@@ -68,6 +69,7 @@ def test_a_torn_tail_of_any_length_is_cut_to_whole_batches(disks: Disks) -> None
         again.close()
 
 
+@each_change
 def test_a_segment_of_any_length_below_what_was_flushed_costs_no_more_than_is_missing(disks: Disks) -> None:
     disk = MemoryVfs()
     log = open_log(disk, WIDE)

@@ -28,6 +28,7 @@ from penstock.commitlog.rebuild import rebuild_entries
 from penstock.vfs.faulty import Fault, FaultyVfs, Kind, Operation, no_faults, nth
 from penstock.vfs.memory import Keep, MemoryVfs
 from penstock.vfs.real import RealVfs
+from tests.extent import each_change
 from tests.logs import (
     DIRECTORY,
     SMALL,
@@ -372,6 +373,7 @@ def test_damage_below_the_cut_is_found_before_anything_changes() -> None:
     assert log.log_end == 48
 
 
+@each_change
 def test_a_disk_that_fails_at_any_operation_leaves_a_log_that_goes_on_or_is_fenced() -> None:
     for anew in (False, True):
         fenced = unchanged = 0
@@ -508,6 +510,7 @@ def indexes_that_lie(disk: MemoryVfs, log: Log) -> list[str]:
     return found
 
 
+@each_change
 @pytest.mark.parametrize("at_rest", [False, True])
 @pytest.mark.parametrize("anew", [False, True])
 def test_no_reader_leaves_an_index_of_what_was_cut_off(at_rest: bool, anew: bool) -> None:

@@ -16,6 +16,7 @@ from penstock.commitlog.mistakes import Mistake
 from penstock.commitlog.verifying import NotALogError, Verified, extent_of, size_of, verify_log, verify_segment
 from penstock.vfs.memory import Keep, MemoryFile, MemoryVfs
 from tests.damage import WIDE, content, flip, write
+from tests.extent import each_change
 from tests.logs import (
     DIRECTORY,
     PARTITION,
@@ -374,6 +375,7 @@ def test_the_lineage() -> None:
     assert mistake.found == "1"
 
 
+@each_change
 def test_a_lineage_that_was_lengthened(monkeypatch: pytest.MonkeyPatch) -> None:
     disk = closed_log()
     disk.open(LINEAGE).truncate(24 * 1_000_000)

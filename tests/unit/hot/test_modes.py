@@ -11,7 +11,7 @@ import pytest
 
 from penstock import hot
 from tests import hot_modes
-from tests.extent import needs_time
+from tests.extent import each_change, needs_time
 
 ROOT = Path(__file__).resolve().parents[3]
 SECONDS_MAX = 180
@@ -44,6 +44,7 @@ def test_all_is_compiled_or_nothing() -> None:
     assert set(origins.values()) == {not hot.is_compiled()}, origins
 
 
+@each_change
 def test_the_version_says_how_it_runs() -> None:
     assert version().endswith("(hot path: compiled)\n" if hot.is_compiled() else "(hot path: plain Python)\n")
     assert version(PENSTOCK_PLAIN="1").endswith("(hot path: plain Python)\n")

@@ -8,6 +8,7 @@ from penstock.base import limits
 from penstock.hot.group import TooLarge
 from penstock.hot.scan import Frames, ProtocolError, scan
 from tests import groups
+from tests.extent import each_change
 
 
 def _scan(data: bytes) -> tuple[int, Frames]:
@@ -223,6 +224,7 @@ def _scan_in_reads(data: bytes, read_bytes: int) -> tuple[list[Frames], int]:
     return found, left_max
 
 
+@each_change
 @pytest.mark.parametrize("read_bytes", [65_536, 65_537, 1 << 20, 1 << 27])
 def test_a_message_that_no_stream_takes_is_skipped_and_reported(read_bytes: int) -> None:
     headers = b"NATS/1.0\r\nPenstock-Ack: none\r\n\r\n"

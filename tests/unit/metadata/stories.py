@@ -1,4 +1,4 @@
-"""The image in stories: commands in words, and what becomes of partitions.
+"""Stories of the cluster's metadata, in tests/scenarios/metadata: commands, and what becomes of partitions.
 
 | command                                                     | does                                                   |
 |-------------------------------------------------------------|--------------------------------------------------------|

@@ -31,7 +31,7 @@ from penstock.metadata.commands import (
 )
 from penstock.metadata.elections import recovers
 from penstock.metadata.image import ClusterImage, Outcome, PartitionState, StreamState, loads_of
-from tests.extent import examples
+from tests.extent import each_change, examples
 from tests.unit.metadata.copies import Copies
 from tests.work import lines_run
 
@@ -188,6 +188,7 @@ def check_copies(
             one.works(draw, after, now, state.config.min_isr)
 
 
+@each_change
 @settings(max_examples=examples(80), deadline=None)
 @given(st.data())
 def test_any_commands(data: st.DataObject) -> None:
@@ -251,6 +252,7 @@ def aged(streams: int) -> ClusterImage:
     return replace(image, streams=image.streams.with_items(old))
 
 
+@each_change
 def test_a_broker_that_leads_thousands_is_fenced_at_once() -> None:
     def fenced(image: ClusterImage) -> tuple[ClusterImage, Outcome]:
         after, outcome = apply(image, image.index + 1, FenceBroker(broker_id=BrokerId(1), incarnation=Incarnation(1)))

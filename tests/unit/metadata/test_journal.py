@@ -31,7 +31,7 @@ def test_one_that_was_only_begun_has_nothing(data: bytes) -> None:
 
 
 def test_a_few_foreign_bytes_are_told_of() -> None:
-    assert read_journal(holding(b"hello")) == ([], "metadata.journal held 5 bytes that are no journal's")
+    assert read_journal(holding(b"hello")) == ([], "metadata.journal held 5 bytes that are not a journal")
 
 
 @pytest.mark.parametrize("lost", [1, 5, 20])

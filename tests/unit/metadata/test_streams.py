@@ -251,7 +251,7 @@ def test_a_min_isr_above_the_replicas_is_refused() -> None:
     config = msgspec.structs.replace(ORDERS, min_isr=2)
     with pytest.raises(RemoteError) as caught:
         check_create(ClusterImage(), config, brokers=1, ready=1)
-    mistake = "min_isr: 2 in-sync replicas cannot be had of 1"
+    mistake = "min_isr: 2 in-sync replicas are more than 1 in all"
     assert (caught.value.code, caught.value.details["mistakes"]) == (ErrorCode.INVALID_CONFIG, [mistake])
     assert check_create(ClusterImage(), config, brokers=3, ready=3) is None
 

@@ -1,7 +1,33 @@
-"""The commands of a story about three brokers; each gives the lines that a person would see.
+"""Stories of three brokers in memory, in tests/scenarios/cluster.
 
-Rules: a line begins with the broker that it is about. `1 => r …` is an ack of broker 1 on the reply subject r,
-`2 -> c1 …` its answer to a client.
+| command                                     | does                                                                   |
+|---------------------------------------------|------------------------------------------------------------------------|
+| `cluster metadata=N`                        | three brokers with empty disks; N becomes the metadata leader          |
+| `create N NAME [SUBJECT] [field=value …]`   | a client asks broker N for a stream, on `NAME.>` unless told otherwise |
+| `alter N NAME field=value …`                | … for a change of it                                                   |
+| `delete N NAME`                             | … for its end                                                          |
+| `intake N NAME INTAKE`                      | … to have it open, paused, read_only or sealed                         |
+| `truncate N NAME before=OFFSET [dry=yes]`   | a client asks broker N to give up what comes before                    |
+| `publish SUBJECT VALUE … [reply=R]`         | messages from NATS, to whoever subscribes                              |
+| `append N NAME VALUE …`                     | a client sends a batch to broker N                                     |
+| `show NAME`                                 | each partition: the image, and what each replica has and shows         |
+| `files N`                                   | the folders of streams on N's disk                                     |
+| `brokers`                                   | who leads the metadata, and who is live                                |
+| `waits N`                                   | what broker N waits for                                                |
+| `kill N …`, `power N …`                     | processes end; with `power` all that is not synced is lost             |
+| `stop N`, `start N`, `wipe N`               | a clean stop; a start; an empty disk                                   |
+| `copy N`, `start N copy`                    | a copy of its disk is kept; a start on that                            |
+| `hang N`, `wake N`                          | it gets no turn, but keeps its connections; it goes on                 |
+| `cut N M …`, `heal`                         | no connection between N and these; all connections                     |
+| `disk N waits`, `disk N works`              | its disk work is held back; it is done                                 |
+| `disk N hangs`                              | the syncs of its logs do not come back until it works                  |
+| `disk N spent`                              | no room but what is given back, such as the reserve                    |
+| `disk N full`, `disk N fails` `[A,B]`       | no room, or no sync; for files that begin so                           |
+| `flip N NAME OFFSET`                        | a bit flips on its disk, in the batch that holds this offset           |
+| `tick MS`                                   | time passes                                                            |
+
+A line begins with its broker: `1 => r …` is an ack of broker 1 on the reply subject r, `2 -> c1 …` its answer to a
+client.
 """
 
 from __future__ import annotations

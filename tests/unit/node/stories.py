@@ -1,7 +1,32 @@
-"""The commands of a story, carried out on a broker in memory; each gives the lines that a person would see.
+"""Stories of one broker in memory, in tests/scenarios/broker.
 
-Rules: a line says who hears what: `-> c1 …` an answer, `=> r …` an ack on the reply subject r, `! …` a notice. What
-waits for the disk is shown only when a story asks for it.
+| command                                            | does                                                            |
+|----------------------------------------------------|-----------------------------------------------------------------|
+| `broker [nats=down] [in_flight=N]`                 | starts a new broker on an empty disk                            |
+| `create NAME [subject] [field=value …]`            | creates a stream, on `NAME.>` unless told otherwise             |
+| `alter NAME field=value …`, `delete NAME`          | changes, deletes                                                |
+| `publish SUBJECT VALUE … [reply=R] [header=K:V …]` | one read of the NATS connection; `xN` as a value is N bytes     |
+| `fetch NAME OFFSET [wait=MS] [min=BYTES]`          | a long poll                                                     |
+| `append NAME VALUE … [subject=S] [break=PART]`     | a batch over the socket; `break` damages it first               |
+| `get NAME offset=N` or `key=K` or `subject=S`      | one message                                                     |
+| `offsets NAME earliest` or `latest` or `+MS`       | list offsets; `+MS` counts from the beginning of the story      |
+| `show NAME`, `read NAME`, `find SUBJECT`           | state, all readable messages, streams on a subject              |
+| `partition=N` on `fetch` … `offsets`, `read`       | which partition; 0 unless told otherwise                        |
+| `disk hold`, `disk run [n]`, `disk all`            | hold disk work back; run it                                     |
+| `disk turn`                                        | all disk work is done before anything is carried out            |
+| `disk broken`                                      | writes fail half-way and cannot be undone                       |
+| `disk KIND fails ERROR [bytes=N]`, `disk works`    | every operation of that kind fails                              |
+| `tick MS`, `clock back MS`                         | time passes; the calendar is set back                           |
+| `nats down REASON`, `back`, `silent`               | the connection to NATS; `silent` confirms nothing               |
+| `nats refuses NAME`                                | it does not let the broker subscribe for that stream            |
+| `nats forbids SUBJECT`, `nats allows SUBJECT`      | permissions change while the connection is there                |
+| `nats limit N`                                     | room for N subscriptions; it does not say which it refuses      |
+| `subscriptions`                                    | what NATS delivers to the broker                                |
+| `gone CALLER`, `stop`, `restart`, `crash`          | a client leaves; the broker's ends                              |
+| `folder PATH`, `files [PREFIX]`                    | a stranger's folder; what is on the disk                        |
+
+A line says who is answered: `-> c1 …` an answer to caller 1, `=> r …` an ack on the reply subject r, `! …` a notice.
+What waits for the disk is shown only when a story asks for it.
 """
 
 from __future__ import annotations

@@ -68,6 +68,7 @@ from penstock.messages import (
     VerifyRequest,
 )
 from penstock.metadata.snapshot import encode_image
+from tests.extent import each_change
 from tests.unit.node.harness import Broker, batch_of
 from tests.unit.node.staging import QUERY, staged_stream
 from tests.unit.node.test_expiry import block
@@ -330,6 +331,7 @@ def test_what_no_rule_allows_is_refused_and_nothing_was_done(broker, name) -> No
     assert state(broker) == before
 
 
+@each_change
 @pytest.mark.parametrize(("name", "rule"), [(name, rule) for name, case in CASES.items() for rule in case.rules])
 def test_what_a_rule_allows_is_done(broker, name, rule) -> None:
     allow(broker, rule)
@@ -338,6 +340,7 @@ def test_what_a_rule_allows_is_done(broker, name, rule) -> None:
     assert not isinstance(response, RemoteError)
 
 
+@each_change
 @pytest.mark.parametrize(("name", "rule"), [(name, rule) for name, case in CASES.items() for rule in case.nearly])
 def test_no_other_rule_does(broker, name, rule) -> None:
     allow(broker, rule)
@@ -463,6 +466,7 @@ def test_what_penstock_keeps_for_itself_is_not_read_with_a_wildcard(broker) -> N
         broker.ask(request, FetchResponse)
 
 
+@each_change
 def test_a_rule_that_is_taken_away_counts_at_once_also_for_who_waits(broker) -> None:
     allow(broker, Rule(READ, stream="orders"))
     with asking(broker, "bob"):

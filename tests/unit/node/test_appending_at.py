@@ -146,7 +146,7 @@ def test_what_does_not_come_next_is_refused_and_nothing_of_it_is_stored() -> Non
     assert (error.code, error.details["last_timestamp_us"]) == (ErrorCode.BAD_REQUEST, OLD_US + 10)
     ahead_us = 30 * DAY_US + limits.APPEND_AT_AHEAD_MS * 1_000
     error = refused(broker, message(5, 6, (5, ahead_us + 60_000_000, b"y")))
-    assert "which is to come; say may_be_ahead if that is meant" in error.message
+    assert "which is in the future; set may_be_ahead to allow that" in error.message
     late = message(5, 6, (5, limits.APPEND_AT_TIME_US_MAX + 1 - OLD_US, b"y"))
     request = AppendAtRequest(stream_id=broker.stream_id("s"), partition=PartitionId(0), may_be_ahead=True)
     assert "times go up to" in broker.refusal(request, late).message

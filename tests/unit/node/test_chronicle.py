@@ -41,8 +41,8 @@ def test_in_sync() -> None:
     log.chronicle.isr("s/0", (BrokerId(1), BrokerId(2)), (BrokerId(1),))
     log.chronicle.isr("s/1", (BrokerId(1),), (BrokerId(1), BrokerId(2)))
     assert log.said(WELL) == [
-        "! fewer are in sync (ISR) with 1 partition led here: s/0 to 1",
-        "more are in sync (ISR) with 1 partition led here: s/1 to 1, 2",
+        "! the ISR shrank for 1 partition led here: s/0 to 1",
+        "the ISR grew for 1 partition led here: s/1 to 1, 2",
     ]
 
 
@@ -50,7 +50,7 @@ def test_who_leads_who_is_there_and_whether_they_are_enough() -> None:
     log = Log()
     lost = Seen(None, False, frozenset({BrokerId(1)}), WELL.voters)
     assert log.said(lost) == [
-        "! no majority of the voters 1, 2 is reachable: nobody can be given the lead",
+        "! no majority of the voters 1, 2 is reachable: no leader can be elected",
         "! the metadata leader is lost: it was broker 1",
         "! broker 2 is away",
     ]
@@ -90,6 +90,6 @@ def test_brokers_of_a_cluster_tell_their_news() -> None:
     away = [one for one in led.news if one[1]]
     left = ", ".join(str(one) for one in brokers.partition("s").isr)
     assert away == [
-        (f"fewer are in sync (ISR) with 1 partition led here: s/0 to {left}", True),
+        (f"the ISR shrank for 1 partition led here: s/0 to {left}", True),
         (f"broker {victim.broker_id} is away", True),
     ]

@@ -11,6 +11,7 @@ from penstock.base.config import Intake
 from penstock.commitlog import Cleaning, Survey
 from penstock.messages import AlterStreamRequest, SetIntakeRequest
 from penstock.vfs.faulty import Fault, Kind, Operation, no_faults, nth
+from tests.extent import each_change
 from tests.unit.node.harness import Broker, Executed
 
 FOLDER = "streams/00000004-orders/0"
@@ -119,7 +120,7 @@ def test_a_disk_that_refuses_is_told_of_once_and_does_no_harm() -> None:
     broker.vfs.plan = nth(0, Fault(errno.ENOSPC), Kind.WRITE, path_end=".cleaned")
     go_on(broker, 2_000)
     (notice,) = broker.notices
-    assert "cannot write a segment anew" in notice
+    assert "cannot rewrite a segment" in notice
     broker.vfs.plan = no_faults
     go_on(broker, 15_000)
     assert len(segments(broker)) == len(before)
@@ -279,6 +280,7 @@ def test_a_stream_that_is_deleted_while_it_waits_for_a_survey(with_second: Broke
     broker.stop()
 
 
+@each_change
 def test_a_merge_that_failed_is_done_once_the_disk_takes_it() -> None:
     broker = grown()
     wanted = broker.read("orders")

@@ -12,6 +12,7 @@ from penstock.base.ids import BrokerId
 from penstock.node.listened import _Save
 from penstock.raft.tasks import LOG_PATH
 from penstock.vfs.faulty import Fault, Kind, Operation, Plan, no_faults
+from tests.extent import each_change
 from tests.unit.node.harness import Broker
 from tests.unit.node.members import Brokers
 
@@ -89,6 +90,7 @@ def test_a_broker_that_is_alone_forms_its_cluster_also_where_the_disk_refuses_th
     assert broker.node._cluster.image.live_brokers()
 
 
+@each_change
 @pytest.mark.parametrize("entries", range(8))
 def test_brokers_form_their_cluster_also_where_their_disks_refuse_that_first(entries: int) -> None:
     brokers = Brokers(1, 2, 3)

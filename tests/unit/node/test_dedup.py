@@ -20,6 +20,7 @@ from penstock.messages import (
 from penstock.vfs.faulty import Fault, Kind, no_faults, nth
 from penstock.vfs.memory import Keep
 from tests.envelopes import enveloped, message
+from tests.extent import each_change
 from tests.groups import Columns, encoded
 from tests.unit.node.harness import Broker
 from tests.unit.node.members import Brokers
@@ -463,6 +464,7 @@ def test_the_next_leader_knows_the_ids() -> None:
     assert heard(new) == [(f"again{number}", number, True) for number in range(5)]
 
 
+@each_change
 def test_what_was_cut_off_is_unknown_again() -> None:
     """A leader that nobody reaches takes a message; later it leads again, without it."""
     brokers = with_stream()

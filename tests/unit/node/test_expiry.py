@@ -7,6 +7,7 @@ from penstock.base.config import Intake
 from penstock.base.errors import ErrorCode
 from penstock.batch.header import MAY_EXPIRE, MAY_HOLD_IDS
 from penstock.messages import AlterStreamRequest, AlterStreamResponse, AppendRequest, SetIntakeRequest
+from tests.extent import each_change
 from tests.unit.node.harness import Broker, batch_of
 
 CONFIG = {"allow_message_ttl": True, "segment_age_ms": 60_000, "dedup_window_ms": None}
@@ -37,6 +38,7 @@ def flags(broker: Broker) -> list[int]:
     return [header.flags for header, _ in view.batches(view.log_start, view.log_end)]
 
 
+@each_change
 def test_a_message_goes_once_its_time_is_over_though_nothing_more_comes() -> None:
     broker = started()
     publish(broker, b"kept")

@@ -74,7 +74,7 @@ def test_a_start_that_cannot_be_journaled_serves_reads_and_leads_once_there_is_r
     broker = broker.crash()
     broker.vfs.plan = journal_refuses
     broker.start()
-    assert any("streams can be read, and store nothing until there is room" in notice for notice in broker.notices)
+    assert any("streams can be read, and store nothing until the disk has room" in notice for notice in broker.notices)
     assert broker.values("orders") == [b"before"]
     broker.publish("orders.a", b"no", reply="r2")
     broker.tick(1_000)

@@ -53,7 +53,7 @@ def test_what_cannot_be_marked_is_marked_with_the_next_change() -> None:
     again.vfs.plan = nth(0, Fault(errno.ENOSPC), path_end="guarded")
     again.request(user("ann", Rule(Operation.ADMIN)))
     assert "guarded" not in again.memory.list("")
-    assert any("everybody has to show" in one for one in again.notices)
+    assert any("authentication is required" in one for one in again.notices)
     again.who = who(again, "ann")
     again.create("orders")
     assert "guarded" in again.memory.list("")
@@ -64,11 +64,11 @@ def test_a_disk_that_is_full_is_not_tried_with_every_tick() -> None:
     broker = Broker().start()
     broker.vfs.plan = lambda operation: Fault(errno.ENOSPC) if operation.path.endswith("guarded") else None
     broker.request(user("ann", Rule(Operation.ADMIN)))
-    tried = sum("everybody has to show" in one for one in broker.notices)
+    tried = sum("authentication is required" in one for one in broker.notices)
     assert tried >= 1
     for _ in range(20):
         broker.tick(1_000)
-    assert sum("everybody has to show" in one for one in broker.notices) <= tried + 2, "but with what is new"
+    assert sum("authentication is required" in one for one in broker.notices) <= tried + 2, "but with what is new"
 
 
 class Marks:

@@ -14,6 +14,7 @@ from penstock.messages import CreateStreamResponse, TruncateRequest
 from penstock.node.step import Lane
 from penstock.vfs.faulty import Fault, Kind, no_faults, nth
 from tests.envelopes import enveloped, message
+from tests.extent import each_change
 from tests.unit.node.harness import Ack, Broker
 from tests.unit.node.members import Brokers
 from tests.unit.node.test_members import with_stream
@@ -295,6 +296,7 @@ def test_the_next_leader_knows_what_was_last() -> None:
     assert heard(new) == ["r2: wrong last sequence: 1", "r3: stored as 2"]
 
 
+@each_change
 def test_what_was_cut_off_is_no_last_message() -> None:
     """A leader that nobody reaches takes a message; later it leads again, without it."""
     brokers = with_stream()

@@ -14,7 +14,7 @@ from penstock.node.gaps import GAPS_PATH
 from penstock.node.listened import LISTENED_PATH, Listened, read_listened
 from penstock.vfs.faulty import Fault
 from penstock.vfs.memory import Keep, MemoryVfs
-from tests.extent import needs_time
+from tests.extent import each_change, needs_time
 from tests.unit.node.harness import Broker
 from tests.unit.node.members import Brokers
 from tests.unit.node.test_members import with_stream
@@ -188,6 +188,7 @@ def test_a_file_that_cannot_be_read_says_nothing() -> None:
     assert read_listened(longer, NOW_US) == whole
 
 
+@each_change
 @pytest.mark.parametrize("how", ["kill", "stop", "kill all"])
 def test_a_stream_of_one_replica_in_a_cluster_has_the_gap_of_its_broker(how: str) -> None:
     brokers = with_stream()
@@ -207,6 +208,7 @@ def test_a_stream_of_one_replica_in_a_cluster_has_the_gap_of_its_broker(how: str
     assert ended_us - gap.start_us <= KNOWN_WITHIN_MS * 1_000
 
 
+@each_change
 def test_a_start_that_does_not_know_a_stream_yet_forgets_nothing_of_it() -> None:
     brokers = with_stream()
     brokers.run(60_000)
@@ -257,6 +259,7 @@ def test_a_note_of_a_calendar_that_was_ahead_says_nothing() -> None:
     assert sum((gap.end_us or 0) - gap.start_us for gap in again.node._listening.gaps_of(partition)) >= 600_000_000
 
 
+@each_change
 def test_who_leads_again_in_a_session_that_lasts_tells_its_followers_where_it_is() -> None:
     brokers = with_stream()
     brokers.publish("s", b"x")
@@ -285,6 +288,7 @@ def test_who_leads_again_in_a_session_that_lasts_tells_its_followers_where_it_is
     assert killed_us - gap.start_us <= KNOWN_WITHIN_MS * 1_000
 
 
+@each_change
 def test_a_leader_that_only_the_metadata_leader_does_not_reach_tells_no_gap_of_others() -> None:
     brokers = with_stream()
     while brokers.led("s") is brokers.leader:

@@ -17,6 +17,7 @@ from penstock.commitlog.scan import Walk
 from penstock.node.losses import GUARDS
 from penstock.vfs.memory import Keep, MemoryVfs
 from tests.damage import content, flip
+from tests.extent import each_change
 from tests.unit.node.harness import Broker, Clock
 from tests.unit.node.test_repairs import ROWS, grown, others, replica, values
 
@@ -91,7 +92,7 @@ HARMS = {"missing": missing, "zeroed": zeroed, "older": older}
         ("raft/synced", "zeroed", "raft/synced: .*nothing was cut off.*found no mark"),
         ("raft/synced", "older", "raft/synced: .*nothing was cut off.*an older file"),
         ("raft", "missing", "raft/log: .*it has run on this data directory, found no file"),
-        ("made", "missing", "made: .*would be begun anew, found no folder. If no folder is missing in streams/"),
+        ("made", "missing", "made: .*would be replaced by an empty one, found no folder. If no folder is missing in"),
     ],
 )
 @pytest.mark.parametrize("is_alone", [True, False])
@@ -113,9 +114,9 @@ def test_a_start_is_refused_and_says_what_to_do(path: str, what: str, match: str
 @pytest.mark.parametrize(
     ("path", "what", "notice"),
     [
-        ("runs", "missing", "runs is missing, which notes the starts"),
-        ("runs", "zeroed", "runs cannot be read: that this is an older copy cannot be found out now"),
-        ("made/00000004-orders", "missing", "made/00000004-orders was missing, of a log that is there"),
+        ("runs", "missing", "runs is missing, which records the starts"),
+        ("runs", "zeroed", "runs cannot be read: whether this is an older copy cannot be checked now"),
+        ("made/00000004-orders", "missing", "made/00000004-orders was missing, though its log is there"),
         (f"{ORDERS}/lineage", "zeroed", "lineage: at byte 0"),
         ("raft/reserve", "missing", ""),
         ("raft/reserve", "zeroed", ""),
@@ -231,6 +232,7 @@ def test_the_way_out_for_a_broker_that_is_alone_and_has_lost_a_checkpoint() -> N
     assert broker.values("orders") == [*VALUES, b"5"]
 
 
+@each_change
 def test_a_replica_that_has_lost_its_checkpoint_and_its_end_gets_both_from_the_others() -> None:
     """It may not stay in sync: what it acknowledged was cut off, between two batches, where nothing shows it."""
     brokers = grown()

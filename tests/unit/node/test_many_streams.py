@@ -9,6 +9,7 @@ import pytest
 from penstock.base import limits
 from penstock.vfs.faulty import Fault, Kind, Operation
 from penstock.vfs.memory import Keep
+from tests.extent import each_change
 from tests.unit.node.harness import Broker
 
 STREAMS = 30
@@ -86,6 +87,7 @@ def test_many_that_are_due_at_once_are_visited_a_few_at_a_time() -> None:
     assert looked[-1] == limits.UPKEEP_VISITS_MAX + 6
 
 
+@each_change
 def test_many_that_cannot_roll_on_a_full_disk_are_tried_once_a_second() -> None:
     """More than are visited in one turn: the turns never ended, which took a whole core."""
     broker = Broker().start()

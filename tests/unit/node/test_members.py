@@ -29,6 +29,7 @@ from penstock.node.belonging import OLDER_COPY
 from penstock.node.clean_stop import CLEAN_STOP_PATH
 from penstock.node.standing import Standing
 from penstock.vfs.faulty import Fault, Kind, Operation, no_faults
+from tests.extent import each_change
 from tests.unit.node.members import Brokers, Member, formed
 
 
@@ -72,6 +73,7 @@ def test_what_a_slow_disk_finds_is_of_the_leadership_in_which_it_was_asked() -> 
     assert brokers.partition("s").leader_epoch > epoch
 
 
+@each_change
 def test_an_older_copy_of_a_data_directory_leads_nobody_to_lose_what_was_acked() -> None:
     """It has the mark of a clean stop, and all others come back from a power loss."""
     brokers = with_stream()
@@ -271,7 +273,7 @@ def test_a_broker_is_not_ready_while_it_may_not_come_in() -> None:
     brokers.kill(3)
     brokers.start(3, disk="another disk")
     brokers.run(1_000)
-    assert "broker 3 is there, at b3:1 with another data directory" in brokers[3].node.waits_for
+    assert "broker 3 is registered at b3:1 with another data directory" in brokers[3].node.waits_for
     brokers.run(5_000)
     assert brokers[3].node.waits_for == ""
 
@@ -369,7 +371,7 @@ def test_why_nobody_leads_is_said_by_whoever_is_asked() -> None:
     others = [brokers[one] for one in brokers.ids if one != holder]
     brokers.kill(holder)
     brokers.run(15_000)
-    reason = f"nobody leads it: it waits for broker {holder}, for nobody else has all that was acked"
+    reason = f"nobody leads it: it waits for broker {holder}: no other broker has all acked messages"
     for other in others:
         (part,) = other.stream("one").partitions
         assert (part.state, part.state_reason, part.committed_end) == ("no_leader", reason, None)
@@ -395,6 +397,7 @@ def test_a_new_metadata_leader_hears_at_once_who_is_there() -> None:
     assert len(controller._heard(brokers.clock.now)) == 2
 
 
+@each_change
 def test_a_memory_stream_whose_replicas_all_began_anew_tells_its_readers() -> None:
     brokers = with_stream(storage="memory")
     brokers.led("s").publish("s", b"one")
@@ -493,6 +496,7 @@ def test_who_could_not_open_a_log_does_not_say_that_it_stopped_cleanly() -> None
     assert "clean-stop" not in brokers.stop(follower).list("")
 
 
+@each_change
 def test_more_resignations_than_a_heartbeat_tells_are_told_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "ELECTIONS_PER_COMMAND_MAX", 1)
     brokers = formed()

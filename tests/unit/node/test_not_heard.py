@@ -8,6 +8,7 @@ from penstock.base import limits
 from penstock.base.errors import ErrorCode
 from penstock.base.ids import PartitionId
 from penstock.messages import AppendRequest, DeleteStreamRequest, ListOffsetsRequest
+from tests.extent import each_change
 from tests.unit.node.harness import batch_of
 from tests.unit.node.members import Brokers, Member, formed
 from tests.unit.node.test_members import with_stream
@@ -24,6 +25,7 @@ def brokers() -> Brokers:
     return with_stream()
 
 
+@each_change
 def test_a_deposed_leader_answers_nobody(brokers: Brokers) -> None:
     old = brokers.led("s")
     cut_off(brokers, old)

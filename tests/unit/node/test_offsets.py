@@ -39,6 +39,7 @@ from penstock.metadata.apply import apply
 from penstock.metadata.commands import CreateStream
 from penstock.node.internal import offsets_config, overdue_alteration
 from penstock.node.step import PeerRequest
+from tests.extent import each_change
 from tests.unit.node.harness import Broker, batch_of
 from tests.unit.node.members import Brokers
 
@@ -408,6 +409,7 @@ def offsets_of(response: object) -> dict[int, int]:
     return {one.partition: one.offset for one in response.offsets}
 
 
+@each_change
 def test_the_next_leader_tells_all_that_was_committed_and_who_does_not_lead_says_who_does() -> None:
     brokers = three()
     first = leader_of(brokers)
@@ -457,6 +459,7 @@ def test_a_leader_that_is_cut_off_tells_and_commits_nothing_more() -> None:
     assert [row.value for row in brokers[second].read(OFFSETS_STREAM, NUMBER)][-1].startswith(b'{"offset":5')  # type: ignore[union-attr]
 
 
+@each_change
 def test_the_next_leader_tells_nothing_before_all_that_it_has_is_committed() -> None:
     brokers = with_offsets_of(1, 2, 3, 4, 5, replicas=5)  # so that no other broker is asked where it ends
     first = leader_of(brokers)
@@ -575,6 +578,7 @@ def test_an_offset_beyond_the_end_is_refused_once_the_leader_is_confirmed(is_led
     assert (error.code, error.details["committed_end"]) == (ErrorCode.OFFSET_OUT_OF_RANGE, 10)
 
 
+@each_change
 def test_a_leader_that_may_be_deposed_refuses_no_offset() -> None:
     brokers = three()
     first = leader_of(brokers)
@@ -643,6 +647,7 @@ def test_a_broker_that_leads_before_it_is_registered_as_of_a_new_version_alters_
     assert overdue_alteration(image, "2") is None
 
 
+@each_change
 def test_brokers_that_are_upgraded_one_by_one_have_it_compacted_when_all_are() -> None:
     brokers = Brokers(1, 2, 3)
     brokers.run(5_000)

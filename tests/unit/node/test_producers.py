@@ -28,6 +28,7 @@ from penstock.messages import (
 )
 from penstock.vfs.faulty import Fault, Kind, no_faults, nth
 from penstock.vfs.memory import Keep
+from tests.extent import each_change
 from tests.unit.node.harness import Broker, batch_of
 from tests.unit.node.members import Brokers
 from tests.unit.node.test_members import with_stream
@@ -272,6 +273,7 @@ def test_the_next_leader_knows_the_producers() -> None:
     assert [stored(new, caller) for caller in callers] == [(number, number + 1, number < 5) for number in range(6)]
 
 
+@each_change
 def test_what_was_cut_off_is_unknown_again() -> None:
     """A leader that nobody reaches takes a batch; later it leads again, without it."""
     brokers = with_stream()

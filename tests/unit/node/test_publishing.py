@@ -36,6 +36,7 @@ from penstock.messages import (
 )
 from penstock.vfs.faulty import Fault, Kind, no_faults, nth
 from penstock.vfs.memory import Keep
+from tests.extent import each_change
 from tests.unit.node.harness import Broker, batch_of
 from tests.unit.node.members import Brokers, formed
 from tests.unit.node.staging import (
@@ -545,6 +546,7 @@ def test_what_is_not_here_yet_holds_up_its_own_query_alone() -> None:
     assert [place(one) for one in answers] == [(at, at + 1, False) for at in (3, 4, 0, 1, 2)]
 
 
+@each_change
 def test_the_end_of_a_wait_lets_the_same_query_go_on() -> None:
     brokers = apart()
     leader = brokers.led("s")
@@ -595,6 +597,7 @@ def test_the_next_leader_knows_what_was_published() -> None:
     assert new.values("s") == [b"0", b"1", b"2", b"0"]
 
 
+@each_change
 def test_what_was_cut_off_is_published_again() -> None:
     """A leader that nobody reaches takes a piece; later it leads again, without it."""
     brokers = with_stream()

@@ -9,6 +9,7 @@ from penstock.commitlog import LogState
 from penstock.node.partition import Partition
 from penstock.vfs.memory import MemoryVfs
 from tests.damage import flip
+from tests.extent import each_change
 from tests.unit.node.members import Brokers, Member, formed
 
 SEGMENT_BYTES = 1 << 20
@@ -65,6 +66,7 @@ def others(brokers: Brokers, *but: Member) -> list[Member]:
     return [member for member in brokers.members.values() if member not in but]
 
 
+@each_change
 @pytest.mark.parametrize("number", [0, 1, -1], ids=["the first segment", "in the midst", "the last segment"])
 def test_a_follower_that_starts_on_a_damaged_disk_is_mended(number: int) -> None:
     brokers = grown()
@@ -85,6 +87,7 @@ def test_a_follower_that_starts_on_a_damaged_disk_is_mended(number: int) -> None
     assert values(follower)[-1] == 99
 
 
+@each_change
 def test_a_leader_that_is_found_to_be_damaged_follows_and_is_mended() -> None:
     brokers = grown()
     leader = brokers.led("s")
@@ -97,6 +100,7 @@ def test_a_leader_that_is_found_to_be_damaged_follows_and_is_mended() -> None:
     assert values(leader) == tuple(range(ROWS))
 
 
+@each_change
 def test_two_that_are_damaged_in_different_places_mend_each_other() -> None:
     """The third one is gone: each of the two has what the other one lacks, and nobody else has either."""
     brokers = grown()
@@ -115,6 +119,7 @@ def test_two_that_are_damaged_in_different_places_mend_each_other() -> None:
     assert values(leader) == values(follower) == tuple(range(ROWS))
 
 
+@each_change
 def test_what_is_damaged_everywhere_is_refused_and_nothing_goes() -> None:
     brokers = grown()
     before = {}

@@ -11,6 +11,7 @@ from penstock.commitlog import Cleaning, LogState
 from penstock.messages import PartitionHealth, PartitionInfo
 from penstock.vfs.faulty import Fault, Kind, Operation, no_faults
 from penstock.vfs.memory import Keep
+from tests.extent import each_change
 from tests.unit.node.members import Brokers, Member, formed
 from tests.unit.node.test_repairs import ROWS, damage, others, read_all, replica, values
 
@@ -50,6 +51,7 @@ def assert_in_sync(brokers: Brokers, follower: Member) -> None:
     assert (shown(follower).state, shown(follower).state_reason) == (PartitionHealth.ONLINE, "")
 
 
+@each_change
 @pytest.mark.parametrize("times", [1, 3], ids=["once", "three times"])
 def test_a_rename_that_fails_is_done_again_and_the_replica_is_in_sync(times: int) -> None:
     brokers = small()
@@ -94,6 +96,7 @@ def with_a_log_that_cannot_be_opened() -> tuple[Brokers, Member]:
     return brokers, follower
 
 
+@each_change
 def test_a_log_that_cannot_be_opened_says_so_and_is_opened_once_the_disk_is_well() -> None:
     brokers, follower = with_a_log_that_cannot_be_opened()
     assert shown(follower).state == PartitionHealth.FAILED
@@ -110,6 +113,7 @@ def test_a_log_that_cannot_be_opened_says_so_and_is_opened_once_the_disk_is_well
     assert_in_sync(brokers, follower)
 
 
+@each_change
 def test_a_log_that_cannot_be_opened_is_tried_less_and_less_often() -> None:
     brokers, follower = with_a_log_that_cannot_be_opened()
     plan, tried_us = follower.vfs.plan, set()
@@ -133,6 +137,7 @@ def test_a_stream_whose_log_cannot_be_opened_can_be_deleted() -> None:
     assert not follower.node._partitions
 
 
+@each_change
 def test_a_log_that_is_damaged_and_whose_end_cannot_be_synced_is_opened_again_and_mended() -> None:
     """It is opened at the start of a broker that was killed, with damage, while the disk is full."""
     brokers = small()
@@ -178,6 +183,7 @@ def files_of(member: Member, suffix: str) -> list[str]:
     return [path for path in member.memory.files() if path.endswith(suffix)]
 
 
+@each_change
 def test_a_segment_that_the_cleaner_is_writing_is_mended_once_it_gives_way() -> None:
     brokers, follower = being_cleaned()
     damage(follower.memory, 0)
@@ -201,6 +207,7 @@ def test_a_segment_that_waits_for_the_cleaners_rate_is_mended_at_once() -> None:
     assert_in_sync(brokers, follower)
 
 
+@each_change
 def test_a_log_that_could_not_be_opened_at_the_start_is_opened_later_and_follows() -> None:
     brokers = small()
     follower = others(brokers, brokers.led("s"), brokers.leader)[0]

@@ -55,6 +55,7 @@ def with_a_follower_whose_lineage_was_lost() -> tuple[Brokers, Member]:
     return brokers, follower
 
 
+@each_change
 def test_one_whose_lineage_was_lost_is_mended() -> None:
     brokers, follower = with_a_follower_whose_lineage_was_lost()
     damage(follower.memory, 0)
@@ -64,6 +65,7 @@ def test_one_whose_lineage_was_lost_is_mended() -> None:
     assert sorted(brokers.partition("s").isr) == [1, 2, 3]
 
 
+@each_change
 def test_nothing_is_taken_from_one_that_may_lead_next() -> None:
     """The metadata leader is silent while the bit flips, so the image has that replica in the ISR; the leader dies."""
     brokers, follower = with_a_follower_whose_lineage_was_lost()
@@ -103,6 +105,7 @@ def test_what_cannot_be_mended_is_tried_later_each_time_and_leaves_no_copies() -
     assert limits.REPAIR_RETRY_MS << tries[-1] > 2 * MINUTE_MS
 
 
+@each_change
 def test_a_place_that_fails_once_is_tried_again_and_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
     brokers = grown()
     follower = others(brokers, brokers.led("s"))[0]
@@ -146,6 +149,7 @@ def test_one_that_is_to_lead_while_it_is_mended_is_mended_afterwards(which: int,
     assert values(follower) == tuple(range(ROWS))
 
 
+@each_change
 def test_if_what_the_leader_gives_does_not_fit_another_one_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     brokers = grown()
     leader = brokers.led("s")
@@ -181,6 +185,7 @@ def test_a_leader_sends_a_follower_nothing_that_it_found_damaged() -> None:
         leading._LedLog(partition).look(ROWS - 1, 10 * SEGMENT_BYTES, verifies=True)()
 
 
+@each_change
 @pytest.mark.parametrize("number", [0, 1, -1], ids=["the first", "in the midst", "the one that is written"])
 def test_a_segment_that_somebody_removed_is_mended(number: int) -> None:
     brokers = grown()

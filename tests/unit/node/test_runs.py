@@ -114,12 +114,12 @@ def test_a_file_that_says_nothing_is_told_of(content: bytes) -> None:
     runs = begun(vfs, "a")
     assert runs.names == (ANY_RUN, "a")
     (notice,) = runs.notices
-    assert notice == "runs cannot be read: that this is an older copy cannot be found out now"
+    assert notice == "runs cannot be read: whether this is an older copy cannot be checked now"
 
 
 def test_a_directory_of_that_name_is_told_of(tmp_path: Path) -> None:
     (tmp_path / RUNS_PATH).mkdir()
-    with pytest.raises(OperationalError, match="runs is a directory, where the file is"):
+    with pytest.raises(OperationalError, match="runs is a directory, but must be the file"):
         Runs(RealVfs(tmp_path)).begin("a", has_data=True)
 
 

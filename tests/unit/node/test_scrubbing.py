@@ -50,6 +50,7 @@ def run_coarsely(brokers: Brokers, ms: int) -> None:
         brokers.run(50)
 
 
+@each_change
 def test_everything_is_read_once_in_the_interval() -> None:
     broker = filled()
     size_bytes = broker.node._replicas.partitions[next(iter(broker.node._partitions))].log.size_bytes

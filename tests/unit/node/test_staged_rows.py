@@ -16,6 +16,7 @@ from penstock.batch.codec import Producer
 from penstock.messages import CreateStreamResponse, PublishStagedResponse, StagedRange, StageRequest, StageResponse
 from penstock.node.staged_rows import FindPublished
 from penstock.vfs.faulty import Fault, Kind, Operation
+from tests.extent import each_change
 from tests.unit.node.harness import Broker, batch_of
 from tests.unit.node.members import formed
 from tests.unit.node.staging import (
@@ -306,6 +307,7 @@ def test_a_query_id_of_zeros_is_refused() -> None:
 # Several brokers
 
 
+@each_change
 def test_who_leads_what_is_staged_reads_its_own_replica_of_the_target() -> None:
     brokers = formed(staged_keep_ms=4_000)
     brokers.leader.create("s", subject="s", replicas=3, segment_bytes=4096)

@@ -1,4 +1,4 @@
-"""Stories about a few brokers without a network: what each of them makes of what it is told, step by step.
+"""Stories of Raft without a network, in tests/scenarios/raft: what each broker makes of its input, step by step.
 
 | command                            | does                                                                           |
 |------------------------------------|--------------------------------------------------------------------------------|

@@ -1,4 +1,21 @@
-"""What happens to one partition of a small cluster, told in lines of text; see `test_scenarios` for the words."""
+"""Stories of one partition of a small cluster, in tests/scenarios/replication.
+
+| command                                                 | does                                                       |
+|---------------------------------------------------------|------------------------------------------------------------|
+| `cluster [brokers=3] [min_isr=2] [durability=auto]`     | new brokers, all in sync; `catch_up`: bytes per second     |
+| `show`, `batches B`, `latest B`, `ack B end=N`          | all brokers; one log; what its leader may say              |
+| `unreachable B`                                         | which leaders B cannot reach, for how long                 |
+| `append B [records=1] [size=100]`                       | one batch from a publisher                                 |
+| `flush B`, `retain B start=N`, `merge B end=N`          | its disk; its retention; its cleaner                       |
+| `fetch B`                                               | one round with its leader                                  |
+| `settle`, `tick by_ms=N`                                | all that is on its way arrives; and time passes            |
+| `wait by_ms=N`                                          | time passes, and nothing arrives                           |
+| `part A B`, `join A B`, `drop A B`, `late`              | connections (0: the metadata); what was dropped comes late |
+| `metadata away` or `back`, `changes arrive` or `return` | the metadata leader; one message to it, or from it         |
+| `deaf B`, `hears B`                                     | B hears of no change of the metadata                       |
+| `stop B [power]`, `start B [clean]`                     | with `power`, what is not flushed is lost                  |
+| `fence B`, `elect B [unclean]`                          | the metadata decides                                       |
+"""
 
 from __future__ import annotations
 

@@ -126,7 +126,7 @@ def test_what_keeps_a_partition_is_known_until_it_goes_on() -> None:
     (following,) = follower.followings
     number, _ = follower.request()
     follower.answer(number, ReplicaNews(1, 0, 5, error="unknown_epoch"))
-    assert following.trouble == "broker 1, which leads it, does not let it follow: unknown_epoch"
+    assert following.trouble == "its leader, broker 1, refuses the replica fetch: unknown_epoch"
     follower.now_us += limits.REPLICA_RETRY_MS_MIN * 1_000
     number, _ = follower.request()
     (delivery,) = follower.answer(number, data(1))

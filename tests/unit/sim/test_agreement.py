@@ -22,6 +22,7 @@ from penstock.sim.plan import Act, Operation, make_plan
 from penstock.sim.violation import ViolationError
 from penstock.sim.world import World
 from tests.damage import flip
+from tests.extent import each_change
 
 SUBJECT = "s0.g1.>"
 QUIET = make_plan(2, 3, SLOTS)._replace(operations=(), faults=(), end_us=6_000_000)
@@ -243,6 +244,7 @@ def harm(world: World, broker_id: int, look: looks.Look) -> None:
     flip(disk, path, SCHEMA_BYTES + PREFIX_BYTES + 100)
 
 
+@each_change
 @pytest.mark.parametrize(
     ("others", "is_damaged"), [("in sync", False), ("unclean", True), ("damaged", True), ("mended", False)]
 )

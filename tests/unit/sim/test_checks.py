@@ -185,6 +185,7 @@ def test_what_was_committed_and_nobody_heard_of_is_lost_only_with_all_who_had_it
             checks._led(history, leader, later)
 
 
+@each_change
 def test_what_was_lost_is_forgotten_of_a_damaged_stream_too() -> None:
     """Nothing is promised of it any more; but what comes in the place of what was lost is something else."""
     world = World(make_plan(2, 3, SLOTS)._replace(operations=(), faults=()))

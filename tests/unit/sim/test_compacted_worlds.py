@@ -14,6 +14,7 @@ from penstock.sim.compacted import Compacted, Row
 from penstock.sim.plan import Act, Operation, make_plan
 from penstock.sim.violation import ViolationError
 from penstock.sim.world import World
+from tests.extent import each_change
 
 SUBJECT = f"s{KEYED_SLOT}.g1.>"
 QUIET = make_plan(2, 1, SLOTS)._replace(operations=(), faults=(), end_us=1_000_000)
@@ -122,6 +123,7 @@ def test_a_broker_that_cannot_be_read_is_looked_at_anew() -> None:
     assert replica.is_blind
 
 
+@each_change
 @pytest.mark.parametrize(
     "kept", [0, 165, -1], ids=["all is gone", "nothing of its batches is left", "a byte is missing"]
 )

@@ -12,6 +12,7 @@ from penstock.sim.clients import SLOTS
 from penstock.sim.plan import make_plan
 from penstock.sim.violation import ViolationError
 from penstock.sim.world import World
+from tests.extent import each_change
 
 
 @cache
@@ -42,6 +43,7 @@ def stored() -> tuple[bytes, int, int]:
     raise AssertionError("nothing with an id was stored")
 
 
+@each_change
 def test_what_is_there_is_acked_again() -> None:
     reply, offset, sid = stored()
     before = world().checks.duplicates

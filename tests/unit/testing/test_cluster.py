@@ -15,6 +15,7 @@ from nats.js.errors import NoStreamResponseError
 
 import penstock.aio
 from penstock.testing import Cluster, Fault, NotLiveError, ProgramError, ViolationError
+from tests.extent import each_change
 
 
 async def orders(client: penstock.aio.Client, **config: Any) -> None:
@@ -136,6 +137,7 @@ def test_power_is_cut_disks_are_slow_and_nats_is_away() -> None:
     assert [value for value in values if value != b"never"] == [b"1", b"2", b"3"]
 
 
+@each_change
 def test_a_program_is_killed_without_a_word_and_started_again() -> None:
     cluster = Cluster(5)
     said: list[str] = []
@@ -191,6 +193,7 @@ def test_what_a_killed_program_left_is_taken_apart_at_the_end_and_on_its_own_loo
     assert [inspect.getcoroutinestate(one.get_coro()) for one in last_words] == ["CORO_CLOSED"]
 
 
+@each_change
 def test_a_killed_programs_connections_break() -> None:
     cluster = Cluster(6)
 

@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 
 from penstock.testing import Cluster, NotLiveError, NotSimulatedError, SpinningError, StuckError
+from tests.extent import each_change
 
 DAY_S = 86_400
 
@@ -238,6 +239,7 @@ def test_tls_is_refused() -> None:
         ran(main())
 
 
+@each_change
 def test_a_program_that_spins_is_told_so() -> None:
     async def main() -> None:
         for _ in itertools.count():
@@ -280,6 +282,7 @@ def test_who_waits_is_named_with_the_seed() -> None:
     assert "done" not in said
 
 
+@each_change
 def test_a_program_that_holds_the_simulation_up_is_named_with_where_it_stands() -> None:
     cluster = Cluster(6, brokers=1, real_limit_s=1.0)
 
@@ -297,6 +300,7 @@ def test_a_program_that_holds_the_simulation_up_is_named_with_where_it_stands() 
         cluster.run(main())
 
 
+@each_change
 def test_last_words_that_hold_the_simulation_up_are_told_too() -> None:
     cluster = Cluster(6, brokers=1, real_limit_s=1.0)
 

@@ -293,7 +293,7 @@ def test_without_its_key_a_file_is_not_opened() -> None:
 
 def test_another_key_of_the_same_id_is_told_from_damage() -> None:
     written(memory := MemoryVfs(), b"a")
-    with pytest.raises(KeyMissingError, match="'first' that is here is not the one of that id"):
+    with pytest.raises(KeyMissingError, match="'first' that differs from the key of that id here"):
         encrypted(memory, EncryptionKeys([("first", b"?" * 32)])).open("f.secret")
 
 

@@ -1,8 +1,7 @@
-"""Stories in tests/scenarios/client/*.txt: what a client knows of its cluster, and one request on its way through it.
+"""Stories of what a client knows of its cluster, and of one request on its way, in tests/scenarios/client.
 
-With REWRITE_SCENARIOS=1 the files are written anew from what happens; read the difference before you keep it. Brokers
-are reached at `a`, `b`, `c`; of those that are equally good the first is asked; each pause takes three quarters of its
-longest time. What the client wants to do next is shown after each command; a pause passes by itself.
+Brokers are reached at `a`, `b`, `c`; of those that are equally good the first is asked; each pause takes three quarters
+of its longest time. What the client wants to do next is shown after each command; a pause passes by itself.
 
 | command                                              | does                                                     |
 |------------------------------------------------------|----------------------------------------------------------|
@@ -23,11 +22,7 @@ longest time. What the client wants to do next is shown after each command; a pa
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
-from pathlib import Path
-
-import pytest
 
 from penstock.base.config import StreamConfig
 from penstock.base.errors import RemoteError
@@ -37,13 +32,12 @@ from penstock.client.cluster import ClusterView
 from penstock.client.errors import Unavailable, specific
 from penstock.messages import BrokerInfo, HelloResponse, PartitionInfo, StreamInfo
 
-SCENARIOS = sorted((Path(__file__).parents[2] / "scenarios" / "client").glob("*.txt"))
 KEY = PartitionKey(StreamId(7), PartitionId(0))
 ALONE = "alone"
 
 
 class Story:
-    """See the module."""
+    """One client, its view of the cluster, and the request that is on its way."""
 
     def __init__(self) -> None:
         self.now_s = 100.0
@@ -179,28 +173,3 @@ def _stream(leader: str, epoch: str) -> StreamInfo:
 
 def _number(text: str) -> object:
     return int(text) if text.lstrip("-").isdigit() else text
-
-
-def replayed(text: str) -> str:
-    """The same story with what really happens."""
-    story = Story()
-    blocks = []
-    for block in text.strip().split("\n\n"):
-        told = block.split("\n----", 1)[0]
-        lines = told.split("\n")
-        seen = [line for command in lines if command and not command.startswith("#") for line in story.tell(command)]
-        blocks.append("\n".join([told, "----", *seen]) if seen else told)
-    return "\n\n".join(blocks) + "\n"
-
-
-@pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
-def test_story(path: Path) -> None:
-    text = path.read_text()
-    happened = replayed(text)
-    if os.environ.get("REWRITE_SCENARIOS"):
-        path.write_text(happened)
-    assert happened == text
-
-
-def test_there_are_stories() -> None:
-    assert len(SCENARIOS) >= 5
