@@ -85,7 +85,7 @@ def test_another_epoch_is_nothing_that_a_follower_may_say() -> None:
     while mending.hole is None:
         mending.run()
     mending.offer(bytes(batch), leads=False)
-    with pytest.raises(MendingError, match="does not lead"):
+    with pytest.raises(MendingError, match="not the leader"):
         finished(mending)
     assert damaged.log_end == len(messages)
 

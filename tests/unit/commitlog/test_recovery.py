@@ -295,13 +295,13 @@ def test_a_lost_slot_of_the_checkpoint_may_have_known_of_a_removal() -> None:
     flip(disk, CHECKPOINT, 40)
     log = open_log(disk)
     assert (log.state, log.log_start) == (LogState.WRITABLE, first)
-    assert any("the other slot" in notice for notice in log.notices)
+    assert any("the corrupt checkpoint slot" in notice for notice in log.notices)
     assert read_slices(disk, log.view()) == wanted[first:]
 
 
 def test_a_log_that_must_exist_is_never_begun_anew() -> None:
     disk = MemoryVfs()
-    with pytest.raises(LogMissingError, match=f"{DIRECTORY}.*gone"):
+    with pytest.raises(LogMissingError, match=f"{DIRECTORY}.*created here earlier"):
         open_log(disk, must_exist=True)
     assert disk.list("") == [], "nothing is written in its place"
     log = open_log(disk)

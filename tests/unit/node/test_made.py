@@ -13,6 +13,7 @@ from penstock.vfs.memory import Keep
 from tests.unit.node.harness import Broker
 
 FOLDER = "streams/00000004-orders"
+MISSING = "a log was created here earlier"
 
 
 def with_orders(**config: object) -> Broker:
@@ -30,7 +31,7 @@ def test_a_stream_whose_files_vanished_is_reported_and_not_begun_anew(gone: str)
     memory = broker.memory.crash_clone(Keep.ALL)
     memory.remove(gone)
     after = Broker(memory, clock=broker.clock).start()
-    assert any("'orders'" in notice and "gone" in notice and "mounted" in notice for notice in after.notices)
+    assert any("'orders'" in notice and MISSING in notice and "mounted" in notice for notice in after.notices)
     after.publish("orders.a", b"2", reply="r2")
     assert after.acked() == [], "nobody takes it: its offset was given to another message"
     refused = after.replies[after.append("orders", b"3")].response
@@ -77,11 +78,11 @@ def test_every_create_that_was_answered_is_known_to_have_been_made() -> None:
             checked += 1
             left = broker.memory.crash_clone(keep)
             after = broker.crash(memory=left).start()
-            assert not any("gone" in notice for notice in after.notices)
+            assert not any(MISSING in notice for notice in after.notices)
             if answered:
                 left.remove("streams")
                 lost = broker.crash(memory=left).start()
-                assert any("gone" in notice for notice in lost.notices)
+                assert any(MISSING in notice for notice in lost.notices)
 
     broker.vfs.watcher = cut_the_power
     broker.answer(broker.create("orders"), CreateStreamResponse)
@@ -102,7 +103,7 @@ def test_a_stream_in_memory_is_empty_after_a_restart() -> None:
     broker = with_orders(storage="memory")
     broker.publish("orders.a", b"1")
     after = broker.crash(Keep.ALL).start()
-    assert not any("gone" in notice for notice in after.notices)
+    assert not any(MISSING in notice for notice in after.notices)
     assert after.values("orders") == []
     assert not any(path.startswith("made/") for path in after.memory.files())
 
@@ -114,7 +115,7 @@ def test_one_partition_whose_files_vanished_leaves_the_others() -> None:
     memory = broker.memory.crash_clone(Keep.ALL)
     memory.remove(f"{FOLDER}/1")
     after = Broker(memory, clock=broker.clock).start()
-    assert any("partition 1 of stream 'orders'" in notice and "gone" in notice for notice in after.notices)
+    assert any("partition 1 of stream 'orders'" in notice and MISSING in notice for notice in after.notices)
     assert [one.state for one in after.stream("orders").partitions] == ["online", "failed", "online"]
     after.publish("orders.2", b"1", reply="r")
     assert after.acked() == ["r"]

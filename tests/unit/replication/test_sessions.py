@@ -335,11 +335,11 @@ class TestRefusals:
 
     def test_a_session_that_is_not_known_or_is_over(self) -> None:
         leader = Leader()
-        with pytest.raises(RemoteError, match="not known"):
+        with pytest.raises(RemoteError, match="unknown fetch session"):
             leader.fetch((1, 0))
         leader.fetch((1, 0), first=True, session=2)
         for late in ({"session": 1, "first": True}, {"session": 1}, {"session": 3}):
-            with pytest.raises(RemoteError, match="not known"):
+            with pytest.raises(RemoteError, match="unknown fetch session"):
                 leader.fetch((1, 0), **late)
 
     def test_a_broker_that_was_fenced_hears_so(self) -> None:
@@ -393,7 +393,7 @@ def test_progress_moves_the_committed_end_of_what_was_fetched() -> None:
         return leader.sessions.progress(request, 12, leader.now_us)
 
     assert told(4) == []
-    with pytest.raises(RemoteError, match="not known"):
+    with pytest.raises(RemoteError, match="unknown fetch session"):
         told(5, session=2)
     assert told(5) == [leader.led[1]]
     assert leader.led[1].committed_end == 1
