@@ -9,6 +9,7 @@ import pytest
 
 from penstock.vfs import real
 from tests.chaos.unsynced import UnsyncedVfs, beside, power_fails, unsynced
+from tests.extent import each_change
 
 
 @pytest.fixture
@@ -90,6 +91,7 @@ def test_a_process_that_was_killed_leaves_its_notes_to_the_next(root: Path) -> N
     assert files(root) == {"a": b"1"}
 
 
+@each_change
 def test_chance_leaves_the_first_of_what_was_not_synced(root: Path) -> None:
     found = set()
     for seed in range(60):

@@ -17,6 +17,7 @@ import pytest
 from penstock.batch.codec import PREFIX_BYTES, read_header
 from penstock.batch.header import HEADER_HEX_BYTES, HEADER_POSITION
 from penstock.batch.schema import SCHEMA_BYTES
+from tests.extent import each_change
 from tests.segments import PARTITION, STREAM_ID, Row, Segment, write_segment
 
 SCRIPT = Path(__file__).parent / "js" / "read_segment.mjs"
@@ -65,6 +66,7 @@ def segment(tmp_path: Path) -> Segment:
     return write_segment(tmp_path / "00000000000000000000.arrows", 1, 5, 1000)
 
 
+@each_change
 def test_arrow_js_sees_every_cell(segment: Segment) -> None:
     found = read_with_arrow_js(segment.path)
     assert found["rows"] == found["table_rows"] == len(segment.rows)

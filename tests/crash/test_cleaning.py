@@ -89,6 +89,7 @@ def test_power_loss_at_every_operation(seed: int) -> None:
         check(disk, cleaned.messages, where)
 
 
+@each_change
 @pytest.mark.parametrize("seed", SEEDS)
 def test_power_loss_at_every_operation_of_the_start_after_a_kill(seed: int) -> None:
     """Who was killed has renamed what it wrote anew, and not come to have the names on the disk."""

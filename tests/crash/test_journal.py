@@ -29,6 +29,7 @@ def test_no_flipped_bit_makes_a_synced_command_vanish(bit: int) -> None:
         assert set(vfs.files()) == {JOURNAL_PATH, MARK_PATH}
 
 
+@each_change
 def test_no_cut_makes_a_synced_command_vanish() -> None:
     for length in range(len(WHOLE)):
         vfs = SYNCED.crash_clone()

@@ -104,6 +104,7 @@ def test_one_operation_fails_somewhere(fault: str, seed: int) -> None:
     workload.check(broker.crash(memory=left_by(broker.memory, random)).start())
 
 
+@each_change
 def test_a_producer_sends_again_through_all_of_it() -> None:
     random = Random(5)
     workload = Workload(Broker().start())

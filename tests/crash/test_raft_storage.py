@@ -175,6 +175,7 @@ def test_no_flipped_bit_goes_unnoticed(path: str) -> None:
         assert list(vfs.files()) == before
 
 
+@each_change
 @pytest.mark.parametrize("path", [LOG_PATH, SNAPSHOT_PATH])
 def test_no_cut_goes_unnoticed(path: str) -> None:
     for length in range(len(content(WHOLE, path))):

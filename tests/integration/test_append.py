@@ -77,6 +77,7 @@ async def test_any_table_can_be_appended(broker: BrokerProcess, client: aio.Clie
     assert await _stored(client, "rows") == (STORED * 5 + STORED[1:3]) * 2
 
 
+@each_change
 async def test_a_large_table_goes_in_batches(client: aio.Client) -> None:
     await client.create_stream("big", "big")
     count = 3 * limits.BATCH_ROWS_MAX + 5

@@ -222,10 +222,12 @@ def _fails(broker: BrokerProcess, *texts: str, code: int = 1) -> None:
         broker.end()
 
 
+@each_change
 def test_a_data_directory_that_is_in_use(broker: BrokerProcess) -> None:
     _fails(BrokerProcess(broker.data_dir), "in use by another broker", str(broker.pid), "--data-dir")
 
 
+@each_change
 def test_a_data_directory_of_a_newer_format(tmp_path: Path) -> None:
     (tmp_path / "penstock.json").write_text(json.dumps({"format": 2, "id": "x", "more": [1]}))
     _fails(BrokerProcess(tmp_path), "has format 2", "reads up to 1", "upgrade")

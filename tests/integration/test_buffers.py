@@ -21,6 +21,7 @@ from penstock.messages import Api, AppendRequest, FetchRequest, GetRequest
 from penstock.vfs.real import RealVfs
 from penstock.wire import encode_request
 from tests.broker_process import eventually, running_nats
+from tests.extent import each_change
 from tests.integration.in_process import InProcess, MovedClock, broker_in_process
 from tests.integration.raw_client import RawClient, raw_client, rows_message
 
@@ -49,6 +50,7 @@ async def _until(broker: Server, used: int) -> None:
         raise AssertionError(f"{error}: {used} bytes wanted, {broker.buffers.used} held") from None
 
 
+@each_change
 async def test_a_reader_of_a_memory_stream_that_takes_nothing_holds_nothing(tmp_path: Path) -> None:
     async with _small_broker(tmp_path) as (broker, client):
         values = [random.Random(number).randbytes(1_000_000) for number in range(16)]
@@ -148,6 +150,7 @@ async def test_a_request_that_trickles_in_is_cut_off(tmp_path: Path) -> None:
         await _until(broker.server, 0)
 
 
+@each_change
 async def test_answers_beyond_the_buffers_are_refused_and_can_be_asked_again(tmp_path: Path) -> None:
     async with _small_broker(tmp_path) as (broker, client), AsyncExitStack() as stack:
         value = random.Random(1).randbytes(2_500_000)

@@ -489,6 +489,7 @@ def test_serving_says_ready_once_and_stops_on_sigterm(tmp_path: Path) -> None:
         assert line["broker"] == 1, line
 
 
+@each_change
 def test_a_broker_of_a_cluster_says_which_one_before_it_is_ready(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

@@ -164,6 +164,7 @@ async def test_a_refusal_has_its_class_and_code(
     assert caught.value.details == {"stream": "orders", "err_code": err_code}
 
 
+@each_change
 async def test_a_subject_that_nobody_stores_is_told_and_a_leader_that_comes_a_little_late_is_found(
     leader: Leader, client: aio.Client
 ) -> None:
@@ -183,6 +184,7 @@ async def test_no_ack_in_time_means_that_the_outcome_is_unknown(leader: Leader, 
         await client.publish("orders", b"x", timeout=0.1)
 
 
+@each_change
 async def test_a_message_without_an_ack_is_sent_again_where_that_was_asked_for(
     leader: Leader, client: aio.Client
 ) -> None:
@@ -228,6 +230,7 @@ async def test_no_ack_at_all_is_unknown_whatever_was_tried(leader: Leader, clien
     assert len(leader.got) >= 2
 
 
+@each_change
 async def test_order_is_kept_and_messages_in_flight_are_bounded(leader: Leader, client: aio.Client) -> None:
     await leader.stores("orders", "orders")
     count = limits.PUBLISHES_IN_FLIGHT_MAX + 1_000

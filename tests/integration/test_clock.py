@@ -14,7 +14,7 @@ from penstock.base.ids import Offset
 from penstock.messages import FetchRequest, StatusRequest
 from penstock.wire import encode_request
 from tests.broker_process import eventually, running_nats
-from tests.extent import needs_time
+from tests.extent import each_change, needs_time
 from tests.integration.in_process import MovedClock, broker_with_clock
 from tests.integration.publishers import connected_to
 from tests.integration.raw_client import HELLO, raw_client
@@ -22,6 +22,7 @@ from tests.integration.raw_client import HELLO, raw_client
 HOUR_US = 3_600_000_000
 
 
+@each_change
 async def test_the_clock_is_set_back_by_an_hour(tmp_path: Path) -> None:
     clock = MovedClock()
     with running_nats(tmp_path / "nats") as nats_server:

@@ -123,6 +123,7 @@ async def test_the_configuration_on_the_page_works_and_is_found_well(tmp_path: P
         assert code == 0
 
 
+@each_change
 async def test_a_stream_on_a_subject_that_is_not_allowed_is_not_made(tmp_path: Path) -> None:
     with served(tmp_path, config_on_the_page()) as (_, broker):
         async with await broker.client() as client:

@@ -93,6 +93,7 @@ async def test_hostile_envelopes_are_stored_or_refused_and_the_broker_stays_well
     assert isinstance(refused, ack_class())
 
 
+@each_change
 async def test_the_client_publishes_in_envelopes(client: aio.Client) -> None:
     await client.create_stream("ours", "ours.>", acks="envelope")
     first = await client.publish(

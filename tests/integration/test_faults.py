@@ -164,6 +164,7 @@ async def test_a_step_that_says_why_nothing_can_go_on_ends_the_broker(tmp_path: 
     assert [(type(one), str(one)) for one in failures] == [(OperationalError, "the metadata is gone")]
 
 
+@each_change
 async def test_idle_clients_leave_the_logs_their_files(tmp_path: Path) -> None:
     def few_files() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (128, 128))

@@ -99,6 +99,7 @@ async def test_the_ack_says_what_was_got(client: aio.Client, publisher: Nats) ->
     assert (ack["offset"], ack["fsynced"]) == (0, False)
 
 
+@each_change
 async def test_a_window_of_async_publishes_keeps_its_order(client: aio.Client, js: JetStreamContext) -> None:
     await client.create_stream("window", "window.*")
     futures = [await js.publish_async(f"window.{number % 7}", b"%d" % number) for number in range(5_000)]

@@ -144,6 +144,7 @@ async def test_readiness_follows_nats_and_life_does_not(tmp_path: Path) -> None:
         assert page.value("penstock_subscription_gap_open_seconds") > 0
 
 
+@each_change
 @pytest.mark.parametrize("option", ["--http-token", "--auth"])
 async def test_strangers_hear_only_of_what_kind_it_is_that_a_broker_waits_for(tmp_path: Path, option: str) -> None:
     arguments = (option, *(("s3cret",) if option == "--http-token" else ()))
@@ -164,6 +165,7 @@ async def test_strangers_hear_only_of_what_kind_it_is_that_a_broker_waits_for(tm
         assert told.startswith("not connected to NATS: ") is (option == "--http-token")
 
 
+@each_change
 async def test_a_broker_that_waits_for_others_says_for_what(tmp_path: Path) -> None:
     with running_nats(tmp_path / "nats") as server:
         cluster = ClusterProcesses(tmp_path, server, 3)
@@ -177,6 +179,7 @@ async def test_a_broker_that_waits_for_others_says_for_what(tmp_path: Path) -> N
             cluster.end()
 
 
+@each_change
 async def test_a_token_is_needed_for_metrics_where_there_is_one(tmp_path: Path) -> None:
     secret = tmp_path / "token"
     secret.write_text("s3cret\n")

@@ -10,7 +10,7 @@ from penstock import aio
 from penstock.client.batches import PARTITION_KEY
 from penstock.hot.keyhash import partition_of as partition_of_key
 from tests.broker_process import BrokerProcess
-from tests.extent import needs_time
+from tests.extent import each_change, needs_time
 
 
 def partition_of(batch: object) -> int:
@@ -18,6 +18,7 @@ def partition_of(batch: object) -> int:
     return int(batch.schema.metadata[PARTITION_KEY], 16)  # type: ignore[attr-defined]
 
 
+@each_change
 async def test_an_unmodified_publisher_is_acked_by_the_partition_of_its_subject(
     broker: BrokerProcess, client: aio.Client
 ) -> None:

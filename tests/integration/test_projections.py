@@ -68,6 +68,7 @@ async def test_less_is_sent_and_it_is_the_same(client: aio.Client) -> None:
     await client.delete_stream("plain")
 
 
+@each_change
 async def test_lone_messages_make_large_batches(client: aio.Client) -> None:
     await fill(client, "lone", 60, 1)
     info = await client.stream("lone")
@@ -146,6 +147,7 @@ async def test_what_the_cleaner_has_written_anew(tmp_path: Path, config: dict[st
             await check_the_same(client, "cleaned")
 
 
+@each_change
 async def test_damage_is_told_where_it_lies(tmp_path: Path) -> None:
     with running_broker(tmp_path / "data") as broker:
         async with await broker.client() as client:

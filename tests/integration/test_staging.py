@@ -313,6 +313,7 @@ async def test_queries_are_listed(broker: BrokerProcess, client: aio.Client) -> 
     assert (found["query_id"], found["batch_id"], found["is_complete"]) == (str(query), 4, True)
 
 
+@each_change
 async def test_the_disk_is_free_again_once_staged_rows_are_published(tmp_path: Path) -> None:
     clock = MovedClock()
     with running_nats(tmp_path / "nats") as nats_server:

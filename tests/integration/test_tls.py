@@ -151,6 +151,7 @@ def test_a_plain_client_hears_that_the_broker_speaks_tls(broker: BrokerProcess) 
     assert raised.value.code == ErrorCode.TLS_REQUIRED
 
 
+@each_change
 def test_a_client_with_tls_hears_that_the_broker_has_none(tmp_path: Path) -> None:
     with running_broker(tmp_path / "data") as plain:
         with pytest.raises(Unavailable, match=r"what answers there speaks no TLS; connect without"):

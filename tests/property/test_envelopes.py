@@ -11,7 +11,7 @@ from penstock.base.subjects import subject_mistake
 from penstock.hot import envelope, envelope_acks, verdicts
 from tests import groups, hot_modes
 from tests.envelopes import enveloped, message
-from tests.extent import examples
+from tests.extent import each_change, examples
 from tests.unit.node.harness import parse_acks
 
 NAME = b"s"
@@ -159,6 +159,7 @@ def outcome(mode: Any, messages: list[Any], bytes_max: int, is_closed: bool, fla
     return rows, answers, both, acks, [mode("envelope_acks").waiting_count(records) for records in both]
 
 
+@each_change
 @hot_modes.needs_compiled
 @given(DAMAGED, st.sampled_from([20, LIMIT]), st.booleans(), st.integers(0, 3))
 @settings(max_examples=examples(400))

@@ -46,7 +46,7 @@ from penstock.wire import Frame, decode_request, encode_answer
 from penstock.wire.bodies import answer_body
 from penstock.wire.encryption import FrameCipher
 from penstock.wire.session import PEER_NAME
-from tests.extent import examples
+from tests.extent import each_change, examples
 from tests.unit.broker.test_peer_login import SECRET, THEIRS, Dialling, Doorway
 
 SALT = b"salt" * 4
@@ -316,6 +316,7 @@ class Conversation:
         return AuthenticateResponse(data=b"r=,s=,i=10000")
 
 
+@each_change
 @settings(max_examples=examples(200))
 @given(
     begin=st.sampled_from(BEGINS),

@@ -143,6 +143,7 @@ def test_a_buffer_that_does_not_become_smaller_lies_there_as_it_is(wished: Compr
     assert rows_of(codec.check_rows(message)) == rows_of(opened(segment_of(message))) == rows
 
 
+@each_change
 @both
 @pytest.mark.parametrize("length", [-(2**63), -2, 0, 1, 399 * 8, 401 * 8, 2**31, 2**62, 2**63 - 1])
 def test_a_length_that_the_rows_do_not_want_is_damage(wished: Compression, length: int) -> None:

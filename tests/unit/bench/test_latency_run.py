@@ -106,6 +106,7 @@ def test_a_megabyte_has_a_goal_of_its_own() -> None:
     assert (line.reach, line.stretch, line.is_reached) == (1.0, 0.5, True)
 
 
+@each_change
 def test_other_rates_and_sizes_have_no_goals() -> None:
     assert reached([compared(256, 7, rate=100.0), compared(2_000, 7)]) == []
 

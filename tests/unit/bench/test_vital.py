@@ -10,11 +10,13 @@ import pytest
 
 from penstock.bench.processes import child
 from penstock.bench.vital import EndedError, check, how, vital
+from tests.extent import each_change
 
 PYTHON = [sys.executable, "-S", "-c"]
 WAITS = "import sys; sys.stdin.read()"
 
 
+@each_change
 def test_who_waits_for_another_process_is_told() -> None:
     freed: list[str] = []
     with child("other", [*PYTHON, WAITS]) as other, vital() as needed:

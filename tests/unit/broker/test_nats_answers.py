@@ -18,6 +18,7 @@ from penstock.hot.group import Group
 from penstock.ingest.connect import ErrorKind
 from penstock.ingest.nats import NatsSession, SessionEvent
 from penstock.node.step import Answers
+from tests.extent import each_change
 
 _TIMEOUT_S = 10
 _BODY = b"{%b}" % (b"x" * 998)
@@ -147,6 +148,7 @@ async def test_what_the_buffer_has_room_for_is_written_at_once() -> None:
         assert link.paused == []
 
 
+@each_change
 async def test_the_acks_of_one_large_sync_are_not_dropped_while_they_are_taken() -> None:
     link = _Link()
     count = 2 * limits.NATS_STREAM_ANSWERS_BYTES_MAX // _COMMAND_BYTES

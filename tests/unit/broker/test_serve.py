@@ -30,6 +30,7 @@ def test_what_a_start_makes_is_not_looked_at_again() -> None:
         gc.unfreeze()
 
 
+@each_change
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="this C library has its own ways")
 def test_memory_for_one_batch_is_that_of_the_one_before() -> None:
     program = """

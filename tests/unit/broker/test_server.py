@@ -35,6 +35,7 @@ from penstock.messages import (
 from penstock.node.access import Access
 from penstock.wire import decode_response, encode_request
 from tests.broker_process import eventually
+from tests.extent import each_change
 from tests.integration.raw_client import HELLO, RawClient, raw_client
 from tests.unit.node.harness import Broker
 from tests.unit.node.test_access import asking, user
@@ -474,6 +475,7 @@ async def test_a_user_has_no_more_connections_than_it_leaves_to_others() -> None
         assert all("than it leaves to others" in one.message for one in refusals)
 
 
+@each_change
 async def test_who_begins_logins_and_leaves_them_shuts_out_nobody_from_elsewhere() -> None:
     names = {"broker_id": BrokerId(1), "cluster_id": str, "nats_urls": (), "nats_urls_of_rulers": ()}
     access = _access_of_users()

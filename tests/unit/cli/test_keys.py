@@ -66,6 +66,7 @@ def test_what_nfs_keeps_gets_no_other_key() -> None:
     assert not holds_messages(f"{LOG}/.nfs0000000000a1b2c300000001")
 
 
+@each_change
 def test_a_file_of_keys_keeps_its_owner_and_its_mode(tmp_path: Path) -> None:
     file = tmp_path / "penstock.keys"
     run("new", "old", "--file", str(file))

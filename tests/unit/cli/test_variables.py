@@ -64,6 +64,7 @@ def test_health_asks_no_broker_where_only_a_client_variable_names_one(server: st
     assert "give --http HOST:PORT" in said
 
 
+@each_change
 @pytest.mark.parametrize(
     ("words", "environment"),
     [

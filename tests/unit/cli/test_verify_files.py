@@ -83,6 +83,7 @@ def contents(path: Path) -> dict[Path, bytes]:
     return {file: file.read_bytes() for file in path.rglob("*") if file.is_file()}
 
 
+@each_change
 def test_equal_replicas_one_of_which_was_cleaned(disk: Callable[..., Path], tmp_path: Path) -> None:
     one, two = disk("one", *some()), disk("two", *some(), clean=True)
     before = contents(tmp_path)
@@ -119,6 +120,7 @@ def test_damage_is_named_and_costs_exit_code_1(disk: Callable[..., Path], tmp_pa
     assert (alone.code, alone.rows[0]["damage"][0]["position"]) == (1, SCHEMA_BYTES)
 
 
+@each_change
 def test_another_row_is_a_difference_and_the_majority_is_not_blamed(disk: Callable[..., Path]) -> None:
     other = list(some())
     other[25] = (b"k", b"something else")
@@ -173,6 +175,7 @@ def test_the_folder_of_a_stream_or_of_a_log(disk: Callable[..., Path]) -> None:
         assert verify(path).out.endswith("Sound: 1 log, 3 rows.\n")
 
 
+@each_change
 def test_what_is_no_log(tmp_path: Path) -> None:
     said = verify(tmp_path)
     assert (said.code, "holds no log" in said.err) == (2, True)

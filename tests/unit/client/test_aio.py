@@ -28,6 +28,7 @@ from penstock.messages import (
     Request,
     StatusRequest,
 )
+from tests.extent import each_change
 from tests.fake_broker import Answer, Cut, FakeBroker, columns
 from tests.groups import Columns
 
@@ -594,6 +595,7 @@ async def test_a_broker_that_stops_is_asked_again(broker: FakeBroker, client: ai
     assert refused == 2
 
 
+@each_change
 async def test_many_calls_share_one_connection_and_a_long_poll_blocks_none(
     broker: FakeBroker, client: aio.Client
 ) -> None:

@@ -23,6 +23,7 @@ from penstock.client import blocking, blocking_producer, blocking_table, produci
 from penstock.client.link import Link
 from penstock.client.threads import LoopThread, PublishQueue
 from penstock.messages import FetchRequest, Request
+from tests.extent import each_change
 from tests.fake_broker import Answer, FakeBroker, columns
 
 SOURCE = Path(penstock.__file__).parents[1]
@@ -304,6 +305,7 @@ def run_python(code: str, address: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@each_change
 def test_a_fork_is_told_to_connect_again(broker: FakeBroker) -> None:
     code = """
 import os, penstock

@@ -350,6 +350,7 @@ async def test_a_slow_answer_is_waited_for(
     assert cluster[1].connections <= connections + 1
 
 
+@each_change
 @pytest.mark.parametrize("seed", range(8))
 async def test_whatever_brokers_do_each_row_is_read_once_and_in_order(
     cluster: FakeCluster, client: aio.Client, seed: int

@@ -12,6 +12,7 @@ from penstock.batch.codec import Producer
 from penstock.commitlog import Cleaning, Log, LogConfig, LogState, Survey
 from penstock.vfs.faulty import Fault, FaultyVfs, Kind
 from penstock.vfs.memory import Keep, MemoryVfs
+from tests.extent import each_change
 from tests.keyed import Row, Told, append_keyed, batches_of, rows_of
 from tests.logs import DIRECTORY, clean_all, finished, give_up_before, open_log, run, save
 
@@ -314,6 +315,7 @@ def test_what_is_young_stays_and_is_looked_at_when_its_time_has_come() -> None:
     assert [row for row in stream.found if row.key == b"b"] == young
 
 
+@each_change
 def test_more_keys_than_can_be_noted_take_several_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "COMPACTION_KEYS_MAX", 10)
     monkeypatch.setattr("penstock.commitlog.latest._ROWS_AT_ONCE", 1)

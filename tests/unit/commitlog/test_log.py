@@ -15,6 +15,7 @@ from penstock.commitlog import LineageEntry, LogConfig, LogState, NotWritableErr
 from penstock.vfs import Vfs
 from penstock.vfs.memory import Keep, MemoryVfs
 from penstock.vfs.real import RealVfs
+from tests.extent import each_change
 from tests.logs import DIRECTORY, SMALL, append, flush, give_up_before, make_batch, open_log, read_batches, read_slices
 
 
@@ -189,6 +190,7 @@ def test_views_stay_as_they_were_while_the_log_goes_on() -> None:
     assert (view.log_end, log.log_end) == (3, 153)
 
 
+@each_change
 def test_readers_in_threads_see_only_whole_batches_while_one_task_writes(tmp_path: Path) -> None:
     vfs = RealVfs(tmp_path)
     log = open_log(vfs, LogConfig(segment_bytes=30_000))

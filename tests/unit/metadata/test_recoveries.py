@@ -10,6 +10,7 @@ from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import BrokerId, LeaderEpoch, Offset, PartitionId, StreamId
 from penstock.messages import LogEnd
 from penstock.metadata.commands import AlterStream, Command, RecoverPartitions
+from tests.extent import each_change
 from tests.unit.metadata.test_controller import ONE, TERM, THREE, TWO, Cluster, log_end
 
 
@@ -177,6 +178,7 @@ def test_what_cannot_be_is_left_out() -> None:
     assert len(told(cluster, stream_id, THREE, 10)) == 1
 
 
+@each_change
 def test_thousands_are_led_in_a_few_commands() -> None:
     cluster = Cluster()
     count = limits.RECOVERIES_PER_COMMAND_MAX + 5

@@ -305,6 +305,7 @@ def test_a_merge_that_failed_is_done_once_the_disk_takes_it() -> None:
     assert len(broker.notices) == 1
 
 
+@each_change
 def test_old_files_that_could_not_be_removed_go_later() -> None:
     broker = grown()
     wanted = broker.read("orders")

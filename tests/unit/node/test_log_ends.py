@@ -17,6 +17,7 @@ from penstock.node.in_flight import Budget
 from penstock.node.log_ends import LogEnds, recovered_text
 from penstock.node.partition import Partition
 from penstock.vfs.memory import MemoryVfs
+from tests.extent import each_change
 from tests.logs import append
 from tests.unit.node.harness import START_US
 from tests.unit.node.test_members import with_stream
@@ -186,6 +187,7 @@ def test_whoever_is_asked_says_for_whom_is_waited_after_all_were_killed() -> Non
     assert brokers.led("s").broker_id in others
 
 
+@each_change
 def test_a_log_that_is_not_there_is_waited_for_after_all_were_killed_and_an_empty_disk_is_not() -> None:
     brokers = with_stream()
     brokers.led("s").publish("s", b"one", reply="r")

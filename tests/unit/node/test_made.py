@@ -10,6 +10,7 @@ from penstock.base.errors import ErrorCode, RemoteError
 from penstock.messages import CreateStreamResponse
 from penstock.vfs.faulty import Fault, Kind, Operation, nth
 from penstock.vfs.memory import Keep
+from tests.extent import each_change
 from tests.unit.node.harness import Broker
 
 FOLDER = "streams/00000004-orders"
@@ -66,6 +67,7 @@ def test_a_stream_whose_files_vanished_can_be_deleted_and_made_again() -> None:
     assert [path for path in memory.files() if path.startswith("made/00000002")] == []
 
 
+@each_change
 def test_every_create_that_was_answered_is_known_to_have_been_made() -> None:
     """The power fails at every boundary of a create; what is left starts, and an answered one has its mark."""
     checked = 0

@@ -154,6 +154,7 @@ def test_a_stream_is_deleted_while_its_log_is_being_cut() -> None:
     assert not old.open_requests
 
 
+@each_change
 def test_a_broker_that_was_away_follows_one_whose_disk_is_new() -> None:
     brokers = Brokers(1, 2, 3, 4, 5)
     brokers.run(5_000)
@@ -363,6 +364,7 @@ def test_a_change_that_finds_no_metadata_leader_says_who_is_missing() -> None:
     )
 
 
+@each_change
 def test_why_nobody_leads_is_said_by_whoever_is_asked() -> None:
     brokers = formed()
     brokers.leader.create("one", subject="one", replicas=1)

@@ -17,6 +17,7 @@ from penstock.messages import (
 )
 from penstock.node.partition import Partition
 from tests.batch_samples import with_buffer
+from tests.extent import each_change
 from tests.unit.node.harness import Ack, Broker, batch_of
 from tests.unit.node.members import Brokers, formed
 from tests.unit.node.test_dedup import block
@@ -183,6 +184,7 @@ def test_several_brokers_agree_and_each_message_is_stored_once() -> None:
     assert where(acks) == place(AFTER, NAMES)
 
 
+@each_change
 def test_whoever_leads_next_says_where_the_keys_end() -> None:
     brokers = with_brokers()
     assert where(told(brokers, b"old", NAMES)) == place(BEFORE, NAMES)

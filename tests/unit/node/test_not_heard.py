@@ -117,6 +117,7 @@ def test_it_gives_no_early_acks(brokers: Brokers) -> None:
     assert old.acks == []
 
 
+@each_change
 def test_whose_disk_hangs_hears_of_no_successor_and_is_mute_after_a_session(brokers: Brokers) -> None:
     old = brokers.led("s")
     if brokers.leader is old:

@@ -600,6 +600,7 @@ def test_a_leader_that_may_be_deposed_refuses_no_offset() -> None:
     assert answer.code in (ErrorCode.NOT_LEADER, ErrorCode.FENCED_EPOCH)
 
 
+@each_change
 def test_what_nobody_can_judge_is_taken() -> None:
     brokers = three()
     first, other, name = apart(brokers)

@@ -11,6 +11,7 @@ from penstock.base import limits
 from penstock.base.config import Intake
 from penstock.messages import SetIntakeRequest
 from penstock.vfs.faulty import Fault, Kind, Operation
+from tests.extent import each_change
 from tests.full_disk import fill
 from tests.unit.node.harness import Broker
 from tests.unit.node.members import Brokers, Member
@@ -46,6 +47,7 @@ def cut_off(brokers: Brokers, one: Member) -> None:
             brokers.cut(one.broker_id, other)
 
 
+@each_change
 @pytest.mark.parametrize(("becomes", "headers", "err_code"), REASONS)
 def test_one_that_may_be_deposed_refuses_nothing(
     becomes: Callable[[Member], None], headers: bytes | None, err_code: int

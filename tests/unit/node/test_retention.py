@@ -6,6 +6,7 @@ import errno
 
 from penstock.base import limits
 from penstock.vfs.faulty import Fault, Kind, Operation, nth
+from tests.extent import each_change
 from tests.unit.node.harness import Broker
 
 FOLDER = "streams/00000004-orders/0"
@@ -76,6 +77,7 @@ def removals(broker: Broker, ms: int, fault: Fault | None) -> int:
     return count
 
 
+@each_change
 def test_a_removal_that_goes_on_failing_is_tried_less_and_less_often_and_done_at_last() -> None:
     broker = with_old_messages(cleaner_bytes_per_s=0)
     before = segments(broker)

@@ -14,6 +14,7 @@ from penstock.messages import AlterStreamRequest, AlterStreamResponse, AppendReq
 from penstock.node.partition import NO_ROLLUP, Partition
 from penstock.vfs.faulty import Fault, Kind, Operation, no_faults
 from tests.envelopes import enveloped, message
+from tests.extent import each_change
 from tests.unit.node.harness import Broker, batch_of
 from tests.unit.node.members import Brokers, formed
 from tests.unit.node.test_expiry import block, go_on
@@ -324,6 +325,7 @@ def test_the_next_leader_goes_on_where_the_last_one_has_acked_and_no_more() -> N
     assert other.values(name) == [b"c"]
 
 
+@each_change
 def test_one_that_the_next_leader_does_not_have_has_taken_nothing() -> None:
     brokers = formed()
     for number in range(20):
@@ -353,6 +355,7 @@ def test_one_that_the_next_leader_does_not_have_has_taken_nothing() -> None:
             if one.broker_id in brokers.partition(name).replicas} == {led.broker_id: 0, other: 0}  # fmt: skip
 
 
+@each_change
 def test_one_that_a_start_finds_takes_nothing_before_it_is_committed() -> None:
     brokers = formed()
     for number in range(20):

@@ -125,6 +125,7 @@ def test_a_stream_that_goes_meanwhile_ends_nothing() -> None:
     assert passes(broker) > 1
 
 
+@each_change
 def test_damage_that_nobody_came_upon_is_mended() -> None:
     brokers = grown(scrub_interval_ms=MINUTE_MS)
     for number, member in enumerate(brokers.members.values()):

@@ -30,6 +30,7 @@ from penstock.metadata.placement import place_more
 from penstock.node.audit import audit_config
 from penstock.node.internal import staged_config
 from penstock.node.widening import next_step
+from tests.extent import each_change
 from tests.unit.node.harness import Broker
 from tests.unit.node.members import Brokers
 from tests.unit.node.test_offsets import NUMBER, commit_of, fetch_of, fill
@@ -88,6 +89,7 @@ def committed(brokers: Brokers) -> int | None:
     return told(brokers, fetch_of, FetchOffsetsResponse).offsets[0].offset
 
 
+@each_change
 def test_where_groups_are_gets_as_many_copies_as_brokers_up_to_three(brokers: Brokers) -> None:
     assert copies(brokers) == ({1}, {1}, 1)
     brokers.start(2)

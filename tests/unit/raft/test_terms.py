@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from penstock.raft.terms import DRAWS, ROUND_MAX, names, next_term, round_of, term_text
 from penstock.raft.values import BROKER_ID_MAX, NUMBER_MAX
+from tests.extent import each_change
 
 ids = st.integers(1, BROKER_ID_MAX)
 draws = st.integers(0, DRAWS - 1)
@@ -50,6 +51,7 @@ def test_one_from_before_goes_on_and_names_nobody(term: int, candidate: int, dra
     assert not names(term, candidate)
 
 
+@each_change
 @given(st.integers(1, 2**16 - 1), st.integers(1, 2**16 - 1), st.integers(0, ROUND_MAX - 1), draws, draws)
 def test_no_two_brokers_share_one(one: int, other: int, term: int, draw: int, other_draw: int) -> None:
     if one != other:

@@ -58,6 +58,7 @@ def test_without_operations_of_its_own_there_is_no_such_stream() -> None:
     assert (SUBJECT, 0) not in world.checks.histories
 
 
+@each_change
 def test_what_is_left_is_the_last_of_each_key_and_what_has_none(world: World) -> None:
     broker, look, _ = seen(world)
     there = rows(broker, look)
@@ -102,6 +103,7 @@ def test_a_batch_that_reaches_beyond_what_is_committed_is_looked_at_later(world:
     assert replica.passed == look.committed_end
 
 
+@each_change
 def test_a_broker_that_cannot_be_read_is_looked_at_anew() -> None:
     world = ran()
     broker, look, history = seen(world)

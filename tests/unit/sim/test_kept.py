@@ -13,6 +13,7 @@ from penstock.sim.kept import PlanFileError, keep, load
 from penstock.sim.plan import make_plan
 from penstock.sim.run import run_plan
 from penstock.sim.world import World
+from tests.extent import each_change
 
 PLAN = make_plan(5, 1, SLOTS)
 SMALL = PLAN._replace(operations=PLAN.operations[:40], faults=PLAN.faults[:2], end_us=3_000_000)
@@ -27,6 +28,7 @@ def test_a_plan_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert kept.mended_by == ""
 
 
+@each_change
 def test_it_runs_as_it_ran(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     keep(tmp_path / "plan.json", SMALL, "lost")
     assert main(["--plan", str(tmp_path / "plan.json"), "--quiet"]) == 0
@@ -76,6 +78,7 @@ def test_no_file_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert "is no plan" in capsys.readouterr().out
 
 
+@each_change
 def test_what_does_not_fail_is_not_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     keep(tmp_path / "plan.json", SMALL, "lost")
     path = tmp_path / "again.json"

@@ -12,6 +12,7 @@ from penstock.sim.plan import Act, Operation, make_plan
 from penstock.sim.publishing import Publishing, _Attempt, _Query
 from penstock.sim.violation import ViolationError
 from penstock.sim.world import World
+from tests.extent import each_change
 
 QUIET = make_plan(3, 1, SLOTS)._replace(faults=(), end_us=20_000_000)
 RUNS = tuple(Operation(2_000_000 + 100_000 * n, Act.RUN, SHARED_SLOT, n * 2_654_435_761 % 2**32) for n in range(90))
@@ -43,6 +44,7 @@ def test_without_operations_of_theirs_nothing_is_staged() -> None:
     assert not [subject for subject, _ in world.checks.histories if subject.startswith("$PENSTOCK.staged")]
 
 
+@each_change
 def test_each_batch_is_published_once_whoever_else_attempts_it(world: World) -> None:
     counters = world._around.counters
     assert counters["published pieces"] > 20

@@ -30,6 +30,7 @@ def ran(main: Coroutine[Any, Any, Any], seed: int = 0, **options: Any) -> Any:
     return Cluster(seed, brokers=1, **options).run(main)
 
 
+@each_change
 def test_an_hour_of_sleep_is_an_hour_of_simulated_time_and_none_of_ours() -> None:
     async def main() -> tuple[float, float, float]:
         loop = asyncio.get_running_loop()

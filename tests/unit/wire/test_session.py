@@ -22,6 +22,7 @@ from penstock.messages import (
 from penstock.wire import FrameDecoder, decode_request, encode_error, encode_head, encode_response_head
 from penstock.wire.session import Answered, Broken, Ready, Refused, Session, SessionState
 from tests.checked_frames import checked
+from tests.extent import each_change
 
 HELLO = HelloResponse(broker_id=1, broker_version="1", cluster_id="c", format_version=1, api_versions=api_versions())
 FETCHED = FetchResponse(log_start=0, committed_end=5, base_offset=0, end_offset=5, format_version=1, leader_epoch=1)
@@ -237,6 +238,7 @@ def test_an_answer_without_checksums_is_not_believed() -> None:
     assert "without checksums" in event.error.message
 
 
+@each_change
 def test_a_damaged_answer_ends_the_session() -> None:
     session = ready()
     number, _ = session.request(FETCH, 1.0, NEVER_S)
