@@ -22,9 +22,11 @@ from typing import IO, TypeVar
 import penstock
 from penstock import aio
 from penstock.broker.nats_server import find_nats_server
+from tests import warm
 from tests.ports import free_ports
 
 DEADLINE_S = 60.0
+LEFT_BEHIND_S = 2.0
 _SOURCES = str(Path(penstock.__file__).parent.parent)
 _SERVE = ("-c", "from penstock.cli import main; main()", "serve")
 _READY = re.compile(r"ready client=(\S+) nats=(\S+) data=")
@@ -90,6 +92,10 @@ class Lines:
         with self._changed:
             return len(self._lines)
 
+    def read_all(self) -> None:
+        """Wait for the end of the pipe, but no longer than a process may take that its writer has left behind."""
+        self._thread.join(LEFT_BEHIND_S)
+
     def close(self) -> None:
         """Wait for the end of the pipe; its writer has ended."""
         self._thread.join(DEADLINE_S)
@@ -107,9 +113,7 @@ class Child:
     def _launch(
         self, arguments: list[str], environment: Mapping[str, str], before_exec: Callable[[], None] | None = None
     ) -> None:
-        assert not self.is_running
-        self._close()
-        self.process = subprocess.Popen(
+        process = subprocess.Popen(
             arguments,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -117,6 +121,12 @@ class Child:
             env=dict(environment),
             preexec_fn=before_exec,
         )
+        self._launched(process)
+
+    def _launched(self, process: subprocess.Popen[bytes]) -> None:
+        assert not self.is_running
+        self._close()
+        self.process = process
         assert self.process.stdout is not None
         assert self.process.stderr is not None
         self.stdout, self.stderr = Lines(self.process.stdout), Lines(self.process.stderr)
@@ -144,12 +154,16 @@ class Child:
         self.process.send_signal(number)
 
     def wait(self, timeout_s: float = DEADLINE_S) -> int:
-        """Its exit code, once it has ended by itself."""
+        """Its exit code, once it has ended by itself; what it has said is read by then."""
         assert self.process is not None
         try:
-            return self.process.wait(timeout_s)
+            code = self.process.wait(timeout_s)
         except subprocess.TimeoutExpired:
             raise AssertionError(f"still running after {timeout_s} s; it said:\n{self.said}") from None
+        for lines in (self.stdout, self.stderr):
+            if lines is not None:
+                lines.read_all()
+        return code
 
     def kill(self) -> None:
         """kill -9, and wait until it is gone. Twice is fine."""
@@ -196,8 +210,11 @@ class BrokerProcess(Child):
     def launch(self) -> None:
         """Start the process without waiting for anything."""
         places = ["--data-dir", str(self.data_dir), *(("--listen", self.listen) if self.listen else ())]
-        command = [sys.executable, "-W", "error", *self.program, *places, *self.arguments]
-        self._launch(command, self.environment, self._before_exec)
+        arguments = [*places, *self.arguments]
+        if self.program == _SERVE and self._before_exec is None:
+            self._launched(warm.penstock(["serve", *arguments], self.environment))
+            return
+        self._launch([sys.executable, "-W", "error", *self.program, *arguments], self.environment, self._before_exec)
 
     def start(self) -> None:
         """Start it and return once it is ready."""

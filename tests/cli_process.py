@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
+from tests import warm
 from tests.broker_process import broker_environment
 
 TIMEOUT_S = 120
@@ -16,14 +16,8 @@ TIMEOUT_S = 120
 @contextmanager
 def launched(server: str, *arguments: str, more: Mapping[str, str] | None = None) -> Iterator[subprocess.Popen[str]]:
     """One that runs; ended when the block is left."""
-    with subprocess.Popen(
-        [sys.executable, "-W", "error", "-m", "penstock", *arguments],
-        env=broker_environment({"PENSTOCK_SERVER": server, **(more or {})}),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as running:
+    environment = broker_environment({"PENSTOCK_SERVER": server, **(more or {})})
+    with warm.penstock(arguments, environment, text=True) as running:
         try:
             yield running
         finally:

@@ -153,7 +153,7 @@ async def test_a_copy_gives_the_time_of_now_or_keeps_it(broker: BrokerProcess, c
     assert "10 rows of stream kept have times in the future" in errors
     assert await values_and_times(client, "kept") == before
     _, errors = await command(address, "stream", "copy", "orders", "now", "--future-times", "now")
-    assert "10 rows of stream now got the time of now" in errors
+    assert "10 rows of stream now got the current time" in errors
     (given_us,) = {one[2] for one in (await values_and_times(client, "now"))[10:]}
     with penstock.connect(address) as blocking:
         Placer(blocking, blocking.stream("orders")).put(dated(20, 25, FUTURE_US + 100), may_be_ahead=True)

@@ -141,7 +141,7 @@ async def test_without_its_key_a_stream_is_not_there_and_nothing_of_it_is_touche
             assert (raised.value.code, raised.value.details) == ("no_encryption_key", {"key_id": "first"})
         for arguments in (("read", "hidden"), ("verify", "hidden"), ("status",)):
             out, said = await command(broker.client_address, *arguments, code=int(arguments != ("status",)))
-            assert "the key 'first'" in out + said
+            assert "key 'first'" in out + said
             assert "Errno" not in out + said
             assert "disk" not in out + said
         assert broker.stop() == 0

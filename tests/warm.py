@@ -1,0 +1,288 @@
+"""Brokers and commands forked from a process that has imported Penstock already.
+
+Rules: each process of tests has one template, started when it is first needed: `python -W error -m tests.warm FD`. The
+template imports what a broker and a command need, then forks a child for each request. A child has its own pid,
+descriptors, environment and working directory, and is killed, stopped and waited for as any other. What the interpreter
+reads when it starts cannot be given to it: a command with other such variables, or with something to run between fork
+and exec, is started as a new interpreter (see `fits`).
+
+Theory: a broker starts in 0.6 s of CPU, of which 0.5 s are imports. A test run starts a thousand.
+
+    test process ── request, stdin, stdout, stderr ──▶ template ── fork ──▶ child
+                 ◀── pid; later pid, status, CPU ────
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import traceback
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NoReturn
+
+_MESSAGE_BYTES_MAX = 1 << 20
+_AT_START = ("PYTHON", "LC_", "LANG", "LD_", "MALLOC_", "ARROW_", "OMP_", "TZ", "PENSTOCK_PLAIN")
+"""Beginnings of the names of variables that an interpreter and its libraries read once."""
+_JEMALLOC = "jemalloc_bg_thd"  # Arrow's allocator prepares its own for a fork
+_ROOT = Path(__file__).resolve().parents[1]
+
+
+# The side of the tests
+
+
+class Forked(subprocess.Popen[Any]):
+    """`penstock …` as a child of the template; used as any Popen."""
+
+    def __init__(self, arguments: Sequence[str], *, env: Mapping[str, str], **options: Any) -> None:
+        self._ended = threading.Event()
+        self._status = 0
+        super().__init__(list(arguments), env=dict(env), **options)
+
+    def _execute_child(self, args: list[str], *others: Any) -> None:
+        """Have it forked. The parameters behind `args` are those of CPython 3.11 to 3.14."""
+        env, cwd = others[5], others[4]
+        p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite = others[9:15]
+        self.pid = _template().fork(self, args, env, cwd, (p2cread, c2pwrite, errwrite))
+        self._child_created = True
+        self._close_pipe_fds(p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite)  # type: ignore[attr-defined]
+
+    def ended(self, status: int) -> None:
+        """The template has waited for it."""
+        self._status = status
+        self._ended.set()
+
+    def _internal_poll(self, **_: Any) -> int | None:
+        if self.returncode is None and self._ended.is_set():
+            self.returncode = os.waitstatus_to_exitcode(self._status)
+        return self.returncode
+
+    def _wait(self, timeout: float | None) -> int:
+        if not self._ended.wait(timeout):
+            raise subprocess.TimeoutExpired(self.args, timeout or 0)
+        code = self._internal_poll()
+        assert code is not None
+        return code
+
+
+def penstock(arguments: Sequence[str], environment: Mapping[str, str], *, text: bool = False) -> subprocess.Popen[Any]:
+    """Run `penstock …` without stdin, with pipes for what it says; forked, where that comes to the same."""
+    if fits(environment):
+        command: list[str] = ["penstock", *arguments]
+        start: type[subprocess.Popen[Any]] = Forked
+    else:
+        command = [sys.executable, "-W", "error", "-m", "penstock", *arguments]
+        start = subprocess.Popen
+    return start(
+        command,
+        env=dict(environment),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=text,
+    )
+
+
+class _Template:
+    """The template of this process, and what it has said of its children."""
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self.environment = dict(environment)
+        self.cpu_s = 0.0
+        self._lock = threading.Lock()
+        self._answered = threading.Event()
+        self._pid = 0
+        self._asking: Forked | None = None
+        self._children: dict[int, Forked] = {}
+        self._socket, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._process = subprocess.Popen(
+            [sys.executable, "-W", "error", "-m", "tests.warm", str(other.fileno())],
+            stdin=subprocess.DEVNULL,
+            pass_fds=(other.fileno(),),
+            cwd=_ROOT,
+            env=self.environment,
+        )
+        other.close()
+        threading.Thread(target=self._read, name="warm", daemon=True).start()
+        atexit.register(self.close)
+
+    def fork(
+        self, child: Forked, arguments: list[str], environment: Mapping[str, str], cwd: Any, files: tuple[int, ...]
+    ) -> int:
+        """Have a child forked; its pid."""
+        request = {"arguments": arguments, "environment": dict(environment), "cwd": str(cwd or Path.cwd())}
+        with self._lock:
+            self._answered.clear()
+            self._asking = child
+            given = [place if number == -1 else number for place, number in enumerate(files)]
+            socket.send_fds(self._socket, [json.dumps(request).encode()], given)
+            if not self._answered.wait(60):
+                raise AssertionError("the template does not answer")
+            return self._pid
+
+    def _read(self) -> None:
+        while message := self._socket.recv(_MESSAGE_BYTES_MAX):
+            pid, status, cpu_s = json.loads(message)
+            if status is None:
+                assert self._asking is not None
+                self._children[pid] = self._asking
+                self._pid = pid
+                self._answered.set()
+            else:
+                self.cpu_s += cpu_s
+                self._children.pop(pid).ended(status)
+
+    def close(self) -> None:
+        """End it; its children go on."""
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._process.wait()
+        self._socket.close()
+
+
+_templates: dict[int, _Template] = {}  # by process
+
+
+def _environment() -> dict[str, str]:
+    from tests.broker_process import broker_environment  # which starts brokers here
+
+    return broker_environment({})
+
+
+def _template() -> _Template:
+    found = _templates.get(os.getpid())
+    if found is None:
+        found = _templates[os.getpid()] = _Template(_environment())
+    return found
+
+
+def fits(environment: Mapping[str, str]) -> bool:
+    """True if a child with this environment can be forked: the interpreter would start in the same way."""
+
+    def at_start(variables: Mapping[str, str]) -> dict[str, str]:
+        return {name: value for name, value in variables.items() if name.startswith(_AT_START)}
+
+    return at_start(environment) == at_start(_environment())
+
+
+def cpu_s() -> float:
+    """Seconds of CPU of the children that have ended: no child of this process, and so in none of its own counts."""
+    found = _templates.get(os.getpid())
+    return 0.0 if found is None else found.cpu_s
+
+
+# The template
+
+
+def main(descriptor: int) -> None:
+    """Import, then fork a child for each request until the tests close the socket."""
+    _import_all()
+    threads = [path.read_text().strip() for path in Path("/proc/self/task").glob("*/comm")]
+    assert len(threads) - threads.count(_JEMALLOC) == 1, f"a fork would have one of these threads only: {threads}"
+    requests = socket.socket(fileno=descriptor)
+    woken, wake = os.pipe()
+    os.set_blocking(wake, False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+    while True:
+        sources: list[Any] = [requests, woken]
+        ready, _, _ = select.select(sources, [], [])
+        if requests in ready:
+            message, files, _, _ = socket.recv_fds(requests, _MESSAGE_BYTES_MAX, 3)
+            if not message:
+                os._exit(0)
+            pid = os.fork()
+            if pid == 0:
+                _child(json.loads(message), files)
+            for number in files:
+                os.close(number)
+            requests.send(json.dumps([pid, None, 0]).encode())
+        if woken in ready:
+            os.read(woken, 4096)
+        while True:
+            try:
+                pid, status, usage = os.wait4(-1, os.WNOHANG)
+            except ChildProcessError:
+                break
+            if pid == 0:
+                break
+            with suppress(OSError):
+                requests.send(json.dumps([pid, status, usage.ru_utime + usage.ru_stime]).encode())
+
+
+def _import_all() -> None:
+    import gc
+
+    os.environ["OPENBLAS_NUM_THREADS"] = "1"  # it starts a thread for each core when it is imported
+    import numpy  # noqa: F401
+    import pyarrow  # noqa: F401
+    import rich.console  # noqa: F401
+
+    import penstock.aio
+    import penstock.broker.config
+    import penstock.broker.serve
+    import penstock.cli.app
+    import penstock.cli.serve  # noqa: F401
+
+    gc.collect()
+    gc.freeze()
+
+
+def _child(request: dict[str, Any], files: list[int]) -> NoReturn:
+    """Run `penstock …` as an interpreter of its own would, and end."""
+    code = 1
+    try:
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        for number, file in enumerate(files):
+            os.dup2(file, number)
+        os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+        os.environ.clear()
+        os.environ.update(request["environment"])
+        os.chdir(request["cwd"])
+        sys.stdin = sys.__stdin__ = os.fdopen(0, "r", encoding="utf-8")  # type: ignore[misc]
+        sys.stdout = sys.__stdout__ = os.fdopen(1, "w", encoding="utf-8")  # type: ignore[misc]
+        sys.stderr = sys.__stderr__ = os.fdopen(2, "w", encoding="utf-8", errors="backslashreplace")  # type: ignore[misc]
+        sys.stderr.reconfigure(line_buffering=True)
+        if os.environ.get("PYTHONUNBUFFERED"):
+            sys.stdout.reconfigure(write_through=True)
+        sys.argv = request["arguments"]
+        code = _run()
+    finally:
+        os._exit(code)
+
+
+def _run() -> int:
+    code: object = 0
+    try:
+        from penstock.cli import main as penstock
+
+        penstock()
+    except SystemExit as ended:
+        code = ended.code
+    except BaseException:  # noqa: BLE001 (as an interpreter does with what nobody catches)
+        traceback.print_exc()
+        code = 1
+    if code is not None and not isinstance(code, int):
+        print(code, file=sys.stderr)
+        code = 1
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    with suppress(OSError, ValueError):
+        sys.stdout.flush()
+    with suppress(OSError, ValueError):
+        sys.stderr.flush()
+    return int(code or 0) & 0xFF
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))
