@@ -26,6 +26,7 @@ import ast
 import glob
 import hashlib
 import importlib.util
+import io
 import json
 import math
 import os
@@ -35,6 +36,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import tokenize
 from typing import Any, Dict, FrozenSet, Iterable, Iterator, List, NoReturn, Optional, Tuple
 
 OLDEST = (3, 11)
@@ -67,6 +69,29 @@ SIZES_MB = {
 SLOW_LINE_MB_PER_SECOND = 2.5  # 20 Mbit/s: what the estimate of the time is for
 FUNCTION_LINES = 60  # of its body: the options of a command with their help texts are a table, not code
 SHOWN_MB = 1.0  # smaller downloads are not worth a line
+
+# Words that hide the actor or the thing, and what to write in their place: in docstrings and comments of src/.
+VAGUE_WORDS = {
+    "whoever": "name the actor: the client, the caller, the user, the broker, the leader",
+    "somebody": "name the actor: a user, a client, another broker",
+    "nobody": "name the actor: no user, no client, no broker, no replica",
+    "what is so": "state",
+}
+# First words that turn a docstring into a riddle, and how to begin in their place.
+RIDDLES = {
+    "What": "a noun phrase, or an imperative such as Return or Append",
+    "Whether": "True if",
+    "How": "a noun: Number of, Duration of, Size of",
+    "Where": "a noun: Position of, Path of, Place of",
+    "Who": "the actor: the user, the client, the broker",
+    "Whose": "the actor: the user, the client, the broker",
+    "Those": "a noun phrase",
+    "Somebody": "the actor: the user, the client, the broker",
+    "Nobody": "the actor: no user, no client, no broker",
+}
+UNCHECKED = ("bench", "sim", "spark")  # packages whose prose is still to be rewritten; remove those that are done
+_VAGUE = re.compile(r"\b(%s)\b" % "|".join(VAGUE_WORDS), re.IGNORECASE)
+_RIDDLE = re.compile(r"\s*(%s)\b" % "|".join(RIDDLES))
 
 EXTRAS = {
     "core": frozenset({"core"}),
@@ -110,7 +135,7 @@ PLAIN = "plain Python, which is slower (a C compiler and Python's headers make i
 
 
 class SetUpError(Exception):
-    """Why the set-up cannot go on, in words for whoever runs it."""
+    """The set-up cannot go on; the text says why and what to do."""
 
 
 # The Python that runs this
@@ -176,7 +201,7 @@ def packages_identity() -> str:
 
 
 def can_compile() -> bool:
-    """Whether the hot path can be compiled here, and nobody forbade it."""
+    """True if the hot path can be compiled here, and SKIP_CYTHON does not forbid it."""
     compiler = (sysconfig.get_config_var("CC") or "cc").split()[0]
     headers = os.path.join(sysconfig.get_paths()["include"], "Python.h")
     return (
@@ -243,7 +268,7 @@ class Plan:
         js = _digest(JS_SOURCE) if "js" in self.extras else ""
         self.install_js = had.js != js
         hot = hot_identity()
-        is_missing = hot.startswith("compiled") and not hot_is_compiled()  # somebody took it away, or it failed
+        is_missing = hot.startswith("compiled") and not hot_is_compiled()  # it was deleted, or the compiler failed
         self.build_hot = self.install or had.hot != hot or is_missing
         self.stamp = Stamp(venv_identity(), packages, self.extras, js, hot)
         # Changed pins may touch any package: then the whole amount is the honest upper bound.
@@ -270,7 +295,7 @@ class Plan:
 
 
 def say(text: str) -> None:
-    """One line for whoever watches, at once."""
+    """Print one line at once."""
     print(text, flush=True)
 
 
@@ -548,7 +573,7 @@ def test(arguments: List[str]) -> NoReturn:
 
 
 def check(arguments: List[str]) -> int:
-    """Run only what needs no tests: ruff, mypy, the layer contracts. Long functions are named, and fail nothing."""
+    """Run what needs no tests: ruff, mypy, the layer contracts, the vocabulary. Long functions are only warned of."""
     set_up(EXTRAS["test"])
     tools = (["ruff", "check", "."], ["mypy"], ["lint-imports", "--no-logo"])
     failed = []
@@ -557,6 +582,12 @@ def check(arguments: List[str]) -> int:
         command = [os.path.join(VENV, "bin", tool[0])] + tool[1:] + arguments
         if subprocess.call(command, cwd=ROOT, env=clean_environment()) != 0:
             failed.append(tool[0])
+    say("• vocabulary of docstrings and comments")
+    found = list(vague_words())
+    for line in found:
+        say(line)
+    if found:
+        failed.append("vocabulary")
     for line in long_functions():
         say("• warning: %s" % line)
     if failed:
@@ -574,6 +605,46 @@ def long_functions() -> Iterator[str]:
                 lines = (node.end_lineno or 0) - node.body[0].lineno + 1
                 if lines > FUNCTION_LINES:
                     yield "%s: %s has %d lines" % (os.path.relpath(path, ROOT), node.name, lines)
+
+
+def vague_words() -> Iterator[str]:
+    """Name the docstrings and comments of src/ that hide what they are about, and the better word for each."""
+    for path in sorted(glob.glob(os.path.join(ROOT, "src", "**", "*.py"), recursive=True)):
+        name = os.path.relpath(path, ROOT)
+        if name.split(os.sep)[2] in UNCHECKED:
+            continue
+        with open(path, encoding="utf-8") as file:
+            source = file.read()
+        # Parsing every file would take seconds; few have one of the words, or a docstring with such a beginning.
+        if _VAGUE.search(source) or any(_RIDDLE.match(part) for part in source.split('"""')):
+            for line, mistake in sorted(_vague_docstrings(source) + _vague_comments(source)):
+                yield "%s:%d: %s" % (name, line, mistake)
+
+
+def _vague_docstrings(source: str) -> List[Tuple[int, str]]:
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            first = _RIDDLE.match(node.value.value)
+            if first is not None:
+                text = 'a docstring begins with "%s"; begin with %s' % (first.group(1), RIDDLES[first.group(1)])
+                found.append((node.lineno, text))
+            for number, line in enumerate(node.value.value.split("\n")):
+                found += [(node.lineno + number, mistake) for mistake in _vague_in(line)]
+    return found
+
+
+def _vague_comments(source: str) -> List[Tuple[int, str]]:
+    found = []
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            found += [(token.start[0], mistake) for mistake in _vague_in(token.string)]
+    return found
+
+
+def _vague_in(line: str) -> List[str]:
+    prose = re.sub("`[^`]*`", "", line)  # names in backticks are code
+    return ['"%s"; %s' % (word, VAGUE_WORDS[word.lower()]) for word in _VAGUE.findall(prose)]
 
 
 def fuzz(arguments: List[str]) -> NoReturn:

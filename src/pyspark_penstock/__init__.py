@@ -1,4 +1,4 @@
-"""Where Spark finds `format("penstock")`: it looks into each package whose name begins with `pyspark_`."""
+"""Entry point of `format("penstock")`: Spark searches each package whose name begins with `pyspark_`."""
 
 from penstock.spark.source import DefaultSource
 

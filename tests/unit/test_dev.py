@@ -226,6 +226,45 @@ def test_arguments_reach_the_command(ready: ModuleType) -> None:
     assert (finished.returncode, finished.stdout) == (7, "demo --rows 10 -h\n")
 
 
+PLANTED = '''"""Module."""
+
+# The caller is told, whoever that is; `why_nobody` is a name.
+
+
+def size() -> int:
+    """Whether it is large.
+
+    Nobody asks twice, and nobody waits.
+    """
+    return len("nobody")
+'''
+
+
+def test_a_vague_word_in_a_docstring_or_comment_fails_the_check(ready: ModuleType) -> None:
+    ready.Plan(ready.Stamp(), ready.EXTRAS["test"]).stamp.write()
+    for tool in ("ruff", "mypy", "lint-imports"):
+        command = Path(ready.VENV) / "bin" / tool
+        command.write_text("#!/bin/sh\n")
+        command.chmod(0o755)
+    assert run(ready, "check").returncode == 0
+    package = Path(ready.ROOT) / "src" / "penstock" / "raft"
+    package.mkdir()
+    (package / "planted.py").write_text(PLANTED)
+    finished = run(ready, "check")
+    assert finished.returncode == 1
+    assert finished.stdout.endswith("Failed: vocabulary\n")
+    found = [line for line in finished.stdout.splitlines() if "planted.py" in line]
+    place = "src/penstock/raft/planted.py"
+    assert found[0].startswith(f'{place}:3: "whoever"; name the actor: the client')
+    assert found[1] == f'{place}:7: a docstring begins with "Whether"; begin with True if'
+    assert found[2].startswith(f'{place}:9: "Nobody"; name the actor')
+    assert len(found) == 4  # also the second one of that line, but not names in backticks or strings in code
+
+
+def test_packages_that_are_still_to_be_rewritten_exist(dev: ModuleType) -> None:
+    assert [name for name in dev.UNCHECKED if not (ROOT / "src" / "penstock" / name).is_dir()] == []
+
+
 @pytest.mark.parametrize(
     ("arguments", "passed_on", "tier"),
     [

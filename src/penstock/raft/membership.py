@@ -15,7 +15,7 @@ committed, and until an entry of the leader's own term is: else a change by a de
 | 1 2 3     | 1 2       | a voter goes; also the leader, who leads until then    |
 | 1 2 3     | 1 2 / 3   | a voter becomes a learner                              |
 | 1 2 3     | 1 2 4     | refused: two voters at once                            |
-| 1         | (nobody)  | refused                                                |
+| 1         | (empty)   | refused                                                |
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Quorum arithmetic: the commit index and election results.
 
-Rules: only voters count. An empty membership commits nothing and elects nobody.
+Rules: only voters count. An empty membership commits nothing and elects no leader.
 """
 
 from __future__ import annotations
