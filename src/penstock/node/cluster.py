@@ -52,10 +52,10 @@ from penstock.node.peer_requests import PeerRequests
 from penstock.node.peers import Peers
 from penstock.node.placing import Placing
 from penstock.node.quorum import Quorum
+from penstock.node.registration import BrokerRegistration, HeartbeatNumbers, register_command
 from penstock.node.runs import Runs
 from penstock.node.settings import Settings
 from penstock.node.speakers import Speaker, Start
-from penstock.node.standing import Beats, Standing, registration
 from penstock.node.step import Join, Lane, Outbox
 from penstock.node.user_changes import UserChanges
 from penstock.node.waiting import what_it_waits_for
@@ -171,10 +171,10 @@ class Cluster:
         self.guarded.open(self.image, has_data=has_data)
         self.quorum.start()
 
-    def _new_standing(self, stopped: Incarnation | None, begins: Place) -> Standing:
+    def _new_standing(self, stopped: Incarnation | None, begins: Place) -> BrokerRegistration:
         """`begins`: end of the metadata log at this start; `stopped`: incarnation that stopped cleanly before it."""
-        who = registration(self._settings, self._runs, stopped, begins)
-        return Standing(
+        who = register_command(self._settings, self._runs, stopped, begins)
+        return BrokerRegistration(
             who,
             self._ask_for_standing,
             applied=lambda: self.quorum.applied,
@@ -327,13 +327,13 @@ class Cluster:
 
     @property
     def confirmed_us(self) -> int | None:
-        """Elapsed time of the latest heartbeat that counts (`Standing.confirmed_us`); now if this broker is alone."""
+        """Elapsed time of the latest heartbeat that counts (`BrokerRegistration.confirmed_us`); now if this broker is alone."""
         return self._clock().elapsed_us if self.quorum.is_alone else self.standing.confirmed_us
 
     @property
-    def beats(self) -> Beats:
-        """Heartbeats of this broker (`Standing`); a constant if it is alone, as it then sends none."""
-        return Beats(0, 1) if self.quorum.is_alone else self.standing.beats
+    def beats(self) -> HeartbeatNumbers:
+        """Heartbeats of this broker (`BrokerRegistration`); a constant if it is alone, as it then sends none."""
+        return HeartbeatNumbers(0, 1) if self.quorum.is_alone else self.standing.beats
 
     # Callbacks of the quorum
 

@@ -24,7 +24,7 @@ from penstock.messages import Response, StopBrokerRequest
 from penstock.node.metadata_link import MetadataLink
 from penstock.node.peers import Peers
 from penstock.node.quorum import Quorum
-from penstock.node.standing import Standing
+from penstock.node.registration import BrokerRegistration
 from penstock.node.step import Outbox
 
 _LEAVE_US = limits.METADATA_LEAVE_MS * 1_000
@@ -41,7 +41,7 @@ class Departure:
         quorum: Quorum,
         link: MetadataLink,
         peers: Peers,
-        standing: Standing,
+        standing: BrokerRegistration,
         outbox: Outbox,
         clock: Callable[[], Now],
     ) -> None:

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from penstock.base import limits
 from penstock.base.clock import Now
 from penstock.base.fair_shares import FairShares
-from penstock.node.standing import Beats
+from penstock.node.registration import HeartbeatNumbers
 from penstock.node.step import Answers, Step
 from penstock.replication.leader import Leadership
 
@@ -100,7 +100,7 @@ class Refusals:
         """True if any wait; otherwise `settle` has nothing to do."""
         return bool(self._new or self._waiting or self._new_doubts or self._doubted)
 
-    def settle(self, beats: Beats, now: Now, step: Step) -> bool:
+    def settle(self, beats: HeartbeatNumbers, now: Now, step: Step) -> bool:
         """Send confirmed refusals. Return True if a heartbeat is to be sent now."""
         waiting = self._waiting
         if self._new or self._new_doubts:
@@ -122,7 +122,7 @@ class Refusals:
         self._asked_us, self._wants = now.elapsed_us, False
         return True
 
-    def _settle_doubts(self, beats: Beats, now: Now) -> None:
+    def _settle_doubts(self, beats: HeartbeatNumbers, now: Now) -> None:
         doubted = self._doubted
         while doubted:
             first = doubted[0]

@@ -5,11 +5,11 @@ from __future__ import annotations
 from penstock.base.ids import BrokerId
 from penstock.node.belonging import Belonging
 from penstock.node.quorum import Quorum
-from penstock.node.standing import Standing
+from penstock.node.registration import BrokerRegistration
 
 
 def what_it_waits_for(
-    quorum: Quorum, standing: Standing, belonging: Belonging, broker_id: BrokerId, reachable: int
+    quorum: Quorum, standing: BrokerRegistration, belonging: Belonging, broker_id: BrokerId, reachable: int
 ) -> str:
     """Return the reason; empty once `broker_id` is part of it. `reachable`: voters it reaches, itself included."""
     if quorum.missed:

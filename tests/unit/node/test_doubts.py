@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from penstock.base import limits
 from penstock.base.clock import Now
 from penstock.node.refusals import Refusals
-from penstock.node.standing import Beats
+from penstock.node.registration import HeartbeatNumbers
 from penstock.node.step import Step
 
 A_MOMENT_US = 1_000
@@ -43,7 +43,7 @@ def wait(refusals: Refusals, *doubts: Doubt, by: str = "ann/1") -> None:
 
 
 def settle(refusals: Refusals, *, confirmed: int, at_us: int = A_MOMENT_US) -> None:
-    refusals.settle(Beats(sent=7, confirmed=confirmed), at(at_us), Step())
+    refusals.settle(HeartbeatNumbers(sent=7, confirmed=confirmed), at(at_us), Step())
 
 
 def test_one_is_certain_once_a_later_heartbeat_is_confirmed_and_the_leader_leads() -> None:

@@ -27,7 +27,7 @@ from penstock.messages import (
 )
 from penstock.node.belonging import OLDER_COPY
 from penstock.node.clean_stop import CLEAN_STOP_PATH
-from penstock.node.standing import Standing
+from penstock.node.registration import BrokerRegistration
 from penstock.vfs.faulty import Fault, Kind, Operation, no_faults
 from tests.extent import each_change
 from tests.unit.node.members import Brokers, Member, formed
@@ -210,7 +210,7 @@ def test_a_registration_that_nobody_answers_is_asked_for_again() -> None:
     who = RegisterBrokerRequest(
         broker_id=BrokerId(2), data_dir_id="d", address="a:1", rack=None, broker_version="1", clean_stop=True
     )
-    standing = Standing(
+    standing = BrokerRegistration(
         who,
         lambda request, done: asked.append(done),
         applied=lambda: 0,

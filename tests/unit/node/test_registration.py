@@ -20,7 +20,7 @@ from penstock.messages import (
     Response,
 )
 from penstock.metadata.image import BrokerState
-from penstock.node.standing import Standing
+from penstock.node.registration import BrokerRegistration
 
 ONE = BrokerId(1)
 WHO = RegisterBrokerRequest(
@@ -51,7 +51,7 @@ class World:
         self.is_lost = False
         self.applied = 7
         self.ms = 0
-        self.standing = Standing(
+        self.standing = BrokerRegistration(
             WHO,
             self._ask,
             applied=lambda: self.applied,

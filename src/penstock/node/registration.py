@@ -50,7 +50,7 @@ _SESSION_US = limits.SESSION_MS * 1_000
 _ANSWER_US = limits.SESSION_MS * 1_000  # if the broker asked has not answered by then, it may no longer lead
 
 
-class Beats(NamedTuple):
+class HeartbeatNumbers(NamedTuple):
     """Heartbeat numbers of one process run."""
 
     sent: int = 0
@@ -65,7 +65,7 @@ class _Answered(NamedTuple):
     committed_index: int
 
 
-class Standing:
+class BrokerRegistration:
     """This broker's registration. Call `tick` at least once per HEARTBEAT_MS."""
 
     def __init__(
@@ -102,7 +102,7 @@ class Standing:
         self._retry_us = _RETRY_US
         self.answered_us = -1  # send time of the last heartbeat that a metadata leader answered
         self._heard_us = 0  # … and for which everything committed by then is applied here
-        self._beats = Beats()
+        self._beats = HeartbeatNumbers()
         self._answered: deque[_Answered] = deque(maxlen=limits.HEARTBEATS_ANSWERED_MAX)  # answers that do not count yet
         self._is_leaving = False
 
@@ -234,7 +234,7 @@ class Standing:
         return None if unheard_us is None else unheard_us - _SESSION_US
 
     @property
-    def beats(self) -> Beats:
+    def beats(self) -> HeartbeatNumbers:
         """Heartbeat numbers so far."""
         self._count_answers()
         return self._beats
@@ -255,7 +255,9 @@ class Standing:
             self._beats = self._beats._replace(confirmed=max(number, self._beats.confirmed))
 
 
-def registration(settings: Settings, runs: Runs, stopped: Incarnation | None, begins: Place) -> RegisterBrokerRequest:
+def register_command(
+    settings: Settings, runs: Runs, stopped: Incarnation | None, begins: Place
+) -> RegisterBrokerRequest:
     """Return the registration request of a start. `begins`: end of its metadata log; run `stopped` stopped cleanly."""
     return RegisterBrokerRequest(
         broker_id=settings.broker_id,
