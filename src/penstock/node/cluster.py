@@ -36,7 +36,6 @@ from penstock.node.addresses import PeerAddresses
 from penstock.node.administration import Administration
 from penstock.node.applied import AppliedHere
 from penstock.node.audit import Audit
-from penstock.node.belonging import Belonging, is_older_copy, is_stranger, is_taken
 from penstock.node.bootstrap import has_metadata, open_storage
 from penstock.node.chronicle import Seen
 from penstock.node.clean_stop import take_clean_stop
@@ -56,6 +55,7 @@ from penstock.node.registration import BrokerRegistration, HeartbeatNumbers, reg
 from penstock.node.runs import Runs
 from penstock.node.settings import Settings
 from penstock.node.speakers import Speaker, Start
+from penstock.node.startup_conflicts import StartupConflicts, is_cluster_mismatch, is_id_conflict, is_stale_data_dir
 from penstock.node.step import Join, Lane, Outbox
 from penstock.node.user_changes import UserChanges
 from penstock.node.waiting import what_it_waits_for
@@ -91,7 +91,7 @@ class Cluster:
         self._clock = clock
         self._consequences = consequences
         self._told = told
-        self._belonging = Belonging(settings, outbox)
+        self._belonging = StartupConflicts(settings, outbox)
         self.guarded = Guarded(vfs, settings, outbox, peers.is_proven, lambda: self.is_current(self._clock()))
         self._is_started = False
         self._is_heard = True
@@ -217,9 +217,9 @@ class Cluster:
 
     def _ask_for_standing(self, request: Request, done: Callable[[Response | RemoteError], None]) -> None:
         def answered(response: Response | RemoteError) -> None:
-            if isinstance(response, RemoteError) and is_taken(response):
+            if isinstance(response, RemoteError) and is_id_conflict(response):
                 self._belonging.taken(response, self._clock().elapsed_us)
-            elif isinstance(response, RemoteError) and is_older_copy(response):
+            elif isinstance(response, RemoteError) and is_stale_data_dir(response):
                 self._belonging.older_copy(response)
             elif _is_too_early(response) and self.quorum.leader is not None:
                 self.standing.retry(self._clock())
@@ -234,9 +234,9 @@ class Cluster:
 
     def peer_refused(self, broker_id: BrokerId, where: str, error: RemoteError) -> None:
         """Handle a refusal by the broker at `where` (0: unknown which): other cluster, or number or address in use."""
-        if is_stranger(error):
+        if is_cluster_mismatch(error):
             self._belonging.refused(f"the broker at {where}", broker_id, error, self.quorum.membership.voters)
-        elif is_taken(error):
+        elif is_id_conflict(error):
             self._belonging.taken(error, self._clock().elapsed_us)
 
     def joined(self, response: JoinResponse) -> None:
@@ -368,7 +368,7 @@ class Cluster:
         """Handle a voter's answer to a Raft message sent before this run was registered."""
         if not isinstance(response, RemoteError):
             self._belonging.heard_by(broker_id)
-        elif is_older_copy(response):
+        elif is_stale_data_dir(response):
             self._belonging.older_copy_to(broker_id, response, self.quorum.membership.voters)
 
     def leads(self) -> None:

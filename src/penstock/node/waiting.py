@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from penstock.base.ids import BrokerId
-from penstock.node.belonging import Belonging
 from penstock.node.quorum import Quorum
 from penstock.node.registration import BrokerRegistration
+from penstock.node.startup_conflicts import StartupConflicts
 
 
 def what_it_waits_for(
-    quorum: Quorum, standing: BrokerRegistration, belonging: Belonging, broker_id: BrokerId, reachable: int
+    quorum: Quorum, standing: BrokerRegistration, belonging: StartupConflicts, broker_id: BrokerId, reachable: int
 ) -> str:
     """Return the reason; empty once `broker_id` is part of it. `reachable`: voters it reaches, itself included."""
     if quorum.missed:

@@ -24,9 +24,9 @@ from penstock.base.errors import PenstockError
 from penstock.base.ids import BrokerId
 from penstock.hot.group import Group
 from penstock.messages import Request
-from penstock.node.belonging import OLDER_COPY
 from penstock.node.node import Node
 from penstock.node.settings import Settings
+from penstock.node.startup_conflicts import OLDER_COPY
 from penstock.node.step import Answers, DiskWork, Step
 from penstock.sim import looks
 from penstock.sim.disk import Disk, PowerCut

@@ -5,8 +5,14 @@ from __future__ import annotations
 from penstock.base import limits
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import BrokerId
-from penstock.node.belonging import OLDER_COPY, Belonging, is_older_copy, is_stranger, is_taken
 from penstock.node.settings import Settings
+from penstock.node.startup_conflicts import (
+    OLDER_COPY,
+    StartupConflicts,
+    is_cluster_mismatch,
+    is_id_conflict,
+    is_stale_data_dir,
+)
 from penstock.node.step import Outbox
 
 VOTERS = (BrokerId(1), BrokerId(2), BrokerId(3))
@@ -16,9 +22,9 @@ OLDER = RemoteError(ErrorCode.CLUSTER_MISMATCH, "broker 3 has run since", older_
 TAKEN_US = limits.TAKEN_MS * 1_000
 
 
-def belonging() -> tuple[Belonging, Outbox]:
+def belonging() -> tuple[StartupConflicts, Outbox]:
     outbox = Outbox()
-    return Belonging(Settings(broker_id=BrokerId(3), data_dir="/data"), outbox), outbox
+    return StartupConflicts(Settings(broker_id=BrokerId(3), data_dir="/data"), outbox), outbox
 
 
 def test_one_stranger_may_be_the_one_that_is_wrong() -> None:
@@ -99,6 +105,6 @@ def test_a_refusal_long_ago_does_not_count() -> None:
 
 def test_refusals_are_told_apart() -> None:
     errors = (STRANGER, TAKEN, OLDER)
-    assert [is_stranger(error) for error in errors] == [True, False, False]
-    assert [is_taken(error) for error in errors] == [False, True, False]
-    assert [is_older_copy(error) for error in errors] == [False, False, True]
+    assert [is_cluster_mismatch(error) for error in errors] == [True, False, False]
+    assert [is_id_conflict(error) for error in errors] == [False, True, False]
+    assert [is_stale_data_dir(error) for error in errors] == [False, False, True]

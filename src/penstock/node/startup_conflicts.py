@@ -26,7 +26,7 @@ _NEWER_ONE = (
 )
 
 
-class Belonging:
+class StartupConflicts:
     """Ends the broker, by `Step.failure`, once it is clear that it was started wrongly."""
 
     def __init__(self, settings: Settings, outbox: Outbox) -> None:
@@ -103,16 +103,16 @@ class Belonging:
         return text and f"{text}: it takes this one for {OLDER_COPY}. {_NEWER_ONE}"
 
 
-def is_stranger(error: RemoteError) -> bool:
+def is_cluster_mismatch(error: RemoteError) -> bool:
     """True if the refusal says that its sender is of another cluster."""
     return error.code == ErrorCode.CLUSTER_MISMATCH and "cluster_id" in error.details
 
 
-def is_taken(error: RemoteError) -> bool:
+def is_id_conflict(error: RemoteError) -> bool:
     """True if the refusal says that another broker has our number or address."""
     return error.details.get("taken") is True
 
 
-def is_older_copy(error: RemoteError) -> bool:
+def is_stale_data_dir(error: RemoteError) -> bool:
     """True if the refusal says that our data directory is older than our last run."""
     return error.details.get("older_copy") is True
