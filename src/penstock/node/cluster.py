@@ -47,6 +47,7 @@ from penstock.node.losses import check_guards, what_to_do
 from penstock.node.metadata_leader import MetadataLeader
 from penstock.node.metadata_link import Administrative, Local, MetadataLink
 from penstock.node.observer import Place
+from penstock.node.peer_fencing import PeerProcess, ProcessStart
 from penstock.node.peer_requests import PeerRequests
 from penstock.node.peers import Peers
 from penstock.node.placing import Placing
@@ -54,7 +55,6 @@ from penstock.node.quorum import Quorum
 from penstock.node.registration import BrokerRegistration, HeartbeatNumbers, register_command
 from penstock.node.runs import Runs
 from penstock.node.settings import Settings
-from penstock.node.speakers import Speaker, Start
 from penstock.node.startup_conflicts import StartupConflicts, is_cluster_mismatch, is_id_conflict, is_stale_data_dir
 from penstock.node.step import Join, Lane, Outbox
 from penstock.node.user_changes import UserChanges
@@ -136,8 +136,8 @@ class Cluster:
             raft,
             self._outbox,
             self._peers,
-            own=Speaker(settings.data_dir_id, self._runs.process),
-            start=Start(self._runs.names, begins.log_index, begins.raft_term),
+            own=PeerProcess(settings.data_dir_id, self._runs.process),
+            start=ProcessStart(self._runs.names, begins.log_index, begins.raft_term),
             observer=self,
         )
         ask_here: Local = lambda request, done, who: self._metadata_leader.request(request, done, who)  # noqa: E731

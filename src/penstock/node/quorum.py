@@ -10,7 +10,7 @@ hangs decides nothing while others may have elected another leader, and fails th
 
     propose ─▶ save (disk thread) ─▶ send to peers ─▶ committed ─▶ applied to the image ─▶ the proposer is answered
 
-`node/speakers.py` decides which senders' messages count. The order save, send, apply is that of etcd's RawNode.
+`node/peer_fencing.py` decides which senders' messages count. The order save, send, apply is that of etcd's RawNode.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from penstock.metadata.snapshot import encode_image
 from penstock.node.entries import TooOldError, applied, image_in
 from penstock.node.forming import Forming
 from penstock.node.observer import Observer, Place
+from penstock.node.peer_fencing import FORGOTTEN, PeerFencing, PeerProcess, ProcessStart
 from penstock.node.peers import Peers
 from penstock.node.proposals import Done, Input, Proposals
 from penstock.node.saving import Saving
-from penstock.node.speakers import FORGOTTEN, Speaker, Speakers, Start
 from penstock.node.step import Lane, Outbox
 from penstock.raft import (
     Entry,
@@ -65,8 +65,8 @@ class Quorum:
         outbox: Outbox,
         peers: Peers,
         *,
-        own: Speaker,
-        start: Start,
+        own: PeerProcess,
+        start: ProcessStart,
         observer: Observer,
     ) -> None:
         self.image = image_in(storage.state.snapshot)
@@ -77,7 +77,7 @@ class Quorum:
         self._outbox = outbox
         self._peers = peers
         self._observer = observer
-        self.speakers = Speakers(own, start, lambda: self.image, self._acknowledged_now)
+        self.speakers = PeerFencing(own, start, lambda: self.image, self._acknowledged_now)
         self.speakers.note(storage.state.entries)
         self.forming = Forming(lambda: self.image, lambda: self.membership)
         self.forming.note(storage.state.entries)

@@ -22,9 +22,9 @@ from penstock.messages import (
     StopBrokerResponse,
 )
 from penstock.node.metadata_link import THE_BROKER, Done, MetadataLink
+from penstock.node.peer_fencing import PeerProcess, ProcessStart
 from penstock.node.peers import Peers
 from penstock.node.quorum import Quorum
-from penstock.node.speakers import Speaker, Start
 from penstock.node.step import Outbox, PeerRequest
 from penstock.raft import Raft, RaftConfig, Storage
 from penstock.vfs.memory import MemoryVfs
@@ -52,7 +52,13 @@ class World:
         raft = Raft(RaftConfig(ONE), Random(1), storage.state)
         nobody = Alone()  # hears nothing: nothing is applied
         self.quorum = Quorum(
-            storage, raft, self.outbox, self.peers, own=Speaker("disk", "p"), start=Start(("p",), 0, 0), observer=nobody
+            storage,
+            raft,
+            self.outbox,
+            self.peers,
+            own=PeerProcess("disk", "p"),
+            start=ProcessStart(("p",), 0, 0),
+            observer=nobody,
         )
         self.link = self.link_of(self.quorum)
 

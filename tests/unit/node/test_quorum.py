@@ -29,10 +29,10 @@ from penstock.metadata.image import ClusterImage, Outcome
 from penstock.metadata.snapshot import SNAPSHOT_VERSION, encode_image
 from penstock.node.entries import TooOldError
 from penstock.node.observer import Place
+from penstock.node.peer_fencing import PeerProcess, ProcessStart
 from penstock.node.peers import Peers
 from penstock.node.proposals import Done
 from penstock.node.quorum import Quorum
-from penstock.node.speakers import Speaker, Start
 from penstock.node.step import DiskWork, Outbox
 from penstock.raft import Membership, Raft, RaftConfig, Snapshot, Storage, encode_message
 from penstock.raft.messages import SnapshotChunk
@@ -78,7 +78,13 @@ class Alone:
         raft = Raft(RaftConfig(ONE), Random(1), storage.state)
         peers = Peers(self.outbox)
         self.quorum = Quorum(
-            storage, raft, self.outbox, peers, own=Speaker("disk", "p"), start=Start(("p",), 0, 0), observer=self
+            storage,
+            raft,
+            self.outbox,
+            peers,
+            own=PeerProcess("disk", "p"),
+            start=ProcessStart(("p",), 0, 0),
+            observer=self,
         )
 
     def start(self) -> Alone:

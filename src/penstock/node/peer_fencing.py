@@ -50,14 +50,14 @@ FORGOTTEN = (
 )
 
 
-class Speaker(NamedTuple):
+class PeerProcess(NamedTuple):
     """The identity registered for a broker; empty fields are unknown."""
 
     data_dir_id: str = ""
     process: str = ""
 
 
-class Start(NamedTuple):
+class ProcessStart(NamedTuple):
     """The state of the disk at this process's start."""
 
     runs: tuple[str, ...]  # processes that ran on this disk, with this one
@@ -69,7 +69,7 @@ class _Logged(NamedTuple):
     """A registration in the log."""
 
     log_index: int
-    speaker: Speaker
+    speaker: PeerProcess
 
 
 class _Heard(NamedTuple):
@@ -79,15 +79,19 @@ class _Heard(NamedTuple):
     tick: int
 
 
-class Speakers:
+class PeerFencing:
     """The identities of all members, as this broker knows them. Call `tick` once per Raft tick."""
 
     def __init__(
-        self, own: Speaker, start: Start, image: Callable[[], ClusterImage], acknowledged: Callable[[BrokerId], Place]
+        self,
+        own: PeerProcess,
+        start: ProcessStart,
+        image: Callable[[], ClusterImage],
+        acknowledged: Callable[[BrokerId], Place],
     ) -> None:
         """`acknowledged`: the log index that a member has acknowledged to this broker in the present term."""
         self._own = own
-        self._start: Start | None = start  # None once this process is registered
+        self._start: ProcessStart | None = start  # None once this process is registered
         self._image = image
         self._acknowledged_now = acknowledged
         self._before: dict[BrokerId, tuple[str, Place]] = {}  # acknowledged place when the process was first received
@@ -119,9 +123,11 @@ class Speakers:
         for entry in entries:
             command = command_in(entry) if _REGISTERS in entry.data else None
             if isinstance(command, RegisterBroker):
-                self._logged[command.broker_id] = _Logged(entry.index, Speaker(command.data_dir_id, command.process))
+                self._logged[command.broker_id] = _Logged(
+                    entry.index, PeerProcess(command.data_dir_id, command.process)
+                )
 
-    def of(self, broker_id: BrokerId) -> Speaker:
+    def of(self, broker_id: BrokerId) -> PeerProcess:
         """Return the identity registered for a broker."""
         image = self._image()
         logged = self._logged.get(broker_id)
@@ -129,8 +135,8 @@ class Speakers:
             return logged.speaker
         known = image.brokers.get(broker_id)
         if known is None:
-            return Speaker(self._first_disks.get(broker_id, ""))
-        return Speaker(known.data_dir_id, known.process)
+            return PeerProcess(self._first_disks.get(broker_id, ""))
+        return PeerProcess(known.data_dir_id, known.process)
 
     def lately(self, broker_id: BrokerId) -> str | None:
         """Return the process that spoke for a member within RIVAL_MS; None if none did."""
@@ -186,7 +192,7 @@ class Speakers:
         self._older_copies.discard(sender)
         return True
 
-    def _is_older_copy(self, request: RaftRequest, sender: BrokerId, registered: Speaker) -> bool:
+    def _is_older_copy(self, request: RaftRequest, sender: BrokerId, registered: PeerProcess) -> bool:
         if not may_have_run(registered.process, request.runs):
             return True
         log_index, raft_term = self.acknowledged(sender, request.process)

@@ -12,7 +12,7 @@ from penstock.metadata.apply import apply
 from penstock.metadata.commands import RegisterBroker, encode_command
 from penstock.metadata.image import ClusterImage
 from penstock.node.observer import Place
-from penstock.node.speakers import Speaker, Speakers, Start
+from penstock.node.peer_fencing import PeerFencing, PeerProcess, ProcessStart
 from penstock.raft import Entry, EntryKind, Message
 from penstock.raft.messages import VoteRequest, VoteResponse
 
@@ -43,8 +43,10 @@ class World:
         self.image, _ = apply(ClusterImage(), 1, register(process))
         self.acknowledged = Place(0, 4)
         self.refusals: list[RemoteError] = []
-        start = Start(("old", "own"), 7, 4)
-        self.speakers = Speakers(Speaker("disk-1", "own"), start, lambda: self.image, lambda one: self.acknowledged)
+        start = ProcessStart(("old", "own"), 7, 4)
+        self.speakers = PeerFencing(
+            PeerProcess("disk-1", "own"), start, lambda: self.image, lambda one: self.acknowledged
+        )
 
     def hears(self, process: str, message: Message = ASKS, *, disk: str = "disk-2", **fields: object) -> bool:
         request = RaftRequest(data_dir_id=disk, process=process, **fields)  # type: ignore[arg-type]
