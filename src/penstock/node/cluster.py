@@ -51,9 +51,9 @@ from penstock.node.peer_fencing import PeerProcess, ProcessStart
 from penstock.node.peer_requests import PeerRequests
 from penstock.node.peers import Peers
 from penstock.node.placing import Placing
+from penstock.node.process_history import ProcessHistory
 from penstock.node.quorum import Quorum
 from penstock.node.registration import BrokerRegistration, HeartbeatNumbers, register_command
-from penstock.node.runs import Runs
 from penstock.node.settings import Settings
 from penstock.node.startup_conflicts import StartupConflicts, is_cluster_mismatch, is_id_conflict, is_stale_data_dir
 from penstock.node.step import Join, Lane, Outbox
@@ -96,7 +96,7 @@ class Cluster:
         self._is_started = False
         self._is_heard = True
         self._looked_us = 0  # elapsed time of the last session check
-        self._runs = Runs(vfs)
+        self._runs = ProcessHistory(vfs)
         self._next_tick_us = 0
         self._heard_leader: BrokerId | None = None
         self._heard_us: int | None = None  # when a metadata leader was last known

@@ -6,12 +6,12 @@ before the check. A directory of an earlier version has no such record, and star
 
 | guard         | detects                            | if missing or zeroed                                         |
 |---------------|------------------------------------|--------------------------------------------------------------|
-| `raft/log`    |                                    | refused if `runs` or the record says that it existed         |
+| `raft/log`    |                                    | refused if `process_history` or the record says that it existed         |
 | `raft/synced` | a truncated Raft log               | refused, by `raft/storage.py`                                |
 | `made/`       | a missing log                      | refused if the record says that it existed                   |
 | `made/<log>`  | the same, of one log               | noticed, and created again, if the log exists                |
 | `checkpoint`  | a log truncated at its end         | of a log that was made: read-only (`commitlog/recovery`)     |
-| `runs`        | an older copy of the directory     | noticed                                                      |
+| `process_history`        | an older copy of the directory     | noticed                                                      |
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from penstock.base.errors import CorruptionError
 from penstock.metadata.journal import JOURNAL_PATH
 from penstock.node.known import known_brokers
 from penstock.node.made import MADE_PATH
-from penstock.node.runs import RUNS_PATH
+from penstock.node.process_history import RUNS_PATH
 from penstock.node.settings import Settings
 from penstock.raft.tasks import FOLDER, LOG_PATH, MARK_PATH
 from penstock.vfs import Vfs

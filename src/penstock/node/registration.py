@@ -37,7 +37,7 @@ from penstock.messages import (
 )
 from penstock.metadata.image import BrokerState
 from penstock.node.observer import Place
-from penstock.node.runs import Runs
+from penstock.node.process_history import ProcessHistory
 from penstock.node.settings import Settings
 
 Ask = Callable[[Request, Callable[[Response | RemoteError], None]], None]
@@ -256,7 +256,7 @@ class BrokerRegistration:
 
 
 def register_command(
-    settings: Settings, runs: Runs, stopped: Incarnation | None, begins: Place
+    settings: Settings, runs: ProcessHistory, stopped: Incarnation | None, begins: Place
 ) -> RegisterBrokerRequest:
     """Return the registration request of a start. `begins`: end of its metadata log; run `stopped` stopped cleanly."""
     return RegisterBrokerRequest(

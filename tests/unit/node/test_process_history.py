@@ -13,7 +13,7 @@ import pytest
 from penstock.base import limits
 from penstock.base.errors import OperationalError
 from penstock.metadata.runs import ANY_RUN
-from penstock.node.runs import _HEAD, RUNS_PATH, SLOT_BYTES, Runs
+from penstock.node.process_history import _HEAD, RUNS_PATH, SLOT_BYTES, ProcessHistory
 from penstock.raft.tasks import RESERVE_PATH
 from penstock.vfs import Vfs
 from penstock.vfs.faulty import CHANGES, Fault, FaultyVfs, Kind
@@ -23,8 +23,8 @@ from penstock.vfs.reserve import Reserve
 from tests.full_disk import fill
 
 
-def begun(vfs: Vfs, process: str, *, has_data: bool = True) -> Runs:
-    runs = Runs(vfs)
+def begun(vfs: Vfs, process: str, *, has_data: bool = True) -> ProcessHistory:
+    runs = ProcessHistory(vfs)
     runs.begin(process, has_data=has_data)
     return runs
 
@@ -120,7 +120,7 @@ def test_a_file_that_says_nothing_is_told_of(content: bytes) -> None:
 def test_a_directory_of_that_name_is_told_of(tmp_path: Path) -> None:
     (tmp_path / RUNS_PATH).mkdir()
     with pytest.raises(OperationalError, match="runs is a directory, but must be the file"):
-        Runs(RealVfs(tmp_path)).begin("a", has_data=True)
+        ProcessHistory(RealVfs(tmp_path)).begin("a", has_data=True)
 
 
 def test_a_power_loss_in_the_middle_of_a_start_ends_nobody() -> None:

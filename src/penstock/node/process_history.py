@@ -1,4 +1,4 @@
-"""The file `runs`: the processes that have run on a data directory. It shows whether the directory is an older copy.
+"""The file `process_history`: the processes that have run on a data directory. It shows whether the directory is an older copy.
 
 Rules: a start adds its own process, durably, before it sends anything. So every process registered with this data
 directory is in its file, and the metadata leader, which knows the process registered last, refuses a directory that
@@ -57,7 +57,7 @@ class _Slot(NamedTuple):
     names: tuple[str, ...]
 
 
-class Runs:
+class ProcessHistory:
     """The processes that have run on one data directory. Call `begin` first."""
 
     def __init__(self, vfs: Vfs) -> None:
