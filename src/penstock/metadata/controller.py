@@ -58,6 +58,7 @@ from penstock.metadata.commands import (
     RegisterBroker,
     StopBroker,
 )
+from penstock.metadata.disk_identity import may_have_run
 from penstock.metadata.elections import Rules
 from penstock.metadata.image import BrokerState, ClusterImage, Outcome
 from penstock.metadata.preferred import PreferredLeaders
@@ -65,7 +66,6 @@ from penstock.metadata.proposals import Proposal, Proposals
 from penstock.metadata.recoveries import Recoveries
 from penstock.metadata.refusals import Refusals
 from penstock.metadata.reports import Reports
-from penstock.metadata.runs import may_have_run
 from penstock.metadata.sessions import Sessions
 
 _RIVAL_US = limits.RIVAL_MS * 1_000

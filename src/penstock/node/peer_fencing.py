@@ -34,8 +34,8 @@ from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import BrokerId
 from penstock.messages import RaftRequest
 from penstock.metadata.commands import RegisterBroker
+from penstock.metadata.disk_identity import may_have_run
 from penstock.metadata.image import ClusterImage
-from penstock.metadata.runs import may_have_run
 from penstock.node.entries import command_in
 from penstock.node.observer import Place
 from penstock.raft import Entry, Message

@@ -37,7 +37,7 @@ from typing import NamedTuple
 from penstock.base import limits
 from penstock.base.errors import OperationalError
 from penstock.hot.crc import crc32c
-from penstock.metadata.runs import ANY_RUN
+from penstock.metadata.disk_identity import ANY_RUN
 from penstock.raft.tasks import RESERVE_PATH
 from penstock.vfs import File, Vfs
 from penstock.vfs.reserve import Reserve

@@ -12,7 +12,7 @@ import pytest
 
 from penstock.base import limits
 from penstock.base.errors import OperationalError
-from penstock.metadata.runs import ANY_RUN
+from penstock.metadata.disk_identity import ANY_RUN
 from penstock.node.process_history import _HEAD, RUNS_PATH, SLOT_BYTES, ProcessHistory
 from penstock.raft.tasks import RESERVE_PATH
 from penstock.vfs import Vfs
