@@ -37,8 +37,8 @@ from penstock.node.administration import Administration
 from penstock.node.applied import AppliedHere
 from penstock.node.audit import Audit
 from penstock.node.bootstrap import has_metadata, open_storage
-from penstock.node.chronicle import Seen
 from penstock.node.clean_stop import take_clean_stop
+from penstock.node.cluster_events import ClusterObservation
 from penstock.node.consequences import Consequences, Told
 from penstock.node.departure import Departure
 from penstock.node.folders import check_folders
@@ -312,11 +312,11 @@ class Cluster:
         return broker_id == self._settings.broker_id or self._peers.is_up(broker_id)
 
     @property
-    def seen(self) -> Seen:
+    def seen(self) -> ClusterObservation:
         """View of the cluster for the event log."""
         voters = self.quorum.membership.voters
         has_majority = self.voters_reachable > len(voters) // 2
-        return Seen(self.quorum.leader, has_majority, self.image.live_brokers(), voters)
+        return ClusterObservation(self.quorum.leader, has_majority, self.image.live_brokers(), voters)
 
     @property
     def heard_ms(self) -> int | None:

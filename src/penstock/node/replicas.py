@@ -31,7 +31,7 @@ from penstock.messages import (
 )
 from penstock.metadata.image import ClusterImage, Outcome
 from penstock.node.archives import Archives
-from penstock.node.chronicle import Chronicle
+from penstock.node.cluster_events import ClusterEventLog
 from penstock.node.confirmations import ANYHOW, Awaited
 from penstock.node.following import Follows
 from penstock.node.ids_elsewhere import IdsElsewhere
@@ -120,7 +120,7 @@ class Replicas:
         self.truncations, self.archives = Truncations(outbox, clock, administer, who), Archives(outbox, administer)
         self.rollups = Rollups(outbox, clock, administer)
         self.staged_rows = StagedRows(outbox, self.partitions, clock, self.upkeep, settings.staged_keep_ms)
-        self.chronicle = Chronicle(settings.broker_id, outbox)
+        self.chronicle = ClusterEventLog(settings.broker_id, outbox)
         self.moving = Moving(listening.subscriptions, clock, waits=waits, ask_metadata=ask_metadata)
         self.ids_elsewhere = IdsElsewhere(outbox, peers, settings.broker_id, self.partitions, clock, image, go_on)
         self._log_ends = LogEnds(self.partitions, image, hurry)

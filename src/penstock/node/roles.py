@@ -30,7 +30,7 @@ from penstock.base.config import Intake
 from penstock.base.ids import BrokerId, Incarnation
 from penstock.commitlog import LogConfig
 from penstock.metadata.image import ClusterImage
-from penstock.node.chronicle import Chronicle
+from penstock.node.cluster_events import ClusterEventLog
 from penstock.node.following import Follows
 from penstock.node.leading import Leading
 from penstock.node.listening import NOBODY_LED, NOT_HEARD, Listening
@@ -56,7 +56,7 @@ class Roles:
         upkeep: Upkeep,
         moving: Moving,
         clock: Callable[[], Now],
-        chronicle: Chronicle,
+        chronicle: ClusterEventLog,
         *,
         began: Callable[[Partition], None],
         resigned: Callable[[Partition], None],

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from penstock.base import limits
 from penstock.base.ids import BrokerId
-from penstock.node.chronicle import Chronicle, Seen
+from penstock.node.cluster_events import ClusterEventLog, ClusterObservation
 from penstock.node.step import Outbox
 from tests.unit.node.members import Brokers
 
-WELL = Seen(BrokerId(1), True, frozenset({BrokerId(1), BrokerId(2)}), (BrokerId(1), BrokerId(2)))
+WELL = ClusterObservation(BrokerId(1), True, frozenset({BrokerId(1), BrokerId(2)}), (BrokerId(1), BrokerId(2)))
 
 
 class Log:
@@ -16,11 +16,11 @@ class Log:
 
     def __init__(self) -> None:
         self.outbox = Outbox()
-        self.chronicle = Chronicle(BrokerId(1), self.outbox)
+        self.chronicle = ClusterEventLog(BrokerId(1), self.outbox)
         self.now_us = 0
         self.said(WELL)
 
-    def said(self, seen: Seen, *, is_alone: bool = False) -> list[str]:
+    def said(self, seen: ClusterObservation, *, is_alone: bool = False) -> list[str]:
         """What the next look tells; warnings with a mark."""
         self.now_us += limits.NEWS_INTERVAL_MS * 1_000
         self.chronicle.look(seen, self.now_us, is_alone=is_alone)
@@ -48,7 +48,7 @@ def test_in_sync() -> None:
 
 def test_who_leads_who_is_there_and_whether_they_are_enough() -> None:
     log = Log()
-    lost = Seen(None, False, frozenset({BrokerId(1)}), WELL.voters)
+    lost = ClusterObservation(None, False, frozenset({BrokerId(1)}), WELL.voters)
     assert log.said(lost) == [
         "! no majority of the voters 1, 2 is reachable: no leader can be elected",
         "! the metadata leader is lost: it was broker 1",

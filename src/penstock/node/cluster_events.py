@@ -30,7 +30,7 @@ from penstock.node.step import News, Outbox
 _INTERVAL_US = limits.NEWS_INTERVAL_MS * 1_000
 
 
-class Seen(NamedTuple):
+class ClusterObservation(NamedTuple):
     """This broker's view of the cluster."""
 
     leader: BrokerId | None  # metadata leader
@@ -55,13 +55,13 @@ class _Named:
         return "; ".join(self.names) + ("; …" if self.count > len(self.names) else "")
 
 
-class Chronicle:
+class ClusterEventLog:
     """Collects events and reports them with `look`."""
 
     def __init__(self, broker_id: BrokerId, outbox: Outbox) -> None:
         self._broker_id = broker_id
         self._outbox = outbox
-        self._seen: Seen | None = None
+        self._seen: ClusterObservation | None = None
         self._next_us = 0
         self.led_count = 0  # leaderships begun by this broker
         self._forget()
@@ -89,7 +89,7 @@ class Chronicle:
         elif len(after) > len(before):
             self._grown.add(f"{name} to {_ids(after)}")
 
-    def look(self, seen: Seen, now_us: int, *, is_alone: bool) -> None:
+    def look(self, seen: ClusterObservation, now_us: int, *, is_alone: bool) -> None:
         """Report the events collected since the last report, if that is due."""
         if now_us < self._next_us:
             return
@@ -114,7 +114,7 @@ class Chronicle:
         if self._grown.count:
             self._info(f"the ISR grew for {_partitions(self._grown, 'led here')}")
 
-    def _tell_cluster(self, before: Seen, now: Seen) -> None:
+    def _tell_cluster(self, before: ClusterObservation, now: ClusterObservation) -> None:
         if before.has_majority and not now.has_majority:
             self._warn(f"no majority of the voters {_ids(now.voters)} is reachable: no leader can be elected")
         elif now.has_majority and not before.has_majority:
