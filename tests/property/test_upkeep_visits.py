@@ -15,9 +15,9 @@ from penstock.base.config import Durability, StreamConfig
 from penstock.base.ids import PartitionId, PartitionKey, StreamId
 from penstock.commitlog import Log, LogConfig, OpenFiles
 from penstock.node.appending import append
+from penstock.node.log_maintenance import LogMaintenance
 from penstock.node.partition import Partition
 from penstock.node.step import DiskWork, Outbox
-from penstock.node.upkeep import Upkeep
 from penstock.vfs.memory import MemoryVfs
 from tests.damage import content
 from tests.extent import examples
@@ -58,7 +58,7 @@ class Broker:
     partitions: dict[PartitionKey, Partition] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.upkeep = Upkeep(self.outbox, Nobody(), lambda: self.now)
+        self.upkeep = LogMaintenance(self.outbox, Nobody(), lambda: self.now)
         self.files = OpenFiles()
         for number in STREAMS:
             durability = Durability.OS if number == 1 else Durability.FSYNC

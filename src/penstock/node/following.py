@@ -18,10 +18,10 @@ from penstock.base.ids import BrokerId, Incarnation, PartitionKey
 from penstock.commitlog import LogState, RangeRefusedError, ShortageError, Truncation
 from penstock.messages import ReplicaFetchResponse, Response, UnreachableLeader
 from penstock.metadata.image import PartitionState
+from penstock.node.log_maintenance import LogMaintenance
 from penstock.node.partition import Partition
 from penstock.node.peers import Peers
 from penstock.node.step import Lane, Outbox
-from penstock.node.upkeep import Upkeep
 from penstock.replication.catch_up import CatchUp
 from penstock.replication.fetcher import Delivery, Fetcher, FetchSent
 from penstock.replication.follower import Following, Orders
@@ -38,7 +38,7 @@ class Follows:
         partitions: Mapping[PartitionKey, Partition],
         chance: Callable[[], float],
         clock: Callable[[], Now],
-        upkeep: Upkeep,
+        upkeep: LogMaintenance,
         catch_up_bytes_per_s: int,
         *,
         committed: Callable[[Partition], None],

@@ -31,11 +31,11 @@ from penstock.base.ids import BrokerId, Offset, PartitionKey
 from penstock.commitlog import Hole, Log, LogState, LogView, Mending, MendingError, Slice
 from penstock.messages import ReplicaRangeRequest, ReplicaRangeResponse, Response
 from penstock.node.finding import Finder
+from penstock.node.log_maintenance import LogMaintenance
 from penstock.node.partition import Partition
 from penstock.node.peers import Peers
 from penstock.node.roles import Roles
 from penstock.node.step import Extent, Lane, Outbox
-from penstock.node.upkeep import Upkeep
 from penstock.node.wording import as_remote
 
 _RETRY_US = limits.REPAIR_RETRY_MS * 1_000
@@ -65,7 +65,7 @@ class Repairs:
         broker_id: BrokerId,
         partitions: Mapping[PartitionKey, Partition],
         clock: Callable[[], Now],
-        upkeep: Upkeep,
+        upkeep: LogMaintenance,
         roles: Roles,
         open_log: Callable[[Partition], Log],
         mended: Callable[[PartitionKey], None],

@@ -39,6 +39,7 @@ from penstock.node.in_flight import Budget
 from penstock.node.leading import Leading
 from penstock.node.listening import Listening
 from penstock.node.log_ends import LogEnds, recovered_text
+from penstock.node.log_maintenance import LogMaintenance
 from penstock.node.moving import Moving
 from penstock.node.partition import NO_ROLLUP, Partition
 from penstock.node.peers import Peers
@@ -52,7 +53,6 @@ from penstock.node.staged_rows import StagedRows
 from penstock.node.step import Outbox
 from penstock.node.streams import Streams
 from penstock.node.truncations import Truncations
-from penstock.node.upkeep import Upkeep
 from penstock.vfs import Vfs
 
 
@@ -92,7 +92,7 @@ class Replicas:
         self._told_resigned = 0  # round-robin position, if there are more than one heartbeat can hold
         self._room = Room(vfs, outbox, self._free)
         self.partitions: dict[PartitionKey, Partition] = {}
-        self.upkeep = Upkeep(outbox, self, clock, settings.cleaner_bytes_per_s)
+        self.upkeep = LogMaintenance(outbox, self, clock, settings.cleaner_bytes_per_s)
         self.leading = Leading(
             outbox,
             settings.broker_id,

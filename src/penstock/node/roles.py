@@ -34,10 +34,10 @@ from penstock.node.cluster_events import ClusterEventLog
 from penstock.node.following import Follows
 from penstock.node.leading import Leading
 from penstock.node.listening import NOBODY_LED, NOT_HEARD, Listening
+from penstock.node.log_maintenance import LogMaintenance
 from penstock.node.moving import Moving
 from penstock.node.partition import Partition
 from penstock.node.step import Outbox
-from penstock.node.upkeep import Upkeep
 
 _ANOTHER_LED = "another broker led it"
 _LATELY_US = (limits.REPLICA_FETCH_WAIT_MS + 100) * 1_000  # age of the last answer at the end of a long poll
@@ -53,7 +53,7 @@ class Roles:
         leading: Leading,
         follows: Follows,
         listening: Listening,
-        upkeep: Upkeep,
+        upkeep: LogMaintenance,
         moving: Moving,
         clock: Callable[[], Now],
         chronicle: ClusterEventLog,

@@ -33,10 +33,10 @@ from penstock.batch.header import ENDS_RUN, NO_RUN, OF_RUN, BatchHeader
 from penstock.commitlog import LogView
 from penstock.commitlog.segment import Segment
 from penstock.node.internal import target_of
+from penstock.node.log_maintenance import LogMaintenance
 from penstock.node.partition import Partition
 from penstock.node.queries import QueryGivenUpError
 from penstock.node.step import Lane, Outbox
-from penstock.node.upkeep import Upkeep
 from penstock.replication.leader import Leadership
 
 _CLOCKS_APART_US = limits.STAGED_CLOCKS_APART_MS * 1_000
@@ -147,7 +147,7 @@ class StagedRows:
         outbox: Outbox,
         partitions: Mapping[PartitionKey, Partition],
         clock: Callable[[], Now],
-        upkeep: Upkeep,
+        upkeep: LogMaintenance,
         keep_ms: int,
     ) -> None:
         self._outbox = outbox

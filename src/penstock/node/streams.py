@@ -30,11 +30,11 @@ from penstock.node.folders import Folders, log_path, mark_of, stream_path
 from penstock.node.in_flight import Budget
 from penstock.node.leaders import not_leader
 from penstock.node.listened import Listened
+from penstock.node.log_maintenance import LogMaintenance
 from penstock.node.made import MADE_PATH
 from penstock.node.partition import Partition
 from penstock.node.roles import Roles
 from penstock.node.step import Lane, Outbox
-from penstock.node.upkeep import Upkeep
 from penstock.node.wording import label, not_opened
 from penstock.vfs import Vfs
 from penstock.vfs.memory import MemoryVfs
@@ -78,7 +78,7 @@ class Streams:
         image: Callable[[], ClusterImage],
         outbox: Outbox,
         budget: Budget,
-        upkeep: Upkeep,
+        upkeep: LogMaintenance,
         open_files: OpenFiles,
         roles: Roles,
         clock: Callable[[], Now],

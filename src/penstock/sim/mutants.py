@@ -36,7 +36,7 @@ MUTANTS = (
     ),
     Mutant(
         "a failed sync counts as one",
-        "penstock.node.upkeep",
+        "penstock.node.log_maintenance",
         "            if error is None:\n                partition.log.flushed(flush)",
         "            if True:\n                partition.log.flushed(flush)",
     ),
@@ -382,7 +382,7 @@ it takes a second failover within milliseconds to lose them. `tests/unit/node/te
 MUTANTS_OF_DISKS = (
     Mutant(
         "no background sync",
-        "penstock.node.upkeep",
+        "penstock.node.log_maintenance",
         "        flush = partition.log.flush()",
         "        flush = partition.log.flush() if partition.waits_for_sync else None",
     ),

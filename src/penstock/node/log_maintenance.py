@@ -40,7 +40,7 @@ _STALL_US = limits.FLUSH_STALL_MS * 1_000
 _RETRY_US = limits.UPKEEP_RETRY_MS * 1_000
 
 
-class Heard(Protocol):
+class PartitionEvents(Protocol):
     """Receives the events of partitions."""
 
     def committed(self, partition: Partition) -> None:
@@ -65,10 +65,12 @@ class Heard(Protocol):
         """Called when that fsync has returned."""
 
 
-class Upkeep:
+class LogMaintenance:
     """The disk work of all partitions. Reports events to `heard`."""
 
-    def __init__(self, outbox: Outbox, heard: Heard, clock: Callable[[], Now], cleaner_bytes_per_s: int = 0) -> None:
+    def __init__(
+        self, outbox: Outbox, heard: PartitionEvents, clock: Callable[[], Now], cleaner_bytes_per_s: int = 0
+    ) -> None:
         self._outbox = outbox
         self._heard = heard
         self._clock = clock

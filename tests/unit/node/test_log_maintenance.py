@@ -13,9 +13,9 @@ from penstock.base.errors import ErrorCode, RemoteError
 from penstock.commitlog import Log, LogConfig, checkpoint
 from penstock.messages import AppendResponse
 from penstock.node.appending import append
+from penstock.node.log_maintenance import LogMaintenance
 from penstock.node.partition import Partition
 from penstock.node.step import Outbox, Step
-from penstock.node.upkeep import Upkeep
 from penstock.vfs.faulty import Fault, FaultyVfs, Kind
 from penstock.vfs.memory import Keep, MemoryVfs
 from tests.unit.node.harness import START_US, Broker, batch_of
@@ -105,7 +105,7 @@ def closed_with_an_append_on_its_way(vfs: FaultyVfs) -> tuple[Step, Partition]:
     log = Log.open(vfs, "orders/0", 2, 0, LogConfig.of(state.config), now_us=START_US)
     partition = led(state, log, vfs)
     outbox = Outbox()
-    upkeep = Upkeep(outbox, Nobody(), lambda: Now(START_US, 0))
+    upkeep = LogMaintenance(outbox, Nobody(), lambda: Now(START_US, 0))
     upkeep.lead(partition)
     append(partition, "c", batch_of([("orders.a", None, b"1", None)]), Now(START_US, 0), outbox.step)
     assert not outbox.step.replies
