@@ -12,7 +12,7 @@ Very many fetches may wait for the same message: a few are answered at once, the
 loop, so that acks and other brokers do not wait for them.
 
 A fetch with a projection waits in the same way, for as many bytes to read; it then goes through a queue of its own
-(`Desk`), where few run at once, before it is answered.
+(`QueryExecutor`), where few run at once, before it is answered.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from penstock.commitlog import LogView, Slice
 from penstock.fetch.waiters import Waiter, Waiters
 from penstock.messages import FetchRequest, FetchResponse
 from penstock.node.access import Access
-from penstock.node.desk import Desk
 from penstock.node.divergence import check_agreement
 from penstock.node.finding import Finder
 from penstock.node.partition import Partition
 from penstock.node.projections import Project
+from penstock.node.query_executor import QueryExecutor
 from penstock.node.step import Extent, Lane, Outbox
 from penstock.node.wording import as_remote
 
@@ -77,7 +77,7 @@ class Fetches:
         self._unanswered: dict[PartitionKey, None] = {}
         self._stopping: RemoteError | None = None
         self._looking: dict[Hashable, _Look] = {}  # lookups in a disk thread or waiting for one
-        self._desk = Desk(
+        self._desk = QueryExecutor(
             outbox, running_max=limits.PROJECTIONS_RUNNING_MAX, waiting_max=limits.PROJECTIONS_WAITING_MAX
         )
 

@@ -31,13 +31,13 @@ from penstock.hot.message_ids import Elsewhere
 from penstock.ingest.dedup import Dedup
 from penstock.messages import KnownId, MessageIdsRequest, MessageIdsResponse, Response
 from penstock.metadata.image import ClusterImage
-from penstock.node.desk import Desk
 from penstock.node.finding import Finder
 from penstock.node.knowledge import check_knowledge
 from penstock.node.leaders import not_led
 from penstock.node.partition import Partition
 from penstock.node.peers import Peers
 from penstock.node.queries import Query, QueryGivenUpError
+from penstock.node.query_executor import QueryExecutor
 from penstock.node.step import Inside, Lane, Outbox
 from penstock.node.wording import as_remote, label
 
@@ -128,7 +128,7 @@ class IdsElsewhere:
         self._image = image
         self._go_on = go_on
         self._askings: dict[Partition, _Asking] = {}
-        self._desk = Desk(
+        self._desk = QueryExecutor(
             outbox, running_max=limits.MESSAGE_IDS_RUNNING_MAX, waiting_max=limits.MESSAGE_IDS_WAITING_MAX
         )
         self._open: set[Hashable] = set()  # callers without an answer

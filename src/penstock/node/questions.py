@@ -12,11 +12,11 @@ from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import Offset, TimestampUs
 from penstock.messages import GetRequest, GetResponse, ListOffsetsRequest, ListOffsetsResponse
 from penstock.node.access import Access
-from penstock.node.desk import Desk
 from penstock.node.finding import Finder
 from penstock.node.knowledge import check_knowledge
 from penstock.node.partition import Partition
 from penstock.node.queries import FindOffset, GetMessage, Query, QueryGivenUpError
+from penstock.node.query_executor import QueryExecutor
 from penstock.node.step import Outbox
 from penstock.node.wording import as_remote
 
@@ -41,7 +41,9 @@ class Questions:
         self._deleted = deleted
         self._stopping = stopping
         self._is_stopped = False
-        self._desk = Desk(outbox, running_max=limits.QUERIES_RUNNING_MAX, waiting_max=limits.QUERIES_WAITING_MAX)
+        self._desk = QueryExecutor(
+            outbox, running_max=limits.QUERIES_RUNNING_MAX, waiting_max=limits.QUERIES_WAITING_MAX
+        )
         self._open: set[Hashable] = set()  # callers without an answer
 
     def gone(self, callers: Iterable[Hashable]) -> None:

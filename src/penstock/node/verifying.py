@@ -23,10 +23,10 @@ from penstock.commitlog import Log, LogView
 from penstock.commitlog.checksums import RangeSum, RangeSums
 from penstock.messages import DamageInfo, RowSum, VerifyRequest, VerifyResponse
 from penstock.node.access import Access
-from penstock.node.desk import Desk
 from penstock.node.finding import Finder
 from penstock.node.partition import Partition
 from penstock.node.queries import Query
+from penstock.node.query_executor import QueryExecutor
 from penstock.node.step import Outbox
 from penstock.node.wording import as_remote
 
@@ -141,7 +141,7 @@ class Verifying:
         self._access = access
         self._stopping = stopping
         self._is_stopped = False
-        self._desk = Desk(outbox, running_max=limits.VERIFY_RUNNING_MAX, waiting_max=limits.VERIFY_WAITING_MAX)
+        self._desk = QueryExecutor(outbox, running_max=limits.VERIFY_RUNNING_MAX, waiting_max=limits.VERIFY_WAITING_MAX)
         self._open: set[Hashable] = set()  # callers without an answer
 
     def ask(self, find: Finder, caller: Hashable, request: VerifyRequest, raw: bytes | memoryview, now: Now) -> None:

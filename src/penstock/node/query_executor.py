@@ -32,7 +32,7 @@ class _Asked:
     done: Done
 
 
-class Desk:
+class QueryExecutor:
     """The queue for one kind of query on one broker."""
 
     def __init__(self, outbox: Outbox, *, running_max: int, waiting_max: int) -> None:
