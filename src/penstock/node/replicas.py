@@ -33,6 +33,7 @@ from penstock.metadata.image import ClusterImage, Outcome
 from penstock.node.archives import Archives
 from penstock.node.cluster_events import ClusterEventLog
 from penstock.node.confirmations import ANYHOW, Awaited
+from penstock.node.disk_space_probe import DiskSpaceProbe
 from penstock.node.following import Follows
 from penstock.node.ids_elsewhere import IdsElsewhere
 from penstock.node.in_flight import Budget
@@ -46,7 +47,6 @@ from penstock.node.peers import Peers
 from penstock.node.repairs import Repairs
 from penstock.node.roles import Roles
 from penstock.node.rollups import Rollups
-from penstock.node.room import Room
 from penstock.node.scrubbing import Scrubber
 from penstock.node.settings import Settings
 from penstock.node.staged_rows import StagedRows
@@ -90,7 +90,7 @@ class Replicas:
         self._listening, self._clock, self._committed, self._broker_id = listening, clock, committed, settings.broker_id
         self._failed: dict[PartitionKey, Partition] = {}  # partitions whose logs take no appends
         self._told_resigned = 0  # round-robin position, if there are more than one heartbeat can hold
-        self._room = Room(vfs, outbox, self._free)
+        self._room = DiskSpaceProbe(vfs, outbox, self._free)
         self.partitions: dict[PartitionKey, Partition] = {}
         self.upkeep = LogMaintenance(outbox, self, clock, settings.cleaner_bytes_per_s)
         self.leading = Leading(

@@ -17,7 +17,7 @@ ROOM_PATH = "room"
 _LOOK_US = limits.ROOM_LOOK_MS * 1_000
 
 
-class Room:
+class DiskSpaceProbe:
     """The probe of one disk. `found` is called once a write succeeds."""
 
     def __init__(self, vfs: Vfs, outbox: Outbox, found: Callable[[], None]) -> None:
