@@ -35,7 +35,7 @@ from penstock.bench.report import Figure
 from penstock.bench.rounds import order_of
 from penstock.client import blocking
 from penstock.commitlog import Log, LogConfig
-from penstock.node.made import MadeLogs
+from penstock.node.log_creation_markers import LogCreationMarkers
 from penstock.vfs.real import RealVfs
 
 MESSAGES = 2_000_000
@@ -96,7 +96,7 @@ def make(folder: Path, plan: Plan) -> int:
     crc = 0
     with made_in(folder) as (vfs, metadata):
         config = StreamConfig(name=_STREAM, subject=_STREAM, segment_bytes=_SEGMENT_BYTES)
-        log = new_log(vfs, metadata, MadeLogs(vfs), config)
+        log = new_log(vfs, metadata, LogCreationMarkers(vfs), config)
         while (left := plan.messages - log.log_end) > 0:
             values = [_value(chance, log.log_end + row) for row in range(min(left, _ROWS))]
             crc = crc32c(b"".join(values), crc)

@@ -17,8 +17,8 @@ from penstock.broker.data_dir import take_data_dir
 from penstock.commitlog import Log, LogConfig
 from penstock.metadata.commands import Command, CreateStream, FormCluster, RegisterBroker, encode_command
 from penstock.metadata.streams import created_config
-from penstock.node.folders import STREAMS_PATH, folder_of, mark_of
-from penstock.node.made import MadeLogs
+from penstock.node.folders import STREAMS_PATH, folder_of, marker_of
+from penstock.node.log_creation_markers import LogCreationMarkers
 from penstock.raft import Entry, EntryKind, HardState, Membership, Ready, Snapshot, Storage
 
 FIRST_US = 1_700_000_000_000_000
@@ -75,14 +75,14 @@ def made_in(folder: Path) -> Iterator[tuple[UnsyncedVfs, Metadata]]:
     os.sync()
 
 
-def new_log(vfs: UnsyncedVfs, metadata: Metadata, marks: MadeLogs, config: StreamConfig) -> Log:
+def new_log(vfs: UnsyncedVfs, metadata: Metadata, marks: LogCreationMarkers, config: StreamConfig) -> Log:
     """The log of a stream of one partition, under its first leadership."""
     create = CreateStream(config=created_config(config, 1), created_us=FIRST_US, assignments=((_BROKER,),))
     stream_id = StreamId(metadata.add(create))
     path = f"{STREAMS_PATH}/{folder_of(stream_id, config.name)}/{_PARTITION}"
     log = Log.open(vfs, path, stream_id, _PARTITION, LogConfig.of(config), now_us=FIRST_US)
     log.start_epoch(1)
-    marks.mark(mark_of(stream_id, config.name, _PARTITION))
+    marks.add(marker_of(stream_id, config.name, _PARTITION))
     return log
 
 

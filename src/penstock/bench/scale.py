@@ -40,7 +40,7 @@ from penstock.bench.report import Figure
 from penstock.bench.rounds import order_of
 from penstock.broker.child import ReadyLine
 from penstock.client import blocking
-from penstock.node.made import MadeLogs
+from penstock.node.log_creation_markers import LogCreationMarkers
 
 IDLE_STREAMS = 10_000
 LONG_MESSAGES = 100_000_000
@@ -113,7 +113,7 @@ class Idle(msgspec.Struct, frozen=True):
 def make_streams(folder: Path, count: int) -> None:
     """A data directory with so many streams, of a few messages each."""
     with made_in(folder) as (vfs, metadata):
-        marks = MadeLogs(vfs)
+        marks = LogCreationMarkers(vfs)
         for number in range(count):
             config = StreamConfig(name=f"stream-{number:05d}", subject=f"scale.{number:05d}")
             log = new_log(vfs, metadata, marks, config)
@@ -127,7 +127,7 @@ def make_streams(folder: Path, count: int) -> None:
 def make_long(folder: Path, messages: int) -> None:
     """A data directory with one stream of so many small messages, left as kill -9 leaves it."""
     with made_in(folder) as (vfs, metadata):
-        log = new_log(vfs, metadata, MadeLogs(vfs), StreamConfig(name=_LONG, subject="scale.long"))
+        log = new_log(vfs, metadata, LogCreationMarkers(vfs), StreamConfig(name=_LONG, subject="scale.long"))
         values = [random.Random(1).randbytes(_VALUE_BYTES) for _ in range(_ROWS)]  # noqa: S311 (content, no secret)
         whole = _message("scale.long", values)
         while (left := messages - log.log_end) > 0:

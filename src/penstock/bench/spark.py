@@ -29,7 +29,7 @@ from penstock.bench.process_tree import ProcessTree
 from penstock.bench.report import Figure
 from penstock.bench.rounds import order_of
 from penstock.client import blocking
-from penstock.node.made import MadeLogs
+from penstock.node.log_creation_markers import LogCreationMarkers
 from penstock.spark.columns import Place, default_columns, spark_batch
 from penstock.spark.columns import arrow_schema as spark_schema
 
@@ -120,7 +120,7 @@ def make(folder: Path, plan: Plan) -> None:
     lake = folder / "parquet"
     lake.mkdir(parents=True)
     with made_in(folder / "data") as (vfs, metadata):
-        log = new_log(vfs, metadata, MadeLogs(vfs), StreamConfig(name=_STREAM, subject=f"{_STREAM}.*"))
+        log = new_log(vfs, metadata, LogCreationMarkers(vfs), StreamConfig(name=_STREAM, subject=f"{_STREAM}.*"))
         writer, written = None, _FILE_ROWS
         for batch in _batches(plan.messages):
             offset = log.log_end

@@ -55,13 +55,13 @@ class LogFolder(NamedTuple):
     @property
     def is_made(self) -> bool:
         """True if its data directory has the marker file for this log."""
-        from penstock.node.folders import mark_of
-        from penstock.node.made import MADE_PATH
+        from penstock.node.folders import marker_of
+        from penstock.node.log_creation_markers import MADE_PATH
 
         if self.stream_id < 0:
             return False
         data_dir = self.folder.resolve().parents[2]
-        return (data_dir / MADE_PATH / mark_of(self.stream_id, self.stream, self.partition)).exists()
+        return (data_dir / MADE_PATH / marker_of(self.stream_id, self.stream, self.partition)).exists()
 
     @property
     def replica(self) -> str:

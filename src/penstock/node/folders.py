@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator
 from penstock.base.config import Storage
 from penstock.base.errors import CorruptionError
 from penstock.metadata.image import ClusterImage, StreamState
-from penstock.node.made import MadeLogs
+from penstock.node.log_creation_markers import LogCreationMarkers
 from penstock.node.step import Outbox
 from penstock.raft.tasks import LOG_PATH
 from penstock.vfs import Vfs, is_nfs_leftover
@@ -42,7 +42,7 @@ def log_path(stream: StreamState, partition: int) -> str:
     return f"{stream_path(stream)}/{partition}"
 
 
-def mark_of(stream_id: int, name: str, partition: int) -> str:
+def marker_of(stream_id: int, name: str, partition: int) -> str:
     """Return the name of a log's creation mark, without its path."""
     folder = folder_of(stream_id, name)
     return f"{folder}.{partition}" if partition else folder
@@ -77,11 +77,11 @@ def _files_below(vfs: Vfs, path: str) -> Iterator[str]:
                 yield name
 
 
-class Folders:
+class LogFolders:
     """The log folders of one data directory, and which logs have been made in it."""
 
     def __init__(self, vfs: Vfs, outbox: Outbox) -> None:
-        self.made = MadeLogs(vfs)
+        self.made = LogCreationMarkers(vfs)
         self._vfs = vfs
         self._outbox = outbox
 
@@ -119,12 +119,12 @@ class Folders:
         """Remove the logs of a deleted stream, then their marks; blocking. OSError."""
         vfs.remove(stream_path(stream))
         for number in range(len(stream.partitions)):
-            self.made.forget(mark_of(stream.stream_id, stream.name, number))
+            self.made.forget(marker_of(stream.stream_id, stream.name, number))
 
     def drop(self, vfs: Vfs, stream: StreamState, partition: int) -> None:
         """Remove one log of a stream that continues, then its mark; blocking. OSError."""
         vfs.remove(log_path(stream, partition))
-        self.made.forget(mark_of(stream.stream_id, stream.name, partition))
+        self.made.forget(marker_of(stream.stream_id, stream.name, partition))
 
     def _quarantine(self, path: str) -> None:
         target = self._free_quarantine_path(path.rpartition("/")[2])

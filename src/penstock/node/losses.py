@@ -21,7 +21,7 @@ import contextlib
 from penstock.base.errors import CorruptionError
 from penstock.metadata.journal import JOURNAL_PATH
 from penstock.node.known import known_brokers
-from penstock.node.made import MADE_PATH
+from penstock.node.log_creation_markers import MADE_PATH
 from penstock.node.process_history import RUNS_PATH
 from penstock.node.settings import Settings
 from penstock.raft.tasks import FOLDER, LOG_PATH, MARK_PATH

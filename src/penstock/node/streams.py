@@ -26,12 +26,12 @@ from penstock.commitlog import Log, LogConfig, LogMissingError, OpenFiles
 from penstock.messages import ResignedLeadership
 from penstock.metadata.image import ClusterImage, Outcome, StreamState
 from penstock.node.confirmations import ANYHOW, Awaited, Confirmations
-from penstock.node.folders import Folders, log_path, mark_of, stream_path
+from penstock.node.folders import LogFolders, log_path, marker_of, stream_path
 from penstock.node.in_flight import Budget
 from penstock.node.leaders import not_leader
 from penstock.node.listened import Listened
+from penstock.node.log_creation_markers import MADE_PATH
 from penstock.node.log_maintenance import LogMaintenance
-from penstock.node.made import MADE_PATH
 from penstock.node.partition import Partition
 from penstock.node.roles import Roles
 from penstock.node.step import Lane, Outbox
@@ -99,7 +99,7 @@ class Streams:
         self._outbox = outbox
         self._memory: Vfs = MemoryVfs()
         self._encrypted = encrypted
-        self._folders = Folders(vfs, outbox)
+        self._folders = LogFolders(vfs, outbox)
         self._budget = budget
         self._open_files = open_files
         self._upkeep = upkeep
@@ -126,7 +126,7 @@ class Streams:
             for key in self._held(state):
                 self._add(state, key, lambda state=state, key=key: self._open(state, key))  # type: ignore[misc]
             for key in self._unheld(state):
-                if mark_of(state.stream_id, state.name, key.partition) in self._folders.made:
+                if marker_of(state.stream_id, state.name, key.partition) in self._folders.made:
                     try:
                         self._drop_files(state, key)
                     except OSError as error:
@@ -146,7 +146,7 @@ class Streams:
 
     def _open(self, state: StreamState, key: PartitionKey) -> Log:
         made = self._folders.made
-        mark = mark_of(state.stream_id, state.name, key.partition)
+        mark = marker_of(state.stream_id, state.name, key.partition)
         # A log in memory ends with the process; one on disk is created only once.
         was_made = mark in made
         try:
@@ -169,7 +169,7 @@ class Streams:
             self._outbox.notice(f"{MADE_PATH}/{mark} was missing, though its log is there: it is made again")
         if state.config.storage is Storage.FILE and not was_made:
             try:
-                made.mark(mark)
+                made.add(mark)
             except OSError:
                 log.close()
                 raise

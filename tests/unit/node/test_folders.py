@@ -6,7 +6,7 @@ import pytest
 
 from penstock.base.errors import CorruptionError
 from penstock.metadata.image import ClusterImage
-from penstock.node.folders import Folders, check_folders
+from penstock.node.folders import LogFolders, check_folders
 from penstock.node.step import Outbox
 from penstock.vfs.memory import MemoryVfs
 
@@ -17,7 +17,7 @@ def test_what_nfs_keeps_is_passed_over_and_stays() -> None:
     vfs, outbox = MemoryVfs(), Outbox()
     vfs.open(f"streams/{KEPT}", create=True).close()
     check_folders(vfs, 0)
-    Folders(vfs, outbox).tidy(ClusterImage(index=9), ())
+    LogFolders(vfs, outbox).tidy(ClusterImage(index=9), ())
     assert vfs.list("streams") == [KEPT]
     assert vfs.list("quarantine") == []
     assert outbox.take().notices == []
@@ -26,12 +26,12 @@ def test_what_nfs_keeps_is_passed_over_and_stays() -> None:
 def test_what_is_left_of_a_removed_stream_goes_once_nfs_keeps_nothing_there() -> None:
     vfs, outbox = MemoryVfs(), Outbox()
     vfs.open(f"streams/00000004-gone/0/{KEPT}", create=True).close()
-    Folders(vfs, outbox).tidy(ClusterImage(index=9), ())
+    LogFolders(vfs, outbox).tidy(ClusterImage(index=9), ())
     assert vfs.list("streams/00000004-gone/0") == [KEPT]
     vfs.remove(f"streams/00000004-gone/0/{KEPT}")  # as NFS does
-    Folders(vfs, outbox).tidy(ClusterImage(index=3), ())
+    LogFolders(vfs, outbox).tidy(ClusterImage(index=3), ())
     assert vfs.list("streams") == ["00000004-gone/"]  # it may be that of a stream that is still to come
-    Folders(vfs, outbox).tidy(ClusterImage(index=9), ())
+    LogFolders(vfs, outbox).tidy(ClusterImage(index=9), ())
     assert (vfs.list("streams"), vfs.list("quarantine")) == ([], [])
     assert outbox.take().notices == []
 
@@ -42,7 +42,7 @@ def test_what_is_of_no_stream_is_moved_with_all_that_it_holds() -> None:
         vfs.open(f"streams/{path}", create=True).close()
     with pytest.raises(CorruptionError):
         check_folders(vfs, 3)
-    Folders(vfs, outbox).tidy(ClusterImage(index=9), ())
+    LogFolders(vfs, outbox).tidy(ClusterImage(index=9), ())
     assert vfs.list("quarantine/00000004-gone/0") == [KEPT, "x"]
     assert vfs.list("quarantine") == ["00000004-gone/", "notes"]
     assert all("belongs to no stream" in notice for notice in outbox.take().notices)

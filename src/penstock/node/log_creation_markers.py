@@ -17,7 +17,7 @@ from penstock.vfs import Vfs
 MADE_PATH = "made"
 
 
-class MadeLogs:
+class LogCreationMarkers:
     """The marks of one data directory. Call `mark` and `forget` in a disk thread or at the start."""
 
     def __init__(self, vfs: Vfs) -> None:
@@ -32,7 +32,7 @@ class MadeLogs:
         """True if the log with this mark was created."""
         return mark in self._names
 
-    def mark(self, mark: str) -> None:
+    def add(self, mark: str) -> None:
         """Mark a durable log as created, durably. Raise OSError."""
         self._vfs.open(f"{MADE_PATH}/{mark}", create=True).close()
         self._vfs.sync_dir(MADE_PATH)
