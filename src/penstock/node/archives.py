@@ -24,8 +24,8 @@ from penstock.base.errors import ErrorCode, RemoteError
 from penstock.messages import ReportArchivedRequest, Response
 from penstock.node.divergence import check_agreement
 from penstock.node.finding import Finder
+from penstock.node.high_watermark import require_high_watermark
 from penstock.node.internal import users_own
-from penstock.node.knowledge import check_knowledge
 from penstock.node.partition import Partition
 from penstock.node.step import Outbox
 
@@ -67,7 +67,7 @@ class Archives:
         """
         if partition.leadership is None:
             raise RemoteError(ErrorCode.NOT_LEADER, f"{partition.label} is not led now; ask again in a moment")
-        check_knowledge(partition)
+        require_high_watermark(partition)
         if request.end_offset is not None and request.end_offset > partition.committed_end:
             text = f"no archive can have {partition.label} up to offset {request.end_offset}: it is committed up to"
             raise RemoteError(

@@ -2,7 +2,7 @@
 
 Rules: consumers read only what is committed, so an honest offset is never refused. Each replica's `committed_end` is a
 lower bound of the log's end: an offset up to it is right under any leader. Only the leader knows that an offset lies
-beyond the end, and only while it knows the latest high watermark (`node.knowledge`): it is asked, in this broker or
+beyond the end, and only while it knows the latest high watermark (`node.high_watermark`): it is asked, in this broker or
 over the wire, after the commit has come. It may have been deposed without knowing: so the refusal of a replicated
 partition waits until this broker's metadata, confirmed after the answer, still have that leader in that epoch
 (`node.refusals`). An offset that cannot be judged now, because the leader is away, new, mute or has changed, is taken:
@@ -29,7 +29,7 @@ from penstock.base.ids import BrokerId, PartitionKey
 from penstock.messages import ListOffsetsRequest, ListOffsetsResponse, OffsetCommit, Response
 from penstock.metadata.image import ClusterImage
 from penstock.node.finding import Finder
-from penstock.node.knowledge import check_knowledge
+from penstock.node.high_watermark import require_high_watermark
 from penstock.node.peers import Peers
 from penstock.node.refusals import Refusals
 from penstock.node.wording import label
@@ -169,7 +169,7 @@ class CommitBounds:
         """Return the refusal of an offset in a partition that this broker leads; None: it is taken."""
         try:
             partition = self._find.led(one.stream_id, one.partition)
-            check_knowledge(partition)
+            require_high_watermark(partition)
         except RemoteError:
             return None
         leader = self._broker_id, partition.leader_epoch

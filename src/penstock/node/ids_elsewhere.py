@@ -32,7 +32,7 @@ from penstock.ingest.dedup import Dedup
 from penstock.messages import KnownId, MessageIdsRequest, MessageIdsResponse, Response
 from penstock.metadata.image import ClusterImage
 from penstock.node.finding import Finder
-from penstock.node.knowledge import check_knowledge
+from penstock.node.high_watermark import require_high_watermark
 from penstock.node.leaders import not_led
 from penstock.node.partition import Partition
 from penstock.node.peers import Peers
@@ -269,7 +269,7 @@ class IdsElsewhere:
         if request.leader_epoch > partition.leader_epoch:  # this log may lack what the next leader has committed
             text = f"{partition.label} is led here in epoch {partition.leader_epoch}, not in {request.leader_epoch}"
             raise RemoteError(ErrorCode.UNKNOWN_EPOCH, text)
-        check_knowledge(partition)
+        require_high_watermark(partition)
         page = ReadPage(partition.view(), request.since_us, min(request.end_offset, partition.committed_end))
 
         def done(error: Exception | None) -> None:

@@ -13,7 +13,7 @@ from penstock.base.ids import Offset, TimestampUs
 from penstock.messages import GetRequest, GetResponse, ListOffsetsRequest, ListOffsetsResponse
 from penstock.node.access import Access
 from penstock.node.finding import Finder
-from penstock.node.knowledge import check_knowledge
+from penstock.node.high_watermark import require_high_watermark
 from penstock.node.partition import Partition
 from penstock.node.queries import FindOffset, GetMessage, Query, QueryGivenUpError
 from penstock.node.query_executor import QueryExecutor
@@ -77,7 +77,7 @@ class Questions:
 
         def ask() -> GetMessage:
             if request.offset is None or request.offset >= partition.committed_end:
-                check_knowledge(partition)
+                require_high_watermark(partition)
             return GetMessage(
                 partition.view(),
                 partition.committed_end,
@@ -100,7 +100,7 @@ class Questions:
 
     def list_offsets(self, caller: Hashable, partition: Partition, request: ListOffsetsRequest) -> None:
         """Return the offset at a position. Raise RemoteError (not_yet) until a new leader knows the high watermark."""
-        check_knowledge(partition)
+        require_high_watermark(partition)
         epoch = partition.leader_epoch
 
         def ask() -> FindOffset:

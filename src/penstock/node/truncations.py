@@ -25,8 +25,8 @@ from penstock.base.ids import Offset
 from penstock.commitlog import LogState
 from penstock.messages import Response, TruncateRequest, TruncateResponse
 from penstock.node.finding import Finder
+from penstock.node.high_watermark import require_high_watermark
 from penstock.node.internal import users_own
-from penstock.node.knowledge import check_knowledge
 from penstock.node.partition import Partition
 from penstock.node.step import Lane, Outbox
 from penstock.node.wording import as_remote
@@ -98,7 +98,7 @@ class Truncations:
         self._outbox.work(Lane.READ, run, lambda error: self._measured(asked, error))
 
     def _check(self, partition: Partition, request: TruncateRequest) -> None:
-        check_knowledge(partition)
+        require_high_watermark(partition)
         if request.before > partition.committed_end:
             raise RemoteError(
                 ErrorCode.OFFSET_OUT_OF_RANGE,

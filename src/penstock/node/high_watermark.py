@@ -6,7 +6,7 @@ from penstock.base.errors import ErrorCode, RemoteError
 from penstock.node.partition import Partition
 
 
-def check_knowledge(partition: Partition) -> None:
+def require_high_watermark(partition: Partition) -> None:
     """Raise RemoteError not_yet unless this replica knows the latest high watermark that was ever reported."""
     leadership = partition.leadership
     if not partition.is_replicated and (leadership is not None or not partition.is_copied):
