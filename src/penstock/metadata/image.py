@@ -83,7 +83,7 @@ class Archived(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Mark(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """End of a partition's messages with keys that moved to added partitions; see `penstock.node.moving`."""
+    """End of a partition's messages with keys that moved to added partitions; see `penstock.node.key_migration`."""
 
     partitions: int  # number of partitions after that addition
     partition: PartitionId  # the partition that the keys left

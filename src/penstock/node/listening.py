@@ -22,8 +22,8 @@ from penstock.base.ids import BrokerId, PartitionKey
 from penstock.hot.group import Group
 from penstock.messages import GapInfo
 from penstock.node.gaps import Gaps
+from penstock.node.key_routing import owned_messages, route_by_key
 from penstock.node.partition import Partition
-from penstock.node.shares import own, parted
 from penstock.node.step import Lane, Outbox
 from penstock.node.subscriptions import Subscriptions, Verdicts
 from penstock.vfs import Vfs
@@ -176,9 +176,11 @@ class Listening:
         subscriptions = self.subscriptions
         for sid, group in groups.items():
             if (partition := subscriptions.by_sid.get(sid)) is not None:
-                yield from (((partition, group),) if partition.keys is None else own(partition, group, self._outbox))
+                yield from (
+                    ((partition, group),) if partition.keys is None else owned_messages(partition, group, self._outbox)
+                )
             elif (channel := subscriptions.channels.get(sid)) is not None:
-                yield from parted(channel, group, self._outbox)
+                yield from route_by_key(channel, group, self._outbox)
             elif (partition := subscriptions.former.get(sid)) is not None:
                 yield from self._heard_before(partition, group)
             # else the stream was just deleted
@@ -187,9 +189,9 @@ class Listening:
         """Assign messages of an old subscription: the partition moved when its stream got more partitions."""
         channel = self.subscriptions.channel_of(partition)
         if channel is not None:
-            yield from parted(channel, group, self._outbox)
+            yield from route_by_key(channel, group, self._outbox)
         else:
-            yield from own(partition, group, self._outbox)
+            yield from owned_messages(partition, group, self._outbox)
 
     def listens(self, partition: Partition) -> bool:
         """True if its subscription was requested."""

@@ -40,7 +40,7 @@ from penstock.metadata.image import StreamState
 from penstock.node.admitting import admitted
 from penstock.node.dedup import forget_purged, is_outdated
 from penstock.node.in_flight import Budget, InFlight, Pending
-from penstock.node.keys import Keys
+from penstock.node.key_migration_state import KeyMigrationState
 from penstock.node.meters import Traffic
 from penstock.node.step import Answers, Outbox, Step
 from penstock.node.wording import STORE_FAILED, in_doubt, label
@@ -74,7 +74,9 @@ class Partition:
         self.dedup: Dedup | None = None  # of this leadership; None until a message with a message id arrives
         # of this leadership; None until a message states an expected last sequence
         self.lasts: LastSequences | None = None
-        self.keys: Keys | None = None  # of this leadership; None unless keys have moved to other partitions
+        self.keys: KeyMigrationState | None = (
+            None  # of this leadership; None unless keys have moved to other partitions
+        )
         self.producers: Producers | None = None  # of this leadership; None until a producer appends
         self.published: PublishedRuns | None = None  # of this leadership; None until a staged run is published
         self.is_mute = False  # it leads, but the metadata leader may have elected another leader by now

@@ -37,11 +37,11 @@ from penstock.node.disk_space_probe import DiskSpaceProbe
 from penstock.node.following import Follows
 from penstock.node.ids_elsewhere import IdsElsewhere
 from penstock.node.in_flight import Budget
+from penstock.node.key_migration import KeyMigrator
 from penstock.node.leading import Leading
 from penstock.node.listening import Listening
 from penstock.node.log_ends import LogEnds, recovered_text
 from penstock.node.log_maintenance import LogMaintenance
-from penstock.node.moving import Moving
 from penstock.node.partition import NO_ROLLUP, Partition
 from penstock.node.peers import Peers
 from penstock.node.repairs import Repairs
@@ -121,7 +121,7 @@ class Replicas:
         self.rollups = Rollups(outbox, clock, administer)
         self.staged_rows = StagedRows(outbox, self.partitions, clock, self.upkeep, settings.staged_keep_ms)
         self.chronicle = ClusterEventLog(settings.broker_id, outbox)
-        self.moving = Moving(listening.subscriptions, clock, waits=waits, ask_metadata=ask_metadata)
+        self.moving = KeyMigrator(listening.subscriptions, clock, waits=waits, ask_metadata=ask_metadata)
         self.ids_elsewhere = IdsElsewhere(outbox, peers, settings.broker_id, self.partitions, clock, image, go_on)
         self._log_ends = LogEnds(self.partitions, image, hurry)
         self.roles = self._new_roles(settings.broker_id, outbox)

@@ -32,10 +32,10 @@ from penstock.commitlog import LogConfig
 from penstock.metadata.image import ClusterImage
 from penstock.node.cluster_events import ClusterEventLog
 from penstock.node.following import Follows
+from penstock.node.key_migration import KeyMigrator
 from penstock.node.leading import Leading
 from penstock.node.listening import NOBODY_LED, NOT_HEARD, Listening
 from penstock.node.log_maintenance import LogMaintenance
-from penstock.node.moving import Moving
 from penstock.node.partition import Partition
 from penstock.node.step import Outbox
 
@@ -54,7 +54,7 @@ class Roles:
         follows: Follows,
         listening: Listening,
         upkeep: LogMaintenance,
-        moving: Moving,
+        moving: KeyMigrator,
         clock: Callable[[], Now],
         chronicle: ClusterEventLog,
         *,

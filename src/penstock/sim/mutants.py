@@ -19,7 +19,7 @@ _PUBLISHING = "penstock.node.publishing"
 _STAGED_ROWS = "penstock.node.staged_rows"
 _COMPACTION = "penstock.commitlog.compaction"
 _MEMBERSHIP = "penstock.groups.membership"
-_MOVING = "penstock.node.moving"
+_MOVING = "penstock.node.key_migration"
 
 MUTANTS = (
     Mutant(
@@ -332,7 +332,7 @@ CLUSTER_MUTANTS = (
     ),
     Mutant(
         "a broker that leads one partition keeps all keys",
-        "penstock.node.shares",
+        "penstock.node.key_routing",
         "    for number, partition in parting.takers.items():",
         "    if len(parting.takers) == 1:\n        shares = [group] * len(shares)\n"
         "    for number, partition in parting.takers.items():",
@@ -341,7 +341,7 @@ CLUSTER_MUTANTS = (
         "a partition that was added takes keys before the older ones have given them up",
         _MOVING,
         "            keys.is_open = partition.key.partition < stream.counts[0]",
-        "            keys.is_open = True",
+        "            key_migration_state.is_open = True",
     ),
     Mutant(
         "who joins a shared subscription does not wait for its barrier",

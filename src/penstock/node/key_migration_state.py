@@ -6,8 +6,8 @@ from penstock.hot.keymap import KeyMap
 from penstock.replication.leader import Leadership
 
 
-class Keys:
-    """The state of one leadership; `penstock.node.moving` sets it, `penstock.node.shares` reads it."""
+class KeyMigrationState:
+    """The state of one leadership; `penstock.node.key_migration` sets it, `penstock.node.key_routing` reads it."""
 
     __slots__ = ("end", "is_open", "is_opening", "is_silent", "key_map", "leadership", "owes", "refuses", "retry_us")
 

@@ -46,7 +46,7 @@ class _Parting(NamedTuple):
     moved: dict[int, _Moved]  # by the new partition of the keys, which does not take them yet
 
 
-def parted(channel: Channel[Partition], group: Group, outbox: Outbox) -> Shares:
+def route_by_key(channel: Channel[Partition], group: Group, outbox: Outbox) -> Shares:
     """Yield the messages of each partition that takes them."""
     parting = channel.note
     if not isinstance(parting, _Parting):
@@ -102,7 +102,7 @@ def _turn_away(share: Group, moved: _Moved, token: int, outbox: Outbox) -> None:
             refuser.turn_away(part, acks.key_moving(), KEY_MOVING, outbox.step)
 
 
-def own(partition: Partition, group: Group, outbox: Outbox) -> Shares:
+def owned_messages(partition: Partition, group: Group, outbox: Outbox) -> Shares:
     """Yield a partition's messages from its own subject: those without a key, and those whose key belongs to it."""
     keys, stream, number = partition.keys, partition.stream, partition.key.partition
     if keys is None or stream.config.split.how is not PartitionBy.PUBLISHER:

@@ -29,7 +29,7 @@ from penstock.base.ids import Offset, PartitionId
 from penstock.hot.keymap import KeyMap, key_map_of
 from penstock.messages import MarkKeysRequest, Response
 from penstock.metadata.image import Mark, StreamState
-from penstock.node.keys import Keys
+from penstock.node.key_migration_state import KeyMigrationState
 from penstock.node.partition import Partition
 from penstock.node.subscriptions import Subscriptions
 
@@ -59,7 +59,7 @@ class _Grown(NamedTuple):
     steps: list[_Step]
 
 
-class Moving:
+class KeyMigrator:
     """The key moves of all partitions led here.
 
     `waits` returns True while messages of a partition are queued; `ask_metadata` sends a request to the metadata
@@ -79,7 +79,7 @@ class Moving:
         self._waits = waits
         self._ask_metadata = ask_metadata
         self._last: _Grown | None = None
-        self._owing: dict[Partition, Keys] = {}
+        self._owing: dict[Partition, KeyMigrationState] = {}
         self._opening: dict[Partition, int] = {}  # elapsed time of its next barrier
 
     def look(self, partition: Partition) -> None:
@@ -93,7 +93,7 @@ class Moving:
         keys, grown = partition.keys, self._grown(stream)
         is_new = keys is None or keys.leadership is not leadership
         if keys is None or is_new:
-            keys = partition.keys = Keys(leadership, grown.key_map)
+            keys = partition.keys = KeyMigrationState(leadership, grown.key_map)
             self._opening.pop(partition, None)
             keys.is_open = partition.key.partition < stream.counts[0]
         keys.key_map = grown.key_map
@@ -123,7 +123,7 @@ class Moving:
             self._last = _Grown(stream, key_map_of(stream.config, stream.counts), steps)
         return self._last
 
-    def _give(self, partition: Partition, keys: Keys, step: _Step, *, is_new: bool) -> None:
+    def _give(self, partition: Partition, keys: KeyMigrationState, step: _Step, *, is_new: bool) -> None:
         """Owe the mark for the keys that leave the partition, if it is missing or lies beyond this log."""
         mark = step.marks.get(partition.key.partition)
         if mark is None:
@@ -136,7 +136,7 @@ class Moving:
         elif is_new and partition.log.log_end < mark.end_offset:
             keys.owes.add(step.after)
 
-    def _approach(self, partition: Partition, keys: Keys) -> None:
+    def _approach(self, partition: Partition, keys: KeyMigrationState) -> None:
         """Begin to take the partition's keys, now that all marks exist.
 
         A partition with a subject of its own takes them at once. In a channel, messages stored by others may still
@@ -168,7 +168,7 @@ class Moving:
                 del self._opening[partition]
                 self._open(partition)
 
-    def _mark(self, partition: Partition, keys: Keys, now: Now) -> None:
+    def _mark(self, partition: Partition, keys: KeyMigrationState, now: Now) -> None:
         if keys.end is None and not self._waits(partition):  # store earlier messages first
             keys.end = partition.log.log_end
         end = keys.end
