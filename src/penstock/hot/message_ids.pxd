@@ -6,7 +6,7 @@ cdef Py_ssize_t _KEPT_BYTES_MAX
 cdef bytes _LONG
 
 @cython.final
-cdef class Elsewhere:
+cdef class RemoteMessageIds:
     cdef Py_ssize_t _ids_max
     cdef dict _places
     cdef object _order
@@ -39,10 +39,10 @@ cdef class MessageIds:
     cdef int64_t _last_offset
     cdef bytes _written
     cdef int64_t _written_offset
-    cdef readonly Elsewhere elsewhere
+    cdef readonly RemoteMessageIds elsewhere
     cdef readonly int64_t forgotten
 
-    cpdef int know(self, Elsewhere elsewhere) except -1
+    cpdef int know(self, RemoteMessageIds elsewhere) except -1
 
     @cython.locals(offset=object)
     cpdef int64_t find(self, bytes data, Py_ssize_t begin, Py_ssize_t end) except -2

@@ -8,8 +8,8 @@ independent of when they were loaded.
     add 7, 8 ─▶ stamp: written at 12:00 up to 9        not written ─▶ cut 7
                   ╰─ expire 12:02 ─▶ 7, 8 are unknown
 
-Ids of other partitions of the stream, whose keys moved here, are kept beside them (`Elsewhere`): see
-`penstock.node.ids_elsewhere`. The limit covers both together; those from elsewhere, which are older, are evicted first.
+Ids of other partitions of the stream, whose keys moved here, are kept beside them (`RemoteMessageIds`): see
+`penstock.node.remote_dedup`. The limit covers both together; those from elsewhere, which are older, are evicted first.
 
 Memory: an id of up to 64 bytes is kept as it is, a longer one as its BLAKE2b digest with a byte before it, which is
 longer than any of the others: two different ids never collide. That is some 250 bytes an id.
@@ -26,7 +26,7 @@ _LONG = b"\0"
 _int = int
 
 
-class Elsewhere:
+class RemoteMessageIds:
     """Recent ids in other partitions, with their offsets. `forgotten` counts as in `MessageIds`."""
 
     __slots__ = ("_ids_max", "_order", "_places", "forgotten")
@@ -95,13 +95,13 @@ class MessageIds:
         self._last_offset = -1
         self._written = b""  # the same, of what is confirmed written
         self._written_offset = -1
-        self.elsewhere: Elsewhere | None = None
+        self.elsewhere: RemoteMessageIds | None = None
         self.forgotten = 0
 
     def __len__(self) -> int:
         return len(self._order) + (0 if self.elsewhere is None else len(self.elsewhere))
 
-    def know(self, elsewhere: Elsewhere) -> None:
+    def know(self, elsewhere: RemoteMessageIds) -> None:
         """Set the ids that other partitions have."""
         elsewhere.shrink(max(0, self._ids_max - len(self._order)))
         self.forgotten += elsewhere.forgotten

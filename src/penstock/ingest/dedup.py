@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from penstock.hot.message_ids import Elsewhere, MessageIds
+from penstock.hot.message_ids import MessageIds, RemoteMessageIds
 
 Found = list[tuple[int, bytes]]
 """Rows and ids of a batch, as in `hot.rows.Asked`."""
@@ -44,7 +44,7 @@ class Dedup:
         self.failure = ""
         self._now_us = now_us
         self._own: MessageIds | None = None  # own ids, until those of the donors are known
-        self._elsewhere: Elsewhere | None = None  # ids of the donors, until the own ones are known
+        self._elsewhere: RemoteMessageIds | None = None  # ids of the donors, until the own ones are known
         self._ids: MessageIds | None = None
         self._late: deque[tuple[Found, int, int]] = deque()  # ids of batches appended while reading
         self._late_count = 0
@@ -76,7 +76,7 @@ class Dedup:
         self._own = ids
         self._settle()
 
-    def known_elsewhere(self, elsewhere: Elsewhere) -> None:
+    def known_elsewhere(self, elsewhere: RemoteMessageIds) -> None:
         """Take the ids read from the donors."""
         self._elsewhere = elsewhere
         self._settle()

@@ -12,7 +12,7 @@ a failover, and a partition that gets no ids never pays for it. Messages wait wh
 | nothing | the log could not be read                     | is refused; the next one waits |
 
 A partition that was added to its stream has keys that were in older partitions before. While messages stored there are
-within the window, the leaders of those partitions are asked for their ids as well (`node.ids_elsewhere`): a message
+within the window, the leaders of those partitions are asked for their ids as well (`node.remote_dedup`): a message
 that was stored there and whose ack was lost comes here when it is sent again.
 
 The log is read backwards from its end until the deduplication window begins, or until the limit of ids is reached. Of a

@@ -35,7 +35,6 @@ from penstock.node.cluster_events import ClusterEventLog
 from penstock.node.confirmations import ANYHOW, Awaited
 from penstock.node.disk_space_probe import DiskSpaceProbe
 from penstock.node.following import Follows
-from penstock.node.ids_elsewhere import IdsElsewhere
 from penstock.node.in_flight import Budget
 from penstock.node.key_migration import KeyMigrator
 from penstock.node.leading import Leading
@@ -44,6 +43,7 @@ from penstock.node.log_ends import LogEnds, recovered_text
 from penstock.node.log_maintenance import LogMaintenance
 from penstock.node.partition import NO_ROLLUP, Partition
 from penstock.node.peers import Peers
+from penstock.node.remote_dedup import RemoteDedup
 from penstock.node.repairs import Repairs
 from penstock.node.roles import Roles
 from penstock.node.rollups import Rollups
@@ -122,7 +122,7 @@ class Replicas:
         self.staged_rows = StagedRows(outbox, self.partitions, clock, self.upkeep, settings.staged_keep_ms)
         self.chronicle = ClusterEventLog(settings.broker_id, outbox)
         self.moving = KeyMigrator(listening.subscriptions, clock, waits=waits, ask_metadata=ask_metadata)
-        self.ids_elsewhere = IdsElsewhere(outbox, peers, settings.broker_id, self.partitions, clock, image, go_on)
+        self.ids_elsewhere = RemoteDedup(outbox, peers, settings.broker_id, self.partitions, clock, image, go_on)
         self._log_ends = LogEnds(self.partitions, image, hurry)
         self.roles = self._new_roles(settings.broker_id, outbox)
         self.streams = self._new_streams(vfs, settings, outbox, budget)

@@ -8,7 +8,7 @@ import pytest
 
 from penstock.base.config import StreamConfig
 from penstock.client.publish_format import parse_ack
-from penstock.hot.message_ids import Elsewhere, MessageIds
+from penstock.hot.message_ids import MessageIds, RemoteMessageIds
 from penstock.ingest.admission import Rules, admit
 from tests import hot_modes
 from tests.envelopes import enveloped, message
@@ -116,7 +116,7 @@ def _group(mode: Any, *messages: tuple[bytes | None, bytes]) -> Any:
 def test_its_publisher_is_acked_with_the_place_of_the_first() -> None:
     ids = MessageIds(1_000)
     partitions = 70  # more than are quoted of what is refused
-    elsewhere = Elsewhere(1_000)
+    elsewhere = RemoteMessageIds(1_000)
     for partition in range(partitions):
         elsewhere.gather(partition, [(10 * partition, 50, b"id-%d" % partition)])
     ids.know(elsewhere)
@@ -130,7 +130,7 @@ def test_its_publisher_is_acked_with_the_place_of_the_first() -> None:
 
 
 def test_who_sent_an_envelope_is_acked_as_the_first_was() -> None:
-    ids, elsewhere = MessageIds(9), Elsewhere(9)
+    ids, elsewhere = MessageIds(9), RemoteMessageIds(9)
     elsewhere.gather(3, [(7, 50, b"x")])
     ids.know(elsewhere)
     value = enveloped(message({"value": b"v", "correlation_id": b"c-1"}, [(b"Nats-Msg-Id", b"x")]))

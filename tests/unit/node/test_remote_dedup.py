@@ -24,7 +24,7 @@ from penstock.messages import (
     TruncateRequest,
     TruncateResponse,
 )
-from penstock.node.ids_elsewhere import ReadPage
+from penstock.node.remote_dedup import ReadIdPage
 from penstock.node.step import PeerRequest
 from tests.extent import each_change
 from tests.groups import Columns, encoded
@@ -130,7 +130,7 @@ def test_a_purge_while_ids_are_asked_for_forgets_them_too() -> None:
     assert end
     request = TruncateRequest(stream_id=broker.stream_id("orders"), partition=PartitionId(donor), before=Offset(end))
     owners = [getattr(work.run, "__self__", None) for work in broker.disk]
-    read = [number for number, owner in enumerate(owners) if isinstance(owner, ReadPage)]
+    read = [number for number, owner in enumerate(owners) if isinstance(owner, ReadIdPage)]
     assert read
     pages = [broker.execute(number) for number in reversed(read)]  # before the purge, and told after it
     caller = broker.request(request)
@@ -145,7 +145,9 @@ def test_a_purge_while_ids_are_asked_for_forgets_them_too() -> None:
 
 
 def asked(broker: Broker) -> int:
-    return sum(isinstance(getattr(work.run, "__self__", None), ReadPage) for step in broker.steps for work in step.disk)
+    return sum(
+        isinstance(getattr(work.run, "__self__", None), ReadIdPage) for step in broker.steps for work in step.disk
+    )
 
 
 def test_nobody_is_asked_once_the_window_is_over() -> None:

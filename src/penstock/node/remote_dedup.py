@@ -27,7 +27,7 @@ from penstock.base.ids import BrokerId, Offset, PartitionId, PartitionKey, Times
 from penstock.batch import codec
 from penstock.batch.header import MAY_HOLD_IDS, BatchHeader
 from penstock.commitlog import LogView
-from penstock.hot.message_ids import Elsewhere
+from penstock.hot.message_ids import RemoteMessageIds
 from penstock.ingest.dedup import Dedup
 from penstock.messages import KnownId, MessageIdsRequest, MessageIdsResponse, Response
 from penstock.metadata.image import ClusterImage
@@ -45,7 +45,7 @@ _WAIT_US = limits.MESSAGE_IDS_WAIT_MS * 1_000
 _STOPPING = RemoteError(ErrorCode.STOPPING, "the broker is stopping; ask again in a moment")
 
 
-class ReadPage(Query):
+class ReadIdPage(Query):
     """Read one page: ids of messages below `end` and no older than `since_us`, newest first.
 
     `end_offset`: where the next page ends; None: there are no more.
@@ -100,14 +100,14 @@ class _Asking:
     partition: Partition
     dedup: Dedup
     left: list[tuple[int, int]]  # older partitions, each with the offset below which its ids are still missing
-    found: Elsewhere
+    found: RemoteMessageIds
     request: MessageIdsRequest | None = None  # not answered yet
     deadline_us: int = 0  # of the request, elapsed
     page: list[KnownId] = field(default_factory=list)  # of the last partition in `left`
     is_waited_for: bool = False  # messages wait already
 
 
-class IdsElsewhere:
+class RemoteDedup:
     """Requests and answers of one broker. `go_on` is called when waiting messages may go on."""
 
     def __init__(
@@ -140,7 +140,7 @@ class IdsElsewhere:
         dedup, asking = partition.dedup, self._askings.get(partition)
         if dedup is None or not dedup.donors or not dedup.is_reading or (asking and asking.dedup is dedup):
             return False
-        asking = _Asking(partition, dedup, sorted(dedup.donors.items(), reverse=True), Elsewhere(dedup.ids_max))
+        asking = _Asking(partition, dedup, sorted(dedup.donors.items(), reverse=True), RemoteMessageIds(dedup.ids_max))
         self._askings[partition] = asking
         self._ask(asking)
         asking.is_waited_for = True
@@ -270,7 +270,7 @@ class IdsElsewhere:
             text = f"{partition.label} is led here in epoch {partition.leader_epoch}, not in {request.leader_epoch}"
             raise RemoteError(ErrorCode.UNKNOWN_EPOCH, text)
         require_high_watermark(partition)
-        page = ReadPage(partition.view(), request.since_us, min(request.end_offset, partition.committed_end))
+        page = ReadIdPage(partition.view(), request.since_us, min(request.end_offset, partition.committed_end))
 
         def done(error: Exception | None) -> None:
             if caller not in self._open:
