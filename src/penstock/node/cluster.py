@@ -39,20 +39,20 @@ from penstock.node.audit import Audit
 from penstock.node.bootstrap import has_metadata, open_storage
 from penstock.node.clean_stop import take_clean_stop
 from penstock.node.cluster_events import ClusterObservation
-from penstock.node.consequences import Consequences, Told
 from penstock.node.departure import Departure
 from penstock.node.folders import check_folders
 from penstock.node.guarded import Guarded
 from penstock.node.losses import check_guards, what_to_do
 from penstock.node.metadata_leader import MetadataLeader
 from penstock.node.metadata_link import Administrative, Local, MetadataLink
-from penstock.node.observer import Place
+from penstock.node.metadata_listener import MetadataListener, StreamDescriber
 from penstock.node.peer_fencing import PeerProcess, ProcessStart
 from penstock.node.peer_requests import PeerRequests
 from penstock.node.peers import Peers
 from penstock.node.placing import Placing
 from penstock.node.process_history import ProcessHistory
 from penstock.node.quorum import Quorum
+from penstock.node.raft_listener import EntryPosition
 from penstock.node.registration import BrokerRegistration, HeartbeatNumbers, register_command
 from penstock.node.settings import Settings
 from penstock.node.startup_conflicts import StartupConflicts, is_cluster_mismatch, is_id_conflict, is_stale_data_dir
@@ -76,8 +76,8 @@ class Cluster:
         peers: Peers,
         chance: Any,
         clock: Callable[[], Now],
-        consequences: Consequences,
-        told: Callable[[], Told],
+        consequences: MetadataListener,
+        told: Callable[[], StreamDescriber],
         access: Access,
         audit: Audit,
     ) -> None:
@@ -124,7 +124,7 @@ class Cluster:
         storage, notices, deleted = open_storage(self._vfs, settings)
         self.deleted += deleted
         last_index = max((entry.index for entry in storage.state.entries), default=storage.state.snapshot.index)
-        begins = Place(last_index, storage.state.hard_state.term)
+        begins = EntryPosition(last_index, storage.state.hard_state.term)
         check_folders(self._vfs, last_index)
         self._runs.begin(settings.process, has_data=has_data)  # only now: a refused start leaves everything as it is
         stopped = take_clean_stop(self._vfs)
@@ -171,7 +171,7 @@ class Cluster:
         self.guarded.open(self.image, has_data=has_data)
         self.quorum.start()
 
-    def _new_standing(self, stopped: Incarnation | None, begins: Place) -> BrokerRegistration:
+    def _new_standing(self, stopped: Incarnation | None, begins: EntryPosition) -> BrokerRegistration:
         """`begins`: end of the metadata log at this start; `stopped`: incarnation that stopped cleanly before it."""
         who = register_command(self._settings, self._runs, stopped, begins)
         return BrokerRegistration(
@@ -337,7 +337,7 @@ class Cluster:
 
     # Callbacks of the quorum
 
-    def applied(self, place: Place, command: Command, outcome: Outcome | RemoteError) -> None:
+    def applied(self, place: EntryPosition, command: Command, outcome: Outcome | RemoteError) -> None:
         """Handle a command that was applied."""
         self.guarded.look(self.image)
         if isinstance(outcome, Outcome):

@@ -37,7 +37,7 @@ from penstock.metadata.commands import RegisterBroker
 from penstock.metadata.disk_identity import may_have_run
 from penstock.metadata.image import ClusterImage
 from penstock.node.entries import command_in
-from penstock.node.observer import Place
+from penstock.node.raft_listener import EntryPosition
 from penstock.raft import Entry, Message
 from penstock.raft.messages import FROM_MEMBERS
 
@@ -87,14 +87,16 @@ class PeerFencing:
         own: PeerProcess,
         start: ProcessStart,
         image: Callable[[], ClusterImage],
-        acknowledged: Callable[[BrokerId], Place],
+        acknowledged: Callable[[BrokerId], EntryPosition],
     ) -> None:
         """`acknowledged`: the log index that a member has acknowledged to this broker in the present term."""
         self._own = own
         self._start: ProcessStart | None = start  # None once this process is registered
         self._image = image
         self._acknowledged_now = acknowledged
-        self._before: dict[BrokerId, tuple[str, Place]] = {}  # acknowledged place when the process was first received
+        self._before: dict[
+            BrokerId, tuple[str, EntryPosition]
+        ] = {}  # acknowledged place when the process was first received
         self._logged: dict[BrokerId, _Logged] = {}  # last registration in the log
         self._first_disks: dict[BrokerId, str] = {}  # disks that members named first in this run
         self._heard: dict[BrokerId, _Heard] = {}
@@ -154,7 +156,7 @@ class PeerFencing:
         )
         return request if self._start is None else msgspec.structs.replace(request, **self._start._asdict())
 
-    def acknowledged(self, broker_id: BrokerId, process: str) -> Place:
+    def acknowledged(self, broker_id: BrokerId, process: str) -> EntryPosition:
         """Return the place in the log that the member acknowledged before this process of it started."""
         before = self._before.get(broker_id)  # also of a process without a name
         return before[1] if before is not None and before[0] == process else self._acknowledged_now(broker_id)

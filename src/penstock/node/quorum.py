@@ -30,10 +30,10 @@ from penstock.metadata.since import unknown_to
 from penstock.metadata.snapshot import encode_image
 from penstock.node.entries import TooOldError, applied, image_in
 from penstock.node.forming import Forming
-from penstock.node.observer import Observer, Place
 from penstock.node.peer_fencing import FORGOTTEN, PeerFencing, PeerProcess, ProcessStart
 from penstock.node.peers import Peers
 from penstock.node.proposals import Done, Input, Proposals
+from penstock.node.raft_listener import EntryPosition, RaftListener
 from penstock.node.saving import Saving
 from penstock.node.step import Lane, Outbox
 from penstock.raft import (
@@ -56,7 +56,7 @@ _UNTOLD_TICKS = limits.METADATA_UNTOLD_MS // limits.RAFT_TICK_MS
 
 
 class Quorum:
-    """Raft, its storage and the image. An `Observer` is notified of every change."""
+    """Raft, its storage and the image. An `RaftListener` is notified of every change."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class Quorum:
         *,
         own: PeerProcess,
         start: ProcessStart,
-        observer: Observer,
+        observer: RaftListener,
     ) -> None:
         self.image = image_in(storage.state.snapshot)
         self.trouble = ""  # why this broker no longer takes part; empty if it does
@@ -252,8 +252,8 @@ class Quorum:
         """Return the process id registered for a broker; empty if unknown."""
         return self.speakers.of(broker_id).process
 
-    def _acknowledged_now(self, broker_id: BrokerId) -> Place:
-        return Place(self.match_index(broker_id), self._raft.term)
+    def _acknowledged_now(self, broker_id: BrokerId) -> EntryPosition:
+        return EntryPosition(self.match_index(broker_id), self._raft.term)
 
     def _input(self, given: Input) -> None:
         if self.trouble or (self._saving.is_under_way and self.leader != self._raft.id):
@@ -441,7 +441,7 @@ class Quorum:
                     raise
                 self._end(str(error))
                 return
-            self._observer.applied(Place(entry.index, entry.term), command, outcome)
+            self._observer.applied(EntryPosition(entry.index, entry.term), command, outcome)
         elif entry.kind is EntryKind.LEADERSHIP and entry.term == self._raft.term and self._raft.is_leader:
             self._current_term = entry.term
         self._proposals.resolve(entry, outcome, self._raft.leader)

@@ -36,8 +36,8 @@ from penstock.messages import (
     UnreachableLeader,
 )
 from penstock.metadata.image import BrokerState
-from penstock.node.observer import Place
 from penstock.node.process_history import ProcessHistory
+from penstock.node.raft_listener import EntryPosition
 from penstock.node.settings import Settings
 
 Ask = Callable[[Request, Callable[[Response | RemoteError], None]], None]
@@ -256,7 +256,7 @@ class BrokerRegistration:
 
 
 def register_command(
-    settings: Settings, runs: ProcessHistory, stopped: Incarnation | None, begins: Place
+    settings: Settings, runs: ProcessHistory, stopped: Incarnation | None, begins: EntryPosition
 ) -> RegisterBrokerRequest:
     """Return the registration request of a start. `begins`: end of its metadata log; run `stopped` stopped cleanly."""
     return RegisterBrokerRequest(

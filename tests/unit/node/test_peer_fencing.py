@@ -11,8 +11,8 @@ from penstock.messages import RaftRequest
 from penstock.metadata.apply import apply
 from penstock.metadata.commands import RegisterBroker, encode_command
 from penstock.metadata.image import ClusterImage
-from penstock.node.observer import Place
 from penstock.node.peer_fencing import PeerFencing, PeerProcess, ProcessStart
+from penstock.node.raft_listener import EntryPosition
 from penstock.raft import Entry, EntryKind, Message
 from penstock.raft.messages import VoteRequest, VoteResponse
 
@@ -41,7 +41,7 @@ class World:
 
     def __init__(self, process: str = "p") -> None:
         self.image, _ = apply(ClusterImage(), 1, register(process))
-        self.acknowledged = Place(0, 4)
+        self.acknowledged = EntryPosition(0, 4)
         self.refusals: list[RemoteError] = []
         start = ProcessStart(("old", "own"), 7, 4)
         self.speakers = PeerFencing(
@@ -110,7 +110,7 @@ def test_a_copy_that_lacks_what_was_acknowledged_is_not_heard(
     log_index: int | None, raft_term: int, *, is_heard: bool
 ) -> None:
     world = World("p")
-    world.acknowledged = Place(9, 4)
+    world.acknowledged = EntryPosition(9, 4)
     for _ in range(2):
         fields = {"runs": ("p", "q"), "log_index": log_index, "raft_term": raft_term}
         assert world.hears("q", ANSWERS, **fields) == is_heard
@@ -119,12 +119,12 @@ def test_a_copy_that_lacks_what_was_acknowledged_is_not_heard(
 @pytest.mark.parametrize("process", ["q", ""], ids=["named", "on a full disk, without a name"])
 def test_what_a_process_has_acknowledged_itself_is_not_held_against_where_it_was_started(process: str) -> None:
     world = World("p")
-    world.acknowledged = Place(9, 4)
+    world.acknowledged = EntryPosition(9, 4)
     assert world.hears(process, runs=("p", process), log_index=9, raft_term=4)
-    world.acknowledged = Place(20, 4)
+    world.acknowledged = EntryPosition(20, 4)
     assert world.hears(process, runs=("p", process), log_index=9, raft_term=4)
-    assert world.speakers.acknowledged(TWO, process) == Place(9, 4)
-    assert world.speakers.acknowledged(TWO, "r") == Place(20, 4)
+    assert world.speakers.acknowledged(TWO, process) == EntryPosition(9, 4)
+    assert world.speakers.acknowledged(TWO, "r") == EntryPosition(20, 4)
 
 
 def test_an_empty_disk_has_no_runs_of_the_one_before() -> None:

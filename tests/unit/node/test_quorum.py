@@ -28,11 +28,11 @@ from penstock.metadata.commands import (
 from penstock.metadata.image import ClusterImage, Outcome
 from penstock.metadata.snapshot import SNAPSHOT_VERSION, encode_image
 from penstock.node.entries import TooOldError
-from penstock.node.observer import Place
 from penstock.node.peer_fencing import PeerProcess, ProcessStart
 from penstock.node.peers import Peers
 from penstock.node.proposals import Done
 from penstock.node.quorum import Quorum
+from penstock.node.raft_listener import EntryPosition
 from penstock.node.step import DiskWork, Outbox
 from penstock.raft import Membership, Raft, RaftConfig, Snapshot, Storage, encode_message
 from penstock.raft.messages import SnapshotChunk
@@ -95,7 +95,7 @@ class Alone:
 
     # The observer
 
-    def applied(self, place: Place, command: Command, outcome: Outcome | RemoteError) -> None:
+    def applied(self, place: EntryPosition, command: Command, outcome: Outcome | RemoteError) -> None:
         self.told.append(f"applied {place.log_index}")
 
     def replaced(self, before: ClusterImage) -> None:

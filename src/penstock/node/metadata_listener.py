@@ -12,7 +12,7 @@ from penstock.metadata.image import ClusterImage, Outcome, StreamState
 from penstock.node.confirmations import ANYHOW, Awaited
 
 
-class Consequences(Protocol):
+class MetadataListener(Protocol):
     """Applies the image on this broker and reports back for heartbeats."""
 
     def applied(self, outcome: Outcome) -> None:
@@ -52,7 +52,7 @@ class Consequences(Protocol):
         """True if this broker is connected to NATS."""
 
 
-class Told(Protocol):
+class StreamDescriber(Protocol):
     """Descriptions for clients; available once the broker is open."""
 
     def stream(self, state: StreamState) -> StreamInfo:

@@ -11,17 +11,17 @@ from penstock.metadata.commands import Command
 from penstock.metadata.image import ClusterImage, Outcome
 
 
-class Place(NamedTuple):
+class EntryPosition(NamedTuple):
     """Position of an entry; of two entries at one index only one can be committed."""
 
     log_index: int
     raft_term: int
 
 
-class Observer(Protocol):
+class RaftListener(Protocol):
     """Is notified of metadata changes and of this broker's role in the quorum."""
 
-    def applied(self, place: Place, command: Command, outcome: Outcome | RemoteError) -> None:
+    def applied(self, place: EntryPosition, command: Command, outcome: Outcome | RemoteError) -> None:
         """Called after a command has changed the image, or was refused."""
 
     def replaced(self, before: ClusterImage) -> None:
