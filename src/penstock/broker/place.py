@@ -28,7 +28,7 @@ from penstock.base.ids import BrokerId
 from penstock.broker.config import BrokerConfig
 from penstock.broker.config_checks import beyond_reach, unprotected
 from penstock.broker.data_dir import DataDir
-from penstock.node.guarded import GUARDED_PATH
+from penstock.node.auth_markers import GUARDED_PATH
 from penstock.node.known import Known
 
 _KNOWN = "the data directory"

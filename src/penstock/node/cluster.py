@@ -36,12 +36,12 @@ from penstock.node.addresses import PeerAddresses
 from penstock.node.administration import Administration
 from penstock.node.applied import AppliedHere
 from penstock.node.audit import Audit
+from penstock.node.auth_markers import AuthMarkers
 from penstock.node.bootstrap import has_metadata, open_storage
 from penstock.node.clean_stop import take_clean_stop
 from penstock.node.cluster_events import ClusterObservation
 from penstock.node.departure import Departure
 from penstock.node.folders import check_folders
-from penstock.node.guarded import Guarded
 from penstock.node.losses import check_guards, what_to_do
 from penstock.node.metadata_leader import MetadataLeader
 from penstock.node.metadata_link import Administrative, Local, MetadataLink
@@ -92,7 +92,7 @@ class Cluster:
         self._consequences = consequences
         self._told = told
         self._belonging = StartupConflicts(settings, outbox)
-        self.guarded = Guarded(vfs, settings, outbox, peers.is_proven, lambda: self.is_current(self._clock()))
+        self.guarded = AuthMarkers(vfs, settings, outbox, peers.is_proven, lambda: self.is_current(self._clock()))
         self._is_started = False
         self._is_heard = True
         self._looked_us = 0  # elapsed time of the last session check

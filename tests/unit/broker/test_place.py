@@ -13,7 +13,7 @@ from penstock.base.ids import BrokerId
 from penstock.broker.config import BrokerConfig, load
 from penstock.broker.data_dir import DataDir, take_data_dir
 from penstock.broker.place import admin_password_advice, is_alone, settled
-from penstock.node.guarded import GUARDED_PATH
+from penstock.node.auth_markers import GUARDED_PATH
 from penstock.node.known import Known
 
 THREE = "1@127.0.0.1:7001,2@127.0.0.1:7002,3@127.0.0.1:7003"

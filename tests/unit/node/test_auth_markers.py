@@ -11,7 +11,7 @@ from penstock.base.errors import ErrorCode
 from penstock.base.ids import BrokerId
 from penstock.messages import MetadataRequest
 from penstock.metadata.image import ClusterImage
-from penstock.node.guarded import Guarded
+from penstock.node.auth_markers import AuthMarkers
 from penstock.node.settings import Settings
 from penstock.node.step import Outbox
 from penstock.vfs.faulty import Fault, nth
@@ -82,9 +82,9 @@ class Marks:
         self.has_secret = has_secret
         self.guarded = self.begin(has_data=has_data)
 
-    def begin(self, *, has_data: bool = True) -> Guarded:
+    def begin(self, *, has_data: bool = True) -> AuthMarkers:
         settings = Settings(broker_id=BrokerId(1), proves_brokers=self.has_secret)
-        guarded = Guarded(self.vfs, settings, Outbox(), self.proven.__contains__, lambda: self.is_current)
+        guarded = AuthMarkers(self.vfs, settings, Outbox(), self.proven.__contains__, lambda: self.is_current)
         guarded.open(self.image, has_data=has_data)
         return guarded
 
