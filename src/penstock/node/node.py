@@ -40,7 +40,6 @@ from penstock.messages import (
     Response,
 )
 from penstock.node.access import Access
-from penstock.node.answering import Answering
 from penstock.node.arrivals import Arrivals
 from penstock.node.audit import Audit
 from penstock.node.clean_stop import mark_if_whole
@@ -58,6 +57,7 @@ from penstock.node.peers import Peers
 from penstock.node.questions import Questions
 from penstock.node.replicas import Replicas
 from penstock.node.report import Report
+from penstock.node.request_router import RequestRouter
 from penstock.node.settings import Settings
 from penstock.node.step import DiskWork, Outbox, Step
 from penstock.node.streams import deleted_error
@@ -154,8 +154,8 @@ class Node:
             closed=self._partition_closed,
         )
 
-    def _answering(self) -> Answering:
-        return Answering(
+    def _answering(self) -> RequestRouter:
+        return RequestRouter(
             self._settings,
             self._outbox,
             self._cluster,

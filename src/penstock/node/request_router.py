@@ -66,7 +66,7 @@ from penstock.node.users import Users
 from penstock.node.verifying import Verifying
 
 
-class Answering:
+class RequestRouter:
     def __init__(
         self,
         settings: Settings,
