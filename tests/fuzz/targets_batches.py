@@ -15,7 +15,7 @@ from penstock.client import batches
 from penstock.client.batches import Range
 from penstock.hot.crc import crc32c
 from penstock.hot.keymap import key_map_of
-from penstock.node.queries import CheckAppend, OwnKeys, RowRules
+from penstock.node.log_queries import CheckAppend, OwnKeys, RowRules
 from tests.batch_samples import rows_of
 from tests.fuzz.messages_made import harmed, made_message, made_messages, sealed
 from tests.fuzz.target import Cover, Modules, Target
@@ -171,7 +171,9 @@ TARGETS: tuple[Target, ...] = (
         made_append,
         (
             Cover(
-                "penstock.node.queries", ("CheckAppend", "RowRules", "OwnKeys.check"), {"RowRules.of": "of a config"}
+                "penstock.node.log_queries",
+                ("CheckAppend", "RowRules", "OwnKeys.check"),
+                {"RowRules.of": "of a config"},
             ),
             Cover(
                 "penstock.batch.codec",

@@ -1,6 +1,6 @@
 """Append batches that this broker has built to a partition that it leads.
 
-Rules: a batch is checked, and is our own copy (see `queries.CheckAppend`). Its caller is answered once it is committed.
+Rules: a batch is checked, and is our own copy (see `log_queries.CheckAppend`). Its caller is answered once it is committed.
 A batch that brings its own offsets and timestamps is taken only by a paused stream, which gets no other messages, and
 only if the log ends where the batch begins. Offsets and timestamps then rise as always, so readers, followers and
 recovery find what they expect: gaps, as compaction makes them.
@@ -20,8 +20,8 @@ from penstock.commitlog import LogState
 from penstock.hot.rows import Asked
 from penstock.node.closed import why_closed, why_not_at
 from penstock.node.in_flight import Pending
+from penstock.node.log_queries import CheckAppend
 from penstock.node.partition import Partition
-from penstock.node.queries import CheckAppend
 from penstock.node.step import Step
 from penstock.node.wording import CODES, not_appended
 

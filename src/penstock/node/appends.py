@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.fair_shares import FairShares
 from penstock.base.ids import PartitionKey
-from penstock.node.queries import CheckAppend
+from penstock.node.log_queries import CheckAppend
 from penstock.node.step import Lane, Outbox
 from penstock.node.wording import as_remote
 

@@ -21,7 +21,7 @@ from penstock.commitlog import LogView
 from penstock.hot.rows import Asked
 from penstock.ingest.published import Piece
 from penstock.messages import StagedRange
-from penstock.node.queries import RowRules
+from penstock.node.log_queries import RowRules
 
 if TYPE_CHECKING:
     import pyarrow as pa

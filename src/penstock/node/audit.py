@@ -47,8 +47,8 @@ from penstock.metadata.commands import (
     TruncatePartition,
 )
 from penstock.metadata.image import ClusterImage, Outcome
+from penstock.node.log_queries import Query
 from penstock.node.partition import Partition
-from penstock.node.queries import Query
 from penstock.node.step import Inside, Lane, Outbox
 from penstock.replication.leader import Leadership
 

@@ -50,11 +50,11 @@ from penstock.node.in_flight import Budget
 from penstock.node.leaders import not_leader
 from penstock.node.listened import ListenedFile
 from penstock.node.listening import Listening, was_led_by
+from penstock.node.lookup_api import LookupApi
 from penstock.node.measures import Measures
 from penstock.node.metadata_link import THE_BROKER
 from penstock.node.partition import Partition
 from penstock.node.peers import Peers
-from penstock.node.questions import Questions
 from penstock.node.replicas import Replicas
 from penstock.node.report import Report
 from penstock.node.request_router import RequestRouter
@@ -100,7 +100,7 @@ class Node:
             requires_proof=lambda: self._cluster.guarded.requires_proof,
             is_current=lambda: self._cluster.is_current(self._now),
         )
-        self._questions = Questions(
+        self._questions = LookupApi(
             self._outbox,
             settings.format_version,
             self.access,

@@ -60,8 +60,8 @@ from penstock.node.commit_bounds import CommitBounds
 from penstock.node.finding import Finder
 from penstock.node.group_members import GroupMembers, Rows
 from penstock.node.internal import offsets_config
+from penstock.node.log_queries import Query
 from penstock.node.partition import Partition
-from penstock.node.queries import Query
 from penstock.node.settings import Settings
 from penstock.node.step import Inside, Lane, Outbox
 from penstock.node.wording import as_remote

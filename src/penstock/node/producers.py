@@ -18,9 +18,9 @@ from penstock.commitlog import LogState
 from penstock.ingest.producers import Backwards, Producers
 from penstock.messages import ListProducersRequest, ListProducersResponse, ProducerInfo
 from penstock.node.finding import Finder
+from penstock.node.log_queries import CheckAppend
 from penstock.node.looking_back import LookBack
 from penstock.node.partition import Partition
-from penstock.node.queries import CheckAppend
 from penstock.node.step import Lane, Outbox
 from penstock.node.wording import as_remote, in_doubt
 

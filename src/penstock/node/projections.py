@@ -16,7 +16,7 @@ from penstock.batch import codec, projecting
 from penstock.batch.projecting import Projection
 from penstock.commitlog import LogView, Slice
 from penstock.messages import FetchRequest
-from penstock.node.queries import Query, QueryGivenUpError
+from penstock.node.log_queries import Query, QueryGivenUpError
 from penstock.vfs import File, Vfs
 
 if TYPE_CHECKING:

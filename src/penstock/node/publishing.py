@@ -49,12 +49,12 @@ from penstock.messages import (
 from penstock.node.access import Access
 from penstock.node.assembling import AssemblePiece, check_size, lost
 from penstock.node.cluster import Cluster
-from penstock.node.enquiries import Handler
 from penstock.node.finding import Finder
 from penstock.node.internal import target_of, users_own
+from penstock.node.log_queries import RowRules
 from penstock.node.looking_back import LookBack
+from penstock.node.metadata_api import Handler
 from penstock.node.partition import Partition
-from penstock.node.queries import RowRules
 from penstock.node.step import Inside, Lane, Outbox
 from penstock.node.wording import as_remote, in_doubt
 

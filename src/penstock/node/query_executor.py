@@ -18,7 +18,7 @@ from penstock.base import limits
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.fair_shares import FairShares
 from penstock.base.turns import Turns
-from penstock.node.queries import Query
+from penstock.node.log_queries import Query
 from penstock.node.step import Lane, Outbox
 
 Done = Callable[[Exception | None], None]

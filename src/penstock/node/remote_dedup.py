@@ -34,9 +34,9 @@ from penstock.metadata.image import ClusterImage
 from penstock.node.finding import Finder
 from penstock.node.high_watermark import require_high_watermark
 from penstock.node.leaders import not_led
+from penstock.node.log_queries import Query, QueryGivenUpError
 from penstock.node.partition import Partition
 from penstock.node.peers import Peers
-from penstock.node.queries import Query, QueryGivenUpError
 from penstock.node.query_executor import QueryExecutor
 from penstock.node.step import Inside, Lane, Outbox
 from penstock.node.wording import as_remote, label

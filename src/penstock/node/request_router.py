@@ -47,15 +47,15 @@ from penstock.messages import (
 from penstock.node.access import Access
 from penstock.node.cluster import Cluster
 from penstock.node.commit_bounds import CommitBounds
-from penstock.node.enquiries import Enquiries, Handler
 from penstock.node.fetches import Fetches
 from penstock.node.finding import Finder
 from penstock.node.internal import check_users_own
+from penstock.node.lookup_api import LookupApi
+from penstock.node.metadata_api import Handler, MetadataApi
 from penstock.node.offsets import GroupOffsets
 from penstock.node.peer_requests import PEER_REQUESTS
 from penstock.node.peers import Peers
 from penstock.node.publishing import Publishing
-from penstock.node.questions import Questions
 from penstock.node.refusals import Refusals
 from penstock.node.replicas import Replicas
 from penstock.node.report import Report
@@ -80,7 +80,7 @@ class RequestRouter:
         peers: Peers,
         refusals: Refusals,
         fetches: Fetches,
-        questions: Questions,
+        questions: LookupApi,
         verifying: Verifying,
         report: Callable[[], Report],
         in_flight_bytes: Callable[[], int],
@@ -100,7 +100,7 @@ class RequestRouter:
         bounds = CommitBounds(settings.broker_id, lambda: cluster.image, find, peers, clock, refusals)
         self.offsets = GroupOffsets(outbox, cluster, find, settings, access, bounds, write=write)
         self.publishing = Publishing(outbox, cluster, find, clock, write=write, access=access)
-        enquiries = Enquiries(settings, outbox, cluster, access, report=report, in_flight_bytes=in_flight_bytes)
+        enquiries = MetadataApi(settings, outbox, cluster, access, report=report, in_flight_bytes=in_flight_bytes)
         self.handlers: Mapping[type[Request], Handler] = {
             CreateStreamRequest: self._administer,
             AlterStreamRequest: self._administer,

@@ -28,9 +28,9 @@ from penstock.batch import codec
 from penstock.batch.header import MAY_ROLL_UP_ALL, BatchHeader
 from penstock.commitlog import LogState, LogView
 from penstock.messages import Response, TruncateRequest
+from penstock.node.log_queries import QueryGivenUpError
 from penstock.node.metadata_link import THE_BROKER
 from penstock.node.partition import NO_ROLLUP, UNKNOWN_ROLLUP, Partition
-from penstock.node.queries import QueryGivenUpError
 from penstock.node.step import Lane, Outbox
 from penstock.node.truncations import Administer
 from penstock.node.wording import as_remote

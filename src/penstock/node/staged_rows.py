@@ -34,8 +34,8 @@ from penstock.commitlog import LogView
 from penstock.commitlog.segment import Segment
 from penstock.node.internal import target_of
 from penstock.node.log_maintenance import LogMaintenance
+from penstock.node.log_queries import QueryGivenUpError
 from penstock.node.partition import Partition
-from penstock.node.queries import QueryGivenUpError
 from penstock.node.step import Lane, Outbox
 from penstock.replication.leader import Leadership
 

@@ -34,13 +34,13 @@ from penstock.metadata.image import ClusterImage, StreamState
 from penstock.node.access import Access
 from penstock.node.appending import append, append_at
 from penstock.node.appends import Appends
-from penstock.node.enquiries import Handler
 from penstock.node.finding import Finder
 from penstock.node.internal import target_of, users_own
 from penstock.node.leaders import not_led
+from penstock.node.log_queries import CheckAppend, OwnKeys, RowRules
+from penstock.node.metadata_api import Handler
 from penstock.node.partition import Partition
 from penstock.node.producers import KnownProducers
-from penstock.node.queries import CheckAppend, OwnKeys, RowRules
 from penstock.node.replicas import Replicas
 from penstock.node.step import Inside, Outbox
 

@@ -23,8 +23,8 @@ from penstock.messages import (
 )
 from penstock.metadata.image import ClusterImage, Owned
 from penstock.node.access import Access
-from penstock.node.enquiries import Handler
 from penstock.node.exporting import page_of
+from penstock.node.metadata_api import Handler
 from penstock.node.step import Outbox
 
 

@@ -24,8 +24,8 @@ from penstock.commitlog.checksums import RangeSum, RangeSums
 from penstock.messages import DamageInfo, RowSum, VerifyRequest, VerifyResponse
 from penstock.node.access import Access
 from penstock.node.finding import Finder
+from penstock.node.log_queries import Query
 from penstock.node.partition import Partition
-from penstock.node.queries import Query
 from penstock.node.query_executor import QueryExecutor
 from penstock.node.step import Outbox
 from penstock.node.wording import as_remote

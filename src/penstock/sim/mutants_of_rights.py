@@ -34,7 +34,7 @@ MUTANTS_OF_RIGHTS = (
         "            AppendRequest: self._allowing,",
         (
             Patch(
-                "penstock.node.queries",
+                "penstock.node.log_queries",
                 "        if self.rules.allowed is not None:",
                 "        if self.rules.allowed:",
             ),

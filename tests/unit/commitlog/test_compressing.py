@@ -19,8 +19,8 @@ from penstock.commitlog.scan import Walk
 from penstock.groups.rows import Place, Position, encode_key, encode_value
 from penstock.node.dedup import ReadIds
 from penstock.node.last_sequences import ReadLasts
+from penstock.node.log_queries import FindOffset, GetMessage
 from penstock.node.offsets import ReadOffsets
-from penstock.node.queries import FindOffset, GetMessage
 from penstock.vfs.memory import Keep, MemoryVfs
 from tests.batch_samples import sealed
 from tests.groups import Columns, encoded

@@ -19,7 +19,7 @@ from penstock.messages import (
     ListOffsetsRequest,
     ListOffsetsResponse,
 )
-from penstock.node.queries import QueryGivenUpError
+from penstock.node.log_queries import QueryGivenUpError
 from penstock.node.step import Lane
 from tests.unit.node.harness import Broker
 from tests.unit.node.test_access import asking, user
@@ -183,7 +183,7 @@ def test_a_fetch_of_some_subjects_waits_for_one_of_each_other_user() -> None:
 
 
 def test_one_user_does_not_take_all_places(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.node.questions.limits.QUERIES_WAITING_MAX", 20)
+    monkeypatch.setattr("penstock.node.lookup_api.limits.QUERIES_WAITING_MAX", 20)
     broker = of_users()
     with asking(broker, "bob"):
         callers = broker.search(30)

@@ -36,7 +36,7 @@ Handler = Callable[[Hashable, Any, bytes | memoryview, Now], None]
 """Answers the caller of a request, now or later. Arguments: caller, request, its raw part, time."""
 
 
-class Enquiries:
+class MetadataApi:
     """`handlers` answer each request at once. RemoteError bad_request, too_large, not_yet, stream_not_found."""
 
     def __init__(

@@ -14,8 +14,8 @@ from penstock.messages import GetRequest, GetResponse, ListOffsetsRequest, ListO
 from penstock.node.access import Access
 from penstock.node.finding import Finder
 from penstock.node.high_watermark import require_high_watermark
+from penstock.node.log_queries import FindOffset, GetMessage, Query, QueryGivenUpError
 from penstock.node.partition import Partition
-from penstock.node.queries import FindOffset, GetMessage, Query, QueryGivenUpError
 from penstock.node.query_executor import QueryExecutor
 from penstock.node.step import Outbox
 from penstock.node.wording import as_remote
@@ -23,7 +23,7 @@ from penstock.node.wording import as_remote
 _Query = TypeVar("_Query", GetMessage, FindOffset)
 
 
-class Questions:
+class LookupApi:
     """Runs clients' queries. `deleted` returns the error for a stream deleted meanwhile."""
 
     def __init__(
