@@ -45,6 +45,7 @@ from penstock.messages import (
     VerifyRequest,
 )
 from penstock.node.access import Access
+from penstock.node.append_api import AppendApi
 from penstock.node.cluster import Cluster
 from penstock.node.commit_bounds import CommitBounds
 from penstock.node.fetches import Fetches
@@ -61,7 +62,6 @@ from penstock.node.replicas import Replicas
 from penstock.node.report import Report
 from penstock.node.settings import Settings
 from penstock.node.step import Outbox
-from penstock.node.storing import Storing
 from penstock.node.users import Users
 from penstock.node.verifying import Verifying
 
@@ -87,7 +87,7 @@ class RequestRouter:
     ) -> None:
         self._cluster = cluster
         self._replicas = replicas
-        self.storing = Storing(
+        self.storing = AppendApi(
             outbox,
             find,
             replicas,

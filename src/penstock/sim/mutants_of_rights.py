@@ -5,8 +5,8 @@ from __future__ import annotations
 from penstock.sim.planting import Mutant, Patch
 
 _ACCESS = "penstock.node.access"
-_APPENDING = "penstock.node.appending"
-_STORING = "penstock.node.storing"
+_APPENDING = "penstock.node.partition_append"
+_STORING = "penstock.node.append_api"
 
 MUTANTS_OF_RIGHTS = (
     Mutant(

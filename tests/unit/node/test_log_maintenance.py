@@ -12,9 +12,9 @@ from penstock.base.config import StreamConfig
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.commitlog import Log, LogConfig, checkpoint
 from penstock.messages import AppendResponse
-from penstock.node.appending import append
 from penstock.node.log_maintenance import LogMaintenance
 from penstock.node.partition import Partition
+from penstock.node.partition_append import append
 from penstock.node.step import Outbox, Step
 from penstock.vfs.faulty import Fault, FaultyVfs, Kind
 from penstock.vfs.memory import Keep, MemoryVfs

@@ -29,7 +29,7 @@ class _Append:
     checked: bool = False
 
 
-class Appends:
+class AppendQueue:
     """All pending appends, by partition. `store` puts a checked one into its partition."""
 
     def __init__(

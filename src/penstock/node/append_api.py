@@ -32,14 +32,14 @@ from penstock.messages import (
 )
 from penstock.metadata.image import ClusterImage, StreamState
 from penstock.node.access import Access
-from penstock.node.appending import append, append_at
-from penstock.node.appends import Appends
+from penstock.node.append_queue import AppendQueue
 from penstock.node.finding import Finder
 from penstock.node.internal import target_of, users_own
 from penstock.node.leaders import not_led
 from penstock.node.log_queries import CheckAppend, OwnKeys, RowRules
 from penstock.node.metadata_api import Handler
 from penstock.node.partition import Partition
+from penstock.node.partition_append import append, append_at
 from penstock.node.producers import KnownProducers
 from penstock.node.replicas import Replicas
 from penstock.node.step import Inside, Outbox
@@ -47,7 +47,7 @@ from penstock.node.step import Inside, Outbox
 Appending = AppendRequest | AppendOnceRequest
 
 
-class Storing:
+class AppendApi:
     """All appends of one broker; `bytes_max` limits the bytes under way."""
 
     def __init__(
@@ -61,7 +61,7 @@ class Storing:
         image: Callable[[], ClusterImage],
         access: Access,
     ) -> None:
-        self.appends = Appends(outbox, bytes_max, store=self._store)
+        self.appends = AppendQueue(outbox, bytes_max, store=self._store)
         self._outbox = outbox
         self._find = find
         self._replicas = replicas
