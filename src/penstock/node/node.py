@@ -44,7 +44,7 @@ from penstock.node.arrivals import Arrivals
 from penstock.node.audit import Audit
 from penstock.node.clean_stop import mark_if_whole
 from penstock.node.cluster import Cluster
-from penstock.node.fetches import Fetches
+from penstock.node.fetch_api import FetchApi
 from penstock.node.finding import Finder
 from penstock.node.in_flight import Budget
 from penstock.node.leaders import not_leader
@@ -61,7 +61,7 @@ from penstock.node.request_router import RequestRouter
 from penstock.node.settings import Settings
 from penstock.node.step import DiskWork, Outbox, Step
 from penstock.node.streams import deleted_error
-from penstock.node.verifying import Verifying
+from penstock.node.verify_api import VerifyApi
 from penstock.vfs import Vfs
 
 TICK_US = 1_000_000
@@ -83,7 +83,7 @@ class Node:
         self._now = Now(0, 0)  # time of the event being handled
         version = settings.format_version
         as_of_us = lambda one: self._replicas.as_of_us(one)  # noqa: E731
-        self._fetches = Fetches(self._outbox, version, lambda: self._now, as_of_us, lambda: self.access)
+        self._fetches = FetchApi(self._outbox, version, lambda: self._now, as_of_us, lambda: self.access)
         self._listening = Listening(
             vfs,
             self._outbox,
@@ -107,7 +107,7 @@ class Node:
             deleted=lambda partition: deleted_error(partition.stream),
             stopping=_STOPPING,
         )
-        self._verifying = Verifying(self._outbox, self.access, stopping=_STOPPING)
+        self._verifying = VerifyApi(self._outbox, self.access, stopping=_STOPPING)
         self._replicas = self._new_replicas(chance)
         self._partitions = self._replicas.partitions
         self._upkeep = self._replicas.upkeep

@@ -48,7 +48,7 @@ from penstock.node.access import Access
 from penstock.node.append_api import AppendApi
 from penstock.node.cluster import Cluster
 from penstock.node.commit_bounds import CommitBounds
-from penstock.node.fetches import Fetches
+from penstock.node.fetch_api import FetchApi
 from penstock.node.finding import Finder
 from penstock.node.internal import check_users_own
 from penstock.node.lookup_api import LookupApi
@@ -62,8 +62,8 @@ from penstock.node.replicas import Replicas
 from penstock.node.report import Report
 from penstock.node.settings import Settings
 from penstock.node.step import Outbox
-from penstock.node.users import Users
-from penstock.node.verifying import Verifying
+from penstock.node.user_api import UserApi
+from penstock.node.verify_api import VerifyApi
 
 
 class RequestRouter:
@@ -79,9 +79,9 @@ class RequestRouter:
         *,
         peers: Peers,
         refusals: Refusals,
-        fetches: Fetches,
+        fetches: FetchApi,
         questions: LookupApi,
-        verifying: Verifying,
+        verifying: VerifyApi,
         report: Callable[[], Report],
         in_flight_bytes: Callable[[], int],
     ) -> None:
@@ -126,7 +126,7 @@ class RequestRouter:
             **self.offsets.handlers,
             **dict.fromkeys(PEER_REQUESTS, self._peer_request),
             **enquiries.handlers,
-            **Users(outbox, access, lambda: cluster.image).handlers,
+            **UserApi(outbox, access, lambda: cluster.image).handlers,
         }
 
     def _administer(self, caller: Hashable, request: Any, raw: bytes | memoryview, now: Now) -> None:

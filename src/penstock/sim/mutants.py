@@ -60,7 +60,7 @@ MUTANTS = (
     ),
     Mutant(
         "readers see what is not committed",
-        "penstock.node.fetches",
+        "penstock.node.fetch_api",
         "end, size_bytes = partition.committed_end, partition.committed_bytes",
         "end, size_bytes = partition.log.log_end, partition.committed_bytes",
     ),

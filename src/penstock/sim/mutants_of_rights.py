@@ -57,7 +57,7 @@ MUTANTS_OF_RIGHTS = (
     ),
     Mutant(
         "a fetch that waits is not looked at again",
-        "penstock.node.fetches",
+        "penstock.node.fetch_api",
         "            self._access().check(waiter.who, waiter.request)",
         "            assert waiter",
     ),

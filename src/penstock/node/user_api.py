@@ -28,7 +28,7 @@ from penstock.node.metadata_api import Handler
 from penstock.node.step import Outbox
 
 
-class Users:
+class UserApi:
     """Answers requests about users."""
 
     def __init__(self, outbox: Outbox, access: Access, image: Callable[[], ClusterImage]) -> None:

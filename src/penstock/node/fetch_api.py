@@ -55,7 +55,7 @@ class _Look:
     view: LogView | None  # None if there is nothing to read
 
 
-class Fetches:
+class FetchApi:
     """All unanswered fetches of one broker."""
 
     def __init__(

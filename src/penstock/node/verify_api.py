@@ -31,7 +31,7 @@ from penstock.node.step import Outbox
 from penstock.node.wording import as_remote
 
 
-class Wanted(NamedTuple):
+class VerifyRange(NamedTuple):
     """The range of a slice: from `offset` up to `end`; checksum ranges begin at `begin`."""
 
     offset: int
@@ -43,7 +43,7 @@ class Wanted(NamedTuple):
 class VerifySlice(Query):
     """One slice; afterwards `end_offset` says how far it came."""
 
-    def __init__(self, view: LogView, wanted: Wanted, log: Log) -> None:
+    def __init__(self, view: LogView, wanted: VerifyRange, log: Log) -> None:
         """Checkpoint and lineage are checked if the range is empty."""
         super().__init__(view)
         self._log = log
@@ -133,7 +133,7 @@ def _damage(error: CorruptionError, base_offset: Offset, end_offset: Offset) -> 
     )
 
 
-class Verifying:
+class VerifyApi:
     """All slices of one broker."""
 
     def __init__(self, outbox: Outbox, access: Access, *, stopping: RemoteError) -> None:
@@ -196,7 +196,7 @@ class Verifying:
         self._outbox.reply(caller, response)
 
 
-def _wanted(partition: Partition, request: VerifyRequest) -> Wanted:
+def _wanted(partition: Partition, request: VerifyRequest) -> VerifyRange:
     assert request.offset is not None
     offset, committed_end = int(request.offset), partition.committed_end
     end = committed_end if request.end is None else int(request.end)
@@ -214,4 +214,4 @@ def _wanted(partition: Partition, request: VerifyRequest) -> Wanted:
         wanted = RangeSums(begin, end).range_of(offset)
         if carried[:2] != wanted or not carried.begin <= carried.first_offset <= carried.last_offset < offset:
             raise RemoteError(ErrorCode.BAD_REQUEST, f"verify: `carried` is not of the range that holds {offset}")
-    return Wanted(offset, begin, end, carried)
+    return VerifyRange(offset, begin, end, carried)
