@@ -34,10 +34,10 @@ from penstock.node.archives import Archives
 from penstock.node.cluster_events import ClusterEventLog
 from penstock.node.confirmations import ANYHOW, Awaited
 from penstock.node.disk_space_probe import DiskSpaceProbe
-from penstock.node.following import Follows
+from penstock.node.follower_replication import FollowerReplication
 from penstock.node.in_flight import Budget
 from penstock.node.key_migration import KeyMigrator
-from penstock.node.leading import Leading
+from penstock.node.leader_replication import LeaderReplication
 from penstock.node.listening import Listening
 from penstock.node.log_ends import LogEnds, recovered_text
 from penstock.node.log_maintenance import LogMaintenance
@@ -93,7 +93,7 @@ class Replicas:
         self._room = DiskSpaceProbe(vfs, outbox, self._free)
         self.partitions: dict[PartitionKey, Partition] = {}
         self.upkeep = LogMaintenance(outbox, self, clock, settings.cleaner_bytes_per_s)
-        self.leading = Leading(
+        self.leading = LeaderReplication(
             outbox,
             settings.broker_id,
             self.partitions,
@@ -103,7 +103,7 @@ class Replicas:
             has_nats=lambda: listening.has_nats and self.roles.is_heard,  # a mute leader has unsubscribed
             confirmed_us=confirmed_us,
         )
-        self.follows = Follows(
+        self.follows = FollowerReplication(
             outbox,
             peers,
             settings.broker_id,

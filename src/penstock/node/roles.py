@@ -31,9 +31,9 @@ from penstock.base.ids import BrokerId, Incarnation
 from penstock.commitlog import LogConfig
 from penstock.metadata.image import ClusterImage
 from penstock.node.cluster_events import ClusterEventLog
-from penstock.node.following import Follows
+from penstock.node.follower_replication import FollowerReplication
 from penstock.node.key_migration import KeyMigrator
-from penstock.node.leading import Leading
+from penstock.node.leader_replication import LeaderReplication
 from penstock.node.listening import NOBODY_LED, NOT_HEARD, Listening
 from penstock.node.log_maintenance import LogMaintenance
 from penstock.node.partition import Partition
@@ -50,8 +50,8 @@ class Roles:
         self,
         broker_id: BrokerId,
         outbox: Outbox,
-        leading: Leading,
-        follows: Follows,
+        leading: LeaderReplication,
+        follows: FollowerReplication,
         listening: Listening,
         upkeep: LogMaintenance,
         moving: KeyMigrator,

@@ -8,7 +8,7 @@ from penstock.base import limits
 from penstock.base.errors import RemoteError
 from penstock.commitlog import LogState, Mending
 from penstock.messages import ReplicaRangeResponse
-from penstock.node import leading, repairs
+from penstock.node import leader_replication, repairs
 from penstock.vfs.memory import MemoryVfs
 from tests.damage import flip
 from tests.extent import each_change
@@ -179,10 +179,10 @@ def test_a_leader_sends_a_follower_nothing_that_it_found_damaged() -> None:
     last = partition.view().batch_at(ROWS - 1)[1]
     path = segments(leader.memory)[-1]
     flip(leader.memory, path, last.position + last.size_bytes // 2)
-    look = leading._LedLog(partition).look(ROWS - 2, 10 * SEGMENT_BYTES, verifies=True)
+    look = leader_replication._LedLog(partition).look(ROWS - 2, 10 * SEGMENT_BYTES, verifies=True)
     assert look().found.end_offset == ROWS - 1
     with pytest.raises(RemoteError, match="damaged"):
-        leading._LedLog(partition).look(ROWS - 1, 10 * SEGMENT_BYTES, verifies=True)()
+        leader_replication._LedLog(partition).look(ROWS - 1, 10 * SEGMENT_BYTES, verifies=True)()
 
 
 @each_change

@@ -27,7 +27,7 @@ from penstock.replication.fetcher import Delivery, Fetcher, FetchSent
 from penstock.replication.follower import Following, Orders
 
 
-class Follows:
+class FollowerReplication:
     """All partitions that this broker follows. `committed` is called when the `committed_end` of one has moved."""
 
     def __init__(

@@ -115,7 +115,7 @@ class _LedLog:
         return run
 
 
-class Leading:
+class LeaderReplication:
     """All partitions that this broker leads. `committed` is called when the `committed_end` of one has moved."""
 
     def __init__(
