@@ -84,9 +84,9 @@ from penstock.metadata.image import ClusterImage, StreamState
 from penstock.metadata.persistent import PersistentMap
 from penstock.node.denials import absent, denied, gone, unheard
 from penstock.node.internal import target_of
-from penstock.node.judging import Judge
 from penstock.node.listening_rights import check_grown, check_made
 from penstock.node.metadata_link import THE_BROKER
+from penstock.node.permission_cache import PermissionCache
 
 _EVERYTHING = Scope(is_all=True)
 _UNHEARD = "this broker has no contact with the metadata leader and may not know current permissions; ask another"
@@ -133,7 +133,7 @@ class Access:
         self._wall_us = wall_us
         self._requires_login = requires_login
         self._requires_proof = requires_proof
-        self._judges: dict[str, Judge] = {}  # by user name
+        self._judges: dict[str, PermissionCache] = {}  # by user name
         self._found: _InUsers | None = None
         self._table: dict[type[Request], Callable[[Any], None]] = {
             HelloRequest: self._allowing,
@@ -283,7 +283,7 @@ class Access:
         """Return the rules of a user (None: of the caller), and those for every user."""
         return self._judge(name).rules
 
-    def _judge(self, name: str | None = None) -> Judge:
+    def _judge(self, name: str | None = None) -> PermissionCache:
         if name is None:
             name = "" if self.who is None else self.who.name
         users = self._image().users
@@ -294,7 +294,7 @@ class Access:
             self._judges.pop(name, None)
             if len(self._judges) >= limits.JUDGED_USERS_MAX:
                 del self._judges[next(iter(self._judges))]
-            judge = self._judges[name] = Judge(own, of_all)
+            judge = self._judges[name] = PermissionCache(own, of_all)
         return judge
 
     def signed(self, command: C) -> C:

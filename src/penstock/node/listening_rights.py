@@ -23,13 +23,13 @@ from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.subjects import overlap
 from penstock.metadata.image import ClusterImage, StreamState
 from penstock.node.denials import denied
-from penstock.node.judging import Judge
+from penstock.node.permission_cache import PermissionCache
 
 _WILDCARDS = ("*", ">")
 _GROWS = ("partitions", "range_bounds")
 
 
-def check_made(judge: Judge, who: Principal | None, image: ClusterImage, config: StreamConfig) -> None:
+def check_made(judge: PermissionCache, who: Principal | None, image: ClusterImage, config: StreamConfig) -> None:
     """Raise RemoteError (not_authorized) if `who` may not create that stream. An invalid config is not checked here."""
     if not judge.scope_of(Operation.CREATE, config.name, config.subject).is_all:
         raise denied(who, Operation.CREATE, f"stream {config.name!r} on {config.subject!r}")
@@ -40,7 +40,7 @@ def check_made(judge: Judge, who: Principal | None, image: ClusterImage, config:
 
 
 def check_grown(
-    judge: Judge, who: Principal | None, image: ClusterImage, state: StreamState, changes: Mapping[str, Any]
+    judge: PermissionCache, who: Principal | None, image: ClusterImage, state: StreamState, changes: Mapping[str, Any]
 ) -> None:
     """Raise RemoteError (not_authorized) if `who`, who may alter the stream, may not add these partitions."""
     if not any(name in changes for name in _GROWS):
@@ -56,7 +56,7 @@ def check_grown(
     _check_group(judge, who, image, config)
 
 
-def _check_subjects(judge: Judge, who: Principal | None, config: StreamConfig, operation: Operation) -> None:
+def _check_subjects(judge: PermissionCache, who: Principal | None, config: StreamConfig, operation: Operation) -> None:
     if not (config.partitions > 1 and config.split.has_subjects):
         return
     found = judge.scope_of(operation, config.name, f"{config.subject}.*")
@@ -69,7 +69,7 @@ def _check_subjects(judge: Judge, who: Principal | None, config: StreamConfig, o
         raise denied(who, operation, where)
 
 
-def _check_group(judge: Judge, who: Principal | None, image: ClusterImage, config: StreamConfig) -> None:
+def _check_group(judge: PermissionCache, who: Principal | None, image: ClusterImage, config: StreamConfig) -> None:
     if config.group is None:
         return
     sharing = (state for state in overlapping(image, config) if state.config.group == config.group)
@@ -93,7 +93,9 @@ def _overlap(one: StreamConfig, other: StreamConfig) -> bool:
     return any(overlap(mine, theirs) for mine in one.listening_patterns for theirs in other.listening_patterns)
 
 
-def _denied_group(judge: Judge, who: Principal | None, config: StreamConfig, kept: list[StreamState]) -> RemoteError:
+def _denied_group(
+    judge: PermissionCache, who: Principal | None, config: StreamConfig, kept: list[StreamState]
+) -> RemoteError:
     seen = sorted(state.name for state in kept if judge.sees(state))
     whose = f"stream {seen[0]!r}, which that user may not alter" if seen else "a stream that you may not see"
     more = f" ({len(kept)} such streams)" if len(kept) > 1 else ""

@@ -19,7 +19,7 @@ _Rules = tuple[Rule, ...]
 _SHOWS = tuple(one for one in Operation if one is not Operation.ADMIN)  # operations of which one makes a stream visible
 
 
-class Judge:
+class PermissionCache:
     """The permissions of one user, by its own rules and those for every user."""
 
     def __init__(self, own: _Rules, of_all: _Rules) -> None:

@@ -11,7 +11,7 @@ from penstock.access import Operation, Rule
 from penstock.access.rules import rule_mistake, scope
 from penstock.groups.rows import OFFSETS_STREAM
 from penstock.messages import OffsetsStreamRequest, OffsetsStreamResponse
-from penstock.node.judging import Judge
+from penstock.node.permission_cache import PermissionCache
 from tests.unit.node.harness import Broker
 
 NAMES = {"orders": "orders.>", "orders-eu": "eu.*", "x": "x"}
@@ -35,7 +35,7 @@ IMAGE = BROKER.node.access._image()
 
 @given(st.lists(RULES, max_size=6), st.lists(RULES, max_size=3))
 def test_what_is_kept_is_what_the_rules_say(own: list[Rule], of_all: list[Rule]) -> None:
-    judge = Judge(tuple(own), tuple(of_all))
+    judge = PermissionCache(tuple(own), tuple(of_all))
     seen = []
     for state in IMAGE.streams.values():
         subject = state.config.subject
@@ -51,7 +51,7 @@ def test_what_is_kept_is_what_the_rules_say(own: list[Rule], of_all: list[Rule])
 
 def test_rules_that_stay_are_judged_by_what_is_known() -> None:
     own, of_all = (Rule(Operation.READ, stream="orders"),), ()
-    judge = Judge(own, of_all)
+    judge = PermissionCache(own, of_all)
     assert judge.goes_by(own, of_all)
     assert not judge.goes_by((Rule(Operation.READ, stream="x"),), of_all)
     assert not judge.goes_by(own, own)
@@ -59,7 +59,7 @@ def test_rules_that_stay_are_judged_by_what_is_known() -> None:
 
 def test_names_that_are_new_are_seen() -> None:
     broker = started()
-    judge = Judge((Rule(Operation.READ, subject=">"),), ())
+    judge = PermissionCache((Rule(Operation.READ, subject=">"),), ())
     image = broker.node.access._image()
     assert judge.seen_names(image, sorted(image.names)) == [OFFSETS_STREAM, "orders", "orders-eu", "x"]
     broker.create("later")
