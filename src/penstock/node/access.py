@@ -82,11 +82,11 @@ from penstock.messages import (
 from penstock.metadata.commands import Command
 from penstock.metadata.image import ClusterImage, StreamState
 from penstock.metadata.persistent import PersistentMap
-from penstock.node.denials import absent, denied, gone, unheard
 from penstock.node.internal import target_of
 from penstock.node.listening_rights import check_grown, check_made
 from penstock.node.metadata_link import THE_BROKER
 from penstock.node.permission_cache import PermissionCache
+from penstock.node.permission_errors import not_authorized, stream_deleted, stream_not_found, stream_unknown_here
 
 _EVERYTHING = Scope(is_all=True)
 _UNHEARD = "this broker has no contact with the metadata leader and may not know current permissions; ask another"
@@ -340,7 +340,7 @@ class Access:
     def need_admin(self) -> None:
         """Raise RemoteError not_authorized unless the caller may do everything."""
         if not self.is_free:
-            raise denied(self.who, Operation.ADMIN, "")
+            raise not_authorized(self.who, Operation.ADMIN, "")
 
     def may_see(self, state: StreamState) -> bool:
         """True if the caller has any permission on the stream, or may have groups and the stream is `__offsets`."""
@@ -373,7 +373,7 @@ class Access:
         image = self._image()
         state = image.streams.get(StreamId(stream_id))
         if state is None:
-            raise gone(stream_id) if stream_id <= image.index else unheard(stream_id)
+            raise stream_deleted(stream_id) if stream_id <= image.index else stream_unknown_here(stream_id)
         return state
 
     @property
@@ -391,7 +391,11 @@ class Access:
 
     def _denied(self, operation: Operation, state: StreamState) -> RemoteError:
         is_seen = self.may_see(state)
-        return denied(self.who, operation, f"stream {state.name!r}") if is_seen else gone(state.stream_id)
+        return (
+            not_authorized(self.who, operation, f"stream {state.name!r}")
+            if is_seen
+            else stream_deleted(state.stream_id)
+        )
 
     def _reading(self, request: FetchRequest) -> None:
         self._need(Operation.READ, self._state(request.stream_id), request.subjects)
@@ -435,7 +439,7 @@ class Access:
         image = self._image()
         state = image.by_name(name) if name in image.names else None
         if state is None or not self.may_see(state):
-            raise absent(name)
+            raise stream_not_found(name)
         self._need(operation, state)
 
     def _archiving(self, request: ReportArchivedRequest) -> None:
@@ -451,27 +455,27 @@ class Access:
         for stream_id in stream_ids:
             self._need_group(stream_id, request.group)
         if not stream_ids and not self._judge().commits(request.group):
-            raise denied(self.who, Operation.COMMIT_OFFSETS, f"group {request.group!r}")
+            raise not_authorized(self.who, Operation.COMMIT_OFFSETS, f"group {request.group!r}")
 
     def _need_group(self, stream_id: int, group: str) -> None:
         state = self._image().streams.get(StreamId(stream_id))
         if not self._commits(state, group).is_all:
             if state is not None and not self.may_see(state):
-                raise gone(stream_id)
+                raise stream_deleted(stream_id)
             where = f"stream {state.name!r}" if state is not None else f"stream {stream_id}"
-            raise denied(self.who, Operation.COMMIT_OFFSETS, f"{where}, group {group!r}")
+            raise not_authorized(self.who, Operation.COMMIT_OFFSETS, f"{where}, group {group!r}")
 
     def _asking_offsets(self, request: FetchOffsetsRequest) -> None:
         state = self._image().streams.get(request.of_stream_id)
         if not self.may_see_group(state, request.group):
-            raise denied(self.who, Operation.COMMIT_OFFSETS, f"group {request.group!r}")
+            raise not_authorized(self.who, Operation.COMMIT_OFFSETS, f"group {request.group!r}")
 
     def _allowing(self, request: Any) -> None:
         """Allow every logged-in caller: the answer holds only what the caller may see."""
 
     def _having_groups(self, request: OffsetsStreamRequest) -> None:
         if not self._judge().has_groups:
-            raise denied(self.who, Operation.COMMIT_OFFSETS, "")
+            raise not_authorized(self.who, Operation.COMMIT_OFFSETS, "")
 
     def _altering_user(self, request: AlterUserRequest) -> None:
         if not self._is_own(request):

@@ -22,8 +22,8 @@ from penstock.base.config import StreamConfig, stream_config_mistakes
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.subjects import overlap
 from penstock.metadata.image import ClusterImage, StreamState
-from penstock.node.denials import denied
 from penstock.node.permission_cache import PermissionCache
+from penstock.node.permission_errors import not_authorized
 
 _WILDCARDS = ("*", ">")
 _GROWS = ("partitions", "range_bounds")
@@ -32,7 +32,7 @@ _GROWS = ("partitions", "range_bounds")
 def check_made(judge: PermissionCache, who: Principal | None, image: ClusterImage, config: StreamConfig) -> None:
     """Raise RemoteError (not_authorized) if `who` may not create that stream. An invalid config is not checked here."""
     if not judge.scope_of(Operation.CREATE, config.name, config.subject).is_all:
-        raise denied(who, Operation.CREATE, f"stream {config.name!r} on {config.subject!r}")
+        raise not_authorized(who, Operation.CREATE, f"stream {config.name!r} on {config.subject!r}")
     if config.name in image.names or stream_config_mistakes(config):
         return
     _check_subjects(judge, who, config, Operation.CREATE)
@@ -66,7 +66,7 @@ def _check_subjects(judge: PermissionCache, who: Principal | None, config: Strea
     beyond = refused_subject((one for one in subjects if one != config.subject), found.subjects)
     if beyond is not None:
         where = f"stream {config.name!r} with a partition on {beyond!r}, where one of its {config.partitions} listens"
-        raise denied(who, operation, where)
+        raise not_authorized(who, operation, where)
 
 
 def _check_group(judge: PermissionCache, who: Principal | None, image: ClusterImage, config: StreamConfig) -> None:

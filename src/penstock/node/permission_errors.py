@@ -7,7 +7,7 @@ from penstock.access.handshake import Principal
 from penstock.base.errors import ErrorCode, RemoteError
 
 
-def denied(who: Principal | None, operation: Operation, where: str) -> RemoteError:
+def not_authorized(who: Principal | None, operation: Operation, where: str) -> RemoteError:
     """Return the error for a missing permission."""
     name = "somebody" if who is None else who.name
     on = f" on {where}" if where else ""
@@ -18,17 +18,17 @@ def denied(who: Principal | None, operation: Operation, where: str) -> RemoteErr
     return RemoteError(ErrorCode.NOT_AUTHORIZED, text, operation=str(operation), user=name)
 
 
-def gone(stream_id: int) -> RemoteError:
+def stream_deleted(stream_id: int) -> RemoteError:
     """Return the error for a stream id that was deleted, or that the caller may not see."""
     text = f"stream {stream_id} was deleted, or you may not see it"
     return RemoteError(ErrorCode.STREAM_CHANGED, text, stream_id=stream_id)
 
 
-def unheard(stream_id: int) -> RemoteError:
+def stream_unknown_here(stream_id: int) -> RemoteError:
     """Return the error for a stream id that this broker does not know."""
     return RemoteError(ErrorCode.STREAM_NOT_FOUND, f"there is no stream with id {stream_id}", stream_id=stream_id)
 
 
-def absent(name: str) -> RemoteError:
+def stream_not_found(name: str) -> RemoteError:
     """Return the error for a stream name that does not exist, or that the caller may not see."""
     return RemoteError(ErrorCode.STREAM_NOT_FOUND, f"there is no stream {name!r}, or you may not see it", name=name)
