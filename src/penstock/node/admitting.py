@@ -9,7 +9,7 @@ from penstock.hot.group import Group
 from penstock.ingest import acks
 from penstock.ingest.admission import Admission, Rules, admit, refuse_all
 from penstock.ingest.last_sequences import BEFORE_ALL
-from penstock.node.closed import why_closed
+from penstock.node.availability import unavailable_reason
 from penstock.node.dedup import read_ids
 from penstock.node.in_flight import Budget
 from penstock.node.last_sequences import read_end, read_older
@@ -26,7 +26,7 @@ def admitted(
     """Admit or refuse the messages of `group`; return None if they must wait until message ids or last offsets are read
     from the log. With `must` they do not wait: they are refused.
     """
-    if (closed := why_closed(partition, budget)) is not None:
+    if (closed := unavailable_reason(partition, budget)) is not None:
         return refuse_all(group, rules, *closed)
     dedup = partition.dedup
     now_us = partition.timestamp_us(now)

@@ -53,12 +53,12 @@ from penstock.node.placing import Placing
 from penstock.node.process_history import ProcessHistory
 from penstock.node.quorum import Quorum
 from penstock.node.raft_listener import EntryPosition
+from penstock.node.readiness import not_ready_reason
 from penstock.node.registration import BrokerRegistration, HeartbeatNumbers, register_command
 from penstock.node.settings import Settings
 from penstock.node.startup_conflicts import StartupConflicts, is_cluster_mismatch, is_id_conflict, is_stale_data_dir
 from penstock.node.step import Join, Lane, Outbox
 from penstock.node.user_changes import UserChanges
-from penstock.node.waiting import what_it_waits_for
 from penstock.raft import Raft, RaftConfig
 from penstock.vfs import Vfs
 
@@ -275,7 +275,7 @@ class Cluster:
     @property
     def waits_for(self) -> str:
         """Reason, for people, why this broker has no part in the cluster yet; empty once it has."""
-        reason = what_it_waits_for(
+        reason = not_ready_reason(
             self.quorum, self.standing, self._belonging, self._settings.broker_id, self.voters_reachable
         )
         if not reason and self._settings.requires_login and not self.image.users:

@@ -18,7 +18,7 @@ from penstock.batch.codec import NOBODY, Producer
 from penstock.batch.header import BatchHeader, asked_flags
 from penstock.commitlog import LogState
 from penstock.hot.rows import Asked
-from penstock.node.closed import why_closed, why_not_at
+from penstock.node.availability import append_at_refusal, unavailable_reason
 from penstock.node.in_flight import Pending
 from penstock.node.log_queries import CheckAppend
 from penstock.node.partition import Partition
@@ -37,7 +37,7 @@ def append(
     flags: int = 0,
 ) -> None:
     """Append our copy of a checked message, whole, whatever its message ids; answer `caller` once it is committed."""
-    if (closed := why_closed(partition, partition.budget)) is not None:
+    if (closed := unavailable_reason(partition, partition.budget)) is not None:
         error, reason = closed
         step.answer(caller, RemoteError(CODES[reason], error.description))
         return
@@ -68,7 +68,7 @@ def append(
 
 def append_at(partition: Partition, caller: Hashable, check: CheckAppend, now: Now, step: Step) -> None:
     """Append a checked message with its own offsets and timestamps; answer `caller` once it is committed."""
-    if (refusal := why_not_at(partition, partition.budget) or _misplaced(partition, check, now)) is not None:
+    if (refusal := append_at_refusal(partition, partition.budget) or _misplaced(partition, check, now)) is not None:
         step.answer(caller, refusal)
         return
     asked = check.asked

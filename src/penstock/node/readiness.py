@@ -8,7 +8,7 @@ from penstock.node.registration import BrokerRegistration
 from penstock.node.startup_conflicts import StartupConflicts
 
 
-def what_it_waits_for(
+def not_ready_reason(
     quorum: Quorum, standing: BrokerRegistration, belonging: StartupConflicts, broker_id: BrokerId, reachable: int
 ) -> str:
     """Return the reason; empty once `broker_id` is part of it. `reachable`: voters it reaches, itself included."""

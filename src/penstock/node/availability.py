@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from penstock.node.partition import Partition
 
 
-def why_closed(partition: Partition, budget: Budget) -> tuple[acks.AckError, str] | None:
+def unavailable_reason(partition: Partition, budget: Budget) -> tuple[acks.AckError, str] | None:
     """Return the error for publishers and the reason to count; None if the partition takes messages."""
     if not partition.stream.takes:
         reason = str(partition.stream.intake)
@@ -23,7 +23,7 @@ def why_closed(partition: Partition, budget: Budget) -> tuple[acks.AckError, str
     return _why_unable(partition, budget)
 
 
-def why_not_at(partition: Partition, budget: Budget) -> RemoteError | None:
+def append_at_refusal(partition: Partition, budget: Budget) -> RemoteError | None:
     """Return the error for an append with its own offsets and timestamps; None if it can be taken."""
     if partition.stream.intake is not Intake.PAUSED:
         text = f"nothing was stored: stream {partition.stream.name!r} is {partition.stream.intake}, not paused: offsets"
