@@ -52,8 +52,8 @@ from penstock.messages import (
     PeerHelloResponse,
     Response,
 )
+from penstock.node.partition_errors import read_failed
 from penstock.node.step import Extent, Payload
-from penstock.node.wording import not_read
 from penstock.wire import Frame, FrameDecoder, decode_request, encode_answer, encode_error
 from penstock.wire.bodies import answer_body
 from penstock.wire.encryption import FrameCipher
@@ -404,7 +404,7 @@ class Connection:
         try:
             parts = self._output.prepare(*pieces)
         except OSError as error:
-            self._send_error(caller, not_read(error))
+            self._send_error(caller, read_failed(error))
             return
         if parts is None:
             text = "too many clients have not taken their answers yet; ask again in a moment"

@@ -13,8 +13,8 @@ from penstock.node.availability import unavailable_reason
 from penstock.node.dedup import read_ids
 from penstock.node.in_flight import Budget
 from penstock.node.last_sequences import read_end, read_older
+from penstock.node.partition_errors import OVER_BUDGET, STORE_FAILED
 from penstock.node.step import Step
-from penstock.node.wording import OVER_BUDGET, STORE_FAILED
 
 if TYPE_CHECKING:
     from penstock.node.partition import Partition

@@ -15,8 +15,8 @@ from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.fair_shares import FairShares
 from penstock.base.ids import PartitionKey
 from penstock.node.log_queries import CheckAppend
+from penstock.node.partition_errors import as_remote_error
 from penstock.node.step import Lane, Outbox
-from penstock.node.wording import as_remote
 
 
 @dataclass(slots=True)
@@ -77,7 +77,7 @@ class AppendQueue:
             append = queue.popleft()
             self._shares.remove(append.user, append.size_bytes)
             if append.error is not None:
-                self._outbox.step.answer(append.caller, as_remote(append.error))
+                self._outbox.step.answer(append.caller, as_remote_error(append.error))
             elif not self._store(key, append.caller, append.check):
                 queue.appendleft(append)
                 self._shares.add(append.user, append.size_bytes)

@@ -9,7 +9,15 @@ from penstock.base.errors import ErrorCode, RemoteError
 from penstock.commitlog import LogState
 from penstock.ingest import acks
 from penstock.node.in_flight import Budget
-from penstock.node.wording import CODES, FENCED, NOT_LEADER, OVER_BUDGET, READ_ONLY, STORE_FAILED, TOO_FEW_REPLICAS
+from penstock.node.partition_errors import (
+    CODES,
+    FENCED,
+    NOT_LEADER,
+    OVER_BUDGET,
+    READ_ONLY,
+    STORE_FAILED,
+    TOO_FEW_REPLICAS,
+)
 
 if TYPE_CHECKING:
     from penstock.node.partition import Partition

@@ -30,9 +30,9 @@ from penstock.messages import ListOffsetsRequest, ListOffsetsResponse, OffsetCom
 from penstock.metadata.image import ClusterImage
 from penstock.node.finding import Finder
 from penstock.node.high_watermark import require_high_watermark
+from penstock.node.partition_errors import partition_label
 from penstock.node.peers import Peers
 from penstock.node.refusals import Refusals
-from penstock.node.wording import label
 
 Judged = Callable[[RemoteError | None, Now], None]
 """Called with the refusal of a commit, or None; within `judge` if no other broker has to be asked."""
@@ -198,7 +198,7 @@ class CommitBounds:
         if one.offset <= committed_end:
             return None
         state = self._image().streams.get(one.stream_id)
-        where = f"stream {one.stream_id}" if state is None else label(state, one.partition)
+        where = f"stream {one.stream_id}" if state is None else partition_label(state, one.partition)
         text = (
             f"nothing was committed: offset {one.offset} is beyond the end of {where}, which holds the offsets from "
             f"{log_start} up to, but not including, {committed_end}"

@@ -35,8 +35,8 @@ from penstock.hot.message_ids import MessageIds
 from penstock.ingest.admission import Rules
 from penstock.ingest.dedup import Dedup
 from penstock.metadata.image import Mark, StreamState
+from penstock.node.partition_errors import as_remote_error
 from penstock.node.step import DiskWork, Lane, Step
-from penstock.node.wording import as_remote
 
 if TYPE_CHECKING:
     from penstock.node.partition import Partition
@@ -87,7 +87,7 @@ def read_ids(partition: Partition, rules: Rules, now_us: int, step: Step) -> Non
         if error is None:
             dedup.known(work.ids)
         else:
-            dedup.failure = f"the message ids in the log cannot be read: {as_remote(error)}"
+            dedup.failure = f"the message ids in the log cannot be read: {as_remote_error(error)}"
 
     step.disk.append(DiskWork(Lane.READ, work.run, done))
 

@@ -33,10 +33,10 @@ from penstock.node.access import Access
 from penstock.node.divergence import check_agreement
 from penstock.node.finding import Finder
 from penstock.node.partition import Partition
+from penstock.node.partition_errors import as_remote_error
 from penstock.node.projections import Project
 from penstock.node.query_executor import QueryExecutor
 from penstock.node.step import Extent, Lane, Outbox
-from penstock.node.wording import as_remote
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -177,7 +177,7 @@ class FetchApi:
             try:
                 found = view.slice(request.offset, end=end, bytes_max=bytes_max)
             except (OSError, OperationalError) as error:
-                raise as_remote(error) from error
+                raise as_remote_error(error) from error
             self._found(look, found)
             return
         result: list[Slice | None] = []
@@ -193,7 +193,7 @@ class FetchApi:
                 if self._may(look):
                     self._found(look, result[0])
             else:
-                self._outbox.reply(caller, as_remote(error))
+                self._outbox.reply(caller, as_remote_error(error))
 
         self._looking[caller] = look
         self._outbox.work(
@@ -261,7 +261,7 @@ class FetchApi:
                     response = self._response_to_projected(look, query)
                     self._outbox.reply(caller, response, query.raw or None, looked_bytes=query.looked_bytes)
             else:
-                self._outbox.reply(caller, as_remote(error), looked_bytes=query.looked_bytes)
+                self._outbox.reply(caller, as_remote_error(error), looked_bytes=query.looked_bytes)
 
         try:
             if self._stopping is not None:

@@ -9,7 +9,7 @@ from penstock.base.ids import BrokerId, PartitionId, PartitionKey, StreamId
 from penstock.node.cluster import Cluster
 from penstock.node.leaders import not_leader, not_led
 from penstock.node.partition import Partition
-from penstock.node.wording import label
+from penstock.node.partition_errors import partition_label
 
 
 class Finder:
@@ -55,7 +55,7 @@ class Finder:
             raise not_leader(self._cluster.image, state, number)
         opening = RemoteError(ErrorCode.NOT_YET, "its log is being opened; try again in a moment")
         failure = self._failures.get(key, opening)
-        text = f"{label(state, number)} cannot be used: {failure.message}"
+        text = f"{partition_label(state, number)} cannot be used: {failure.message}"
         raise RemoteError(failure.code, text, **failure.details)
 
     def led(self, stream_id: int, number: int) -> Partition:

@@ -21,9 +21,9 @@ from penstock.hot.shares import split
 from penstock.ingest import acks
 from penstock.metadata.image import StreamState
 from penstock.node.partition import Partition
+from penstock.node.partition_errors import KEY_ELSEWHERE, KEY_MOVING
 from penstock.node.step import Outbox
 from penstock.node.subscriptions import Channel
-from penstock.node.wording import KEY_ELSEWHERE, KEY_MOVING
 
 Shares = Iterator[tuple[Partition, Group]]
 

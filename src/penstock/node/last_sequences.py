@@ -26,8 +26,8 @@ from penstock.batch import codec
 from penstock.commitlog import LogView
 from penstock.hot.last_offsets import LastOffsets
 from penstock.ingest.last_sequences import LastSequences, Reading
+from penstock.node.partition_errors import as_remote_error
 from penstock.node.step import DiskWork, Lane, Step
-from penstock.node.wording import as_remote
 
 if TYPE_CHECKING:
     from penstock.node.partition import Partition
@@ -76,7 +76,7 @@ def _read(partition: Partition, lasts: LastSequences, lane: Lane, bytes_max: int
 
     def done(error: Exception | None) -> None:
         lasts.reading = Reading.NOTHING
-        lasts.failure = "" if error is None else f"the subjects in the log cannot be read: {as_remote(error)}"
+        lasts.failure = "" if error is None else f"the subjects in the log cannot be read: {as_remote_error(error)}"
         if error is None:
             lasts.found(work.found, known_from)
 

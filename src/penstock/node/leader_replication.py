@@ -36,8 +36,8 @@ from penstock.messages import (
 )
 from penstock.metadata.image import PartitionState
 from penstock.node.partition import Partition
+from penstock.node.partition_errors import as_remote_error
 from penstock.node.step import Extent, Lane, Outbox
-from penstock.node.wording import as_remote
 from penstock.replication.agenda import Agenda
 from penstock.replication.leader import Ends, Leadership
 from penstock.replication.positions import Look
@@ -108,7 +108,7 @@ class _LedLog:
                 if verifies and found is not None and (sound_end := view.sound_end(found)) < found.end_offset:
                     found = view.slice(max(offset, view.log_start), end=sound_end, bytes_max=bytes_max)
             except (OSError, OperationalError) as error:
-                raise as_remote(error) from error
+                raise as_remote_error(error) from error
             assert found is not None, (partition.key, offset, view.log_end)
             return _Range(partition, found)
 
@@ -274,7 +274,7 @@ class LeaderReplication:
         result: list[_Range] = []
 
         def done(error: Exception | None) -> None:
-            self._sessions.found(look, result[0] if error is None else as_remote(error))
+            self._sessions.found(look, result[0] if error is None else as_remote_error(error))
 
         self._outbox.work(Lane.READ, lambda: result.append(run()), done)
 

@@ -6,7 +6,7 @@ from penstock.base.errors import ErrorCode, RemoteError
 from penstock.metadata import elections
 from penstock.metadata.image import ClusterImage, StreamState
 from penstock.node.partition import Partition
-from penstock.node.wording import label
+from penstock.node.partition_errors import partition_label
 
 
 def not_led(image: ClusterImage, partition: Partition) -> RemoteError | None:
@@ -65,7 +65,7 @@ def not_leader(image: ClusterImage, state: StreamState, number: int) -> RemoteEr
         who = f"broker {known.broker_id} leads it, at {known.address}"
     return RemoteError(
         ErrorCode.NOT_LEADER,
-        f"{label(state, number)} is not led here; {who}",
+        f"{partition_label(state, number)} is not led here; {who}",
         leader=None if known is None else int(known.broker_id),
         address="" if known is None else known.address,
         leader_epoch=int(partition.leader_epoch),

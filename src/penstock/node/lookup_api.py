@@ -16,9 +16,9 @@ from penstock.node.finding import Finder
 from penstock.node.high_watermark import require_high_watermark
 from penstock.node.log_queries import FindOffset, GetMessage, Query, QueryGivenUpError
 from penstock.node.partition import Partition
+from penstock.node.partition_errors import as_remote_error
 from penstock.node.query_executor import QueryExecutor
 from penstock.node.step import Outbox
-from penstock.node.wording import as_remote
 
 _Query = TypeVar("_Query", GetMessage, FindOffset)
 
@@ -151,7 +151,7 @@ class LookupApi:
             elif partition.when_idle is not None:
                 self._outbox.reply(caller, self._deleted(partition))
             else:
-                self._outbox.reply(caller, as_remote(error), looked_bytes=_searched_bytes(query))
+                self._outbox.reply(caller, as_remote_error(error), looked_bytes=_searched_bytes(query))
 
         self._desk.ask(caller, query, done, who)
         self._open.add(caller)

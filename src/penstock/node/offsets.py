@@ -62,9 +62,9 @@ from penstock.node.group_members import GroupMembers, Rows
 from penstock.node.internal import offsets_config
 from penstock.node.log_queries import Query
 from penstock.node.partition import Partition
+from penstock.node.partition_errors import as_remote_error
 from penstock.node.settings import Settings
 from penstock.node.step import Inside, Lane, Outbox
-from penstock.node.wording import as_remote
 from penstock.replication.leader import Leadership
 
 _KEY = 7  # index of the key column's first buffer; for the value column _VALUE
@@ -385,7 +385,7 @@ class GroupOffsets:
                     lambda group, stream_id: self._readable(reading.offsets, group, stream_id),
                 )
             else:
-                kept.failure = as_remote(error)
+                kept.failure = as_remote_error(error)
 
         self._outbox.work(Lane.READ, reading.run, done)
 

@@ -42,8 +42,8 @@ from penstock.node.dedup import forget_purged, is_outdated
 from penstock.node.in_flight import Budget, InFlight, Pending
 from penstock.node.key_migration_state import KeyMigrationState
 from penstock.node.meters import Traffic
+from penstock.node.partition_errors import STORE_FAILED, outcome_unknown_text, partition_label
 from penstock.node.step import Answers, Outbox, Step
-from penstock.node.wording import STORE_FAILED, in_doubt, label
 from penstock.replication.follower import Following
 from penstock.replication.leader import Leadership, Standing, terms_of
 from penstock.vfs import Vfs
@@ -134,7 +134,7 @@ class Partition:
     @property
     def label(self) -> str:
         """Name for log lines and error texts."""
-        return label(self.stream, self.key.partition)
+        return partition_label(self.stream, self.key.partition)
 
     @property
     def is_writable(self) -> bool:
@@ -495,7 +495,7 @@ class Partition:
         for pending in self.in_flight.take():
             self._refuse(pending.waiters, error, step)
             if pending.caller is not None:
-                step.answer(pending.caller, in_doubt(reason))
+                step.answer(pending.caller, outcome_unknown_text(reason))
 
     def abandon(self, error: RemoteError, step: Step) -> None:
         """Drop all pending requests without a commit: publishers get no ack and no error, callers get `error`."""

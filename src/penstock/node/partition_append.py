@@ -22,8 +22,8 @@ from penstock.node.availability import append_at_refusal, unavailable_reason
 from penstock.node.in_flight import Pending
 from penstock.node.log_queries import CheckAppend
 from penstock.node.partition import Partition
+from penstock.node.partition_errors import CODES, not_appended
 from penstock.node.step import Step
-from penstock.node.wording import CODES, not_appended
 
 
 def append(

@@ -21,8 +21,8 @@ from penstock.node.finding import Finder
 from penstock.node.log_queries import CheckAppend
 from penstock.node.looking_back import LookBack
 from penstock.node.partition import Partition
+from penstock.node.partition_errors import as_remote_error, outcome_unknown_text
 from penstock.node.step import Lane, Outbox
-from penstock.node.wording import as_remote, in_doubt
 
 
 class KnownProducers:
@@ -87,7 +87,9 @@ class KnownProducers:
         if place is None:
             return True
         if place.end_offset > partition.committed_end and partition.log.state is LogState.FENCED:
-            self._outbox.reply(caller, in_doubt(partition.log.fence_reason))  # can no longer be committed here
+            self._outbox.reply(
+                caller, outcome_unknown_text(partition.log.fence_reason)
+            )  # can no longer be committed here
             return False
         partition.counters["duplicates"] += batch.count
         partition.append_again(caller, place, self._outbox.step)
@@ -102,7 +104,7 @@ class KnownProducers:
             if error is None:
                 producers.known(work.found)
             else:
-                producers.failure = f"the producers in the log cannot be read: {as_remote(error)}"
+                producers.failure = f"the producers in the log cannot be read: {as_remote_error(error)}"
             self._known(partition.key)
 
         self._outbox.work(Lane.READ, work.run, done)

@@ -55,8 +55,8 @@ from penstock.node.log_queries import RowRules
 from penstock.node.looking_back import LookBack
 from penstock.node.metadata_api import Handler
 from penstock.node.partition import Partition
+from penstock.node.partition_errors import as_remote_error, outcome_unknown_text
 from penstock.node.step import Inside, Lane, Outbox
-from penstock.node.wording import as_remote, in_doubt
 
 _NOT_HERE = (
     ErrorCode.STREAM_NOT_FOUND,
@@ -230,7 +230,7 @@ class Publishing:
                 self._assemble(key, publish)
             return False
         if publish.error is not None:
-            raise as_remote(publish.error)
+            raise as_remote_error(publish.error)
         self._store(partition, publish)
         return True
 
@@ -243,7 +243,7 @@ class Publishing:
             if error is None:
                 runs.known(work.found)
             else:
-                runs.failure = f"what was published in the log cannot be read: {as_remote(error)}"
+                runs.failure = f"what was published in the log cannot be read: {as_remote_error(error)}"
             self._go_on(partition.key)
 
         self._outbox.work(Lane.READ, work.run, done)
@@ -327,7 +327,9 @@ class Publishing:
 
     def _tell_again(self, partition: Partition, publish: _Publish, last: Published) -> None:
         if last.end_offset > partition.committed_end and partition.log.state is LogState.FENCED:
-            self._outbox.reply(publish.caller, in_doubt(partition.log.fence_reason))  # can no longer be committed here
+            self._outbox.reply(
+                publish.caller, outcome_unknown_text(partition.log.fence_reason)
+            )  # can no longer be committed here
             return
         partition.counters["duplicates"] += 1
         caller = Inside(lambda response: self._tell(publish, last, response, duplicate=True))

@@ -36,10 +36,10 @@ from penstock.node.high_watermark import require_high_watermark
 from penstock.node.leaders import not_led
 from penstock.node.log_queries import Query, QueryGivenUpError
 from penstock.node.partition import Partition
+from penstock.node.partition_errors import as_remote_error, partition_label
 from penstock.node.peers import Peers
 from penstock.node.query_executor import QueryExecutor
 from penstock.node.step import Inside, Lane, Outbox
-from penstock.node.wording import as_remote, label
 
 _WAIT_US = limits.MESSAGE_IDS_WAIT_MS * 1_000
 _STOPPING = RemoteError(ErrorCode.STOPPING, "the broker is stopping; ask again in a moment")
@@ -244,7 +244,7 @@ class RemoteDedup:
     def _fail(self, asking: _Asking, why: str) -> None:
         if self._is_over(asking):
             return
-        where = label(asking.partition.stream, asking.left[-1][0])
+        where = partition_label(asking.partition.stream, asking.left[-1][0])
         asking.dedup.failure = f"cannot get the message ids of {where}, from where keys have moved: {why}"
         self._end(asking)
         if asking.is_waited_for:
@@ -280,7 +280,7 @@ class RemoteDedup:
             if isinstance(error, QueryGivenUpError):
                 response = _STOPPING
             elif error is not None:
-                response = as_remote(error)
+                response = as_remote_error(error)
             else:
                 end = None if page.end_offset is None else Offset(page.end_offset)
                 response = MessageIdsResponse(ids=tuple(page.ids), end_offset=end)

@@ -33,10 +33,10 @@ from penstock.messages import ReplicaRangeRequest, ReplicaRangeResponse, Respons
 from penstock.node.finding import Finder
 from penstock.node.log_maintenance import LogMaintenance
 from penstock.node.partition import Partition
+from penstock.node.partition_errors import as_remote_error
 from penstock.node.peers import Peers
 from penstock.node.roles import Roles
 from penstock.node.step import Extent, Lane, Outbox
-from penstock.node.wording import as_remote
 
 _RETRY_US = limits.REPAIR_RETRY_MS * 1_000
 _SOON_US = limits.REPAIR_SOON_MS * 1_000
@@ -397,7 +397,7 @@ class Repairs:
 
         def done(error: Exception | None) -> None:
             if error is not None:
-                self._outbox.reply(caller, as_remote(error))
+                self._outbox.reply(caller, as_remote_error(error))
                 return
             (one,) = found
             extent = one and Extent(partition.vfs, one.path, one.position, one.length, partition.log.damage_found)

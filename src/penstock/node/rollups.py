@@ -31,9 +31,9 @@ from penstock.messages import Response, TruncateRequest
 from penstock.node.log_queries import QueryGivenUpError
 from penstock.node.metadata_link import THE_BROKER
 from penstock.node.partition import NO_ROLLUP, UNKNOWN_ROLLUP, Partition
+from penstock.node.partition_errors import as_remote_error
 from penstock.node.step import Lane, Outbox
 from penstock.node.truncations import Administer
-from penstock.node.wording import as_remote
 from penstock.replication.leader import Leadership
 
 _RETRY_US = limits.ROLLUP_RETRY_MS * 1_000
@@ -112,7 +112,7 @@ class Rollups:
                 self.look(partition)
                 return
             if error is not None:
-                partition.tell(f"cannot look for a rollup of all: {as_remote(error)}", self._outbox)
+                partition.tell(f"cannot look for a rollup of all: {as_remote_error(error)}", self._outbox)
                 self._retry(partition)
                 return
             if partition.rollup_at == UNKNOWN_ROLLUP:

@@ -33,9 +33,9 @@ from penstock.node.listened import Listened
 from penstock.node.log_creation_markers import MADE_PATH
 from penstock.node.log_maintenance import LogMaintenance
 from penstock.node.partition import Partition
+from penstock.node.partition_errors import not_opened, partition_label
 from penstock.node.roles import Roles
 from penstock.node.step import Lane, Outbox
-from penstock.node.wording import label, not_opened
 from penstock.vfs import Vfs
 from penstock.vfs.memory import MemoryVfs
 
@@ -225,7 +225,7 @@ class Streams:
         due_us = self._clock().elapsed_us + wait_ms * 1_000
         self._retries[key] = _Retry(failures, due_us, failure.message)
         if before is None or before.told != failure.message:
-            self._outbox.notice(f"{label(state, key.partition)}: {failure.message}")
+            self._outbox.notice(f"{partition_label(state, key.partition)}: {failure.message}")
 
     @property
     def next_deadline_us(self) -> int | None:
@@ -251,7 +251,7 @@ class Streams:
             stream = self._image().streams[key.stream_id]
             if stream.partitions[key.partition].leader == self._broker_id:
                 self._outbox.notice(
-                    f"{label(stream, key.partition)}: this broker leads by an unclean election: what was acked by "
+                    f"{partition_label(stream, key.partition)}: this broker leads by an unclean election: what was acked by "
                     "others may be lost"
                 )
         state = outcome.stream
@@ -325,7 +325,7 @@ class Streams:
 
     def _tell_not_dropped(self, state: StreamState, key: PartitionKey, error: Exception) -> None:
         text = f"is observed here no more, and its files cannot be removed: {error}; the next start tries again"
-        self._outbox.notice(f"{label(state, key.partition)} {text}")
+        self._outbox.notice(f"{partition_label(state, key.partition)} {text}")
 
     def registered(self) -> None:
         """Update all roles after this broker's incarnation has begun or ended."""

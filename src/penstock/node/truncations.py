@@ -28,8 +28,8 @@ from penstock.node.finding import Finder
 from penstock.node.high_watermark import require_high_watermark
 from penstock.node.internal import users_own
 from penstock.node.partition import Partition
+from penstock.node.partition_errors import as_remote_error
 from penstock.node.step import Lane, Outbox
-from penstock.node.wording import as_remote
 from penstock.replication.leader import Leadership
 
 Administer = Callable[[TruncateRequest, Callable[[Response | RemoteError], None], Principal | None], None]
@@ -122,7 +122,7 @@ class Truncations:
         if self._waiting.get(asked.caller) is not asked:
             return
         if error is not None:
-            self._answer(asked, as_remote(error))
+            self._answer(asked, as_remote_error(error))
         elif asked.request.is_dry_run:
             self._answer(asked, None)
         elif asked.partition.truncated_end >= asked.request.before:  # an earlier request covers it

@@ -26,9 +26,9 @@ from penstock.node.access import Access
 from penstock.node.finding import Finder
 from penstock.node.log_queries import Query
 from penstock.node.partition import Partition
+from penstock.node.partition_errors import as_remote_error
 from penstock.node.query_executor import QueryExecutor
 from penstock.node.step import Outbox
-from penstock.node.wording import as_remote
 
 
 class VerifyRange(NamedTuple):
@@ -164,7 +164,7 @@ class VerifyApi:
             if self._is_stopped and error is not None:
                 self._outbox.reply(caller, self._stopping)
             elif error is not None:
-                self._outbox.reply(caller, as_remote(error))
+                self._outbox.reply(caller, as_remote_error(error))
             else:
                 self._answer(caller, partition, query)
 

@@ -16,8 +16,8 @@ from penstock.access.handshake import Principal, ServerHandshake
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.messages import ReplicaFetchResponse, Request, Response
 from penstock.node.metadata_link import THE_BROKER
+from penstock.node.partition_errors import read_failed
 from penstock.node.step import Reply
-from penstock.node.wording import not_read
 from penstock.sim.network import Connection
 from penstock.sim.payloads import CutShortError, bytes_of
 from penstock.sim.peers import Answer
@@ -137,7 +137,7 @@ class Doors:
             caller.connection.cut()
             return
         except OSError as error:  # retention was quicker
-            raw, response = b"", not_read(error)
+            raw, response = b"", read_failed(error)
         if (refusal := _refusal_in(response)) in _FENCED:
             self._around.trace.add(broker.name, f"refuses: {refusal}")
             self._around.count("fenced requests")

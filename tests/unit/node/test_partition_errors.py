@@ -8,7 +8,7 @@ import pytest
 
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.commitlog.errors import storage_error
-from penstock.node.wording import as_remote, not_appended, not_opened, not_read
+from penstock.node.partition_errors import as_remote_error, not_appended, not_opened, read_failed
 from penstock.vfs.keys import KeyMissingError
 from tests.encryption import encryption_keys
 
@@ -30,9 +30,9 @@ def wrapped() -> Exception:
 @pytest.mark.parametrize(
     ("told", "what"),
     [
-        (as_remote(lacking()), "and send it SIGHUP"),
-        (as_remote(wrapped()), "and send it SIGHUP"),
-        (not_read(lacking()), "and send it SIGHUP"),
+        (as_remote_error(lacking()), "and send it SIGHUP"),
+        (as_remote_error(wrapped()), "and send it SIGHUP"),
+        (read_failed(lacking()), "and send it SIGHUP"),
         (not_appended(wrapped(), is_fenced=False), "and send it SIGHUP"),  # type: ignore[arg-type]
         (not_opened(lacking()), "and send it SIGHUP"),
         (not_opened(wrapped()), "and send it SIGHUP"),
@@ -52,11 +52,11 @@ def test_where_another_key_has_its_id_reading_the_file_again_will_not_do() -> No
 
 
 def test_a_format_that_is_not_known_is_no_matter_of_keys_to_bring() -> None:
-    told = as_remote(KeyMissingError("it is encrypted in format 9", "f.arrows"))
+    told = as_remote_error(KeyMissingError("it is encrypted in format 9", "f.arrows"))
     assert told.message == "the broker cannot read it: f.arrows: it is encrypted in format 9"
 
 
 def test_any_other_error_is_the_disk_s() -> None:
     broken = OSError(errno.EIO, "broken", "f.arrows")
-    for told in (as_remote(broken), not_read(broken), not_opened(broken)):
+    for told in (as_remote_error(broken), read_failed(broken), not_opened(broken)):
         assert (told.code, told.details) == (ErrorCode.STORAGE_FAILED, {})

@@ -30,13 +30,13 @@ CODES = {
 }
 
 
-def label(stream: StreamState, partition: int) -> str:
+def partition_label(stream: StreamState, partition: int) -> str:
     """Return a partition's name for texts."""
     name = f"stream {stream.name!r}"
     return name if len(stream.partitions) == 1 else f"partition {partition} of {name}"
 
 
-def in_doubt(reason: str) -> RemoteError:
+def outcome_unknown_text(reason: str) -> RemoteError:
     """Return the error for data that is written, and may or may not survive."""
     return RemoteError(ErrorCode.STORAGE_FAILED, f"{reason}; {acks.DOUBT}", reason=ErrorCode.OUTCOME_UNKNOWN)
 
@@ -44,7 +44,7 @@ def in_doubt(reason: str) -> RemoteError:
 def not_appended(error: OperationalError, *, is_fenced: bool) -> RemoteError:
     """Return the client's error for a batch that the log refused; `is_fenced`: it could not be cut back."""
     if is_fenced:
-        return in_doubt(str(error))
+        return outcome_unknown_text(str(error))
     if (lacking := _without_key(error, "nothing was stored")) is not None:
         return lacking
     code = ErrorCode.OVERLOADED if isinstance(error, ShortageError) else ErrorCode.STORAGE_FAILED
@@ -61,7 +61,7 @@ def not_opened(error: Exception) -> RemoteError:
     return RemoteError(ErrorCode.STORAGE_FAILED, f"{doing}: {error}")
 
 
-def not_read(error: OSError) -> RemoteError:
+def read_failed(error: OSError) -> RemoteError:
     """Return the client's error for an answer in a file that cannot be opened."""
     doing = "the broker cannot read it"
     return _without_key(error, doing) or RemoteError(ErrorCode.STORAGE_FAILED, f"{doing}: {error}")
@@ -77,7 +77,7 @@ def _without_key(error: Exception, doing: str) -> RemoteError | None:
     return RemoteError(ErrorCode.NO_ENCRYPTION_KEY, f"{doing}: {lacking}{advice}", key_id=lacking.key_id)
 
 
-def as_remote(error: Exception) -> RemoteError:
+def as_remote_error(error: Exception) -> RemoteError:
     """Return the client's error for an exception in a disk thread."""
     if isinstance(error, RemoteError):
         return error
