@@ -19,9 +19,9 @@ from penstock.ingest.producers import Backwards, Producers
 from penstock.messages import ListProducersRequest, ListProducersResponse, ProducerInfo
 from penstock.node.finding import Finder
 from penstock.node.log_queries import CheckAppend
-from penstock.node.looking_back import LookBack
 from penstock.node.partition import Partition
 from penstock.node.partition_errors import as_remote_error, outcome_unknown_text
+from penstock.node.reverse_log_scan import ReverseLogScan
 from penstock.node.step import Lane, Outbox
 
 
@@ -98,7 +98,7 @@ class KnownProducers:
     def _read(self, partition: Partition) -> Producers:
         partition.producers = producers = Producers()
         since_us = partition.timestamp_us(self._clock()) - limits.PRODUCER_WINDOW_MS * 1_000
-        work = LookBack(partition.view(), since_us, Backwards(since_us))
+        work = ReverseLogScan(partition.view(), since_us, Backwards(since_us))
 
         def done(error: Exception | None) -> None:
             if error is None:

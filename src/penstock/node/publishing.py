@@ -52,10 +52,10 @@ from penstock.node.cluster import Cluster
 from penstock.node.finding import Finder
 from penstock.node.internal import target_of, users_own
 from penstock.node.log_queries import RowRules
-from penstock.node.looking_back import LookBack
 from penstock.node.metadata_api import Handler
 from penstock.node.partition import Partition
 from penstock.node.partition_errors import as_remote_error, outcome_unknown_text
+from penstock.node.reverse_log_scan import ReverseLogScan
 from penstock.node.step import Inside, Lane, Outbox
 
 _NOT_HERE = (
@@ -237,7 +237,7 @@ class Publishing:
     def _read(self, partition: Partition) -> PublishedRuns:
         partition.published = runs = PublishedRuns()
         since_us = partition.timestamp_us(self._clock()) - limits.PUBLISHED_WINDOW_MS * 1_000
-        work = LookBack(partition.view(), since_us, Backwards(since_us))
+        work = ReverseLogScan(partition.view(), since_us, Backwards(since_us))
 
         def done(error: Exception | None) -> None:
             if error is None:

@@ -8,7 +8,7 @@ from penstock.batch.header import BatchHeader
 from penstock.commitlog import LogView
 
 
-class Gathers(Protocol):
+class HeaderCollector(Protocol):
     """Collects headers, beginning with the last."""
 
     def wants(self, header: BatchHeader) -> bool:
@@ -18,10 +18,10 @@ class Gathers(Protocol):
         """Take a wanted header."""
 
 
-F = TypeVar("F", bound=Gathers)
+F = TypeVar("F", bound=HeaderCollector)
 
 
-class LookBack(Generic[F]):
+class ReverseLogScan(Generic[F]):
     """Passes to `found` the wanted batches no older than `since_us`."""
 
     def __init__(self, view: LogView, since_us: int, found: F) -> None:
