@@ -40,13 +40,13 @@ from penstock.messages import (
     Response,
 )
 from penstock.node.access import Access
-from penstock.node.arrivals import Arrivals
 from penstock.node.audit import Audit
 from penstock.node.clean_stop import mark_if_whole
 from penstock.node.cluster import Cluster
 from penstock.node.fetch_api import FetchApi
 from penstock.node.finding import Finder
 from penstock.node.in_flight import Budget
+from penstock.node.ingest_backlog import IngestBacklog
 from penstock.node.leaders import not_leader
 from penstock.node.listened import ListenedFile
 from penstock.node.listening import Listening, was_led_by
@@ -124,7 +124,7 @@ class Node:
         self._find = Finder(settings.broker_id, self._cluster, self._partitions, self._replicas.streams.failures)
         self._is_stopped = False
         self._next_tick_us = 0
-        self._arrivals = Arrivals(self._ingest)
+        self._arrivals = IngestBacklog(self._ingest)
         # partitions that stored messages, each with its earlier committed_end: see `take`
         self._stored: list[tuple[Partition, int]] = []
         answering = self._answering()

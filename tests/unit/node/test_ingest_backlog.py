@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.hot.group import Group
-from penstock.node.arrivals import Arrivals
+from penstock.node.ingest_backlog import IngestBacklog
 from tests.groups import group_of
 
 
@@ -32,7 +32,7 @@ def _some() -> Group:
 
 def test_what_was_stored_in_part_is_not_stored_again() -> None:
     logs = _Logs()
-    arrivals = Arrivals(logs.store)
+    arrivals = IngestBacklog(logs.store)
     arrivals.add([(1, _some()), (2, _some()), (3, _some())])
     logs.have_room, logs.broken = True, 2
     with pytest.raises(ZeroDivisionError):
@@ -44,7 +44,7 @@ def test_what_was_stored_in_part_is_not_stored_again() -> None:
 
 def test_what_finds_no_room_keeps_its_place() -> None:
     logs = _Logs()
-    arrivals = Arrivals(logs.store)
+    arrivals = IngestBacklog(logs.store)
     arrivals.add([(1, _some()), (2, _some())])
     arrivals.go_on()
     arrivals.add([(1, _some())])

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from penstock.hot.group import Group
 
 
-class Arrivals:
+class IngestBacklog:
     """The backlog. `store(sid, group, must)` returns False if the messages have to wait; with `must` they do not.
 
     It accepts and drops messages for a subscription that has ended.
