@@ -37,11 +37,11 @@ from penstock.ingest.published import PublishedRuns
 from penstock.ingest.waiters import Again, Got, Waiters, again, waiters
 from penstock.messages.streams import CONSUMER_CONTROL
 from penstock.metadata.image import StreamState
-from penstock.node.admitting import admitted
 from penstock.node.dedup import forget_purged, is_outdated
 from penstock.node.in_flight import Budget, InFlight, Pending
 from penstock.node.key_migration_state import KeyMigrationState
 from penstock.node.meters import Traffic
+from penstock.node.partition_admission import admit_to_partition
 from penstock.node.partition_errors import STORE_FAILED, outcome_unknown_text, partition_label
 from penstock.node.step import Answers, Outbox, Step
 from penstock.replication.follower import Following
@@ -301,7 +301,7 @@ class Partition:
 
     def ingest(self, group: Group, now: Now, step: Step, *, must: bool = False) -> bool:
         """Store messages from NATS or refuse them. Return False, unless `must`, if the log has to be read first."""
-        admission = admitted(self, self._rules, self.budget, group, now, step, must=must)
+        admission = admit_to_partition(self, self._rules, self.budget, group, now, step, must=must)
         if admission is None:
             return False
         self._tell_refused(admission, step)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from penstock.node.partition import Partition
 
 
-def admitted(
+def admit_to_partition(
     partition: Partition, rules: Rules, budget: Budget, group: Group, now: Now, step: Step, *, must: bool
 ) -> Admission | None:
     """Admit or refuse the messages of `group`; return None if they must wait until message ids or last offsets are read
