@@ -33,7 +33,6 @@ from penstock.metadata.controller import Controller, ControllerConfig
 from penstock.metadata.image import ClusterImage, Outcome, StreamState
 from penstock.node.access import Access
 from penstock.node.addresses import PeerAddresses
-from penstock.node.administration import Administration
 from penstock.node.applied import AppliedHere
 from penstock.node.audit import Audit
 from penstock.node.auth_markers import AuthMarkers
@@ -58,7 +57,8 @@ from penstock.node.registration import BrokerRegistration, HeartbeatNumbers, reg
 from penstock.node.settings import Settings
 from penstock.node.startup_conflicts import StartupConflicts, is_cluster_mismatch, is_id_conflict, is_stale_data_dir
 from penstock.node.step import Join, Lane, Outbox
-from penstock.node.user_changes import UserChanges
+from penstock.node.stream_admin import StreamAdmin
+from penstock.node.user_admin import UserAdmin
 from penstock.raft import Raft, RaftConfig
 from penstock.vfs import Vfs
 
@@ -143,7 +143,7 @@ class Cluster:
         ask_here: Local = lambda request, done, who: self._metadata_leader.request(request, done, who)  # noqa: E731
         self.link = MetadataLink(self.quorum, self._peers, settings.broker_id, self._clock, ask_here)
         controller = Controller(settings.broker_id, ControllerConfig(), has_keys=settings.encrypted is not None)
-        self._administration = Administration(
+        self._administration = StreamAdmin(
             self.quorum,
             self._peers,
             settings.broker_id,
@@ -153,7 +153,7 @@ class Cluster:
             info=self.info,
             access=self._access,
         )
-        self._users = UserChanges(self.quorum, self._peers, settings.broker_id, self._clock, self._access, self._chance)
+        self._users = UserAdmin(self.quorum, self._peers, settings.broker_id, self._clock, self._access, self._chance)
         self._applied_here = AppliedHere(lambda: self.image.index)
         self._metadata_leader = MetadataLeader(
             self.quorum,

@@ -40,13 +40,13 @@ from penstock.metadata.image import ClusterImage, Outcome
 from penstock.metadata.proposals import Proposal
 from penstock.metadata.voters import next_voter
 from penstock.node.access import Access
-from penstock.node.administration import Administration
 from penstock.node.audit import audit_config
 from penstock.node.internal import left_over, overdue_alteration, target_of
 from penstock.node.metadata_link import THE_BROKER, Administrative
 from penstock.node.quorum import Quorum
 from penstock.node.settings import Settings
-from penstock.node.user_changes import UserChange, UserChanges
+from penstock.node.stream_admin import StreamAdmin
+from penstock.node.user_admin import UserAdmin, UserChange
 from penstock.raft import Membership
 
 Done = Callable[[Response | RemoteError], None]
@@ -87,8 +87,8 @@ class MetadataLeader:
         self,
         quorum: Quorum,
         controller: Controller,
-        administration: Administration,
-        users: UserChanges,
+        administration: StreamAdmin,
+        users: UserAdmin,
         access: Access,
         settings: Settings,
         clock: Callable[[], Now],

@@ -1,6 +1,6 @@
 """Requests about users and rules that any broker answers.
 
-Rules: the verifiers of secrets are returned only to administrators who export them, for a backup (`exporting`). Other
+Rules: the verifiers of secrets are returned only to administrators who export them, for a backup (`user_exports`). Other
 users see themselves and the rules for everybody.
 """
 
@@ -23,9 +23,9 @@ from penstock.messages import (
 )
 from penstock.metadata.image import ClusterImage, Owned
 from penstock.node.access import Access
-from penstock.node.exporting import page_of
 from penstock.node.metadata_api import Handler
 from penstock.node.step import Outbox
+from penstock.node.user_exports import page_of
 
 
 class UserApi:

@@ -63,7 +63,7 @@ MUTANTS_OF_RIGHTS = (
     ),
     Mutant(
         "a change of users is answered before all brokers go by it",
-        "penstock.node.user_changes",
+        "penstock.node.user_admin",
         "                self._all.wait(\n                    index, deadline_us,",
         "                (lambda _index, _deadline_us, done: done(None))(\n                    index, deadline_us,",
     ),

@@ -28,11 +28,11 @@ from penstock.messages import (
 from penstock.metadata.commands import FenceBroker, RegisterBroker
 from penstock.metadata.image import StreamState
 from penstock.node.access import Access
-from penstock.node.administration import Administration
 from penstock.node.confirmations import Done
 from penstock.node.peers import Peers
 from penstock.node.placing import Placing
 from penstock.node.step import PeerRequest
+from penstock.node.stream_admin import StreamAdmin
 from penstock.raft import Membership
 from tests.unit.node.test_quorum import Alone
 
@@ -53,7 +53,7 @@ class World:
         self.unsaid: set[BrokerId] = set()
         self.here: list[Done] = []
         self.heard: list[Response | RemoteError] = []
-        self.administration = Administration(
+        self.administration = StreamAdmin(
             self.alone.quorum,
             self.peers,
             ONE,

@@ -40,9 +40,9 @@ from penstock.metadata.since import unknown_to
 from penstock.metadata.users import check_alter_user, check_change_rules, check_create_user, check_way_in
 from penstock.node.access import Access
 from penstock.node.applied import AppliedByAll
-from penstock.node.exporting import exported
 from penstock.node.peers import Peers
 from penstock.node.quorum import Quorum
+from penstock.node.user_exports import exported
 
 UserChange = CreateUserRequest | AlterUserRequest | DeleteUserRequest | ChangeRulesRequest
 Done = Callable[[Response | RemoteError], None]
@@ -55,7 +55,7 @@ _ANSWERS: dict[type[Request], type[UserChangedResponse]] = {
 }
 
 
-class UserChanges:
+class UserAdmin:
     """Used by the metadata leader."""
 
     def __init__(

@@ -99,7 +99,7 @@ class _Creation:
     retry_us: int = 0
 
 
-class Administration:
+class StreamAdmin:
     def __init__(
         self,
         quorum: Quorum,
