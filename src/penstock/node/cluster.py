@@ -33,7 +33,7 @@ from penstock.metadata.controller import Controller, ControllerConfig
 from penstock.metadata.image import ClusterImage, Outcome, StreamState
 from penstock.node.access import Access
 from penstock.node.addresses import PeerAddresses
-from penstock.node.applied import AppliedHere
+from penstock.node.apply_barriers import LocalApplyBarrier
 from penstock.node.audit import Audit
 from penstock.node.auth_markers import AuthMarkers
 from penstock.node.bootstrap import has_metadata, open_storage
@@ -154,7 +154,7 @@ class Cluster:
             access=self._access,
         )
         self._users = UserAdmin(self.quorum, self._peers, settings.broker_id, self._clock, self._access, self._chance)
-        self._applied_here = AppliedHere(lambda: self.image.index)
+        self._applied_here = LocalApplyBarrier(lambda: self.image.index)
         self._metadata_leader = MetadataLeader(
             self.quorum,
             controller,

@@ -43,7 +43,7 @@ from penstock.messages import (
     Response,
     StopBrokerRequest,
 )
-from penstock.node.applied import AppliedHere
+from penstock.node.apply_barriers import LocalApplyBarrier
 from penstock.node.confirmations import Awaited, WaitFor
 from penstock.node.metadata_leader import MetadataLeader
 from penstock.node.metadata_link import Administrative
@@ -92,7 +92,7 @@ class PeerRequests:
         quorum: Quorum,
         metadata_leader: MetadataLeader,
         wait_for: WaitFor,
-        applied: AppliedHere,
+        applied: LocalApplyBarrier,
     ) -> None:
         """`wait_for` calls back once a stream is here, or with the error."""
         self._applied = applied

@@ -39,7 +39,7 @@ from penstock.metadata.image import ClusterImage, Outcome
 from penstock.metadata.since import unknown_to
 from penstock.metadata.users import check_alter_user, check_change_rules, check_create_user, check_way_in
 from penstock.node.access import Access
-from penstock.node.applied import AppliedByAll
+from penstock.node.apply_barriers import ClusterApplyBarrier
 from penstock.node.peers import Peers
 from penstock.node.quorum import Quorum
 from penstock.node.user_exports import exported
@@ -74,7 +74,7 @@ class UserAdmin:
         self._broker_id = broker_id
         self._clock = clock
         self._access = access
-        self._all = AppliedByAll(quorum, peers, broker_id, clock)
+        self._all = ClusterApplyBarrier(quorum, peers, broker_id, clock)
 
     @property
     def _image(self) -> ClusterImage:

@@ -28,7 +28,7 @@ class _Waiter:
     done: Done
 
 
-class AppliedHere:
+class LocalApplyBarrier:
     """Callers that wait until this broker has applied an index."""
 
     def __init__(self, applied: Callable[[], int]) -> None:
@@ -75,7 +75,7 @@ class _Change:
     retry_us: int = 0
 
 
-class AppliedByAll:
+class ClusterApplyBarrier:
     """Callers that wait until all live brokers have applied an index; on the metadata leader."""
 
     def __init__(self, quorum: Quorum, peers: Peers, broker_id: BrokerId, clock: Callable[[], Now]) -> None:
