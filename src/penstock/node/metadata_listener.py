@@ -9,7 +9,7 @@ from penstock.base.errors import RemoteError
 from penstock.base.ids import Incarnation, StreamId
 from penstock.messages import LogEnd, ResignedLeadership, StreamInfo, UnreachableLeader
 from penstock.metadata.image import ClusterImage, Outcome, StreamState
-from penstock.node.confirmations import ANYHOW, Awaited
+from penstock.node.stream_waiters import ANYHOW, ExpectedStream
 
 
 class MetadataListener(Protocol):
@@ -29,7 +29,7 @@ class MetadataListener(Protocol):
         stream_id: StreamId,
         deadline_us: int,
         done: Callable[[RemoteError | None], None],
-        awaited: Awaited = ANYHOW,
+        awaited: ExpectedStream = ANYHOW,
     ) -> None:
         """Call `done` with None once this broker has its part of the stream, or with the reason why it has not."""
 

@@ -44,13 +44,13 @@ from penstock.messages import (
     StopBrokerRequest,
 )
 from penstock.node.apply_barriers import LocalApplyBarrier
-from penstock.node.confirmations import Awaited, WaitFor
 from penstock.node.metadata_leader import MetadataLeader
 from penstock.node.metadata_link import Administrative
 from penstock.node.peers import introduced
 from penstock.node.quorum import Quorum
 from penstock.node.settings import Settings
 from penstock.node.step import Outbox
+from penstock.node.stream_waiters import ExpectedStream, WaitFor
 from penstock.wire.bodies import answer_body, decode_request_body
 
 PEER_REQUESTS: tuple[type[Request], ...] = (
@@ -142,7 +142,7 @@ class PeerRequests:
         def done(error: RemoteError | None) -> None:
             self._outbox.reply(caller, AwaitStreamResponse() if error is None else error)
 
-        self._wait_for(request.stream_id, deadline_us, done, Awaited(request.intake_us, request.partitions))
+        self._wait_for(request.stream_id, deadline_us, done, ExpectedStream(request.intake_us, request.partitions))
 
     def _await_metadata(self, caller: Hashable, request: AwaitMetadataRequest) -> None:
         deadline_us = self._clock().elapsed_us + min(request.timeout_ms, limits.FETCH_WAIT_MS_MAX) * 1_000

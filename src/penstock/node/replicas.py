@@ -32,7 +32,6 @@ from penstock.messages import (
 from penstock.metadata.image import ClusterImage, Outcome
 from penstock.node.archives import Archives
 from penstock.node.cluster_events import ClusterEventLog
-from penstock.node.confirmations import ANYHOW, Awaited
 from penstock.node.disk_space_probe import DiskSpaceProbe
 from penstock.node.follower_replication import FollowerReplication
 from penstock.node.in_flight import Budget
@@ -51,6 +50,7 @@ from penstock.node.scrubbing import Scrubber
 from penstock.node.settings import Settings
 from penstock.node.staged_rows import StagedRows
 from penstock.node.step import Outbox
+from penstock.node.stream_waiters import ANYHOW, ExpectedStream
 from penstock.node.streams import Streams
 from penstock.node.truncations import Truncations
 from penstock.vfs import Vfs
@@ -218,7 +218,7 @@ class Replicas:
         stream_id: StreamId,
         deadline_us: int,
         done: Callable[[RemoteError | None], None],
-        awaited: Awaited = ANYHOW,
+        awaited: ExpectedStream = ANYHOW,
     ) -> None:
         """Call `done` once the stream is ready; see `Streams.wait_for`."""
         self.streams.wait_for(stream_id, deadline_us, done, awaited)

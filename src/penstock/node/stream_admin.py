@@ -71,13 +71,13 @@ from penstock.metadata.streams import (
     replicas_wanted,
 )
 from penstock.node.access import Access
-from penstock.node.confirmations import Awaited, WaitFor
 from penstock.node.internal import staged_config
 from penstock.node.listening_rights import overlapping
 from penstock.node.metadata_link import Administrative
 from penstock.node.peers import Peers
 from penstock.node.placing import Placing
 from penstock.node.quorum import Quorum
+from penstock.node.stream_waiters import ExpectedStream, WaitFor
 from penstock.node.widening import next_step
 
 Done = Callable[[Response | RemoteError], None]
@@ -292,7 +292,7 @@ class StreamAdmin:
                     creation.state.stream_id,
                     creation.deadline_us,
                     lambda error, broker_id=broker_id: self._heard(creation, broker_id, error),  # type: ignore[misc]
-                    Awaited.of(creation.state),
+                    ExpectedStream.of(creation.state),
                 )
             else:
                 self._ask_peer(creation, broker_id)
@@ -305,7 +305,7 @@ class StreamAdmin:
             self._heard(creation, broker_id, response if isinstance(response, RemoteError) else None)
 
         request = AwaitStreamRequest(
-            stream_id=creation.state.stream_id, timeout_ms=left_ms, **Awaited.of(creation.state)._asdict()
+            stream_id=creation.state.stream_id, timeout_ms=left_ms, **ExpectedStream.of(creation.state)._asdict()
         )
         self._peers.send(broker_id, request, done=done)
 

@@ -25,7 +25,6 @@ from penstock.base.ids import BrokerId, PartitionId, PartitionKey, StreamId
 from penstock.commitlog import Log, LogConfig, LogMissingError, OpenFiles
 from penstock.messages import ResignedLeadership
 from penstock.metadata.image import ClusterImage, Outcome, StreamState
-from penstock.node.confirmations import ANYHOW, Awaited, Confirmations
 from penstock.node.folders import LogFolders, log_path, marker_of, stream_path
 from penstock.node.in_flight import Budget
 from penstock.node.leaders import not_leader
@@ -36,6 +35,7 @@ from penstock.node.partition import Partition
 from penstock.node.partition_errors import not_opened, partition_label
 from penstock.node.roles import Roles
 from penstock.node.step import Lane, Outbox
+from penstock.node.stream_waiters import ANYHOW, ExpectedStream, StreamWaiters
 from penstock.vfs import Vfs
 from penstock.vfs.memory import MemoryVfs
 
@@ -111,7 +111,7 @@ class Streams:
         self._dropping: set[PartitionKey] = set()  # partitions no longer observed here, until their files are removed
         self._closed = closed  # notifies the node that a partition was removed
         self._failed = failed  # called when a log cannot be opened
-        self.confirmations = Confirmations(
+        self.confirmations = StreamWaiters(
             self._keys_of, self._is_confirmed, self._opening.__contains__, lambda one: image().streams[one].intake_us
         )
 
@@ -420,7 +420,7 @@ class Streams:
         stream_id: StreamId,
         deadline_us: int,
         done: Callable[[RemoteError | None], None],
-        awaited: Awaited = ANYHOW,
+        awaited: ExpectedStream = ANYHOW,
     ) -> None:
         """Call `done(None)` once the stream is here and its partitions led here are subscribed, else with the error."""
         state = self._image().streams.get(stream_id)

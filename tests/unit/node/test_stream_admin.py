@@ -28,11 +28,11 @@ from penstock.messages import (
 from penstock.metadata.commands import FenceBroker, RegisterBroker
 from penstock.metadata.image import StreamState
 from penstock.node.access import Access
-from penstock.node.confirmations import Done
 from penstock.node.peers import Peers
 from penstock.node.placing import Placing
 from penstock.node.step import PeerRequest
 from penstock.node.stream_admin import StreamAdmin
+from penstock.node.stream_waiters import Done
 from penstock.raft import Membership
 from tests.unit.node.test_quorum import Alone
 

@@ -6,7 +6,7 @@ import pytest
 
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import PartitionId, PartitionKey, StreamId
-from penstock.node.confirmations import Awaited, Confirmations, Done
+from penstock.node.stream_waiters import Done, ExpectedStream, StreamWaiters
 
 STREAM, OTHER = StreamId(4), StreamId(5)
 FIRST, SECOND = (PartitionKey(STREAM, PartitionId(number)) for number in (0, 1))
@@ -22,7 +22,7 @@ class World:
         self.looked: list[PartitionKey] = []
         self.heard: list[tuple[str, str]] = []
         self.intake_us = 0
-        self.all = Confirmations(
+        self.all = StreamWaiters(
             self.known.get, self._is_confirmed, self.opening.__contains__, lambda _: self.intake_us
         )
 
@@ -123,7 +123,7 @@ def test_who_asks_for_more_while_being_answered_is_heard(world: World) -> None:
 
 def test_a_change_of_the_intake_is_waited_for_though_all_was_confirmed_before(world: World) -> None:
     world.confirmed = {FIRST, SECOND}
-    world.all.wait(STREAM, 100, world.done("a"), Awaited(intake_us=7))
+    world.all.wait(STREAM, 100, world.done("a"), ExpectedStream(intake_us=7))
     world.intake_us = 6
     world.all.look(STREAM)
     assert world.heard == []

@@ -22,21 +22,21 @@ _NOT_KNOWN = "the stream was created, but this broker has not learned of it in t
 Done = Callable[[RemoteError | None], None]
 
 
-class Awaited(NamedTuple):
+class ExpectedStream(NamedTuple):
     """State of a stream that a broker must have applied: this change of its intake, and this many partitions."""
 
     intake_us: int = 0
     partitions: int = 0
 
     @classmethod
-    def of(cls, state: StreamState) -> Awaited:
+    def of(cls, state: StreamState) -> ExpectedStream:
         """Return the present state of a stream."""
         return cls(state.intake_us, len(state.partitions))
 
 
-ANYHOW = Awaited()
+ANYHOW = ExpectedStream()
 
-WaitFor = Callable[[StreamId, int, Done, Awaited], None]
+WaitFor = Callable[[StreamId, int, Done, ExpectedStream], None]
 """Arguments: stream, deadline (elapsed µs), callback (None, or why the stream is not here), awaited state."""
 
 
@@ -44,11 +44,11 @@ WaitFor = Callable[[StreamId, int, Done, Awaited], None]
 class _Waiter:
     done: Done
     deadline_us: int
-    awaited: Awaited
+    awaited: ExpectedStream
     confirmed: int = 0  # confirmed partitions, counted from the first
 
 
-class Confirmations:
+class StreamWaiters:
     """All waiting callers, by stream.
 
     `keys` returns a stream's partitions, None while the stream is unknown; `is_confirmed` is True if this broker has
@@ -69,7 +69,7 @@ class Confirmations:
         self._intake_us = intake_us
         self._waiting: dict[StreamId, list[_Waiter]] = {}
 
-    def wait(self, stream_id: StreamId, deadline_us: int, done: Done, awaited: Awaited = ANYHOW) -> None:
+    def wait(self, stream_id: StreamId, deadline_us: int, done: Done, awaited: ExpectedStream = ANYHOW) -> None:
         """Call `done` with None once this broker has the stream, or with the reason why it has not."""
         self._waiting.setdefault(stream_id, []).append(_Waiter(done, deadline_us, awaited))
         self.look(stream_id)
