@@ -56,11 +56,11 @@ from penstock.node.metadata_api import Handler, MetadataApi
 from penstock.node.offsets import GroupOffsets
 from penstock.node.peer_requests import PEER_REQUESTS
 from penstock.node.peers import Peers
-from penstock.node.publishing import Publishing
 from penstock.node.refusals import Refusals
 from penstock.node.replicas import Replicas
 from penstock.node.report import Report
 from penstock.node.settings import Settings
+from penstock.node.staged_publishing import StagedPublisher
 from penstock.node.step import Outbox
 from penstock.node.user_api import UserApi
 from penstock.node.verify_api import VerifyApi
@@ -99,7 +99,7 @@ class RequestRouter:
         write = self.storing.append_to
         bounds = CommitBounds(settings.broker_id, lambda: cluster.image, find, peers, clock, refusals)
         self.offsets = GroupOffsets(outbox, cluster, find, settings, access, bounds, write=write)
-        self.publishing = Publishing(outbox, cluster, find, clock, write=write, access=access)
+        self.publishing = StagedPublisher(outbox, cluster, find, clock, write=write, access=access)
         enquiries = MetadataApi(settings, outbox, cluster, access, report=report, in_flight_bytes=in_flight_bytes)
         self.handlers: Mapping[type[Request], Handler] = {
             CreateStreamRequest: self._administer,

@@ -61,19 +61,19 @@ class AssemblePiece:
         """Return the batches that hold the rows, with the first row and the row end to take from each."""
         view, base, end = self._view, staged.base_offset, staged.end_offset
         if base < view.log_start:
-            raise lost(staged, f"it has expired: what is staged begins at {view.log_start}")
+            raise staged_rows_lost(staged, f"it has expired: what is staged begins at {view.log_start}")
         parts = []
         rows = 0
         for header, data in view.batches(base, end):
             if header.leader_epoch != staged.leader_epoch:
-                raise lost(staged, f"other rows are there, of leader epoch {header.leader_epoch}")
+                raise staged_rows_lost(staged, f"other rows are there, of leader epoch {header.leader_epoch}")
             self._check_batch(header)
             offsets = codec.offsets(data)
             first, last = bisect_left(offsets, base), bisect_left(offsets, end)
             parts.append((data, first, last))
             rows += last - first
         if rows != end - base:
-            raise lost(staged, f"{rows} rows of {end - base} are left")
+            raise staged_rows_lost(staged, f"{rows} rows of {end - base} are left")
         return parts
 
     def _check_batch(self, header: BatchHeader) -> None:
@@ -95,7 +95,7 @@ def check_size(staged: Sequence[StagedRange]) -> None:
         raise RemoteError(ErrorCode.TOO_LARGE, text, rows=rows)
 
 
-def lost(staged: StagedRange, why: str) -> RemoteError:
+def staged_rows_lost(staged: StagedRange, why: str) -> RemoteError:
     """Return the error for staged rows that can no longer be published."""
     place = f"what was staged from {staged.base_offset} to {staged.end_offset} in leader epoch {staged.leader_epoch}"
     return RemoteError(ErrorCode.STAGED_LOST, f"nothing was published: {place} no longer exists: {why}")

@@ -47,7 +47,6 @@ from penstock.messages import (
     StagedStreamRequest,
 )
 from penstock.node.access import Access
-from penstock.node.assembling import AssemblePiece, check_size, lost
 from penstock.node.cluster import Cluster
 from penstock.node.finding import Finder
 from penstock.node.internal import target_of, users_own
@@ -55,6 +54,7 @@ from penstock.node.log_queries import RowRules
 from penstock.node.metadata_api import Handler
 from penstock.node.partition import Partition
 from penstock.node.partition_errors import as_remote_error, outcome_unknown_text
+from penstock.node.piece_assembly import AssemblePiece, check_size, staged_rows_lost
 from penstock.node.reverse_log_scan import ReverseLogScan
 from penstock.node.step import Inside, Lane, Outbox
 
@@ -69,7 +69,7 @@ _NOT_HERE = (
 _WAIT_US = limits.PUBLISH_WAIT_MS * 1_000
 
 
-class Write(Protocol):
+class AppendTo(Protocol):
     """The type of `Storing.append_to`."""
 
     def __call__(
@@ -94,7 +94,7 @@ class _Publish:
     is_waiting: bool = False  # its rows were not here at the last check
 
 
-class Publishing:
+class StagedPublisher:
     """Publishes staged rows into the partitions led here."""
 
     def __init__(
@@ -104,7 +104,7 @@ class Publishing:
         find: Finder,
         clock: Callable[[], Now],
         *,
-        write: Write,
+        write: AppendTo,
         access: Access,
     ) -> None:
         self._access = access
@@ -271,7 +271,7 @@ class Publishing:
             replica = self._find.held(request.staged_stream_id, request.partition)
         except RemoteError as error:
             if error.code == ErrorCode.STREAM_CHANGED:
-                raise lost(request.staged[0], "the stream that held it was deleted") from None
+                raise staged_rows_lost(request.staged[0], "the stream that held it was deleted") from None
             if error.code in _NOT_HERE:
                 raise RemoteError(ErrorCode.NOT_YET, f"nothing was published: {error.message}") from None
             raise
@@ -381,11 +381,11 @@ class Publishing:
 def _check_kept(replica: Partition, staged: StagedRange) -> None:
     """Raise RemoteError (staged_lost) if this log shows that those rows are not kept."""
     if staged.base_offset < replica.log_start:
-        raise lost(staged, f"it has expired: what is staged begins at {replica.log_start}")
+        raise staged_rows_lost(staged, f"it has expired: what is staged begins at {replica.log_start}")
     log, leader_epoch = replica.log, staged.leader_epoch
     following = next((one for one in log.lineage if one.leader_epoch > leader_epoch), None)
     if following is not None and following.start_offset < staged.end_offset:
-        raise lost(staged, f"that leader epoch ended at {following.start_offset}")
+        raise staged_rows_lost(staged, f"that leader epoch ended at {following.start_offset}")
     leads = replica.leadership is not None and replica.leader_epoch >= leader_epoch
     if leads and log.log_end < staged.end_offset:
-        raise lost(staged, f"what is staged ends at {log.log_end}")
+        raise staged_rows_lost(staged, f"what is staged ends at {log.log_end}")
