@@ -77,7 +77,7 @@ class AssemblePiece:
         return parts
 
     def _check_batch(self, header: BatchHeader) -> None:
-        """Raise RemoteError bad_request if the rows were staged for another batch (`node.staged_rows`)."""
+        """Raise RemoteError bad_request if the rows were staged for another batch (`node.staged_retention`)."""
         own = self._piece.query_id, self._piece.batch_id
         if header.run_id != NO_RUN and (header.run_id, header.producer_sequence) != own:
             batch = f"batch {header.producer_sequence} of query {header.run_id.hex()}"

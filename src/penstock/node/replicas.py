@@ -48,7 +48,7 @@ from penstock.node.roles import Roles
 from penstock.node.rollups import Rollups
 from penstock.node.scrubbing import Scrubber
 from penstock.node.settings import Settings
-from penstock.node.staged_rows import StagedRows
+from penstock.node.staged_retention import StagedRetention
 from penstock.node.step import Outbox
 from penstock.node.stream_waiters import ANYHOW, ExpectedStream
 from penstock.node.streams import Streams
@@ -119,7 +119,7 @@ class Replicas:
         )
         self.truncations, self.archives = Truncations(outbox, clock, administer, who), Archives(outbox, administer)
         self.rollups = Rollups(outbox, clock, administer)
-        self.staged_rows = StagedRows(outbox, self.partitions, clock, self.upkeep, settings.staged_keep_ms)
+        self.staged_rows = StagedRetention(outbox, self.partitions, clock, self.upkeep, settings.staged_keep_ms)
         self.chronicle = ClusterEventLog(settings.broker_id, outbox)
         self.moving = KeyMigrator(listening.subscriptions, clock, waits=waits, ask_metadata=ask_metadata)
         self.ids_elsewhere = RemoteDedup(outbox, peers, settings.broker_id, self.partitions, clock, image, go_on)

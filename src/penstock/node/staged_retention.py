@@ -139,7 +139,7 @@ class _Watched:
         return earliest(None if self.work else self.due_us, self.going[0][1] if self.going else None)
 
 
-class StagedRows:
+class StagedRetention:
     """The staged rows of all partitions led here."""
 
     def __init__(

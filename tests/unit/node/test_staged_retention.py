@@ -14,7 +14,7 @@ from penstock.base.staged import staged_name
 from penstock.batch import codec
 from penstock.batch.codec import Producer
 from penstock.messages import CreateStreamResponse, PublishStagedResponse, StagedRange, StageRequest, StageResponse
-from penstock.node.staged_rows import FindPublished
+from penstock.node.staged_retention import FindPublished
 from penstock.vfs.faulty import Fault, Kind, Operation
 from tests.extent import each_change
 from tests.unit.node.harness import Broker, batch_of
