@@ -39,7 +39,7 @@ from penstock.node.auth_markers import AuthMarkers
 from penstock.node.bootstrap import has_metadata, open_storage
 from penstock.node.clean_stop import take_clean_stop
 from penstock.node.cluster_events import ClusterObservation
-from penstock.node.departure import Departure
+from penstock.node.controlled_shutdown import ControlledShutdown
 from penstock.node.folders import check_folders
 from penstock.node.losses import check_guards, what_to_do
 from penstock.node.metadata_leader import MetadataLeader
@@ -166,7 +166,7 @@ class Cluster:
         )
         self.standing = self._new_standing(stopped, begins)
         parts = (self.quorum, self.link, self._peers, self.standing)
-        self.departure = Departure(*parts, self._outbox, self._clock)
+        self.departure = ControlledShutdown(*parts, self._outbox, self._clock)
         self._audit.begin(self.image)
         self.guarded.open(self.image, has_data=has_data)
         self.quorum.start()

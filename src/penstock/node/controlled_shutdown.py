@@ -35,7 +35,7 @@ _PASSES = frozenset(
 _LATER = "others take over when the session of this broker is over"
 
 
-class Departure:
+class ControlledShutdown:
     def __init__(
         self,
         quorum: Quorum,
