@@ -27,10 +27,10 @@ from penstock.messages import (
 from penstock.metadata.image import StreamState
 from penstock.node.access import Access
 from penstock.node.cluster import Cluster
-from penstock.node.directory import Directory
 from penstock.node.report import Report
 from penstock.node.settings import Settings
 from penstock.node.step import Outbox
+from penstock.node.stream_index import StreamIndex
 
 Handler = Callable[[Hashable, Any, bytes | memoryview, Now], None]
 """Answers the caller of a request, now or later. Arguments: caller, request, its raw part, time."""
@@ -56,7 +56,7 @@ class MetadataApi:
         self._access = access
         self._report = report
         self._in_flight_bytes = in_flight_bytes
-        self._directory = Directory()
+        self._directory = StreamIndex()
         self.handlers: Mapping[type[Request], Handler] = {
             HelloRequest: self._hello,
             MetadataRequest: self._metadata,

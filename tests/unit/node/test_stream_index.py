@@ -23,7 +23,7 @@ from penstock.messages import (
 from penstock.metadata.apply import apply
 from penstock.metadata.commands import Command, CreateStream, DeleteStream
 from penstock.metadata.image import ClusterImage, StreamState
-from penstock.node.directory import Directory
+from penstock.node.stream_index import StreamIndex
 from tests.unit.node.harness import Broker
 
 TOKENS = st.sampled_from(["a", "b", "*", "$JS", "_INBOX"])
@@ -66,7 +66,7 @@ def test_covering_finds_every_stream_that_matches(
     patterns: list[str], partitions: int, subjects: list[str], by: str
 ) -> None:
     image = image_of(patterns, partitions=partitions, by=by)
-    directory = Directory()
+    directory = StreamIndex()
     for subject in subjects:
         wanted = sorted(state.name for state in image.streams.values() if stores(state, subject))
         assert [state.name for state in directory.covering(image, subject)] == wanted
@@ -75,7 +75,7 @@ def test_covering_finds_every_stream_that_matches(
 @given(st.integers(0, 7), st.integers(1, 4))
 def test_pages_are_all_names_in_order(count: int, size: int) -> None:
     image = image_of(["a"] * count)
-    directory = Directory()
+    directory = StreamIndex()
     found, after = directory.page(image, None, size)
     while after is not None:
         assert after == found[-1]
@@ -88,7 +88,7 @@ def test_pages_are_all_names_in_order(count: int, size: int) -> None:
 def test_pages_are_cut_by_partitions_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "METADATA_PARTITIONS_MAX", 7)
     image = image_of(["a", "b", "c"], partitions=3)
-    directory = Directory()
+    directory = StreamIndex()
     assert directory.page(image, None, 9) == (["s0", "s1"], "s1")
     assert directory.page(image, "s1", 9) == (["s2"], None)
     monkeypatch.setattr(limits, "METADATA_PARTITIONS_MAX", 2)
@@ -106,12 +106,12 @@ def test_names_with_too_many_partitions_are_asked_for_apart(monkeypatch: pytest.
 
 def test_covering_is_by_name_and_leaves_reserved_subjects_out() -> None:
     image = image_of(["orders.*", ">", "orders.eu"])
-    assert [state.name for state in Directory().covering(image, "orders.eu")] == ["s0", "s1", "s2"]
-    assert Directory().covering(image, "_INBOX.x") == []
+    assert [state.name for state in StreamIndex().covering(image, "orders.eu")] == ["s0", "s1", "s2"]
+    assert StreamIndex().covering(image, "_INBOX.x") == []
 
 
 def test_what_came_and_went_is_seen() -> None:
-    directory = Directory()
+    directory = StreamIndex()
     image = image_of(["a"])
     assert [state.name for state in directory.covering(image, "a")] == ["s0"]
     image = image_of(["*"], image)

@@ -39,7 +39,7 @@ class _Token:
     behind: list[StreamId] = field(default_factory=list)
 
 
-class Directory:
+class StreamIndex:
     """The index of the latest image that was looked up."""
 
     def __init__(self) -> None:
