@@ -15,7 +15,7 @@ from penstock.metadata.commands import DeleteUser
 from penstock.metadata.image import BrokerState
 from penstock.metadata.since import unknown_to
 from penstock.metadata.snapshot import SNAPSHOT_VERSION
-from penstock.node.entries import TooOldError
+from penstock.node.metadata_entries import TooOldError
 from penstock.raft import records, snapshot_file
 
 PAGE = (Path(__file__).parents[2] / "docs/reference/compatibility.md").read_text(encoding="utf-8")

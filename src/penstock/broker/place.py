@@ -29,12 +29,12 @@ from penstock.broker.config import BrokerConfig
 from penstock.broker.config_checks import beyond_reach, unprotected
 from penstock.broker.data_dir import DataDir
 from penstock.node.auth_markers import GUARDED_PATH
-from penstock.node.known import Known
+from penstock.node.known_brokers import KnownBrokers
 
 _KNOWN = "the data directory"
 
 
-def settled(config: BrokerConfig, data_dir: DataDir, known: Known | None) -> BrokerConfig:
+def settled(config: BrokerConfig, data_dir: DataDir, known: KnownBrokers | None) -> BrokerConfig:
     """Return the settings to start with; raise ConfigError if they do not fit this directory."""
     if known is None:
         if mistake := _not_as_listed(config):
@@ -132,12 +132,12 @@ def _named(brokers: frozenset[BrokerId] | set[BrokerId]) -> str:
     return f"broker{'s' if len(brokers) > 1 else ''} {', '.join(map(str, sorted(brokers)))}"
 
 
-def is_alone(config: BrokerConfig, known: Known | None) -> bool:
+def is_alone(config: BrokerConfig, known: KnownBrokers | None) -> bool:
     """True if the broker is a cluster of its own, according to settings and data directory."""
     others = frozenset() if known is None else known.members - {config.broker_id}
     return not (config.voters or config.join or others)
 
 
-def _has_address(known: Known, broker_id: BrokerId) -> bool:
+def _has_address(known: KnownBrokers, broker_id: BrokerId) -> bool:
     """True if the registered address is valid; older versions did not check it."""
     return is_address(known.addresses.get(broker_id, ""))

@@ -55,7 +55,7 @@ from penstock.broker.signals import on_signals
 from penstock.broker.systemd import Notifier
 from penstock.broker.tls import ServerTls
 from penstock.messages import PeerHelloRequest
-from penstock.node.known import Known, known_brokers
+from penstock.node.known_brokers import KnownBrokers, read_known_brokers
 from penstock.node.losses import GUARDS
 from penstock.node.node import Node
 from penstock.node.settings import Settings
@@ -86,7 +86,7 @@ class _Running:
     """The parts that a stop has to close, in reverse order."""
 
     data_dir: DataDir
-    known: Known | None = None  # the brokers recorded in the data directory
+    known: KnownBrokers | None = None  # the brokers recorded in the data directory
     driver: Driver | None = None
     embedded: EmbeddedNats | None = None
     link_task: asyncio.Task[None] | None = None
@@ -204,7 +204,7 @@ async def _serve(
     notifier = Notifier(os.environ)
     running = _Running(take_data_dir(config.data_dir, config.broker_id))
     try:
-        running.known = known_brokers(RealVfs(config.data_dir))
+        running.known = read_known_brokers(RealVfs(config.data_dir))
         config = settled(config, running.data_dir, running.known)
         if advice := admin_password_advice(config, [config.data_dir]):
             _log.info("%s", advice)

@@ -82,7 +82,7 @@ from penstock.messages import (
 from penstock.metadata.commands import Command
 from penstock.metadata.image import ClusterImage, StreamState
 from penstock.metadata.persistent import PersistentMap
-from penstock.node.internal import target_of
+from penstock.node.internal_streams import target_of
 from penstock.node.listening_rights import check_grown, check_made
 from penstock.node.metadata_link import THE_BROKER
 from penstock.node.permission_cache import PermissionCache

@@ -34,7 +34,7 @@ from penstock.metadata.image import ClusterImage, StreamState
 from penstock.node.access import Access
 from penstock.node.append_queue import AppendQueue
 from penstock.node.finding import Finder
-from penstock.node.internal import target_of, users_own
+from penstock.node.internal_streams import target_of, users_own
 from penstock.node.leaders import not_led
 from penstock.node.log_queries import CheckAppend, OwnKeys, RowRules
 from penstock.node.metadata_api import Handler

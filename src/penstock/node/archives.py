@@ -25,7 +25,7 @@ from penstock.messages import ReportArchivedRequest, Response
 from penstock.node.divergence import check_agreement
 from penstock.node.finding import Finder
 from penstock.node.high_watermark import require_high_watermark
-from penstock.node.internal import users_own
+from penstock.node.internal_streams import users_own
 from penstock.node.partition import Partition
 from penstock.node.step import Outbox
 

@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterable
 from penstock.base.ids import BrokerId
 from penstock.metadata.commands import FormCluster
 from penstock.metadata.image import ClusterImage
-from penstock.node.entries import command_in
+from penstock.node.metadata_entries import command_in
 from penstock.raft import Entry, Membership, Message
 from penstock.raft.messages import FROM_MEMBERS, AppendRequest, VoteRequest
 

@@ -20,7 +20,7 @@ import contextlib
 
 from penstock.base.errors import CorruptionError
 from penstock.metadata.journal import JOURNAL_PATH
-from penstock.node.known import known_brokers
+from penstock.node.known_brokers import read_known_brokers
 from penstock.node.log_creation_markers import MADE_PATH
 from penstock.node.process_history import RUNS_PATH
 from penstock.node.settings import Settings
@@ -45,7 +45,7 @@ def what_to_do(vfs: Vfs, settings: Settings) -> str:
     """Return advice on a data directory that lost something without which the broker cannot start."""
     members = frozenset(settings.voters)
     with contextlib.suppress(OSError):
-        if (known := known_brokers(vfs)) is not None:
+        if (known := read_known_brokers(vfs)) is not None:
             members = known.members
     return _FROM_OTHERS if settings.join or members - {settings.broker_id} else _ALONE
 

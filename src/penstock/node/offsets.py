@@ -59,7 +59,7 @@ from penstock.node.cluster import Cluster
 from penstock.node.commit_bounds import CommitBounds
 from penstock.node.finding import Finder
 from penstock.node.group_members import GroupMembers, Rows
-from penstock.node.internal import offsets_config
+from penstock.node.internal_streams import offsets_config
 from penstock.node.log_queries import Query
 from penstock.node.partition import Partition
 from penstock.node.partition_errors import as_remote_error

@@ -36,7 +36,7 @@ from penstock.messages import RaftRequest
 from penstock.metadata.commands import RegisterBroker
 from penstock.metadata.disk_identity import may_have_run
 from penstock.metadata.image import ClusterImage
-from penstock.node.entries import command_in
+from penstock.node.metadata_entries import command_in
 from penstock.node.raft_listener import EntryPosition
 from penstock.raft import Entry, Message
 from penstock.raft.messages import FROM_MEMBERS

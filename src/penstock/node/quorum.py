@@ -28,8 +28,8 @@ from penstock.metadata.commands import Command, CreateStream, encode_command
 from penstock.metadata.image import Outcome
 from penstock.metadata.since import unknown_to
 from penstock.metadata.snapshot import encode_image
-from penstock.node.entries import TooOldError, applied, image_in
 from penstock.node.forming import Forming
+from penstock.node.metadata_entries import TooOldError, applied, image_in
 from penstock.node.peer_fencing import FORGOTTEN, PeerFencing, PeerProcess, ProcessStart
 from penstock.node.peers import Peers
 from penstock.node.proposals import Done, Input, Proposals

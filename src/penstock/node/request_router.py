@@ -50,7 +50,7 @@ from penstock.node.cluster import Cluster
 from penstock.node.commit_bounds import CommitBounds
 from penstock.node.fetch_api import FetchApi
 from penstock.node.finding import Finder
-from penstock.node.internal import check_users_own
+from penstock.node.internal_streams import check_users_own
 from penstock.node.lookup_api import LookupApi
 from penstock.node.metadata_api import Handler, MetadataApi
 from penstock.node.offsets import GroupOffsets

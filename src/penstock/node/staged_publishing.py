@@ -11,7 +11,7 @@ bounded.
              (read from the log)      │      (waits for replication)  (disk thread)
                                       └────▶ answered with its place
 
-The rows come from this broker's own replica of the staging stream, whichever broker leads that: see `internal`.
+The rows come from this broker's own replica of the staging stream, whichever broker leads that: see `internal_streams`.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from penstock.messages import (
 from penstock.node.access import Access
 from penstock.node.cluster import Cluster
 from penstock.node.finding import Finder
-from penstock.node.internal import target_of, users_own
+from penstock.node.internal_streams import target_of, users_own
 from penstock.node.log_queries import RowRules
 from penstock.node.metadata_api import Handler
 from penstock.node.partition import Partition

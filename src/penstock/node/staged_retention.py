@@ -32,7 +32,7 @@ from penstock.base.ids import PartitionKey
 from penstock.batch.header import ENDS_RUN, NO_RUN, OF_RUN, BatchHeader
 from penstock.commitlog import LogView
 from penstock.commitlog.segment import Segment
-from penstock.node.internal import target_of
+from penstock.node.internal_streams import target_of
 from penstock.node.log_maintenance import LogMaintenance
 from penstock.node.log_queries import QueryGivenUpError
 from penstock.node.partition import Partition

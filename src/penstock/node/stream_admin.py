@@ -71,7 +71,7 @@ from penstock.metadata.streams import (
     replicas_wanted,
 )
 from penstock.node.access import Access
-from penstock.node.internal import staged_config
+from penstock.node.internal_streams import staged_config
 from penstock.node.listening_rights import overlapping
 from penstock.node.metadata_link import Administrative
 from penstock.node.peers import Peers

@@ -26,7 +26,7 @@ from penstock.commitlog import LogState
 from penstock.messages import Response, TruncateRequest, TruncateResponse
 from penstock.node.finding import Finder
 from penstock.node.high_watermark import require_high_watermark
-from penstock.node.internal import users_own
+from penstock.node.internal_streams import users_own
 from penstock.node.partition import Partition
 from penstock.node.partition_errors import as_remote_error
 from penstock.node.step import Lane, Outbox

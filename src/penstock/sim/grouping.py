@@ -38,7 +38,7 @@ from penstock.messages import (
     OffsetsStreamResponse,
     Response,
 )
-from penstock.node.internal import offsets_config
+from penstock.node.internal_streams import offsets_config
 from penstock.sim.broker import Surroundings
 from penstock.sim.checks import Checks, History
 from penstock.sim.minds import Generation, kind_of

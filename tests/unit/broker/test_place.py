@@ -14,19 +14,19 @@ from penstock.broker.config import BrokerConfig, load
 from penstock.broker.data_dir import DataDir, take_data_dir
 from penstock.broker.place import admin_password_advice, is_alone, settled
 from penstock.node.auth_markers import GUARDED_PATH
-from penstock.node.known import Known
+from penstock.node.known_brokers import KnownBrokers
 
 THREE = "1@127.0.0.1:7001,2@127.0.0.1:7002,3@127.0.0.1:7003"
 
 
-def knows(*addresses: str) -> Known:
+def knows(*addresses: str) -> KnownBrokers:
     known = {BrokerId(number): address for number, address in enumerate(addresses, 1)}
-    return Known(frozenset(known), known)
+    return KnownBrokers(frozenset(known), known)
 
 
 LOCAL = knows("127.0.0.1:7001", "127.0.0.1:7002", "127.0.0.1:7003")
 REMOTE = knows("10.0.0.1:7422", "10.0.0.2:7422", "10.0.0.3:7422")
-ALONE = Known(frozenset({BrokerId(2)}), {BrokerId(2): "127.0.0.1:7422"})
+ALONE = KnownBrokers(frozenset({BrokerId(2)}), {BrokerId(2): "127.0.0.1:7422"})
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def config(**flags: object) -> BrokerConfig:
     return load(environment={}, flags={"id": 2, **flags})
 
 
-def refused(data_dir: DataDir, known: Known, **flags: object) -> str:
+def refused(data_dir: DataDir, known: KnownBrokers, **flags: object) -> str:
     with pytest.raises(ConfigError) as caught:
         settled(config(**flags), data_dir, known)
     return str(caught.value)

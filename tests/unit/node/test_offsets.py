@@ -37,7 +37,7 @@ from penstock.messages import (
 )
 from penstock.metadata.apply import apply
 from penstock.metadata.commands import CreateStream
-from penstock.node.internal import offsets_config, overdue_alteration
+from penstock.node.internal_streams import offsets_config, overdue_alteration
 from penstock.node.step import PeerRequest
 from tests.extent import each_change
 from tests.unit.node.harness import Broker, batch_of

@@ -27,7 +27,7 @@ from penstock.metadata.commands import (
 )
 from penstock.metadata.image import ClusterImage, Outcome
 from penstock.metadata.snapshot import SNAPSHOT_VERSION, encode_image
-from penstock.node.entries import TooOldError
+from penstock.node.metadata_entries import TooOldError
 from penstock.node.peer_fencing import PeerProcess, ProcessStart
 from penstock.node.peers import Peers
 from penstock.node.proposals import Done

@@ -23,14 +23,14 @@ from penstock.vfs import Vfs
 _REGISTERS = b"register_broker"  # in every such command, so other entries need not be decoded
 
 
-class Known(NamedTuple):
+class KnownBrokers(NamedTuple):
     """The brokers of the data directory's cluster, with their last registered addresses."""
 
     members: frozenset[BrokerId]  # members of the Raft group, and every broker that was ever registered
     addresses: Mapping[BrokerId, str]  # HOST:PORT of the registered brokers
 
 
-def known_brokers(vfs: Vfs) -> Known | None:
+def read_known_brokers(vfs: Vfs) -> KnownBrokers | None:
     """Return the brokers that the data directory knows; None if it belongs to no cluster yet. Blocking. OSError."""
     members: set[BrokerId] = set()
     addresses: dict[BrokerId, str] = {}
@@ -45,7 +45,7 @@ def known_brokers(vfs: Vfs) -> Known | None:
     except (CorruptionError, RemoteError, msgspec.DecodeError):
         pass  # the start will report it
     members |= set(addresses)
-    return Known(frozenset(members), addresses) if members else None
+    return KnownBrokers(frozenset(members), addresses) if members else None
 
 
 def _take(entry: Entry, members: set[BrokerId], addresses: dict[BrokerId, str]) -> None:
