@@ -33,13 +33,13 @@ from penstock.messages import (
 from penstock.metadata.image import ClusterImage, StreamState
 from penstock.node.access import Access
 from penstock.node.append_queue import AppendQueue
-from penstock.node.finding import Finder
 from penstock.node.internal_streams import target_of, users_own
 from penstock.node.leaders import not_led
 from penstock.node.log_queries import CheckAppend, OwnKeys, RowRules
 from penstock.node.metadata_api import Handler
 from penstock.node.partition import Partition
 from penstock.node.partition_append import append, append_at
+from penstock.node.partition_lookup import PartitionLookup
 from penstock.node.producers import KnownProducers
 from penstock.node.replicas import Replicas
 from penstock.node.step import Inside, Outbox
@@ -53,7 +53,7 @@ class AppendApi:
     def __init__(
         self,
         outbox: Outbox,
-        find: Finder,
+        find: PartitionLookup,
         replicas: Replicas,
         clock: Callable[[], Now],
         bytes_max: int,

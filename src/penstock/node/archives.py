@@ -23,10 +23,10 @@ from penstock.base.config import Retain
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.messages import ReportArchivedRequest, Response
 from penstock.node.divergence import check_agreement
-from penstock.node.finding import Finder
 from penstock.node.high_watermark import require_high_watermark
 from penstock.node.internal_streams import users_own
 from penstock.node.partition import Partition
+from penstock.node.partition_lookup import PartitionLookup
 from penstock.node.step import Outbox
 
 Administer = Callable[[ReportArchivedRequest, Callable[[Response | RemoteError], None]], None]
@@ -55,9 +55,9 @@ class Archives:
         self._waiting: set[Hashable] = set()
 
     def ask(
-        self, find: Finder, caller: Hashable, request: ReportArchivedRequest, raw: bytes | memoryview, now: Now
+        self, find: PartitionLookup, caller: Hashable, request: ReportArchivedRequest, raw: bytes | memoryview, now: Now
     ) -> None:
-        """Handle the request. RemoteError as from `report` and `Finder.led`; read_only for internal streams."""
+        """Handle the request. RemoteError as from `report` and `PartitionLookup.led`; read_only for internal streams."""
         self.report(caller, users_own(find.led(request.stream_id, request.partition)), request)
 
     def report(self, caller: Hashable, partition: Partition, request: ReportArchivedRequest) -> None:

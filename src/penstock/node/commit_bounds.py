@@ -28,9 +28,9 @@ from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import BrokerId, PartitionKey
 from penstock.messages import ListOffsetsRequest, ListOffsetsResponse, OffsetCommit, Response
 from penstock.metadata.image import ClusterImage
-from penstock.node.finding import Finder
 from penstock.node.high_watermark import require_high_watermark
 from penstock.node.partition_errors import partition_label
+from penstock.node.partition_lookup import PartitionLookup
 from penstock.node.peers import Peers
 from penstock.node.refusals import Refusals
 
@@ -97,7 +97,7 @@ class CommitBounds:
         self,
         broker_id: BrokerId,
         image: Callable[[], ClusterImage],
-        find: Finder,
+        find: PartitionLookup,
         peers: Peers,
         clock: Callable[[], Now],
         refusals: Refusals,

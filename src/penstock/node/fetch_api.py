@@ -31,9 +31,9 @@ from penstock.fetch.waiters import Waiter, Waiters
 from penstock.messages import FetchRequest, FetchResponse
 from penstock.node.access import Access
 from penstock.node.divergence import check_agreement
-from penstock.node.finding import Finder
 from penstock.node.partition import Partition
 from penstock.node.partition_errors import as_remote_error
+from penstock.node.partition_lookup import PartitionLookup
 from penstock.node.projections import Project
 from penstock.node.query_executor import QueryExecutor
 from penstock.node.step import Extent, Lane, Outbox
@@ -81,8 +81,10 @@ class FetchApi:
             outbox, running_max=limits.PROJECTIONS_RUNNING_MAX, waiting_max=limits.PROJECTIONS_WAITING_MAX
         )
 
-    def ask(self, find: Finder, caller: Hashable, request: FetchRequest, raw: bytes | memoryview, now: Now) -> None:
-        """Handle the request on any local replica. RemoteError as from `fetch` and `Finder.held`."""
+    def ask(
+        self, find: PartitionLookup, caller: Hashable, request: FetchRequest, raw: bytes | memoryview, now: Now
+    ) -> None:
+        """Handle the request on any local replica. RemoteError as from `fetch` and `PartitionLookup.held`."""
         self.fetch(caller, find.held(request.stream_id, request.partition), request, now)
 
     def fetch(self, caller: Hashable, partition: Partition, request: FetchRequest, now: Now) -> None:

@@ -12,11 +12,11 @@ from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import Offset, TimestampUs
 from penstock.messages import GetRequest, GetResponse, ListOffsetsRequest, ListOffsetsResponse
 from penstock.node.access import Access
-from penstock.node.finding import Finder
 from penstock.node.high_watermark import require_high_watermark
 from penstock.node.log_queries import FindOffset, GetMessage, Query, QueryGivenUpError
 from penstock.node.partition import Partition
 from penstock.node.partition_errors import as_remote_error
+from penstock.node.partition_lookup import PartitionLookup
 from penstock.node.query_executor import QueryExecutor
 from penstock.node.step import Outbox
 
@@ -57,13 +57,15 @@ class LookupApi:
         self._is_stopped = True
         self._desk.stop(self._stopping)
 
-    def ask_get(self, find: Finder, caller: Hashable, request: GetRequest, raw: bytes | memoryview, now: Now) -> None:
+    def ask_get(
+        self, find: PartitionLookup, caller: Hashable, request: GetRequest, raw: bytes | memoryview, now: Now
+    ) -> None:
         """Find the partition and call `get`. The last message of a key or subject is known only to the leader."""
         which = find.led if request.offset is None else find.held
         self.get(caller, which(request.stream_id, request.partition), request)
 
     def ask_offsets(
-        self, find: Finder, caller: Hashable, request: ListOffsetsRequest, raw: bytes | memoryview, now: Now
+        self, find: PartitionLookup, caller: Hashable, request: ListOffsetsRequest, raw: bytes | memoryview, now: Now
     ) -> None:
         """Find the led partition and call `list_offsets`."""
         self.list_offsets(caller, find.led(request.stream_id, request.partition), request)

@@ -44,7 +44,6 @@ from penstock.node.audit import Audit
 from penstock.node.clean_stop import mark_if_whole
 from penstock.node.cluster import Cluster
 from penstock.node.fetch_api import FetchApi
-from penstock.node.finding import Finder
 from penstock.node.in_flight import Budget
 from penstock.node.ingest_backlog import IngestBacklog
 from penstock.node.leaders import not_leader
@@ -54,6 +53,7 @@ from penstock.node.lookup_api import LookupApi
 from penstock.node.measures import Measures
 from penstock.node.metadata_link import THE_BROKER
 from penstock.node.partition import Partition
+from penstock.node.partition_lookup import PartitionLookup
 from penstock.node.peers import Peers
 from penstock.node.replicas import Replicas
 from penstock.node.report import Report
@@ -121,7 +121,9 @@ class Node:
             lambda: self._now.wall_us,
         )
         self._cluster = Cluster(vfs, settings, *parts, self.access, self._audit)
-        self._find = Finder(settings.broker_id, self._cluster, self._partitions, self._replicas.streams.failures)
+        self._find = PartitionLookup(
+            settings.broker_id, self._cluster, self._partitions, self._replicas.streams.failures
+        )
         self._is_stopped = False
         self._next_tick_us = 0
         self._arrivals = IngestBacklog(self._ingest)

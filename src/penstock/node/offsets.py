@@ -57,12 +57,12 @@ from penstock.metadata.image import ClusterImage
 from penstock.node.access import Access
 from penstock.node.cluster import Cluster
 from penstock.node.commit_bounds import CommitBounds
-from penstock.node.finding import Finder
 from penstock.node.group_members import GroupMembers, Rows
 from penstock.node.internal_streams import offsets_config
 from penstock.node.log_queries import Query
 from penstock.node.partition import Partition
 from penstock.node.partition_errors import as_remote_error
+from penstock.node.partition_lookup import PartitionLookup
 from penstock.node.settings import Settings
 from penstock.node.step import Inside, Lane, Outbox
 from penstock.replication.leader import Leadership
@@ -126,7 +126,7 @@ class GroupOffsets:
         self,
         outbox: Outbox,
         cluster: Cluster,
-        find: Finder,
+        find: PartitionLookup,
         settings: Settings,
         access: Access,
         bounds: CommitBounds,

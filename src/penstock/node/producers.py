@@ -17,10 +17,10 @@ from penstock.base.ids import Offset, PartitionKey, TimestampUs
 from penstock.commitlog import LogState
 from penstock.ingest.producers import Backwards, Producers
 from penstock.messages import ListProducersRequest, ListProducersResponse, ProducerInfo
-from penstock.node.finding import Finder
 from penstock.node.log_queries import CheckAppend
 from penstock.node.partition import Partition
 from penstock.node.partition_errors import as_remote_error, outcome_unknown_text
+from penstock.node.partition_lookup import PartitionLookup
 from penstock.node.reverse_log_scan import ReverseLogScan
 from penstock.node.step import Lane, Outbox
 
@@ -34,7 +34,7 @@ class KnownProducers:
         self._known = known
 
     def tell(
-        self, find: Finder, caller: Hashable, request: ListProducersRequest, raw: bytes | memoryview, now: Now
+        self, find: PartitionLookup, caller: Hashable, request: ListProducersRequest, raw: bytes | memoryview, now: Now
     ) -> None:
         """Answer a request for a partition's producers. Raise RemoteError: not_leader, not_yet, storage_failed.
 

@@ -31,12 +31,12 @@ from penstock.hot.message_ids import RemoteMessageIds
 from penstock.ingest.dedup import Dedup
 from penstock.messages import KnownId, MessageIdsRequest, MessageIdsResponse, Response
 from penstock.metadata.image import ClusterImage
-from penstock.node.finding import Finder
 from penstock.node.high_watermark import require_high_watermark
 from penstock.node.leaders import not_led
 from penstock.node.log_queries import Query, QueryGivenUpError
 from penstock.node.partition import Partition
 from penstock.node.partition_errors import as_remote_error, partition_label
+from penstock.node.partition_lookup import PartitionLookup
 from penstock.node.peers import Peers
 from penstock.node.query_executor import QueryExecutor
 from penstock.node.step import Inside, Lane, Outbox
@@ -253,11 +253,11 @@ class RemoteDedup:
     # Requests by other leaders
 
     def serve(
-        self, find: Finder, caller: Hashable, request: MessageIdsRequest, raw: bytes | memoryview, now: Now
+        self, find: PartitionLookup, caller: Hashable, request: MessageIdsRequest, raw: bytes | memoryview, now: Now
     ) -> None:
         """Answer the leader of a partition that was added.
 
-        RemoteError as from `Finder.led`; unknown_epoch, not_yet, overloaded.
+        RemoteError as from `PartitionLookup.led`; unknown_epoch, not_yet, overloaded.
         """
         self._serve(caller, find.led(request.stream_id, request.partition), request)
 

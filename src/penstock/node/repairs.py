@@ -30,10 +30,10 @@ from penstock.base.errors import ErrorCode, OperationalError, PenstockError, Rem
 from penstock.base.ids import BrokerId, Offset, PartitionKey
 from penstock.commitlog import Hole, Log, LogState, LogView, Mending, MendingError, Slice
 from penstock.messages import ReplicaRangeRequest, ReplicaRangeResponse, Response
-from penstock.node.finding import Finder
 from penstock.node.log_maintenance import LogMaintenance
 from penstock.node.partition import Partition
 from penstock.node.partition_errors import as_remote_error
+from penstock.node.partition_lookup import PartitionLookup
 from penstock.node.peers import Peers
 from penstock.node.roles import Roles
 from penstock.node.step import Extent, Lane, Outbox
@@ -383,7 +383,7 @@ class Repairs:
     # Serving other brokers
 
     def serve(
-        self, find: Finder, caller: Hashable, request: ReplicaRangeRequest, raw: bytes | memoryview, now: Now
+        self, find: PartitionLookup, caller: Hashable, request: ReplicaRangeRequest, raw: bytes | memoryview, now: Now
     ) -> None:
         """Send committed batches to a broker whose replica is corrupt. Raise RemoteError."""
         partition = find.held(request.stream_id, request.partition)

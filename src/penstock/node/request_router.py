@@ -49,11 +49,11 @@ from penstock.node.append_api import AppendApi
 from penstock.node.cluster import Cluster
 from penstock.node.commit_bounds import CommitBounds
 from penstock.node.fetch_api import FetchApi
-from penstock.node.finding import Finder
 from penstock.node.internal_streams import check_users_own
 from penstock.node.lookup_api import LookupApi
 from penstock.node.metadata_api import Handler, MetadataApi
 from penstock.node.offsets import GroupOffsets
+from penstock.node.partition_lookup import PartitionLookup
 from penstock.node.peer_requests import PEER_REQUESTS
 from penstock.node.peers import Peers
 from penstock.node.refusals import Refusals
@@ -73,7 +73,7 @@ class RequestRouter:
         outbox: Outbox,
         cluster: Cluster,
         replicas: Replicas,
-        find: Finder,
+        find: PartitionLookup,
         access: Access,
         clock: Callable[[], Now],
         *,

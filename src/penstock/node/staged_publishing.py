@@ -48,12 +48,12 @@ from penstock.messages import (
 )
 from penstock.node.access import Access
 from penstock.node.cluster import Cluster
-from penstock.node.finding import Finder
 from penstock.node.internal_streams import target_of, users_own
 from penstock.node.log_queries import RowRules
 from penstock.node.metadata_api import Handler
 from penstock.node.partition import Partition
 from penstock.node.partition_errors import as_remote_error, outcome_unknown_text
+from penstock.node.partition_lookup import PartitionLookup
 from penstock.node.piece_assembly import AssemblePiece, check_size, staged_rows_lost
 from penstock.node.reverse_log_scan import ReverseLogScan
 from penstock.node.step import Inside, Lane, Outbox
@@ -101,7 +101,7 @@ class StagedPublisher:
         self,
         outbox: Outbox,
         cluster: Cluster,
-        find: Finder,
+        find: PartitionLookup,
         clock: Callable[[], Now],
         *,
         write: AppendTo,

@@ -24,11 +24,11 @@ from penstock.base.fair_shares import FairShares
 from penstock.base.ids import Offset
 from penstock.commitlog import LogState
 from penstock.messages import Response, TruncateRequest, TruncateResponse
-from penstock.node.finding import Finder
 from penstock.node.high_watermark import require_high_watermark
 from penstock.node.internal_streams import users_own
 from penstock.node.partition import Partition
 from penstock.node.partition_errors import as_remote_error
+from penstock.node.partition_lookup import PartitionLookup
 from penstock.node.step import Lane, Outbox
 from penstock.replication.leader import Leadership
 
@@ -71,7 +71,7 @@ class Truncations:
         self._waiting: dict[Hashable, _Asked] = {}
 
     def ask_for(
-        self, find: Finder, caller: Hashable, request: TruncateRequest, raw: bytes | memoryview, now: Now
+        self, find: PartitionLookup, caller: Hashable, request: TruncateRequest, raw: bytes | memoryview, now: Now
     ) -> None:
         """Find the led partition and call `ask`."""
         self.ask(caller, users_own(find.led(request.stream_id, request.partition)), request)

@@ -23,10 +23,10 @@ from penstock.commitlog import Log, LogView
 from penstock.commitlog.checksums import RangeSum, RangeSums
 from penstock.messages import DamageInfo, RowSum, VerifyRequest, VerifyResponse
 from penstock.node.access import Access
-from penstock.node.finding import Finder
 from penstock.node.log_queries import Query
 from penstock.node.partition import Partition
 from penstock.node.partition_errors import as_remote_error
+from penstock.node.partition_lookup import PartitionLookup
 from penstock.node.query_executor import QueryExecutor
 from penstock.node.step import Outbox
 
@@ -144,10 +144,12 @@ class VerifyApi:
         self._desk = QueryExecutor(outbox, running_max=limits.VERIFY_RUNNING_MAX, waiting_max=limits.VERIFY_WAITING_MAX)
         self._open: set[Hashable] = set()  # callers without an answer
 
-    def ask(self, find: Finder, caller: Hashable, request: VerifyRequest, raw: bytes | memoryview, now: Now) -> None:
+    def ask(
+        self, find: PartitionLookup, caller: Hashable, request: VerifyRequest, raw: bytes | memoryview, now: Now
+    ) -> None:
         """Verify a slice of this broker's replica; `caller` is answered later.
 
-        Raise RemoteError: as `Finder.held`, or offset_out_of_range, bad_request, overloaded.
+        Raise RemoteError: as `PartitionLookup.held`, or offset_out_of_range, bad_request, overloaded.
         """
         partition = find.held(request.stream_id, request.partition)
         if request.offset is None:

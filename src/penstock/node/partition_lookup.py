@@ -12,7 +12,7 @@ from penstock.node.partition import Partition
 from penstock.node.partition_errors import partition_label
 
 
-class Finder:
+class PartitionLookup:
     """Looks up `partitions`; `failures` holds the errors of logs that cannot be opened."""
 
     def __init__(
