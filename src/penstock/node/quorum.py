@@ -28,7 +28,7 @@ from penstock.metadata.commands import Command, CreateStream, encode_command
 from penstock.metadata.image import Outcome
 from penstock.metadata.since import unknown_to
 from penstock.metadata.snapshot import encode_image
-from penstock.node.forming import Forming
+from penstock.node.cluster_formation import ClusterFormation
 from penstock.node.metadata_entries import TooOldError, applied, image_in
 from penstock.node.peer_fencing import FORGOTTEN, PeerFencing, PeerProcess, ProcessStart
 from penstock.node.peers import Peers
@@ -79,7 +79,7 @@ class Quorum:
         self._observer = observer
         self.speakers = PeerFencing(own, start, lambda: self.image, self._acknowledged_now)
         self.speakers.note(storage.state.entries)
-        self.forming = Forming(lambda: self.image, lambda: self.membership)
+        self.forming = ClusterFormation(lambda: self.image, lambda: self.membership)
         self.forming.note(storage.state.entries)
         self._is_starting = True
         self._saving = Saving(raft)

@@ -33,7 +33,7 @@ from penstock.raft.messages import FROM_MEMBERS, AppendRequest, VoteRequest
 _FORMS = b"form_cluster"  # in every such command: the others need not be decoded
 
 
-class Forming:
+class ClusterFormation:
     """The formation state of one broker."""
 
     def __init__(self, image: Callable[[], ClusterImage], membership: Callable[[], Membership]) -> None:
