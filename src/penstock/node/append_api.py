@@ -34,7 +34,7 @@ from penstock.metadata.image import ClusterImage, StreamState
 from penstock.node.access import Access
 from penstock.node.append_queue import AppendQueue
 from penstock.node.internal_streams import target_of, users_own
-from penstock.node.leaders import not_led
+from penstock.node.leader_hints import no_leader_error
 from penstock.node.log_queries import CheckAppend, OwnKeys, RowRules
 from penstock.node.metadata_api import Handler
 from penstock.node.partition import Partition
@@ -148,7 +148,7 @@ class AppendApi:
 
     def not_led(self, partition: Partition) -> RemoteError | None:
         """Return the error that names the leader; None if this broker leads."""
-        return not_led(self._image(), partition)
+        return no_leader_error(self._image(), partition)
 
     def append_to(
         self,

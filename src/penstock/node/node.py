@@ -46,7 +46,7 @@ from penstock.node.cluster import Cluster
 from penstock.node.fetch_api import FetchApi
 from penstock.node.in_flight import Budget
 from penstock.node.ingest_backlog import IngestBacklog
-from penstock.node.leaders import not_leader
+from penstock.node.leader_hints import not_leader
 from penstock.node.listened import ListenedFile
 from penstock.node.listening import Listening, was_led_by
 from penstock.node.lookup_api import LookupApi

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import BrokerId, PartitionId, PartitionKey, StreamId
 from penstock.node.cluster import Cluster
-from penstock.node.leaders import not_leader, not_led
+from penstock.node.leader_hints import no_leader_error, not_leader
 from penstock.node.partition import Partition
 from penstock.node.partition_errors import partition_label
 
@@ -61,6 +61,6 @@ class PartitionLookup:
     def led(self, stream_id: int, number: int) -> Partition:
         """Return the local replica of a partition that this broker leads. RemoteError as from `held`; not_leader."""
         partition = self.held(stream_id, number)
-        if (refusal := not_led(self._cluster.image, partition)) is not None:
+        if (refusal := no_leader_error(self._cluster.image, partition)) is not None:
             raise refusal
         return partition

@@ -32,7 +32,7 @@ from penstock.ingest.dedup import Dedup
 from penstock.messages import KnownId, MessageIdsRequest, MessageIdsResponse, Response
 from penstock.metadata.image import ClusterImage
 from penstock.node.high_watermark import require_high_watermark
-from penstock.node.leaders import not_led
+from penstock.node.leader_hints import no_leader_error
 from penstock.node.log_queries import Query, QueryGivenUpError
 from penstock.node.partition import Partition
 from penstock.node.partition_errors import as_remote_error, partition_label
@@ -262,7 +262,7 @@ class RemoteDedup:
         self._serve(caller, find.led(request.stream_id, request.partition), request)
 
     def _serve(self, caller: Hashable, partition: Partition, request: MessageIdsRequest) -> None:
-        if (refusal := not_led(self._image(), partition)) is not None:
+        if (refusal := no_leader_error(self._image(), partition)) is not None:
             raise refusal
         if partition.leadership is None:
             raise RemoteError(ErrorCode.NOT_YET, f"{partition.label} is not led now; ask again in a moment")

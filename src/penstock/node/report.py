@@ -20,7 +20,7 @@ from penstock.messages import (
 from penstock.metadata.image import StreamState
 from penstock.node.archives import archived_end
 from penstock.node.cluster import Cluster
-from penstock.node.leaders import why_nobody
+from penstock.node.leader_hints import no_leader_reason
 from penstock.node.listening import NOT_HEARD, Listening
 from penstock.node.meters import Meters
 from penstock.node.partition import Partition
@@ -137,7 +137,7 @@ class Report:
 
     def _why_nobody(self, key: PartitionKey) -> str:
         image = self._cluster.image
-        return why_nobody(image, image.by_id(key.stream_id), key.partition)
+        return no_leader_reason(image, image.by_id(key.stream_id), key.partition)
 
     def _closed_partition(self, state: StreamState, key: PartitionKey) -> PartitionInfo:
         health, reason = self._health(key)

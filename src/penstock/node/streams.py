@@ -27,7 +27,7 @@ from penstock.messages import ResignedLeadership
 from penstock.metadata.image import ClusterImage, Outcome, StreamState
 from penstock.node.folders import LogFolders, log_path, marker_of, stream_path
 from penstock.node.in_flight import Budget
-from penstock.node.leaders import not_leader
+from penstock.node.leader_hints import not_leader
 from penstock.node.listened import Listened
 from penstock.node.log_creation_markers import MADE_PATH
 from penstock.node.log_maintenance import LogMaintenance

@@ -9,7 +9,7 @@ from penstock.node.partition import Partition
 from penstock.node.partition_errors import partition_label
 
 
-def not_led(image: ClusterImage, partition: Partition) -> RemoteError | None:
+def no_leader_error(image: ClusterImage, partition: Partition) -> RemoteError | None:
     """Return why this broker cannot give a leader's answer; None if it can."""
     number = partition.key.partition
     if partition.leadership is None:
@@ -25,7 +25,7 @@ def not_led(image: ClusterImage, partition: Partition) -> RemoteError | None:
     )
 
 
-def why_nobody(image: ClusterImage, state: StreamState, number: int) -> str:
+def no_leader_reason(image: ClusterImage, state: StreamState, number: int) -> str:
     """Return why a partition has no leader, and what ends that."""
     partition = state.partitions[number]
     live = image.live_brokers()
@@ -60,7 +60,7 @@ def not_leader(image: ClusterImage, state: StreamState, number: int) -> RemoteEr
     partition = state.partitions[number]
     known = None if partition.leader is None else image.brokers.get(partition.leader)
     if known is None:
-        who = why_nobody(image, state, number)
+        who = no_leader_reason(image, state, number)
     else:
         who = f"broker {known.broker_id} leads it, at {known.address}"
     return RemoteError(
