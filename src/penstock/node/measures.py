@@ -23,9 +23,9 @@ from penstock.messages import PartitionHealth
 from penstock.metadata.persistent import PersistentMap
 from penstock.node import metrics
 from penstock.node.cluster import Cluster
-from penstock.node.listening import Listening
 from penstock.node.meters import Meters, Traffic
 from penstock.node.metrics import EACH_PARTITION, PartitionRow
+from penstock.node.nats_listener import NatsListener
 from penstock.node.offsets import GroupOffsets
 from penstock.node.partition import Partition
 from penstock.node.replicas import Replicas
@@ -44,7 +44,7 @@ class Measures:
         self,
         cluster: Cluster,
         replicas: Replicas,
-        listening: Listening,
+        listening: NatsListener,
         offsets: GroupOffsets,
         report: Report,
         meters: Meters,

@@ -47,11 +47,11 @@ from penstock.node.fetch_api import FetchApi
 from penstock.node.in_flight import Budget
 from penstock.node.ingest_backlog import IngestBacklog
 from penstock.node.leader_hints import not_leader
-from penstock.node.listened import ListenedFile
-from penstock.node.listening import Listening, was_led_by
+from penstock.node.listened_file import ListenedFile
 from penstock.node.lookup_api import LookupApi
 from penstock.node.measures import Measures
 from penstock.node.metadata_link import THE_BROKER
+from penstock.node.nats_listener import NatsListener, was_led_by
 from penstock.node.partition import Partition
 from penstock.node.partition_lookup import PartitionLookup
 from penstock.node.peers import Peers
@@ -84,7 +84,7 @@ class Node:
         version = settings.format_version
         as_of_us = lambda one: self._replicas.as_of_us(one)  # noqa: E731
         self._fetches = FetchApi(self._outbox, version, lambda: self._now, as_of_us, lambda: self.access)
-        self._listening = Listening(
+        self._listening = NatsListener(
             vfs,
             self._outbox,
             confirmed=lambda partition: self._replicas.streams.confirmed(partition),

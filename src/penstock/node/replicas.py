@@ -37,9 +37,9 @@ from penstock.node.follower_replication import FollowerReplication
 from penstock.node.in_flight import Budget
 from penstock.node.key_migration import KeyMigrator
 from penstock.node.leader_replication import LeaderReplication
-from penstock.node.listening import Listening
 from penstock.node.log_ends import LogEnds, recovered_text
 from penstock.node.log_maintenance import LogMaintenance
+from penstock.node.nats_listener import NatsListener
 from penstock.node.partition import NO_ROLLUP, Partition
 from penstock.node.peers import Peers
 from penstock.node.remote_dedup import RemoteDedup
@@ -69,7 +69,7 @@ class Replicas:
         settings: Settings,
         outbox: Outbox,
         peers: Peers,
-        listening: Listening,
+        listening: NatsListener,
         budget: Budget,
         chance: Any,
         clock: Callable[[], Now],

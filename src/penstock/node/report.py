@@ -21,8 +21,8 @@ from penstock.metadata.image import StreamState
 from penstock.node.archives import archived_end
 from penstock.node.cluster import Cluster
 from penstock.node.leader_hints import no_leader_reason
-from penstock.node.listening import NOT_HEARD, Listening
 from penstock.node.meters import Meters
+from penstock.node.nats_listener import NOT_HEARD, NatsListener
 from penstock.node.partition import Partition
 from penstock.node.replicas import Replicas
 from penstock.node.settings import Settings
@@ -47,7 +47,7 @@ class Report:
         settings: Settings,
         cluster: Cluster,
         replicas: Replicas,
-        listening: Listening,
+        listening: NatsListener,
         meters: Meters,
         *,
         started_us: int,

@@ -34,8 +34,8 @@ from penstock.node.cluster_events import ClusterEventLog
 from penstock.node.follower_replication import FollowerReplication
 from penstock.node.key_migration import KeyMigrator
 from penstock.node.leader_replication import LeaderReplication
-from penstock.node.listening import NOBODY_LED, NOT_HEARD, Listening
 from penstock.node.log_maintenance import LogMaintenance
+from penstock.node.nats_listener import NOBODY_LED, NOT_HEARD, NatsListener
 from penstock.node.partition import Partition
 from penstock.node.step import Outbox
 
@@ -52,7 +52,7 @@ class Roles:
         outbox: Outbox,
         leading: LeaderReplication,
         follows: FollowerReplication,
-        listening: Listening,
+        listening: NatsListener,
         upkeep: LogMaintenance,
         moving: KeyMigrator,
         clock: Callable[[], Now],

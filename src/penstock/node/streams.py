@@ -28,7 +28,7 @@ from penstock.metadata.image import ClusterImage, Outcome, StreamState
 from penstock.node.folders import LogFolders, log_path, marker_of, stream_path
 from penstock.node.in_flight import Budget
 from penstock.node.leader_hints import not_leader
-from penstock.node.listened import Listened
+from penstock.node.listened_file import ListenedTimes
 from penstock.node.log_creation_markers import MADE_PATH
 from penstock.node.log_maintenance import LogMaintenance
 from penstock.node.partition import Partition
@@ -107,7 +107,7 @@ class Streams:
         self._clock = clock
         self._opening: dict[StreamId, set[PartitionKey]] = {}  # logs that disk threads are opening
         self._removals: dict[StreamId, _Removal] = {}
-        self._listened = Listened()  # subscription times that earlier runs recorded
+        self._listened = ListenedTimes()  # subscription times that earlier runs recorded
         self._dropping: set[PartitionKey] = set()  # partitions no longer observed here, until their files are removed
         self._closed = closed  # notifies the node that a partition was removed
         self._failed = failed  # called when a log cannot be opened
@@ -117,7 +117,7 @@ class Streams:
 
     # Start
 
-    def start(self, deleted: Iterable[StreamState], listened: Listened) -> None:
+    def start(self, deleted: Iterable[StreamState], listened: ListenedTimes) -> None:
         """Open the logs of all partitions held here; blocks. `listened`: subscription times earlier runs recorded."""
         self._listened = listened
         image = self._image()

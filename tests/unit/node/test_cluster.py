@@ -9,7 +9,7 @@ import pytest
 from penstock.base import limits
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import BrokerId
-from penstock.node.listened import _Save
+from penstock.node.listened_file import _Save
 from penstock.raft.tasks import LOG_PATH
 from penstock.vfs.faulty import Fault, Kind, Operation, Plan, no_faults
 from tests.extent import each_change

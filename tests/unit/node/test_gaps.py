@@ -11,7 +11,7 @@ from penstock.base.ids import TimestampUs
 from penstock.commitlog import Log, LogConfig
 from penstock.messages import GapInfo, joined
 from penstock.node.gaps import GAPS_PATH, Gaps
-from penstock.node.listening import Listening
+from penstock.node.nats_listener import NatsListener
 from penstock.node.step import Outbox
 from penstock.vfs.faulty import Fault, FaultyVfs, Kind
 from penstock.vfs.memory import MemoryVfs
@@ -59,7 +59,7 @@ def test_a_list_that_can_be_neither_read_nor_moved_is_told_of() -> None:
 def test_a_follower_tells_nothing_of_a_time_without_a_leader_once_another_one_leads() -> None:
     """As one that was suspended: it hears of the past, entry by entry."""
     vfs, outbox = MemoryVfs(), Outbox()
-    listening = Listening(vfs, outbox, confirmed=lambda _: None, refused=lambda _, reason: None)
+    listening = NatsListener(vfs, outbox, confirmed=lambda _: None, refused=lambda _, reason: None)
     state = stream_state(4, StreamConfig(name="s", subject="s"))
     (key,) = state.partition_keys()
     partition = led(state, Log.open(vfs, "s", *key, LogConfig.of(state.config), now_us=START_US), vfs)

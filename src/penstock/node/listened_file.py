@@ -1,4 +1,4 @@
-"""The file `listened`: for each partition the last time at which it is known to have had a subscribed leader.
+"""The file `listened_file`: for each partition the last time at which it is known to have had a subscribed leader.
 
 A gap that began while this broker was down begins there (see `gaps`).
 
@@ -27,7 +27,7 @@ from penstock.base import limits
 from penstock.base.clock import Now
 from penstock.base.ids import PartitionId, PartitionKey, StreamId
 from penstock.hot.crc import crc32c
-from penstock.node.listening import Listening
+from penstock.node.nats_listener import NatsListener
 from penstock.node.partition import Partition
 from penstock.node.roles import Roles
 from penstock.node.step import Lane, Outbox
@@ -48,7 +48,7 @@ _decoder = msgspec.json.Decoder(_Content)
 
 
 @dataclass(frozen=True, slots=True)
-class Listened:
+class ListenedTimes:
     """The content of the file; wall-clock times in µs."""
 
     broker_us: int = 0  # this broker was subscribed for its led partitions until then; 0 if unknown
@@ -78,33 +78,38 @@ class _Save:
                 file.sync()
 
 
-def read_listened(vfs: Vfs, now_us: int) -> Listened:
-    """Read the file of the last run; an empty `Listened` if it is missing or corrupt. Blocks."""
+def read_listened(vfs: Vfs, now_us: int) -> ListenedTimes:
+    """Read the file of the last run; an empty `ListenedTimes` if it is missing or corrupt. Blocks."""
     try:
         with closing(vfs.open(LISTENED_PATH, read_only=True)) as file:
             crc, length = _HEAD.unpack(file.read_at(0, _HEAD.size))
             if length > limits.LISTENED_BYTES_MAX:
-                return Listened()
+                return ListenedTimes()
             body = bytes(file.read_at(_HEAD.size, length))
         if crc32c(body) != crc:
-            return Listened()
+            return ListenedTimes()
         found = _decoder.decode(body)
     except (OSError, struct.error, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return Listened()
+        return ListenedTimes()
     keys = {
         PartitionKey(StreamId(stream_id), PartitionId(partition)): until_us
         for until_us, flat in found.until
         if until_us <= now_us
         for stream_id, partition in zip(flat[::2], flat[1::2], strict=False)
     }
-    return Listened(found.broker_us if found.broker_us <= now_us else 0, keys)
+    return ListenedTimes(found.broker_us if found.broker_us <= now_us else 0, keys)
 
 
 class ListenedFile:
     """Reads and writes this broker's file."""
 
     def __init__(
-        self, vfs: Vfs, outbox: Outbox, partitions: Mapping[PartitionKey, Partition], roles: Roles, listening: Listening
+        self,
+        vfs: Vfs,
+        outbox: Outbox,
+        partitions: Mapping[PartitionKey, Partition],
+        roles: Roles,
+        listening: NatsListener,
     ) -> None:
         self._vfs = vfs
         self._outbox = outbox
@@ -112,12 +117,12 @@ class ListenedFile:
         self._roles = roles
         self._listening = listening
         self._broker_us = 0
-        self._earlier = Listened()
+        self._earlier = ListenedTimes()
         self._written = b""
         self._is_saving = False
         self._next_us = 0  # elapsed
 
-    def load(self, now_us: int) -> Listened:
+    def load(self, now_us: int) -> ListenedTimes:
         """Read the file of the last run. Blocks."""
         self._earlier = read_listened(self._vfs, now_us)
         self._broker_us = self._earlier.broker_us

@@ -11,7 +11,7 @@ from penstock.base import limits
 from penstock.messages import GapInfo
 from penstock.messages.streams import joined
 from penstock.node.gaps import GAPS_PATH
-from penstock.node.listened import LISTENED_PATH, Listened, read_listened
+from penstock.node.listened_file import LISTENED_PATH, ListenedTimes, read_listened
 from penstock.vfs.faulty import Fault
 from penstock.vfs.memory import Keep, MemoryVfs
 from tests.extent import each_change, needs_time
@@ -182,7 +182,7 @@ def test_a_file_that_cannot_be_read_says_nothing() -> None:
     for length in range(len(content)):
         vfs = MemoryVfs()
         vfs.open(LISTENED_PATH, create=True).write_at(0, content[:length])
-        assert read_listened(vfs, NOW_US) == Listened()
+        assert read_listened(vfs, NOW_US) == ListenedTimes()
     longer = MemoryVfs()
     longer.open(LISTENED_PATH, create=True).write_at(0, content + b"of an earlier one")
     assert read_listened(longer, NOW_US) == whole

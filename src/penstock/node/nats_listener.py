@@ -44,7 +44,7 @@ class _Refusal(NamedTuple):
     since_us: int  # elapsed
 
 
-class Listening:
+class NatsListener:
     """Tracks subscriptions and gaps. `confirmed` and `refused` are called with NATS's verdict on a partition."""
 
     def __init__(
