@@ -23,7 +23,7 @@ from penstock.metadata.image import StreamState
 from penstock.node.partition import Partition
 from penstock.node.partition_errors import KEY_ELSEWHERE, KEY_MOVING
 from penstock.node.step import Outbox
-from penstock.node.subscriptions import Channel
+from penstock.node.subscriptions import SharedSubscription
 
 Shares = Iterator[tuple[Partition, Group]]
 
@@ -46,7 +46,7 @@ class _Parting(NamedTuple):
     moved: dict[int, _Moved]  # by the new partition of the keys, which does not take them yet
 
 
-def route_by_key(channel: Channel[Partition], group: Group, outbox: Outbox) -> Shares:
+def route_by_key(channel: SharedSubscription[Partition], group: Group, outbox: Outbox) -> Shares:
     """Yield the messages of each partition that takes them."""
     parting = channel.note
     if not isinstance(parting, _Parting):
@@ -60,7 +60,7 @@ def route_by_key(channel: Channel[Partition], group: Group, outbox: Outbox) -> S
             _turn_away(share, moved, parting.token, outbox)
 
 
-def _parting(channel: Channel[Partition]) -> _Parting:
+def _parting(channel: SharedSubscription[Partition]) -> _Parting:
     stream = next(iter(channel.members)).stream
     key_map = key_map_of(stream.config, stream.counts)
     takers = {one.key.partition: one for one, takes in channel.members.items() if takes}

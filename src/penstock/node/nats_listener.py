@@ -25,7 +25,7 @@ from penstock.node.gaps import Gaps
 from penstock.node.key_routing import owned_messages, route_by_key
 from penstock.node.partition import Partition
 from penstock.node.step import Lane, Outbox
-from penstock.node.subscriptions import Subscriptions, Verdicts
+from penstock.node.subscriptions import SubscriptionListener, Subscriptions
 from penstock.vfs import Vfs
 
 _ABSENT_US = limits.NATS_ABSENT_MS * 1_000
@@ -57,7 +57,7 @@ class NatsListener:
     ) -> None:
         self.gaps = Gaps(vfs)
         self.subscriptions: Subscriptions[Partition] = Subscriptions(
-            outbox, Verdicts(self._confirmed, self._refused, self._settled)
+            outbox, SubscriptionListener(self._confirmed, self._refused, self._settled)
         )
         self._outbox = outbox
         self._tell_confirmed = confirmed

@@ -30,7 +30,7 @@ from penstock.base.clock import Now
 from penstock.node.step import Barrier, Outbox, Subscribe, Unsubscribe
 
 
-class Listener(Protocol):
+class Subscriber(Protocol):
     """Owner of a subscription, or of a part of one: a partition."""
 
     sid: int
@@ -50,11 +50,11 @@ class Listener(Protocol):
         ...
 
 
-L = TypeVar("L", bound=Listener)
+L = TypeVar("L", bound=Subscriber)
 
 
 @dataclass(slots=True, eq=False)
-class Channel(Generic[L]):
+class SharedSubscription(Generic[L]):
     """One subscription of several listeners."""
 
     sid: int
@@ -73,7 +73,7 @@ class Channel(Generic[L]):
 
 
 @dataclass(frozen=True, slots=True)
-class Verdicts(Generic[L]):
+class SubscriptionListener(Generic[L]):
     """Callbacks for NATS's verdicts."""
 
     confirmed: Callable[[L, Now], None]
@@ -101,17 +101,17 @@ class _Place(NamedTuple):
     channel: Hashable | None
 
     @classmethod
-    def of(cls, listener: Listener) -> _Place:
+    def of(cls, listener: Subscriber) -> _Place:
         return cls(listener.subject, listener.queue, listener.channel)
 
 
 class Subscriptions(Generic[L]):
     """The subscriptions of all partitions that this broker leads. See the module's rules."""
 
-    def __init__(self, outbox: Outbox, verdicts: Verdicts[L]) -> None:
+    def __init__(self, outbox: Outbox, verdicts: SubscriptionListener[L]) -> None:
         self.by_sid: dict[int, L] = {}  # all listeners, by their id
-        self.channels: dict[int, Channel[L]] = {}  # by id of the subscription
-        self._channels: dict[Hashable, Channel[L]] = {}
+        self.channels: dict[int, SharedSubscription[L]] = {}  # by id of the subscription
+        self._channels: dict[Hashable, SharedSubscription[L]] = {}
         self._places: dict[L, _Place] = {}  # as of the subscription's begin
         self.former: dict[int, L] = {}  # listeners that have moved, by the old id under which messages may still arrive
         self._outbox = outbox
@@ -133,7 +133,7 @@ class Subscriptions(Generic[L]):
         place = self._places[listener] = _Place.of(listener)
         if (key := place.channel) is not None:
             if (channel := self._channels.get(key)) is None:
-                channel = self._channels[key] = Channel(self._new_sid(), {})
+                channel = self._channels[key] = SharedSubscription(self._new_sid(), {})
                 self.channels[channel.sid] = channel
             channel.set(listener, takes=not (self._is_up and channel.is_asked))
         if self._is_up:
@@ -154,7 +154,7 @@ class Subscriptions(Generic[L]):
             channel.is_asked, sid = True, channel.sid
         self._outbox.step.nats.append(Subscribe(sid, listener.subject, listener.queue))
 
-    def _channel(self, listener: L) -> Channel[L] | None:
+    def _channel(self, listener: L) -> SharedSubscription[L] | None:
         place = self._places[listener]
         return None if place.channel is None else self._channels[place.channel]
 
@@ -172,7 +172,7 @@ class Subscriptions(Generic[L]):
         """Return the listener that has or had that id."""
         return self.by_sid.get(sid) or self.former.get(sid)
 
-    def channel_of(self, listener: L) -> Channel[L] | None:
+    def channel_of(self, listener: L) -> SharedSubscription[L] | None:
         """Return its channel, if any."""
         return self._channel(listener) if listener in self._places else None
 
@@ -272,7 +272,7 @@ class Subscriptions(Generic[L]):
             else:
                 self._refused_one(listener, reason, now)
 
-    def _refused_channel(self, channel: Channel[L], reason: str, now: Now) -> None:
+    def _refused_channel(self, channel: SharedSubscription[L], reason: str, now: Now) -> None:
         channel.is_asked = False
         for listener in list(channel.members):
             channel.set(listener, takes=True)  # it gets messages from its next subscription on

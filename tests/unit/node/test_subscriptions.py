@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from penstock.base import limits
 from penstock.base.clock import Now
 from penstock.node.step import Barrier, Outbox, Subscribe, Unsubscribe
-from penstock.node.subscriptions import Subscriptions, Verdicts
+from penstock.node.subscriptions import SubscriptionListener, Subscriptions
 
 NOW = Now(0, 0)
 
@@ -32,7 +32,7 @@ class Recorder:
         self.settled = 0
         self.core: Subscriptions[Listener] = Subscriptions(
             self.outbox,
-            Verdicts(
+            SubscriptionListener(
                 confirmed=lambda listener, now: self.confirmed.append(listener.sid),
                 refused=lambda listener, reason, now: self.refused.append(listener.sid),
                 settled=self._settled,
