@@ -83,10 +83,10 @@ from penstock.metadata.commands import Command
 from penstock.metadata.image import ClusterImage, StreamState
 from penstock.metadata.persistent import PersistentMap
 from penstock.node.internal_streams import target_of
-from penstock.node.listening_rights import check_grown, check_made
 from penstock.node.metadata_link import THE_BROKER
 from penstock.node.permission_cache import PermissionCache
 from penstock.node.permission_errors import not_authorized, stream_deleted, stream_not_found, stream_unknown_here
+from penstock.node.subscription_permissions import check_may_add_partitions, check_may_create
 
 _EVERYTHING = Scope(is_all=True)
 _UNHEARD = "this broker has no contact with the metadata leader and may not know current permissions; ask another"
@@ -421,13 +421,13 @@ class Access:
         self._need(Operation.APPEND, self._state(request.stream_id))
 
     def _creating(self, request: CreateStreamRequest) -> None:
-        check_made(self._judge(), self.who, self._image(), request.config)
+        check_may_create(self._judge(), self.who, self._image(), request.config)
 
     def _altering(self, request: AlterStreamRequest | SetIntakeRequest) -> None:
         self._need_named(Operation.ALTER, request.name)
         if isinstance(request, AlterStreamRequest):
             image = self._image()
-            check_grown(self._judge(), self.who, image, image.by_name(request.name), request.changes)
+            check_may_add_partitions(self._judge(), self.who, image, image.by_name(request.name), request.changes)
 
     def _deleting(self, request: DeleteStreamRequest) -> None:
         self._need_named(Operation.DELETE, request.name)

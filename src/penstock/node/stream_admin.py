@@ -72,12 +72,12 @@ from penstock.metadata.streams import (
 )
 from penstock.node.access import Access
 from penstock.node.internal_streams import staged_config
-from penstock.node.listening_rights import overlapping
 from penstock.node.metadata_link import Administrative
 from penstock.node.peers import Peers
 from penstock.node.placing import Placing
 from penstock.node.quorum import Quorum
 from penstock.node.stream_waiters import ExpectedStream, WaitFor
+from penstock.node.subscription_permissions import overlapping
 from penstock.node.widening import next_step
 
 Done = Callable[[Response | RemoteError], None]

@@ -29,7 +29,7 @@ _WILDCARDS = ("*", ">")
 _GROWS = ("partitions", "range_bounds")
 
 
-def check_made(judge: PermissionCache, who: Principal | None, image: ClusterImage, config: StreamConfig) -> None:
+def check_may_create(judge: PermissionCache, who: Principal | None, image: ClusterImage, config: StreamConfig) -> None:
     """Raise RemoteError (not_authorized) if `who` may not create that stream. An invalid config is not checked here."""
     if not judge.scope_of(Operation.CREATE, config.name, config.subject).is_all:
         raise not_authorized(who, Operation.CREATE, f"stream {config.name!r} on {config.subject!r}")
@@ -39,7 +39,7 @@ def check_made(judge: PermissionCache, who: Principal | None, image: ClusterImag
     _check_group(judge, who, image, config)
 
 
-def check_grown(
+def check_may_add_partitions(
     judge: PermissionCache, who: Principal | None, image: ClusterImage, state: StreamState, changes: Mapping[str, Any]
 ) -> None:
     """Raise RemoteError (not_authorized) if `who`, who may alter the stream, may not add these partitions."""
