@@ -37,7 +37,7 @@ from penstock.node.follower_replication import FollowerReplication
 from penstock.node.in_flight import Budget
 from penstock.node.key_migration import KeyMigrator
 from penstock.node.leader_replication import LeaderReplication
-from penstock.node.log_ends import LogEnds, recovered_text
+from penstock.node.log_end_reports import LogEndReports, recovered_text
 from penstock.node.log_maintenance import LogMaintenance
 from penstock.node.nats_listener import NatsListener
 from penstock.node.partition import NO_ROLLUP, Partition
@@ -123,7 +123,7 @@ class Replicas:
         self.chronicle = ClusterEventLog(settings.broker_id, outbox)
         self.moving = KeyMigrator(listening.subscriptions, clock, waits=waits, ask_metadata=ask_metadata)
         self.ids_elsewhere = RemoteDedup(outbox, peers, settings.broker_id, self.partitions, clock, image, go_on)
-        self._log_ends = LogEnds(self.partitions, image, hurry)
+        self._log_ends = LogEndReports(self.partitions, image, hurry)
         self.roles = self._new_roles(settings.broker_id, outbox)
         self.streams = self._new_streams(vfs, settings, outbox, budget)
         self.repairs = self._new_repairs(settings.broker_id, outbox, peers)

@@ -21,7 +21,7 @@ from penstock.metadata.image import ClusterImage
 from penstock.node.partition import Partition
 
 
-class LogEnds:
+class LogEndReports:
     """The log ends of one broker. `hurry` makes a heartbeat due now."""
 
     def __init__(

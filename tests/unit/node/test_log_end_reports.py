@@ -14,7 +14,7 @@ from penstock.metadata.commands import ReplicaEnd
 from penstock.metadata.image import ClusterImage, PartitionState, StreamState
 from penstock.metadata.streams import created_config
 from penstock.node.in_flight import Budget
-from penstock.node.log_ends import LogEnds, recovered_text
+from penstock.node.log_end_reports import LogEndReports, recovered_text
 from penstock.node.partition import Partition
 from penstock.vfs.memory import MemoryVfs
 from tests.extent import each_change
@@ -34,7 +34,7 @@ class Told:
         self.image = ClusterImage()
         self.partitions: dict[PartitionKey, Partition] = {}
         self.hurries = 0
-        self.log_ends = LogEnds(self.partitions, lambda: self.image, self._hurry, heartbeat_max=2)
+        self.log_ends = LogEndReports(self.partitions, lambda: self.image, self._hurry, heartbeat_max=2)
         vfs = MemoryVfs()
         for number in range(1, count + 1):
             config = created_config(StreamConfig(name=f"s{number}", subject=f"s{number}"), 2)
