@@ -66,7 +66,7 @@ class _Identity(msgspec.Struct, frozen=True):
     id: Annotated[str, msgspec.Meta(min_length=1)]
     broker_id: Annotated[int, msgspec.Meta(ge=1)] = 1
     cluster_id: str = ""
-    guards: tuple[str, ...] = ()  # files that have existed (`node/losses.py`); earlier versions did not record them
+    guards: tuple[str, ...] = ()  # files that have existed (`node/lost_files.py`); earlier versions did not record them
     crc32c: str = ""  # of all other fields, see `_checksum`; earlier versions wrote none
 
 
@@ -78,7 +78,7 @@ class DataDir:
     id: str
     broker_id: BrokerId
     cluster_id: str  # empty: not known yet
-    guards: frozenset[str]  # files of `node/losses.py` that have existed
+    guards: frozenset[str]  # files of `node/lost_files.py` that have existed
     _folder: int
 
     def remember_cluster(self, cluster_id: str) -> None:

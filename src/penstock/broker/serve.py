@@ -56,7 +56,7 @@ from penstock.broker.systemd import Notifier
 from penstock.broker.tls import ServerTls
 from penstock.messages import PeerHelloRequest
 from penstock.node.known_brokers import KnownBrokers, read_known_brokers
-from penstock.node.losses import GUARDS
+from penstock.node.lost_files import GUARDS
 from penstock.node.node import Node
 from penstock.node.settings import Settings
 from penstock.node.step import Step

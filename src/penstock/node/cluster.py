@@ -41,7 +41,7 @@ from penstock.node.clean_stop import take_clean_stop
 from penstock.node.cluster_events import ClusterObservation
 from penstock.node.controlled_shutdown import ControlledShutdown
 from penstock.node.folders import check_folders
-from penstock.node.losses import check_guards, what_to_do
+from penstock.node.lost_files import check_guards, recovery_advice
 from penstock.node.metadata_leader import MetadataLeader
 from penstock.node.metadata_link import Administrative, Local, MetadataLink
 from penstock.node.metadata_listener import MetadataListener, StreamDescriber
@@ -116,7 +116,7 @@ class Cluster:
         try:
             self._open()
         except CorruptionError as error:
-            raise error.advised(what_to_do(self._vfs, self._settings)) from error
+            raise error.advised(recovery_advice(self._vfs, self._settings)) from error
 
     def _open(self) -> None:
         settings, has_data = self._settings, has_metadata(self._vfs)

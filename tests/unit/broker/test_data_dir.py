@@ -14,7 +14,7 @@ import pytest
 
 from penstock.base.errors import OperationalError
 from penstock.broker.data_dir import take_data_dir
-from penstock.node.losses import GUARDS
+from penstock.node.lost_files import GUARDS
 from tests.folders import without_folders
 
 

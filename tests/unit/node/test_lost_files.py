@@ -14,7 +14,7 @@ from penstock.base.errors import CorruptionError
 from penstock.batch.schema import SCHEMA_BYTES
 from penstock.commitlog import LogState
 from penstock.commitlog.scan import Walk
-from penstock.node.losses import GUARDS
+from penstock.node.lost_files import GUARDS
 from penstock.vfs.memory import Keep, MemoryVfs
 from tests.damage import content, flip
 from tests.extent import each_change

@@ -41,7 +41,7 @@ _ALONE = (
 )
 
 
-def what_to_do(vfs: Vfs, settings: Settings) -> str:
+def recovery_advice(vfs: Vfs, settings: Settings) -> str:
     """Return advice on a data directory that lost something without which the broker cannot start."""
     members = frozenset(settings.voters)
     with contextlib.suppress(OSError):
