@@ -13,7 +13,7 @@ from penstock import aio
 from penstock.base import limits
 from penstock.broker.driver import Driver
 from penstock.broker.http_connection import Answer, Asked
-from penstock.broker.measures import BrokerMeasures, Looks, LoopLag
+from penstock.broker.metrics_collector import BrokerMetricsCollector, DiskProbe, LoopLag
 from penstock.broker.pages import Pages, why_not_ready
 from penstock.node.step import Lane
 from penstock.vfs.real import RealVfs
@@ -24,8 +24,10 @@ from tests.metrics_page import Page
 
 def pages_of(driver: Driver, folder: Path) -> Pages:
     lag = LoopLag(driver._loop)
-    measures = BrokerMeasures(driver, lag, version="test", broker_id=1, started_us=0, why=lambda: why_not_ready(driver))
-    return Pages(driver, Looks(driver, folder), measures, token=None)
+    measures = BrokerMetricsCollector(
+        driver, lag, version="test", broker_id=1, started_us=0, why=lambda: why_not_ready(driver)
+    )
+    return Pages(driver, DiskProbe(driver, folder), measures, token=None)
 
 
 async def asked(pages: Pages, target: str) -> Answer:

@@ -13,7 +13,7 @@ from penstock.base.addresses import Address
 from penstock.broker.config import BrokerConfig
 from penstock.broker.driver import Driver, wall_clock
 from penstock.broker.http_server import HttpServer
-from penstock.broker.measures import BrokerMeasures, Looks, LoopLag
+from penstock.broker.metrics_collector import BrokerMetricsCollector, DiskProbe, LoopLag
 from penstock.broker.otlp import Exporter
 from penstock.broker.pages import Pages, why_not_ready
 from penstock.broker.tracing import Tracing
@@ -48,7 +48,7 @@ class Observed:
         self._address: Address | None = None
         if http is not None:
             listeners, self._address = http
-            measures = BrokerMeasures(
+            measures = BrokerMetricsCollector(
                 driver,
                 self._lag,
                 version=__version__,
@@ -57,7 +57,9 @@ class Observed:
                 why=lambda: why_not_ready(driver),
                 exporter=exporter,
             )
-            pages = Pages(driver, Looks(driver, config.data_dir, config.nats_tls), measures, token=config.http_token)
+            pages = Pages(
+                driver, DiskProbe(driver, config.data_dir, config.nats_tls), measures, token=config.http_token
+            )
             tls = driver.tls.http_context if driver.tls is not None and config.http_tls else None
             self._server = HttpServer(listeners, pages.answer, tls)
 

@@ -22,7 +22,7 @@ from penstock.base.meters import Families
 from penstock.broker.driver import Driver
 from penstock.broker.exposition import CONTENT_TYPE, text_of
 from penstock.broker.http_connection import Answer, Asked
-from penstock.broker.measures import BrokerMeasures, Looks
+from penstock.broker.metrics_collector import BrokerMetricsCollector, DiskProbe
 
 _METHODS = ("GET", "HEAD")
 _BEARER = "bearer "
@@ -52,8 +52,8 @@ class Pages:
     def __init__(
         self,
         driver: Driver,
-        looks: Looks,
-        measures: BrokerMeasures,
+        looks: DiskProbe,
+        measures: BrokerMetricsCollector,
         *,
         token: str | None,
     ) -> None:

@@ -12,7 +12,7 @@ from penstock.base import limits
 from penstock.base.ids import LeaderEpoch, Offset, TimestampUs
 from penstock.ingest.waiters import Again, Waiters
 from penstock.messages import AppendOnceResponse, AppendResponse
-from penstock.node.meters import Meters
+from penstock.node.counters import NodeCounters
 from penstock.node.refusals import Refusals
 
 
@@ -54,7 +54,7 @@ class Budget:
 
     partition_bytes_max: int
     used_bytes: int = 0
-    meters: Meters = field(default_factory=Meters)
+    meters: NodeCounters = field(default_factory=NodeCounters)
     refusals: Refusals = field(default_factory=Refusals)  # refusals that wait for a confirmed leadership
 
     @property

@@ -1,7 +1,7 @@
 """The table of a node's metrics. Names follow Prometheus: base units, `_total` for counters.
 
 Rules: a metric never changes its meaning; a removed name is not reused. Labels have few values, or are bounded by
-limits (see `measures`). No label holds user data: neither keys, nor subjects, nor addresses.
+limits (see `metrics_collector`). No label holds user data: neither keys, nor subjects, nor addresses.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from penstock.base.clock import Now
 from penstock.base.meters import Kind, Metric
-from penstock.node.meters import Traffic
+from penstock.node.counters import PartitionCounters
 from penstock.node.partition import Partition
 
 _US = 1e-6
@@ -102,7 +102,7 @@ class PartitionRow(NamedTuple):
     """The source of a partition's values."""
 
     partition: Partition
-    traffic: Traffic
+    traffic: PartitionCounters
     behind_us: int | None
     now: Now
 

@@ -49,8 +49,8 @@ from penstock.node.ingest_backlog import IngestBacklog
 from penstock.node.leader_hints import not_leader
 from penstock.node.listened_file import ListenedFile
 from penstock.node.lookup_api import LookupApi
-from penstock.node.measures import Measures
 from penstock.node.metadata_link import THE_BROKER
+from penstock.node.metrics_collector import NodeMetricsCollector
 from penstock.node.nats_listener import NatsListener, was_led_by
 from penstock.node.partition import Partition
 from penstock.node.partition_lookup import PartitionLookup
@@ -191,7 +191,7 @@ class Node:
         )
         parts = (cluster, self._replicas, self._listening, self._offsets, self._report, self.meters)
         held = (lambda: self.in_flight_bytes, self._settings.broker_in_flight_bytes_max)
-        self._measures = Measures(*parts, lambda: self._now, *held)
+        self._measures = NodeMetricsCollector(*parts, lambda: self._now, *held)
         listened, broker_id = self._listened.load(now.wall_us), self._settings.broker_id
         self._replicas.streams.start(cluster.deleted, listened)
         self._replicas.scrubber.start()

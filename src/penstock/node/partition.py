@@ -37,10 +37,10 @@ from penstock.ingest.published import PublishedRuns
 from penstock.ingest.waiters import Again, Got, Waiters, again, waiters
 from penstock.messages.streams import CONSUMER_CONTROL
 from penstock.metadata.image import StreamState
+from penstock.node.counters import PartitionCounters
 from penstock.node.dedup import forget_purged, is_outdated
 from penstock.node.in_flight import Budget, InFlight, Pending
 from penstock.node.key_migration_state import KeyMigrationState
-from penstock.node.meters import Traffic
 from penstock.node.partition_admission import admit_to_partition
 from penstock.node.partition_errors import STORE_FAILED, outcome_unknown_text, partition_label
 from penstock.node.step import Answers, Outbox, Step
@@ -81,7 +81,7 @@ class Partition:
         self.published: PublishedRuns | None = None  # of this leadership; None until a staged run is published
         self.is_mute = False  # it leads, but the metadata leader may have elected another leader by now
         self.leads = False  # the log has this leadership's epoch entry, which is written before the first message
-        self.traffic: Traffic  # set when `leads` becomes True
+        self.traffic: PartitionCounters  # set when `leads` becomes True
         self.cannot_lead = ""  # why the leadership could not begin
         self.impediment = ""  # why the last disk write failed; empty if it did not
         self.mending = ""  # while the log is corrupt: what the repair waits for, or why it failed

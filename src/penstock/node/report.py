@@ -20,8 +20,8 @@ from penstock.messages import (
 from penstock.metadata.image import StreamState
 from penstock.node.archives import archived_end
 from penstock.node.cluster import Cluster
+from penstock.node.counters import NodeCounters
 from penstock.node.leader_hints import no_leader_reason
-from penstock.node.meters import Meters
 from penstock.node.nats_listener import NOT_HEARD, NatsListener
 from penstock.node.partition import Partition
 from penstock.node.replicas import Replicas
@@ -48,7 +48,7 @@ class Report:
         cluster: Cluster,
         replicas: Replicas,
         listening: NatsListener,
-        meters: Meters,
+        meters: NodeCounters,
         *,
         started_us: int,
     ) -> None:

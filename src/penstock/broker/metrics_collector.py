@@ -29,7 +29,7 @@ _FILES = "/proc/self/fd"
 _NO_FILES = TlsFiles()
 
 
-class Look(NamedTuple):
+class DiskSample(NamedTuple):
     """Measurements of a disk thread. None: not available on this system."""
 
     free_bytes: int
@@ -39,16 +39,16 @@ class Look(NamedTuple):
     nats_certificates: tuple[Held, ...] = ()
 
 
-class Looks:
+class DiskProbe:
     """Measures on a WRITE disk thread: if those hang, so does this. One measurement at a time."""
 
     def __init__(self, driver: Driver, folder: Path, nats_tls: TlsFiles = _NO_FILES) -> None:
         self._driver = driver
         self._folder = folder
         self._nats_tls = nats_tls
-        self._open: asyncio.Future[Look] | None = None
+        self._open: asyncio.Future[DiskSample] | None = None
 
-    async def look(self) -> Look | None:
+    async def look(self) -> DiskSample | None:
         """Return a measurement; None if the disk did not answer in time, or with an error."""
         if self._open is None:
             self._open = self._begin()
@@ -57,9 +57,9 @@ class Looks:
         await patience.waits_for(asyncio.wait((look,)))
         return None if not look.done() or look.exception() is not None else look.result()
 
-    def _begin(self) -> asyncio.Future[Look]:
-        seen: list[Look] = []
-        future: asyncio.Future[Look] = asyncio.get_running_loop().create_future()
+    def _begin(self) -> asyncio.Future[DiskSample]:
+        seen: list[DiskSample] = []
+        future: asyncio.Future[DiskSample] = asyncio.get_running_loop().create_future()
 
         def done(error: Exception | None) -> None:
             self._open = None
@@ -73,14 +73,14 @@ class Looks:
         return future
 
 
-def _look(folder: Path, nats_tls: TlsFiles) -> Look:
+def _look(folder: Path, nats_tls: TlsFiles) -> DiskSample:
     disk = os.statvfs(folder)
     resident_bytes = open_files = None
     with suppress(OSError, ValueError, IndexError):  # not on Linux
         resident_bytes = int(_STATM.read_text().split()[1]) * resource.getpagesize()
         open_files = len(os.listdir(_FILES))
     sizes = disk.f_bavail * disk.f_frsize, disk.f_blocks * disk.f_frsize
-    return Look(*sizes, resident_bytes, open_files, nats_tls.held())
+    return DiskSample(*sizes, resident_bytes, open_files, nats_tls.held())
 
 
 class LoopLag:
@@ -108,7 +108,7 @@ class LoopLag:
             self._timer = None
 
 
-class BrokerMeasures:
+class BrokerMetricsCollector:
     """The metric families. `why` returns the reason why the broker is not ready, or an empty string."""
 
     def __init__(
@@ -129,7 +129,7 @@ class BrokerMeasures:
         self._exporter = exporter
         self._build = (version, platform.python_version(), "compiled" if is_compiled() else "plain", str(broker_id))
 
-    def families(self, look: Look | None) -> Families:
+    def families(self, look: DiskSample | None) -> Families:
         """Yield all families; `look`: the measurement of a disk thread, if any."""
         yield Family(metrics.BUILD_INFO, [Sample(self._build, 1)])
         yield single(metrics.READY, int(not self._why_not_ready()))
@@ -145,7 +145,7 @@ class BrokerMeasures:
         yield Family(metrics.THROTTLED, [Sample((how,), count) for how, count in throttled.items()])
         yield from self._traces()
 
-    def _certificates(self, look: Look | None) -> Family:
+    def _certificates(self, look: DiskSample | None) -> Family:
         held = () if self._driver.tls is None else self._driver.tls.held
         held += () if look is None else look.nats_certificates
         return Family(metrics.CERTIFICATE_EXPIRES, [Sample((one.setting,), one.validity.end_us) for one in held])
@@ -156,7 +156,7 @@ class BrokerMeasures:
         yield single(metrics.SPANS_DROPPED, 0 if exporter is None else exporter.dropped)
         yield single(metrics.TRACES_DROPPED, 0 if tracing is None else tracing.dropped)
 
-    def _process(self, look: Look | None) -> Families:
+    def _process(self, look: DiskSample | None) -> Families:
         used = resource.getrusage(resource.RUSAGE_SELF)
         files_max, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         yield single(metrics.CPU_SECONDS, used.ru_utime + used.ru_stime)

@@ -23,7 +23,7 @@ from penstock.messages import PartitionHealth
 from penstock.metadata.persistent import PersistentMap
 from penstock.node import metrics
 from penstock.node.cluster import Cluster
-from penstock.node.meters import Meters, Traffic
+from penstock.node.counters import NodeCounters, PartitionCounters
 from penstock.node.metrics import EACH_PARTITION, PartitionRow
 from penstock.node.nats_listener import NatsListener
 from penstock.node.offsets import GroupOffsets
@@ -33,11 +33,11 @@ from penstock.node.report import Report
 
 ALL = "*"
 """Label of summed values; no stream or group has this name."""
-_NO_TRAFFIC = Traffic(Histogram.of_rows(), Histogram.of_sizes())
+_NO_TRAFFIC = PartitionCounters(Histogram.of_rows(), Histogram.of_sizes())
 _Labels = tuple[str, ...]
 
 
-class Measures:
+class NodeMetricsCollector:
     """`in_flight_bytes` returns the size of all unanswered messages of the node."""
 
     def __init__(
@@ -47,7 +47,7 @@ class Measures:
         listening: NatsListener,
         offsets: GroupOffsets,
         report: Report,
-        meters: Meters,
+        meters: NodeCounters,
         clock: Callable[[], Now],
         in_flight_bytes: Callable[[], int],
         in_flight_bytes_max: int,

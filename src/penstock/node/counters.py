@@ -15,7 +15,7 @@ from penstock.node.step import Answers
 from penstock.node.tracing import Tracer
 
 
-class Traffic:
+class PartitionCounters:
     """Counters of one partition, made at its first traffic."""
 
     __slots__ = ("_rows", "_sizes", "bytes_in", "bytes_out", "messages_in", "offsets_out")
@@ -38,12 +38,12 @@ class Traffic:
         histogram.sum += size_bytes
 
 
-class Meters:
+class NodeCounters:
     """The counters of one broker."""
 
     def __init__(self) -> None:
         self.counters: Counter[str] = Counter()  # events that are not per message
-        self.traffic: dict[PartitionKey, Traffic] = {}  # of partitions with traffic
+        self.traffic: dict[PartitionKey, PartitionCounters] = {}  # of partitions with traffic
         self.batch_rows = Histogram.of_rows()
         self.batch_bytes = Histogram.of_sizes()
         self.tracer: Tracer | None = None
@@ -60,10 +60,10 @@ class Meters:
         }
         return {name: count for name, count in (totals | self.counters).items() if count}
 
-    def of(self, key: PartitionKey) -> Traffic:
+    def of(self, key: PartitionKey) -> PartitionCounters:
         """Return the counters of a partition."""
         if (traffic := self.traffic.get(key)) is None:
-            traffic = self.traffic[key] = Traffic(self.batch_rows, self.batch_bytes)
+            traffic = self.traffic[key] = PartitionCounters(self.batch_rows, self.batch_bytes)
         return traffic
 
     def sent(self, key: PartitionKey, offsets: int, size_bytes: int) -> None:
