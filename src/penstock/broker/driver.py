@@ -40,7 +40,7 @@ from penstock.ingest.nats import (
     SubscriptionRefused,
 )
 from penstock.messages import JoinResponse, Request, Response, StatusResponse
-from penstock.node.metadata_link import THE_BROKER
+from penstock.node.metadata_forwarding import THE_BROKER
 from penstock.node.node import Node
 from penstock.node.step import DiskWork, Lane, Reply, Step, Subscribe, Unsubscribe
 

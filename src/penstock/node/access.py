@@ -83,7 +83,7 @@ from penstock.metadata.commands import Command
 from penstock.metadata.image import ClusterImage, StreamState
 from penstock.metadata.persistent import PersistentMap
 from penstock.node.internal_streams import target_of
-from penstock.node.metadata_link import THE_BROKER
+from penstock.node.metadata_forwarding import THE_BROKER
 from penstock.node.permission_cache import PermissionCache
 from penstock.node.permission_errors import not_authorized, stream_deleted, stream_not_found, stream_unknown_here
 from penstock.node.subscription_permissions import check_may_add_partitions, check_may_create

@@ -42,8 +42,8 @@ from penstock.node.cluster_events import ClusterObservation
 from penstock.node.controlled_shutdown import ControlledShutdown
 from penstock.node.folders import check_folders
 from penstock.node.lost_files import check_guards, recovery_advice
+from penstock.node.metadata_forwarding import Administrative, Local, MetadataForwarder
 from penstock.node.metadata_leader import MetadataLeader
-from penstock.node.metadata_link import Administrative, Local, MetadataLink
 from penstock.node.metadata_listener import MetadataListener, StreamDescriber
 from penstock.node.peer_fencing import PeerProcess, ProcessStart
 from penstock.node.peer_requests import PeerRequests
@@ -141,7 +141,7 @@ class Cluster:
             observer=self,
         )
         ask_here: Local = lambda request, done, who: self._metadata_leader.request(request, done, who)  # noqa: E731
-        self.link = MetadataLink(self.quorum, self._peers, settings.broker_id, self._clock, ask_here)
+        self.link = MetadataForwarder(self.quorum, self._peers, settings.broker_id, self._clock, ask_here)
         controller = Controller(settings.broker_id, ControllerConfig(), has_keys=settings.encrypted is not None)
         self._administration = StreamAdmin(
             self.quorum,

@@ -21,7 +21,7 @@ from penstock.base.clock import Now, earliest
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import Incarnation
 from penstock.messages import Response, StopBrokerRequest
-from penstock.node.metadata_link import MetadataLink
+from penstock.node.metadata_forwarding import MetadataForwarder
 from penstock.node.peers import Peers
 from penstock.node.quorum import Quorum
 from penstock.node.registration import BrokerRegistration
@@ -39,7 +39,7 @@ class ControlledShutdown:
     def __init__(
         self,
         quorum: Quorum,
-        link: MetadataLink,
+        link: MetadataForwarder,
         peers: Peers,
         standing: BrokerRegistration,
         outbox: Outbox,

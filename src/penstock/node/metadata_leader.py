@@ -42,7 +42,7 @@ from penstock.metadata.voters import next_voter
 from penstock.node.access import Access
 from penstock.node.audit import audit_config
 from penstock.node.internal_streams import left_over, overdue_alteration, target_of
-from penstock.node.metadata_link import THE_BROKER, Administrative
+from penstock.node.metadata_forwarding import THE_BROKER, Administrative
 from penstock.node.quorum import Quorum
 from penstock.node.settings import Settings
 from penstock.node.stream_admin import StreamAdmin

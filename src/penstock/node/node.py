@@ -49,7 +49,7 @@ from penstock.node.ingest_backlog import IngestBacklog
 from penstock.node.leader_hints import not_leader
 from penstock.node.listened_file import ListenedFile
 from penstock.node.lookup_api import LookupApi
-from penstock.node.metadata_link import THE_BROKER
+from penstock.node.metadata_forwarding import THE_BROKER
 from penstock.node.metrics_collector import NodeMetricsCollector
 from penstock.node.nats_listener import NatsListener, was_led_by
 from penstock.node.partition import Partition

@@ -44,8 +44,8 @@ from penstock.messages import (
     StopBrokerRequest,
 )
 from penstock.node.apply_barriers import LocalApplyBarrier
+from penstock.node.metadata_forwarding import Administrative
 from penstock.node.metadata_leader import MetadataLeader
-from penstock.node.metadata_link import Administrative
 from penstock.node.peers import introduced
 from penstock.node.quorum import Quorum
 from penstock.node.settings import Settings

@@ -29,7 +29,7 @@ from penstock.batch.header import MAY_ROLL_UP_ALL, BatchHeader
 from penstock.commitlog import LogState, LogView
 from penstock.messages import Response, TruncateRequest
 from penstock.node.log_queries import QueryGivenUpError
-from penstock.node.metadata_link import THE_BROKER
+from penstock.node.metadata_forwarding import THE_BROKER
 from penstock.node.partition import NO_ROLLUP, UNKNOWN_ROLLUP, Partition
 from penstock.node.partition_errors import as_remote_error
 from penstock.node.step import Lane, Outbox

@@ -72,7 +72,7 @@ from penstock.metadata.streams import (
 )
 from penstock.node.access import Access
 from penstock.node.internal_streams import staged_config
-from penstock.node.metadata_link import Administrative
+from penstock.node.metadata_forwarding import Administrative
 from penstock.node.peers import Peers
 from penstock.node.placing import Placing
 from penstock.node.quorum import Quorum

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from penstock.access.handshake import Principal, ServerHandshake
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.messages import ReplicaFetchResponse, Request, Response
-from penstock.node.metadata_link import THE_BROKER
+from penstock.node.metadata_forwarding import THE_BROKER
 from penstock.node.partition_errors import read_failed
 from penstock.node.step import Reply
 from penstock.sim.network import Connection

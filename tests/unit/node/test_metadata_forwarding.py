@@ -21,7 +21,7 @@ from penstock.messages import (
     StopBrokerRequest,
     StopBrokerResponse,
 )
-from penstock.node.metadata_link import THE_BROKER, Done, MetadataLink
+from penstock.node.metadata_forwarding import THE_BROKER, Done, MetadataForwarder
 from penstock.node.peer_fencing import PeerProcess, ProcessStart
 from penstock.node.peers import Peers
 from penstock.node.quorum import Quorum
@@ -62,8 +62,8 @@ class World:
         )
         self.link = self.link_of(self.quorum)
 
-    def link_of(self, quorum: Quorum) -> MetadataLink:
-        return MetadataLink(quorum, self.peers, ONE, lambda: self.now, self._here)
+    def link_of(self, quorum: Quorum) -> MetadataForwarder:
+        return MetadataForwarder(quorum, self.peers, ONE, lambda: self.now, self._here)
 
     def _here(self, request: Request, done: Done, who: Principal | None) -> None:
         self.asked_here.append(request)

@@ -102,7 +102,7 @@ class _Asked:
     done: Done
 
 
-class MetadataLink:
+class MetadataForwarder:
     """`local` handles requests while this broker is the metadata leader."""
 
     def __init__(
