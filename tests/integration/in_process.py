@@ -16,7 +16,7 @@ from penstock.base.clock import Now
 from penstock.broker.driver import Driver, wall_clock
 from penstock.broker.nats_credentials import parse_nats_urls
 from penstock.broker.nats_link import NatsLink
-from penstock.broker.peers import Peers
+from penstock.broker.peers import PeerConnections
 from penstock.broker.server import Server, bind
 from penstock.messages import PeerHelloRequest
 from penstock.node.node import Node
@@ -112,7 +112,7 @@ async def broker_in_process(
     hello = PeerHelloRequest(
         cluster_id=cluster_id, broker_id=broker_id, data_dir_id=settings.data_dir_id, broker_version="test"
     )
-    driver.peers = Peers(driver, hello, driver.elapsed_us, random.Random(1).random, failed=_raise)
+    driver.peers = PeerConnections(driver, hello, driver.elapsed_us, random.Random(1).random, failed=_raise)
     driver.do(node.start(driver.now()))
     driver.carry_out()
     driver.server.start()

@@ -26,7 +26,7 @@ from penstock.broker.connection import Caller
 from penstock.broker.disk_threads import DiskThreads, TimedWork
 from penstock.broker.nats_link import LinkDown, LinkEvent, LinkUp, NatsLink
 from penstock.broker.patience import Patience
-from penstock.broker.peers import Peers
+from penstock.broker.peers import PeerConnections
 from penstock.broker.server import Server
 from penstock.broker.status import complete_status
 from penstock.broker.tls import ServerTls
@@ -73,7 +73,7 @@ class Driver:
 
     link: NatsLink
     server: Server
-    peers: Peers
+    peers: PeerConnections
     tls: ServerTls | None = None
 
     def __init__(

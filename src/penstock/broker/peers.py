@@ -67,7 +67,7 @@ class Timing:
     reconnect_ms_max: int = limits.PEER_RECONNECT_MS_MAX
 
 
-class Peers:
+class PeerConnections:
     """The connections to all peers. `hello`: this broker's peer hello, which may change. Use on one event loop."""
 
     def __init__(
@@ -256,7 +256,7 @@ class Peers:
 class _Link:
     """The reconnecting connection to one peer, at one of its possible addresses."""
 
-    def __init__(self, owner: Peers, broker_id: BrokerId, places: tuple[Address, ...]) -> None:
+    def __init__(self, owner: PeerConnections, broker_id: BrokerId, places: tuple[Address, ...]) -> None:
         self.broker_id = broker_id
         self.address = places[0]
         self._places = places

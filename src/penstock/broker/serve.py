@@ -46,7 +46,7 @@ from penstock.broker.nats_link import NatsLink
 from penstock.broker.nats_server import EmbeddedNats
 from penstock.broker.observed import Observed, exporter_of
 from penstock.broker.patience import LOOK_S, Patience
-from penstock.broker.peers import Peers
+from penstock.broker.peers import PeerConnections
 from penstock.broker.place import admin_password_advice, is_alone, settled
 from penstock.broker.quotas import Usage
 from penstock.broker.server import Server, bind
@@ -298,7 +298,7 @@ async def _start(config: BrokerConfig, open_files_max: int, running: _Running) -
     guarding.count(server.connections_of.__getitem__, server.make_room, server.has_share)
     driver.link = _nats_link(driver, config, servers)
     step = _started(node, driver, running.data_dir)
-    driver.peers = Peers(
+    driver.peers = PeerConnections(
         driver,
         _introduction(settings, node),
         driver.elapsed_us,

@@ -14,7 +14,7 @@ from penstock.base.clock import Now
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import BrokerId
 from penstock.messages import AwaitMetadataRequest, Response
-from penstock.node.peers import Peers
+from penstock.node.peer_client import PeerClient
 from penstock.node.quorum import Quorum
 
 Done = Callable[[RemoteError | None], None]
@@ -78,7 +78,7 @@ class _Change:
 class ClusterApplyBarrier:
     """Callers that wait until all live brokers have applied an index; on the metadata leader."""
 
-    def __init__(self, quorum: Quorum, peers: Peers, broker_id: BrokerId, clock: Callable[[], Now]) -> None:
+    def __init__(self, quorum: Quorum, peers: PeerClient, broker_id: BrokerId, clock: Callable[[], Now]) -> None:
         self._quorum = quorum
         self._peers = peers
         self._broker_id = broker_id

@@ -45,9 +45,9 @@ from penstock.node.lost_files import check_guards, recovery_advice
 from penstock.node.metadata_forwarding import Administrative, Local, MetadataForwarder
 from penstock.node.metadata_leader import MetadataLeader
 from penstock.node.metadata_listener import MetadataListener, StreamDescriber
+from penstock.node.peer_client import PeerClient
 from penstock.node.peer_fencing import PeerProcess, ProcessStart
 from penstock.node.peer_requests import PeerRequests
-from penstock.node.peers import Peers
 from penstock.node.placing import Placing
 from penstock.node.process_history import ProcessHistory
 from penstock.node.quorum import Quorum
@@ -73,7 +73,7 @@ class Cluster:
         vfs: Vfs,
         settings: Settings,
         outbox: Outbox,
-        peers: Peers,
+        peers: PeerClient,
         chance: Any,
         clock: Callable[[], Now],
         consequences: MetadataListener,

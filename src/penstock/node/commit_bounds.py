@@ -31,7 +31,7 @@ from penstock.metadata.image import ClusterImage
 from penstock.node.high_watermark import require_high_watermark
 from penstock.node.partition_errors import partition_label
 from penstock.node.partition_lookup import PartitionLookup
-from penstock.node.peers import Peers
+from penstock.node.peer_client import PeerClient
 from penstock.node.refusals import Refusals
 
 Judged = Callable[[RemoteError | None, Now], None]
@@ -98,7 +98,7 @@ class CommitBounds:
         broker_id: BrokerId,
         image: Callable[[], ClusterImage],
         find: PartitionLookup,
-        peers: Peers,
+        peers: PeerClient,
         clock: Callable[[], Now],
         refusals: Refusals,
     ) -> None:

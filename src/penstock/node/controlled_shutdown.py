@@ -22,7 +22,7 @@ from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import Incarnation
 from penstock.messages import Response, StopBrokerRequest
 from penstock.node.metadata_forwarding import MetadataForwarder
-from penstock.node.peers import Peers
+from penstock.node.peer_client import PeerClient
 from penstock.node.quorum import Quorum
 from penstock.node.registration import BrokerRegistration
 from penstock.node.step import Outbox
@@ -40,7 +40,7 @@ class ControlledShutdown:
         self,
         quorum: Quorum,
         link: MetadataForwarder,
-        peers: Peers,
+        peers: PeerClient,
         standing: BrokerRegistration,
         outbox: Outbox,
         clock: Callable[[], Now],

@@ -20,7 +20,7 @@ from penstock.messages import ReplicaFetchResponse, Response, UnreachableLeader
 from penstock.metadata.image import PartitionState
 from penstock.node.log_maintenance import LogMaintenance
 from penstock.node.partition import Partition
-from penstock.node.peers import Peers
+from penstock.node.peer_client import PeerClient
 from penstock.node.step import Lane, Outbox
 from penstock.replication.catch_up import CatchUp
 from penstock.replication.fetcher import Delivery, Fetcher, FetchSent
@@ -33,7 +33,7 @@ class FollowerReplication:
     def __init__(
         self,
         outbox: Outbox,
-        peers: Peers,
+        peers: PeerClient,
         broker_id: BrokerId,
         partitions: Mapping[PartitionKey, Partition],
         chance: Callable[[], float],

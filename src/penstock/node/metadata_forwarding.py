@@ -38,7 +38,7 @@ from penstock.messages import (
     StagedStreamRequest,
     TruncateRequest,
 )
-from penstock.node.peers import Peers
+from penstock.node.peer_client import PeerClient
 from penstock.node.quorum import Quorum
 from penstock.wire.bodies import decode_answer_body, request_body
 
@@ -106,7 +106,7 @@ class MetadataForwarder:
     """`local` handles requests while this broker is the metadata leader."""
 
     def __init__(
-        self, quorum: Quorum, peers: Peers, broker_id: BrokerId, clock: Callable[[], Now], local: Local
+        self, quorum: Quorum, peers: PeerClient, broker_id: BrokerId, clock: Callable[[], Now], local: Local
     ) -> None:
         self._quorum = quorum
         self._peers = peers

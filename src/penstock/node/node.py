@@ -54,7 +54,7 @@ from penstock.node.metrics_collector import NodeMetricsCollector
 from penstock.node.nats_listener import NatsListener, was_led_by
 from penstock.node.partition import Partition
 from penstock.node.partition_lookup import PartitionLookup
-from penstock.node.peers import Peers
+from penstock.node.peer_client import PeerClient
 from penstock.node.replicas import Replicas
 from penstock.node.report import Report
 from penstock.node.request_router import RequestRouter
@@ -90,7 +90,7 @@ class Node:
             confirmed=lambda partition: self._replicas.streams.confirmed(partition),
             refused=lambda partition, reason: self._replicas.streams.refused(partition, reason),
         )
-        self._peers = Peers(self._outbox)
+        self._peers = PeerClient(self._outbox)
         self._budget = Budget(settings.partition_in_flight_bytes_max)
         self.meters = self._budget.meters
         self.access = Access(

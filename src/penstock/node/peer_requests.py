@@ -46,7 +46,7 @@ from penstock.messages import (
 from penstock.node.apply_barriers import LocalApplyBarrier
 from penstock.node.metadata_forwarding import Administrative
 from penstock.node.metadata_leader import MetadataLeader
-from penstock.node.peers import introduced
+from penstock.node.peer_client import introduced
 from penstock.node.quorum import Quorum
 from penstock.node.settings import Settings
 from penstock.node.step import Outbox
@@ -69,7 +69,7 @@ PEER_REQUESTS: tuple[type[Request], ...] = (
 """Requests that `PeerRequests` answers."""
 
 
-class Asked(Protocol):
+class PeerRequestTarget(Protocol):
     """The cluster identity of the broker that is asked."""
 
     @property
@@ -85,7 +85,7 @@ class PeerRequests:
 
     def __init__(
         self,
-        asked: Asked,
+        asked: PeerRequestTarget,
         settings: Settings,
         outbox: Outbox,
         clock: Callable[[], Now],

@@ -30,8 +30,8 @@ from penstock.metadata.since import unknown_to
 from penstock.metadata.snapshot import encode_image
 from penstock.node.cluster_formation import ClusterFormation
 from penstock.node.metadata_entries import TooOldError, applied, image_in
+from penstock.node.peer_client import PeerClient
 from penstock.node.peer_fencing import FORGOTTEN, PeerFencing, PeerProcess, ProcessStart
-from penstock.node.peers import Peers
 from penstock.node.proposals import Done, Input, Proposals
 from penstock.node.raft_listener import EntryPosition, RaftListener
 from penstock.node.saving import Saving
@@ -63,7 +63,7 @@ class Quorum:
         storage: Storage,
         raft: Raft,
         outbox: Outbox,
-        peers: Peers,
+        peers: PeerClient,
         *,
         own: PeerProcess,
         start: ProcessStart,

@@ -37,7 +37,7 @@ from penstock.node.log_queries import Query, QueryGivenUpError
 from penstock.node.partition import Partition
 from penstock.node.partition_errors import as_remote_error, partition_label
 from penstock.node.partition_lookup import PartitionLookup
-from penstock.node.peers import Peers
+from penstock.node.peer_client import PeerClient
 from penstock.node.query_executor import QueryExecutor
 from penstock.node.step import Inside, Lane, Outbox
 
@@ -113,7 +113,7 @@ class RemoteDedup:
     def __init__(
         self,
         outbox: Outbox,
-        peers: Peers,
+        peers: PeerClient,
         broker_id: BrokerId,
         partitions: Mapping[PartitionKey, Partition],
         clock: Callable[[], Now],

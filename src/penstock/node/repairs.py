@@ -34,7 +34,7 @@ from penstock.node.log_maintenance import LogMaintenance
 from penstock.node.partition import Partition
 from penstock.node.partition_errors import as_remote_error
 from penstock.node.partition_lookup import PartitionLookup
-from penstock.node.peers import Peers
+from penstock.node.peer_client import PeerClient
 from penstock.node.roles import Roles
 from penstock.node.step import Extent, Lane, Outbox
 
@@ -61,7 +61,7 @@ class Repairs:
     def __init__(
         self,
         outbox: Outbox,
-        peers: Peers,
+        peers: PeerClient,
         broker_id: BrokerId,
         partitions: Mapping[PartitionKey, Partition],
         clock: Callable[[], Now],

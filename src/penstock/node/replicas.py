@@ -41,7 +41,7 @@ from penstock.node.log_end_reports import LogEndReports, recovered_text
 from penstock.node.log_maintenance import LogMaintenance
 from penstock.node.nats_listener import NatsListener
 from penstock.node.partition import NO_ROLLUP, Partition
-from penstock.node.peers import Peers
+from penstock.node.peer_client import PeerClient
 from penstock.node.remote_dedup import RemoteDedup
 from penstock.node.repairs import Repairs
 from penstock.node.roles import Roles
@@ -68,7 +68,7 @@ class Replicas:
         vfs: Vfs,
         settings: Settings,
         outbox: Outbox,
-        peers: Peers,
+        peers: PeerClient,
         listening: NatsListener,
         budget: Budget,
         chance: Any,
@@ -170,7 +170,7 @@ class Replicas:
             failed=self._hurry,
         )
 
-    def _new_repairs(self, broker_id: BrokerId, outbox: Outbox, peers: Peers) -> Repairs:
+    def _new_repairs(self, broker_id: BrokerId, outbox: Outbox, peers: PeerClient) -> Repairs:
         return Repairs(
             outbox,
             peers,

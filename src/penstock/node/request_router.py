@@ -54,8 +54,8 @@ from penstock.node.lookup_api import LookupApi
 from penstock.node.metadata_api import Handler, MetadataApi
 from penstock.node.offsets import GroupOffsets
 from penstock.node.partition_lookup import PartitionLookup
+from penstock.node.peer_client import PeerClient
 from penstock.node.peer_requests import PEER_REQUESTS
-from penstock.node.peers import Peers
 from penstock.node.refusals import Refusals
 from penstock.node.replicas import Replicas
 from penstock.node.report import Report
@@ -77,7 +77,7 @@ class RequestRouter:
         access: Access,
         clock: Callable[[], Now],
         *,
-        peers: Peers,
+        peers: PeerClient,
         refusals: Refusals,
         fetches: FetchApi,
         questions: LookupApi,

@@ -73,7 +73,7 @@ from penstock.metadata.streams import (
 from penstock.node.access import Access
 from penstock.node.internal_streams import staged_config
 from penstock.node.metadata_forwarding import Administrative
-from penstock.node.peers import Peers
+from penstock.node.peer_client import PeerClient
 from penstock.node.placing import Placing
 from penstock.node.quorum import Quorum
 from penstock.node.stream_waiters import ExpectedStream, WaitFor
@@ -103,7 +103,7 @@ class StreamAdmin:
     def __init__(
         self,
         quorum: Quorum,
-        peers: Peers,
+        peers: PeerClient,
         broker_id: BrokerId,
         placing: Placing,
         clock: Callable[[], Now],

@@ -40,7 +40,7 @@ from penstock.metadata.since import unknown_to
 from penstock.metadata.users import check_alter_user, check_change_rules, check_create_user, check_way_in
 from penstock.node.access import Access
 from penstock.node.apply_barriers import ClusterApplyBarrier
-from penstock.node.peers import Peers
+from penstock.node.peer_client import PeerClient
 from penstock.node.quorum import Quorum
 from penstock.node.user_exports import exported
 
@@ -61,7 +61,7 @@ class UserAdmin:
     def __init__(
         self,
         quorum: Quorum,
-        peers: Peers,
+        peers: PeerClient,
         broker_id: BrokerId,
         clock: Callable[[], Now],
         access: Access,

@@ -16,7 +16,7 @@ from penstock.base.addresses import Address
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import BrokerId
 from penstock.broker.connection import Caller
-from penstock.broker.peers import Peers, Timing
+from penstock.broker.peers import PeerConnections, Timing
 from penstock.broker.server import Server, bind
 from penstock.messages import (
     HelloRequest,
@@ -31,7 +31,7 @@ from penstock.messages import (
     StatusRequest,
     api_versions,
 )
-from penstock.node.peers import introduced
+from penstock.node.peer_client import introduced
 from penstock.node.step import PeerRequest
 from penstock.wire import Frame, decode_response, encode_answer, encode_checked_request
 from tests.extent import each_change
@@ -371,7 +371,7 @@ async def test_both_sides_together() -> None:
     owner, asking = Owner(), Asking()
     timing = Timing(reconnect_ms_min=1, reconnect_ms_max=2)
     async with _serving(owner) as (server, address):
-        peers = Peers(asking, THEIRS, lambda: 0, lambda: 0.5, failed=lambda error: None, timing=timing)
+        peers = PeerConnections(asking, THEIRS, lambda: 0, lambda: 0.5, failed=lambda error: None, timing=timing)
         peers.set_address(BrokerId(2), address)
         assert await asking.next() == "up 2"
         peers.send(PeerRequest(BrokerId(2), 7, RAFT, b"message"))
@@ -443,7 +443,7 @@ async def test_what_a_flipped_bit_destroys_is_asked_again_and_never_believed(is_
     async with _serving(owner) as (server, address):
         wire = Wire(address)
         between = await asyncio.start_server(wire.came, "127.0.0.1", 0)
-        peers = Peers(asking, THEIRS, lambda: 0, lambda: 0.5, failed=lambda error: None, timing=timing)
+        peers = PeerConnections(asking, THEIRS, lambda: 0, lambda: 0.5, failed=lambda error: None, timing=timing)
         peers.set_address(BrokerId(2), f"127.0.0.1:{between.sockets[0].getsockname()[1]}")
         assert await asking.next() == "up 2"
         frame = encode_checked_request(RAFT, 3, raw=b"message") + b"message"

@@ -12,7 +12,7 @@ import pytest
 from penstock.base import limits
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import BrokerId
-from penstock.broker.peers import Peers, Timing
+from penstock.broker.peers import PeerConnections, Timing
 from penstock.messages import (
     Api,
     ApiVersions,
@@ -178,10 +178,10 @@ async def _listening() -> AsyncIterator[Place]:
 
 
 @asynccontextmanager
-async def _peers(owner: Owner, timing: Timing | None = None) -> AsyncIterator[Peers]:
+async def _peers(owner: Owner, timing: Timing | None = None) -> AsyncIterator[PeerConnections]:
     failures: list[BaseException] = []
     timing = timing or Timing(reconnect_ms_min=1, reconnect_ms_max=2)
-    peers = Peers(owner, OURS, lambda: owner.now_us, owner.chance, failed=failures.append, timing=timing)
+    peers = PeerConnections(owner, OURS, lambda: owner.now_us, owner.chance, failed=failures.append, timing=timing)
     try:
         yield peers
     finally:
@@ -190,7 +190,7 @@ async def _peers(owner: Owner, timing: Timing | None = None) -> AsyncIterator[Pe
         assert failures == []
 
 
-def _ask(peers: Peers, token: int, request: Request = RAFT, payload: bytes = b"") -> None:
+def _ask(peers: PeerConnections, token: int, request: Request = RAFT, payload: bytes = b"") -> None:
     peers.send(PeerRequest(PEER, token, request, payload))
 
 
@@ -595,7 +595,7 @@ async def test_who_does_not_answer_is_not_waited_for() -> None:
 
 def test_pauses_grow_up_to_a_limit_and_are_spread() -> None:
     chance = [0.0]
-    peers = Peers(Owner(), OURS, lambda: 0, lambda: chance[0], failed=lambda error: None)
+    peers = PeerConnections(Owner(), OURS, lambda: 0, lambda: chance[0], failed=lambda error: None)
     shortest = [round(1_000 * peers.pause_s(failures)) for failures in range(8)]
     chance[0] = 1.0
     longest = [round(1_000 * peers.pause_s(failures)) for failures in range(8)]

@@ -22,8 +22,8 @@ from penstock.messages import (
     StopBrokerResponse,
 )
 from penstock.node.metadata_forwarding import THE_BROKER, Done, MetadataForwarder
+from penstock.node.peer_client import PeerClient
 from penstock.node.peer_fencing import PeerProcess, ProcessStart
-from penstock.node.peers import Peers
 from penstock.node.quorum import Quorum
 from penstock.node.step import Outbox, PeerRequest
 from penstock.raft import Raft, RaftConfig, Storage
@@ -43,7 +43,7 @@ class World:
 
     def __init__(self) -> None:
         self.outbox = Outbox()
-        self.peers = Peers(self.outbox)
+        self.peers = PeerClient(self.outbox)
         self.ms = 0
         self.heard: list[tuple[str, str]] = []
         self.asked_here: list[Request] = []

@@ -28,8 +28,8 @@ from penstock.metadata.commands import (
 from penstock.metadata.image import ClusterImage, Outcome
 from penstock.metadata.snapshot import SNAPSHOT_VERSION, encode_image
 from penstock.node.metadata_entries import TooOldError
+from penstock.node.peer_client import PeerClient
 from penstock.node.peer_fencing import PeerProcess, ProcessStart
-from penstock.node.peers import Peers
 from penstock.node.proposals import Done
 from penstock.node.quorum import Quorum
 from penstock.node.raft_listener import EntryPosition
@@ -76,7 +76,7 @@ class Alone:
         first = Snapshot(0, 0, Membership((ONE,)), b"") if is_voter else None
         storage = Storage.open(self.vfs, first)
         raft = Raft(RaftConfig(ONE), Random(1), storage.state)
-        peers = Peers(self.outbox)
+        peers = PeerClient(self.outbox)
         self.quorum = Quorum(
             storage,
             raft,

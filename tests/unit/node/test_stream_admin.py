@@ -28,7 +28,7 @@ from penstock.messages import (
 from penstock.metadata.commands import FenceBroker, RegisterBroker
 from penstock.metadata.image import StreamState
 from penstock.node.access import Access
-from penstock.node.peers import Peers
+from penstock.node.peer_client import PeerClient
 from penstock.node.placing import Placing
 from penstock.node.step import PeerRequest
 from penstock.node.stream_admin import StreamAdmin
@@ -46,7 +46,7 @@ class World:
 
     def __init__(self, *broker_ids: BrokerId) -> None:
         self.alone = Alone().start()
-        self.peers = Peers(self.alone.outbox)
+        self.peers = PeerClient(self.alone.outbox)
         self.ms = 0
         self.silent: set[BrokerId] = set()
         self.keyless: set[BrokerId] = set()

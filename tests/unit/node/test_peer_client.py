@@ -14,7 +14,7 @@ from penstock.messages import (
     RaftResponse,
     Response,
 )
-from penstock.node.peers import Done, Peers, introduced
+from penstock.node.peer_client import Done, PeerClient, introduced
 from penstock.node.step import Outbox
 
 ANNA, BERT = BrokerId(2), BrokerId(3)
@@ -38,11 +38,11 @@ def outbox() -> Outbox:
 
 
 @pytest.fixture
-def peers(outbox: Outbox) -> Peers:
-    return Peers(outbox)
+def peers(outbox: Outbox) -> PeerClient:
+    return PeerClient(outbox)
 
 
-def test_an_answer_goes_to_whoever_asked_with_its_raw_part(outbox: Outbox, peers: Peers) -> None:
+def test_an_answer_goes_to_whoever_asked_with_its_raw_part(outbox: Outbox, peers: PeerClient) -> None:
     heard, other = Heard(), Heard()
     peers.up(ANNA)
     peers.send(ANNA, ASKED, b"one", heard.done())
@@ -54,7 +54,7 @@ def test_an_answer_goes_to_whoever_asked_with_its_raw_part(outbox: Outbox, peers
     assert (heard, other) == ([("fenced_epoch", b"")], [("answered", b"raw")])
 
 
-def test_a_lost_connection_ends_all_that_was_asked_there_and_nothing_else(outbox: Outbox, peers: Peers) -> None:
+def test_a_lost_connection_ends_all_that_was_asked_there_and_nothing_else(outbox: Outbox, peers: PeerClient) -> None:
     heard, other = Heard(), Heard()
     peers.up(ANNA)
     peers.up(BERT)
@@ -73,7 +73,7 @@ def test_a_lost_connection_ends_all_that_was_asked_there_and_nothing_else(outbox
     assert other == [("answered", b"")]
 
 
-def test_who_is_not_up_is_not_asked(outbox: Outbox, peers: Peers) -> None:
+def test_who_is_not_up_is_not_asked(outbox: Outbox, peers: PeerClient) -> None:
     heard = Heard()
     peers.send(ANNA, ASKED, done=heard.done())
     peers.send(ANNA, ASKED)
@@ -82,7 +82,7 @@ def test_who_is_not_up_is_not_asked(outbox: Outbox, peers: Peers) -> None:
     peers.lost(ANNA)  # nothing was there to lose
 
 
-def test_so_many_are_open_at_one_peer_and_an_answer_makes_room(outbox: Outbox, peers: Peers) -> None:
+def test_so_many_are_open_at_one_peer_and_an_answer_makes_room(outbox: Outbox, peers: PeerClient) -> None:
     heard = Heard()
     peers.up(ANNA)
     peers.up(BERT)
@@ -100,7 +100,7 @@ def test_so_many_are_open_at_one_peer_and_an_answer_makes_room(outbox: Outbox, p
     assert [request.to for request in outbox.take().peers] == [BERT, ANNA]
 
 
-def test_whoever_is_told_of_a_loss_may_ask_somebody_else(outbox: Outbox, peers: Peers) -> None:
+def test_whoever_is_told_of_a_loss_may_ask_somebody_else(outbox: Outbox, peers: PeerClient) -> None:
     heard = Heard()
     peers.up(ANNA)
     peers.up(BERT)

@@ -28,7 +28,7 @@ Done = Callable[[Response | RemoteError, bytes | memoryview], None]
 """Gets the answer and its raw part, which is a view if it is large."""
 
 
-class Peers:
+class PeerClient:
     """All peers of one broker."""
 
     def __init__(self, outbox: Outbox) -> None:
