@@ -48,7 +48,6 @@ from penstock.node.metadata_listener import MetadataListener, StreamDescriber
 from penstock.node.peer_client import PeerClient
 from penstock.node.peer_fencing import PeerProcess, ProcessStart
 from penstock.node.peer_requests import PeerRequests
-from penstock.node.placing import Placing
 from penstock.node.process_history import ProcessHistory
 from penstock.node.quorum import Quorum
 from penstock.node.raft_listener import EntryPosition
@@ -58,6 +57,7 @@ from penstock.node.settings import Settings
 from penstock.node.startup_conflicts import StartupConflicts, is_cluster_mismatch, is_id_conflict, is_stale_data_dir
 from penstock.node.step import Join, Lane, Outbox
 from penstock.node.stream_admin import StreamAdmin
+from penstock.node.stream_placement import StreamPlacement
 from penstock.node.user_admin import UserAdmin
 from penstock.raft import Raft, RaftConfig
 from penstock.vfs import Vfs
@@ -147,7 +147,7 @@ class Cluster:
             self.quorum,
             self._peers,
             settings.broker_id,
-            Placing(self.quorum, controller, self._chance, self._clock),
+            StreamPlacement(self.quorum, controller, self._chance, self._clock),
             self._clock,
             await_here=self._consequences.wait_for,
             info=self.info,

@@ -74,8 +74,8 @@ from penstock.node.access import Access
 from penstock.node.internal_streams import staged_config
 from penstock.node.metadata_forwarding import Administrative
 from penstock.node.peer_client import PeerClient
-from penstock.node.placing import Placing
 from penstock.node.quorum import Quorum
+from penstock.node.stream_placement import StreamPlacement
 from penstock.node.stream_waiters import ExpectedStream, WaitFor
 from penstock.node.subscription_permissions import overlapping
 from penstock.node.widening import next_step
@@ -105,7 +105,7 @@ class StreamAdmin:
         quorum: Quorum,
         peers: PeerClient,
         broker_id: BrokerId,
-        placing: Placing,
+        placing: StreamPlacement,
         clock: Callable[[], Now],
         *,
         await_here: WaitFor,

@@ -29,9 +29,9 @@ from penstock.metadata.commands import FenceBroker, RegisterBroker
 from penstock.metadata.image import StreamState
 from penstock.node.access import Access
 from penstock.node.peer_client import PeerClient
-from penstock.node.placing import Placing
 from penstock.node.step import PeerRequest
 from penstock.node.stream_admin import StreamAdmin
+from penstock.node.stream_placement import StreamPlacement
 from penstock.node.stream_waiters import Done
 from penstock.raft import Membership
 from tests.unit.node.test_quorum import Alone
@@ -57,7 +57,7 @@ class World:
             self.alone.quorum,
             self.peers,
             ONE,
-            Placing(self.alone.quorum, self, Random(1), lambda: self.now),
+            StreamPlacement(self.alone.quorum, self, Random(1), lambda: self.now),
             lambda: self.now,
             await_here=lambda stream_id, deadline_us, done, intake_us: self.here.append(done),
             info=lambda state: cast(StreamInfo, state),

@@ -19,7 +19,7 @@ from penstock.metadata.streams import replicas_wanted
 from penstock.node.quorum import Quorum
 
 
-class Candidates(Protocol):
+class PlacementCandidates(Protocol):
     """Broker states that the metadata leader's `Controller` knows."""
 
     def ready(self, now: Now) -> frozenset[BrokerId]:
@@ -35,10 +35,10 @@ class Candidates(Protocol):
         """Return the brokers that have not reported whether they have keys."""
 
 
-class Placing:
+class StreamPlacement:
     """Placement for `Administration`, on the metadata leader."""
 
-    def __init__(self, quorum: Quorum, candidates: Candidates, chance: Any, clock: Callable[[], Now]) -> None:
+    def __init__(self, quorum: Quorum, candidates: PlacementCandidates, chance: Any, clock: Callable[[], Now]) -> None:
         """`chance` is a source of randomness, such as a seeded random.Random."""
         self._quorum = quorum
         self._candidates = candidates
