@@ -8,8 +8,8 @@ nothing but the index.
 | module        | commands                                                        |
 |---------------|-----------------------------------------------------------------|
 | `streams`     | create, alter and delete stream, set intake, truncate partition, form cluster, start broker |
-| `growth`      | add partitions, mark keys                                       |
-| `widening`    | add replicas                                                    |
+| `partition_expansion`      | add partitions, mark keys                                       |
+| `replica_expansion`    | add replicas                                                    |
 | `brokers`     | register, fence and stop broker                                 |
 | `users`       | create, alter, delete, export users, change rules               |
 | `leaderships` | change isr, elect leaders, recover partitions                   |
@@ -23,7 +23,7 @@ from dataclasses import replace
 from typing import Any
 
 from penstock.base.errors import RemoteError
-from penstock.metadata import brokers, growth, leaderships, streams, users, widening
+from penstock.metadata import brokers, leaderships, partition_expansion, replica_expansion, streams, users
 from penstock.metadata.acts import is_act
 from penstock.metadata.commands import (
     AddPartitions,
@@ -56,9 +56,9 @@ _CHANGES: dict[type[Command], Callable[[ClusterImage, int, Any], tuple[ClusterIm
     CreateStream: streams.create_stream,
     AlterStream: streams.alter_stream,
     DeleteStream: streams.delete_stream,
-    AddPartitions: growth.add_partitions,
-    MarkKeys: growth.mark_keys,
-    AddReplicas: widening.add_replicas,
+    AddPartitions: partition_expansion.add_partitions,
+    MarkKeys: partition_expansion.mark_keys,
+    AddReplicas: replica_expansion.add_replicas,
     SetIntake: streams.set_intake,
     TruncatePartition: streams.truncate_partition,
     ReportArchived: streams.report_archived,

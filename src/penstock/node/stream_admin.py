@@ -59,8 +59,8 @@ from penstock.metadata.commands import (
     SetIntake,
     TruncatePartition,
 )
-from penstock.metadata.growth import check_growth
 from penstock.metadata.image import ClusterImage, Outcome, Owned, StreamState
+from penstock.metadata.partition_expansion import check_growth
 from penstock.metadata.streams import (
     altered_config,
     check_create,
@@ -75,10 +75,10 @@ from penstock.node.internal_streams import staged_config
 from penstock.node.metadata_forwarding import Administrative
 from penstock.node.peer_client import PeerClient
 from penstock.node.quorum import Quorum
+from penstock.node.replica_expansion import next_step
 from penstock.node.stream_placement import StreamPlacement
 from penstock.node.stream_waiters import ExpectedStream, WaitFor
 from penstock.node.subscription_permissions import overlapping
-from penstock.node.widening import next_step
 
 Done = Callable[[Response | RemoteError], None]
 _AGAIN = frozenset({ErrorCode.BROKER_UNAVAILABLE, ErrorCode.OVERLOADED, ErrorCode.STOPPING})

@@ -29,7 +29,7 @@ from penstock.metadata.image import ClusterImage, Outcome, StreamState
 from penstock.metadata.placement import place_more
 from penstock.node.audit import audit_config
 from penstock.node.internal_streams import staged_config
-from penstock.node.widening import next_step
+from penstock.node.replica_expansion import next_step
 from tests.extent import each_change
 from tests.unit.node.harness import Broker
 from tests.unit.node.members import Brokers

@@ -14,8 +14,8 @@ from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import BrokerId, LeaderEpoch, Offset, PartitionId, StreamId
 from penstock.metadata.apply import apply
 from penstock.metadata.commands import AddPartitions, Command, CreateStream, MarkKeys, SetIntake, StartBroker
-from penstock.metadata.growth import check_growth
 from penstock.metadata.image import ClusterImage, Mark, Outcome, StreamState
+from penstock.metadata.partition_expansion import check_growth
 from penstock.metadata.snapshot import decode_image, encode_image
 
 ORDERS = StreamConfig(name="orders", subject="orders.*", partitions=2, partition_by="token:2")

@@ -21,7 +21,7 @@ from penstock.metadata.image import ClusterImage, StreamState
 from penstock.metadata.since import unknown_to
 
 
-class Candidates(Protocol):
+class ExpansionCandidates(Protocol):
     """Placement queries that `Placing` answers."""
 
     def brokers(self) -> frozenset[BrokerId]:
@@ -34,7 +34,7 @@ class Candidates(Protocol):
         """Return each partition's replicas with one more of `ready`; None if there is none for some partition."""
 
 
-def next_step(image: ClusterImage, candidates: Candidates) -> AddReplicas | AlterStream | None:
+def next_step(image: ClusterImage, candidates: ExpansionCandidates) -> AddReplicas | AlterStream | None:
     """Return the next command; None if there is nothing to do now."""
     for name in (OFFSETS_STREAM, AUDIT_STREAM):
         state = image.by_name(name) if name in image.names else None
@@ -46,7 +46,7 @@ def next_step(image: ClusterImage, candidates: Candidates) -> AddReplicas | Alte
     return None
 
 
-def _step(image: ClusterImage, state: StreamState, candidates: Candidates) -> AddReplicas | AlterStream | None:
+def _step(image: ClusterImage, state: StreamState, candidates: ExpansionCandidates) -> AddReplicas | AlterStream | None:
     live = image.live_brokers()
     if not all(one.leader in live and live.intersection(one.replicas) <= set(one.isr) for one in state.partitions):
         return None
