@@ -48,6 +48,7 @@ from penstock.messages import (
     StopBrokerResponse,
 )
 from penstock.metadata import elections
+from penstock.metadata.command_proposals import CommandProposals, Proposal
 from penstock.metadata.commands import (
     ChangeIsr,
     Election,
@@ -62,7 +63,6 @@ from penstock.metadata.disk_identity import may_have_run
 from penstock.metadata.elections import Rules
 from penstock.metadata.image import BrokerState, ClusterImage, Outcome
 from penstock.metadata.preferred import PreferredLeaders
-from penstock.metadata.proposals import Proposal, Proposals
 from penstock.metadata.recoveries import Recoveries
 from penstock.metadata.refusals import Refusals
 from penstock.metadata.reports import Reports
@@ -116,7 +116,7 @@ class Controller:
         self._recoveries = Recoveries()
         self._refusals = Refusals()
         self._preferred = PreferredLeaders(config.preferred_leader_steady_ms * 1_000)
-        self._proposals = Proposals()
+        self._proposals = CommandProposals()
         self._isr_waiting: dict[BrokerId, deque[tuple[Hashable, ChangeIsrRequest]]] = {}
         # until the other brokers have reported
         self._stops_waiting: dict[BrokerId, tuple[Hashable, StopBrokerRequest]] = {}

@@ -39,9 +39,9 @@ from penstock.node.partition import Partition
 from penstock.node.partition_errors import as_remote_error
 from penstock.node.step import Extent, Lane, Outbox
 from penstock.replication.agenda import Agenda
+from penstock.replication.isr_proposals import ChangeBatch, IsrProposer
 from penstock.replication.leader import Ends, Leadership
 from penstock.replication.positions import Look
-from penstock.replication.proposals import ChangeBatch, IsrProposer
 from penstock.replication.sessions import Sessions
 
 AskMetadata = Callable[[ChangeIsrRequest, Callable[[Response | RemoteError], None]], None]

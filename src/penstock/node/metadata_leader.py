@@ -34,10 +34,10 @@ from penstock.messages import (
     Response,
     StopBrokerRequest,
 )
+from penstock.metadata.command_proposals import Proposal
 from penstock.metadata.commands import FormCluster
 from penstock.metadata.controller import Controller, HeardOf
 from penstock.metadata.image import ClusterImage, Outcome
-from penstock.metadata.proposals import Proposal
 from penstock.metadata.voters import next_voter
 from penstock.node.access import Access
 from penstock.node.audit import audit_config

@@ -32,7 +32,7 @@ from penstock.node.cluster_formation import ClusterFormation
 from penstock.node.metadata_entries import TooOldError, applied, image_in
 from penstock.node.peer_client import PeerClient
 from penstock.node.peer_fencing import FORGOTTEN, PeerFencing, PeerProcess, ProcessStart
-from penstock.node.proposals import Done, Input, Proposals
+from penstock.node.pending_proposals import Done, Input, PendingProposals
 from penstock.node.raft_listener import EntryPosition, RaftListener
 from penstock.node.saving import Saving
 from penstock.node.step import Lane, Outbox
@@ -89,7 +89,7 @@ class Quorum:
         self._missed = ""  # as a follower: why the last save failed; empty once one succeeds
         self._untold_ticks = 0  # ticks since that failure without contact from a leader
         self._vain_bytes = 0  # log size when a snapshot found no room; the next command retries it
-        self._proposals = Proposals()
+        self._proposals = PendingProposals()
         # waiting leadership checks, by read-index context
         self._confirmations: dict[bytes, Callable[[RemoteError | None], None]] = {}
         self._confirmed = 0  # number of checks so far

@@ -24,7 +24,7 @@ from collections import deque
 from penstock.base import limits
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import BrokerId
-from penstock.node.proposals import Input
+from penstock.node.pending_proposals import Input
 from penstock.raft import Message, Raft
 from penstock.raft.messages import FROM_LEADER
 from penstock.raft.wire import is_believable

@@ -9,7 +9,7 @@ holds every comparison that safety depends on, as pure functions; the rest is bo
 | `leader`    | leader   | one partition: high watermark, ISR, durability of acks                            |
 | `standing`  | leader   | one follower of it: its ends, and since when it is behind                          |
 | `agenda`    | leader   | deadlines and proposals of all led partitions: one heap                           |
-| `proposals` | leader   | ISR changes, many in one request, one request in flight                           |
+| `isr_proposals` | leader   | ISR changes, many in one request, one request in flight                           |
 | `sessions`  | leader   | followers' fetch sessions: news, long polls, fair shares                          |
 | `positions` | leader   | the positions that a follower has named, and what it was sent                     |
 | `follower`  | follower | one partition: reconcile, append, truncate, reset                                 |

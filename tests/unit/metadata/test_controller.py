@@ -30,6 +30,7 @@ from penstock.messages import (
     UnreachableLeader,
 )
 from penstock.metadata.apply import apply
+from penstock.metadata.command_proposals import Proposal
 from penstock.metadata.commands import (
     ChangeIsr,
     Command,
@@ -43,7 +44,6 @@ from penstock.metadata.commands import (
 )
 from penstock.metadata.controller import Controller, ControllerConfig, HeardOf
 from penstock.metadata.image import ClusterImage, PartitionState
-from penstock.metadata.proposals import Proposal
 
 _R = TypeVar("_R", bound=Response)
 

@@ -30,7 +30,7 @@ from penstock.metadata.snapshot import SNAPSHOT_VERSION, encode_image
 from penstock.node.metadata_entries import TooOldError
 from penstock.node.peer_client import PeerClient
 from penstock.node.peer_fencing import PeerProcess, ProcessStart
-from penstock.node.proposals import Done
+from penstock.node.pending_proposals import Done
 from penstock.node.quorum import Quorum
 from penstock.node.raft_listener import EntryPosition
 from penstock.node.step import DiskWork, Outbox

@@ -8,7 +8,7 @@ import pytest
 
 from penstock.base import limits
 from penstock.base.ids import BrokerId
-from penstock.node.proposals import Input
+from penstock.node.pending_proposals import Input
 from penstock.node.saving import Saving
 from penstock.raft import Raft, RaftConfig, Storage
 from penstock.raft.messages import ReadRequest

@@ -11,8 +11,8 @@ from penstock.replication.agenda import Agenda
 from penstock.replication.catch_up import CatchUp
 from penstock.replication.fetcher import Delivery, Fetcher
 from penstock.replication.follower import Following
+from penstock.replication.isr_proposals import IsrProposer
 from penstock.replication.leader import Ends, Leadership
-from penstock.replication.proposals import IsrProposer
 from penstock.replication.sessions import Sessions
 from tests.unit.replication.model_log import Batch, ModelLog, OverlapError
 from tests.unit.replication.model_metadata import Image, Partition

@@ -41,7 +41,7 @@ class _Proposal(NamedTuple):
     may_use_reserve: bool
 
 
-class Proposals:
+class PendingProposals:
     """All pending proposals, by index."""
 
     def __init__(self) -> None:

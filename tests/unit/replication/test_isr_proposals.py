@@ -7,8 +7,8 @@ from penstock.base.config import Durability
 from penstock.base.ids import PartitionKey
 from penstock.messages import IsrResult
 from penstock.replication.agenda import Agenda
+from penstock.replication.isr_proposals import IsrProposer
 from penstock.replication.leader import Ends, Leadership, Terms
-from penstock.replication.proposals import IsrProposer
 from tests.unit.replication.model_metadata import Partition
 
 TIMEOUT_US = limits.ISR_CHANGE_TIMEOUT_MS * 1_000

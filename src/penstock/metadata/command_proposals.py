@@ -32,7 +32,7 @@ class _UnderWay:
     raft_term: int = 0
 
 
-class Proposals:
+class CommandProposals:
     """The commands in flight."""
 
     def __init__(self) -> None:
