@@ -64,9 +64,9 @@ from penstock.metadata.elections import Rules
 from penstock.metadata.image import BrokerState, ClusterImage, Outcome
 from penstock.metadata.preferred import PreferredLeaders
 from penstock.metadata.recoveries import Recoveries
-from penstock.metadata.refusals import Refusals
 from penstock.metadata.reports import Reports
 from penstock.metadata.sessions import Sessions
+from penstock.metadata.subscription_refusals import SubscriptionRefusals
 
 _RIVAL_US = limits.RIVAL_MS * 1_000
 _LATELY_US = limits.HEARD_LATELY_MS * 1_000
@@ -114,7 +114,7 @@ class Controller:
         self._sessions = Sessions(config.session_ms * 1_000)
         self._reports = Reports(config.leader_report_window_ms * 1_000)
         self._recoveries = Recoveries()
-        self._refusals = Refusals()
+        self._refusals = SubscriptionRefusals()
         self._preferred = PreferredLeaders(config.preferred_leader_steady_ms * 1_000)
         self._proposals = CommandProposals()
         self._isr_waiting: dict[BrokerId, deque[tuple[Hashable, ChangeIsrRequest]]] = {}

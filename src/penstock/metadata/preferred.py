@@ -13,7 +13,7 @@ from penstock.base.ids import BrokerId, PartitionKey
 from penstock.metadata import elections
 from penstock.metadata.commands import Election, ElectionReason
 from penstock.metadata.image import ClusterImage
-from penstock.metadata.refusals import Refusals
+from penstock.metadata.subscription_refusals import SubscriptionRefusals
 
 
 class PreferredLeaders:
@@ -29,7 +29,9 @@ class PreferredLeaders:
     def clear(self) -> None:
         self._since_us, self._seen, self._next_look_us = {}, None, 0
 
-    def elections(self, image: ClusterImage, now_us: int, unable: Set[BrokerId], refusals: Refusals) -> list[Election]:
+    def elections(
+        self, image: ClusterImage, now_us: int, unable: Set[BrokerId], refusals: SubscriptionRefusals
+    ) -> list[Election]:
         """Return the elections that are due; at intervals one pass over all partitions, if anything has changed.
 
         Excludes brokers that are `unable` to lead, or whose subscription of that partition NATS refused.

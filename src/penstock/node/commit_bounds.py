@@ -5,7 +5,7 @@ lower bound of the log's end: an offset up to it is right under any leader. Only
 beyond the end, and only while it knows the latest high watermark (`node.high_watermark`): it is asked, in this broker or
 over the wire, after the commit has come. It may have been deposed without knowing: so the refusal of a replicated
 partition waits until this broker's metadata, confirmed after the answer, still have that leader in that epoch
-(`node.refusals`). An offset that cannot be judged now, because the leader is away, new, mute or has changed, is taken:
+(`node.deferred_refusals`). An offset that cannot be judged now, because the leader is away, new, mute or has changed, is taken:
 a group goes on through a failover.
 
 | the offset is                              | the commit                            |
@@ -28,11 +28,11 @@ from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import BrokerId, PartitionKey
 from penstock.messages import ListOffsetsRequest, ListOffsetsResponse, OffsetCommit, Response
 from penstock.metadata.image import ClusterImage
+from penstock.node.deferred_refusals import DeferredRefusals
 from penstock.node.high_watermark import require_high_watermark
 from penstock.node.partition_errors import partition_label
 from penstock.node.partition_lookup import PartitionLookup
 from penstock.node.peer_client import PeerClient
-from penstock.node.refusals import Refusals
 
 Judged = Callable[[RemoteError | None, Now], None]
 """Called with the refusal of a commit, or None; within `judge` if no other broker has to be asked."""
@@ -100,7 +100,7 @@ class CommitBounds:
         find: PartitionLookup,
         peers: PeerClient,
         clock: Callable[[], Now],
-        refusals: Refusals,
+        refusals: DeferredRefusals,
     ) -> None:
         self.clock = clock
         self.refusals = refusals

@@ -13,7 +13,7 @@ from penstock.base.ids import LeaderEpoch, Offset, TimestampUs
 from penstock.ingest.waiters import Again, Waiters
 from penstock.messages import AppendOnceResponse, AppendResponse
 from penstock.node.counters import NodeCounters
-from penstock.node.refusals import Refusals
+from penstock.node.deferred_refusals import DeferredRefusals
 
 
 @dataclass(slots=True)
@@ -55,7 +55,9 @@ class Budget:
     partition_bytes_max: int
     used_bytes: int = 0
     meters: NodeCounters = field(default_factory=NodeCounters)
-    refusals: Refusals = field(default_factory=Refusals)  # refusals that wait for a confirmed leadership
+    refusals: DeferredRefusals = field(
+        default_factory=DeferredRefusals
+    )  # refusals that wait for a confirmed leadership
 
     @property
     def counters(self) -> Counter[str]:

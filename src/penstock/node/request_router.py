@@ -48,6 +48,7 @@ from penstock.node.access import Access
 from penstock.node.append_api import AppendApi
 from penstock.node.cluster import Cluster
 from penstock.node.commit_bounds import CommitBounds
+from penstock.node.deferred_refusals import DeferredRefusals
 from penstock.node.fetch_api import FetchApi
 from penstock.node.internal_streams import check_users_own
 from penstock.node.lookup_api import LookupApi
@@ -56,7 +57,6 @@ from penstock.node.offsets import GroupOffsets
 from penstock.node.partition_lookup import PartitionLookup
 from penstock.node.peer_client import PeerClient
 from penstock.node.peer_requests import PEER_REQUESTS
-from penstock.node.refusals import Refusals
 from penstock.node.replicas import Replicas
 from penstock.node.report import Report
 from penstock.node.settings import Settings
@@ -78,7 +78,7 @@ class RequestRouter:
         clock: Callable[[], Now],
         *,
         peers: PeerClient,
-        refusals: Refusals,
+        refusals: DeferredRefusals,
         fetches: FetchApi,
         questions: LookupApi,
         verifying: VerifyApi,

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from penstock.base import limits
 from penstock.base.clock import Now
-from penstock.node.refusals import Refusals
+from penstock.node.deferred_refusals import DeferredRefusals
 from penstock.node.registration import HeartbeatNumbers
 from penstock.node.step import Step
 
@@ -37,17 +37,17 @@ def at(elapsed_us: int) -> Now:
     return Now(elapsed_us, elapsed_us)
 
 
-def wait(refusals: Refusals, *doubts: Doubt, by: str = "ann/1") -> None:
+def wait(refusals: DeferredRefusals, *doubts: Doubt, by: str = "ann/1") -> None:
     for one in doubts:
         refusals.doubt(one, by, at(0))
 
 
-def settle(refusals: Refusals, *, confirmed: int, at_us: int = A_MOMENT_US) -> None:
+def settle(refusals: DeferredRefusals, *, confirmed: int, at_us: int = A_MOMENT_US) -> None:
     refusals.settle(HeartbeatNumbers(sent=7, confirmed=confirmed), at(at_us), Step())
 
 
 def test_one_is_certain_once_a_later_heartbeat_is_confirmed_and_the_leader_leads() -> None:
-    refusals, good, deposed = Refusals(), Doubt(), Doubt(leads=False)
+    refusals, good, deposed = DeferredRefusals(), Doubt(), Doubt(leads=False)
     wait(refusals, good, deposed)
     settle(refusals, confirmed=7)
     assert (good.settled, deposed.settled) == ([], [])
@@ -56,7 +56,7 @@ def test_one_is_certain_once_a_later_heartbeat_is_confirmed_and_the_leader_leads
 
 
 def test_one_whose_epoch_is_over_is_told_at_once_and_one_that_nobody_confirms_in_time() -> None:
-    refusals, over, waits = Refusals(), Doubt(over=True), Doubt()
+    refusals, over, waits = DeferredRefusals(), Doubt(over=True), Doubt()
     wait(refusals, over, waits)
     settle(refusals, confirmed=0)
     assert (over.settled, waits.settled) == ([False], [])
@@ -67,7 +67,7 @@ def test_one_whose_epoch_is_over_is_told_at_once_and_one_that_nobody_confirms_in
 
 
 def test_those_that_wait_cost_a_step_no_more_than_one_look() -> None:
-    refusals, doubts = Refusals(), [Doubt() for _ in range(100)]
+    refusals, doubts = DeferredRefusals(), [Doubt() for _ in range(100)]
     wait(refusals, *doubts)
     for _ in range(10):
         settle(refusals, confirmed=0)
@@ -75,7 +75,7 @@ def test_those_that_wait_cost_a_step_no_more_than_one_look() -> None:
 
 
 def test_one_user_leaves_room_for_others() -> None:
-    refusals = Refusals()
+    refusals = DeferredRefusals()
     many = [Doubt() for _ in range(limits.COMMITS_DOUBTED_MAX)]
     wait(refusals, *many)
     judged = [one for one in many if not one.settled]

@@ -13,7 +13,7 @@ from penstock.base.ids import BrokerId, PartitionKey
 _US = limits.NATS_REFUSED_MS * 1_000
 
 
-class Refusals:
+class SubscriptionRefusals:
     """Refused brokers per partition, with expiry times."""
 
     def __init__(self) -> None:

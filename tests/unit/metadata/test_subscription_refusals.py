@@ -2,14 +2,14 @@
 
 from penstock.base import limits
 from penstock.base.ids import BrokerId, PartitionId, PartitionKey, StreamId
-from penstock.metadata.refusals import Refusals
+from penstock.metadata.subscription_refusals import SubscriptionRefusals
 
 KEY, OTHER = (PartitionKey(StreamId(1), PartitionId(number)) for number in range(2))
 ONE, TWO = BrokerId(1), BrokerId(2)
 
 
 def test_each_is_remembered_for_a_while_from_when_it_said_so_last() -> None:
-    refusals = Refusals()
+    refusals = SubscriptionRefusals()
     refusals.add(KEY, ONE, 0)
     refusals.add(KEY, TWO, 1_000)
     assert refusals.of(KEY, 1_000) == {ONE, TWO}
@@ -23,7 +23,7 @@ def test_each_is_remembered_for_a_while_from_when_it_said_so_last() -> None:
 
 
 def test_what_is_over_is_forgotten_also_where_nobody_asks() -> None:
-    refusals = Refusals()
+    refusals = SubscriptionRefusals()
     for number in range(100):
         refusals.add(PartitionKey(StreamId(number), PartitionId(0)), ONE, number)
     refusals.add(PartitionKey(StreamId(0), PartitionId(0)), ONE, 100)

@@ -9,7 +9,7 @@ delivered the message. The heartbeat is sent at once, but at most every REFUSALS
 A refusal whose leadership ends before that is dropped: the publisher gets the successor's answer, or none. So is one
 beyond REFUSALS_WAITING_BYTES_MAX of waiting ones, as while the metadata leader is away.
 
-Offset commits refused because they lie beyond the end of a log wait likewise (`Doubt`): a deposed leader does not know
+Offset commits refused because they lie beyond the end of a log wait likewise (`DeferredRefusal`): a deposed leader does not know
 what its successor has stored. They are settled after COMMIT_JUDGED_MS at the latest.
 
     refused ──alone──────────────────────────────────────────────▶ sent
@@ -43,7 +43,7 @@ class _Refusal(NamedTuple):
     after: int = 0  # last heartbeat sent before the message arrived
 
 
-class Doubt(Protocol):
+class DeferredRefusal(Protocol):
     """A refusal that is valid only if the partition's leadership has not changed since the decision."""
 
     def is_led(self) -> bool:
@@ -57,13 +57,13 @@ class Doubt(Protocol):
 
 
 class _Doubted(NamedTuple):
-    doubt: Doubt
+    doubt: DeferredRefusal
     by: str  # the user whose share it takes
     deadline_us: int
     after: int = 0
 
 
-class Refusals:
+class DeferredRefusals:
     """The waiting refusals of one broker. Call `settle` with each step."""
 
     def __init__(self) -> None:
@@ -84,7 +84,7 @@ class Refusals:
             self._size_bytes += size_bytes
             self._new.append(_Refusal(partition, leadership, answers))
 
-    def doubt(self, doubt: Doubt, by: str, now: Now) -> None:
+    def doubt(self, doubt: DeferredRefusal, by: str, now: Now) -> None:
         """Settle this once the leadership is confirmed, or lost, or after COMMIT_JUDGED_MS.
 
         `by`: the user whose share it takes (`Access.sharer`). If the share is used up, it is settled as uncertain at
