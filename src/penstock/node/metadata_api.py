@@ -27,8 +27,8 @@ from penstock.messages import (
 from penstock.metadata.image import StreamState
 from penstock.node.access import Access
 from penstock.node.cluster import Cluster
-from penstock.node.report import Report
 from penstock.node.settings import Settings
+from penstock.node.status_report import StatusReport
 from penstock.node.step import Outbox
 from penstock.node.stream_index import StreamIndex
 
@@ -46,7 +46,7 @@ class MetadataApi:
         cluster: Cluster,
         access: Access,
         *,
-        report: Callable[[], Report],
+        report: Callable[[], StatusReport],
         in_flight_bytes: Callable[[], int],
     ) -> None:
         """`report` may be called once the broker has started."""

@@ -29,7 +29,7 @@ from penstock.node.nats_listener import NatsListener
 from penstock.node.offsets import GroupOffsets
 from penstock.node.partition import Partition
 from penstock.node.replicas import Replicas
-from penstock.node.report import Report
+from penstock.node.status_report import StatusReport
 
 ALL = "*"
 """Label of summed values; no stream or group has this name."""
@@ -46,7 +46,7 @@ class NodeMetricsCollector:
         replicas: Replicas,
         listening: NatsListener,
         offsets: GroupOffsets,
-        report: Report,
+        report: StatusReport,
         meters: NodeCounters,
         clock: Callable[[], Now],
         in_flight_bytes: Callable[[], int],

@@ -56,9 +56,9 @@ from penstock.node.partition import Partition
 from penstock.node.partition_lookup import PartitionLookup
 from penstock.node.peer_client import PeerClient
 from penstock.node.replicas import Replicas
-from penstock.node.report import Report
 from penstock.node.request_router import RequestRouter
 from penstock.node.settings import Settings
+from penstock.node.status_report import StatusReport
 from penstock.node.step import DiskWork, Outbox, Step
 from penstock.node.streams import deleted_error
 from penstock.node.verify_api import VerifyApi
@@ -71,7 +71,7 @@ _STOPPING = RemoteError(ErrorCode.STOPPING, "the broker is stopping; connect aga
 class Node:
     """One broker without its sockets. Call `start` first."""
 
-    _report: Report  # set by `start`
+    _report: StatusReport  # set by `start`
     _cluster: Cluster
     _replicas: Replicas
 
@@ -181,7 +181,7 @@ class Node:
         self._now = now
         cluster = self._cluster
         cluster.open()
-        self._report = Report(
+        self._report = StatusReport(
             self._settings,
             cluster,
             self._replicas,

@@ -58,9 +58,9 @@ from penstock.node.partition_lookup import PartitionLookup
 from penstock.node.peer_client import PeerClient
 from penstock.node.peer_requests import PEER_REQUESTS
 from penstock.node.replicas import Replicas
-from penstock.node.report import Report
 from penstock.node.settings import Settings
 from penstock.node.staged_publishing import StagedPublisher
+from penstock.node.status_report import StatusReport
 from penstock.node.step import Outbox
 from penstock.node.user_api import UserApi
 from penstock.node.verify_api import VerifyApi
@@ -82,7 +82,7 @@ class RequestRouter:
         fetches: FetchApi,
         questions: LookupApi,
         verifying: VerifyApi,
-        report: Callable[[], Report],
+        report: Callable[[], StatusReport],
         in_flight_bytes: Callable[[], int],
     ) -> None:
         self._cluster = cluster

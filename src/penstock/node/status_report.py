@@ -39,7 +39,7 @@ _STATE_REASONS = {
 }
 
 
-class Report:
+class StatusReport:
     """Builds the responses from the node's state."""
 
     def __init__(
