@@ -30,11 +30,11 @@ from penstock.metadata.since import unknown_to
 from penstock.metadata.snapshot import encode_image
 from penstock.node.cluster_formation import ClusterFormation
 from penstock.node.metadata_entries import TooOldError, applied, image_in
+from penstock.node.metadata_save import MetadataSave
 from penstock.node.peer_client import PeerClient
 from penstock.node.peer_fencing import FORGOTTEN, PeerFencing, PeerProcess, ProcessStart
 from penstock.node.pending_proposals import Done, Input, PendingProposals
 from penstock.node.raft_listener import EntryPosition, RaftListener
-from penstock.node.saving import Saving
 from penstock.node.step import Lane, Outbox
 from penstock.raft import (
     Entry,
@@ -82,7 +82,7 @@ class Quorum:
         self.forming = ClusterFormation(lambda: self.image, lambda: self.membership)
         self.forming.note(storage.state.entries)
         self._is_starting = True
-        self._saving = Saving(raft)
+        self._saving = MetadataSave(raft)
         self._is_acting = False  # between the core's `ready` and `advance`
         self._full = ""  # the error of a full disk, until the next tick or command retries the save
         self._waits_ticks = 0  # ticks until it may ask another voter again to lead, because of a full disk

@@ -35,7 +35,7 @@ _DEPOSED = "a save of the metadata has not come back, and others elect another m
 _STALLED = f"a save of the metadata has not come back for {limits.FLUSH_STALL_MS // 1_000} s"
 
 
-class Saving:
+class MetadataSave:
     """One save at a time: call `begin`, then `end`, then take the queued input."""
 
     def __init__(self, core: Raft) -> None:

@@ -8,8 +8,8 @@ import pytest
 
 from penstock.base import limits
 from penstock.base.ids import BrokerId
+from penstock.node.metadata_save import MetadataSave
 from penstock.node.pending_proposals import Input
-from penstock.node.saving import Saving
 from penstock.raft import Raft, RaftConfig, Storage
 from penstock.raft.messages import ReadRequest
 from penstock.vfs.memory import MemoryVfs
@@ -18,8 +18,8 @@ ONE, TWO = BrokerId(1), BrokerId(2)
 
 
 @pytest.fixture
-def saving() -> Saving:
-    saving = Saving(Raft(RaftConfig(ONE), Random(1), Storage.open(MemoryVfs()).state))
+def saving() -> MetadataSave:
+    saving = MetadataSave(Raft(RaftConfig(ONE), Random(1), Storage.open(MemoryVfs()).state))
     saving.begin()
     return saving
 
@@ -28,7 +28,7 @@ def question(number: int) -> ReadRequest:
     return ReadRequest(TWO, ONE, 1, number.to_bytes(4))
 
 
-def test_what_nobody_would_hear_of_is_not_refused(saving: Saving, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_nobody_would_hear_of_is_not_refused(saving: MetadataSave, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "METADATA_INPUTS_WAITING_MAX", 1)
     refused: list[object] = []
     for _ in range(2):
@@ -38,7 +38,9 @@ def test_what_nobody_would_hear_of_is_not_refused(saving: Saving, monkeypatch: p
     assert len(saving.take_inputs()) == 2
 
 
-def test_messages_of_peers_wait_up_to_a_number_and_a_size(saving: Saving, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_messages_of_peers_wait_up_to_a_number_and_a_size(
+    saving: MetadataSave, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(limits, "RAFT_MESSAGES_WAITING_MAX", 3)
     monkeypatch.setattr(limits, "RAFT_MESSAGE_BYTES_WAITING_MAX", 100)
     for size_bytes, held in ((10, 3), (60, 1)):
