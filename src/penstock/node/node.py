@@ -60,7 +60,7 @@ from penstock.node.request_router import RequestRouter
 from penstock.node.settings import Settings
 from penstock.node.status_report import StatusReport
 from penstock.node.step import DiskWork, Outbox, Step
-from penstock.node.streams import deleted_error
+from penstock.node.stream_lifecycle import deleted_error
 from penstock.node.verify_api import VerifyApi
 from penstock.vfs import Vfs
 

@@ -50,8 +50,8 @@ from penstock.node.scrubbing import Scrubber
 from penstock.node.settings import Settings
 from penstock.node.staged_retention import StagedRetention
 from penstock.node.step import Outbox
+from penstock.node.stream_lifecycle import StreamLifecycle
 from penstock.node.stream_waiters import ANYHOW, ExpectedStream
-from penstock.node.streams import Streams
 from penstock.node.truncations import Truncations
 from penstock.vfs import Vfs
 
@@ -153,8 +153,8 @@ class Replicas:
             nobody_leads=lambda partition: self._log_ends.nobody_leads(partition, self.roles.live.keys()),
         )
 
-    def _new_streams(self, vfs: Vfs, settings: Settings, outbox: Outbox, budget: Budget) -> Streams:
-        return Streams(
+    def _new_streams(self, vfs: Vfs, settings: Settings, outbox: Outbox, budget: Budget) -> StreamLifecycle:
+        return StreamLifecycle(
             vfs,
             settings.broker_id,
             self._image,
@@ -220,7 +220,7 @@ class Replicas:
         done: Callable[[RemoteError | None], None],
         awaited: ExpectedStream = ANYHOW,
     ) -> None:
-        """Call `done` once the stream is ready; see `Streams.wait_for`."""
+        """Call `done` once the stream is ready; see `StreamLifecycle.wait_for`."""
         self.streams.wait_for(stream_id, deadline_us, done, awaited)
 
     def unreachable(self) -> tuple[UnreachableLeader, ...]:

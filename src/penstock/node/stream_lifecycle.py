@@ -68,7 +68,7 @@ class _Retry(NamedTuple):
     told: str  # last failure logged
 
 
-class Streams:
+class StreamLifecycle:
     """All partition replicas of this broker."""
 
     def __init__(
