@@ -30,7 +30,7 @@ from penstock.client.errors import Unavailable
 from penstock.client.nats_client import StrictNatsClient
 from penstock.client.publishing import Publisher, first_connection
 from penstock.ingest.connect import ErrorKind
-from penstock.node.step import Answers
+from penstock.node.step import NatsAnswers
 from tests.extent import each_change
 from tests.nats_servers import Listener, listening, running_nats
 
@@ -59,7 +59,7 @@ def _jwt(issuer: Any, issuer_key: str, subject: str, nats: dict[str, Any]) -> st
 
 async def _hears_itself(listener: Listener) -> None:
     listener.link.subscribe(1, "a")
-    listener.link.answer([Answers(1, b"PUB a 2\r\nhi\r\n")])
+    listener.link.answer([NatsAnswers(1, b"PUB a 2\r\nhi\r\n")])
     await listener.link.wait_barrier(5000)
     assert listener.values(1) == [b"hi"]
 
@@ -304,6 +304,6 @@ async def test_large_messages_over_tls(tmp_path: Path, certificates: Certificate
     ):
         listener.link.subscribe(1, "a")
         value = os.urandom(5_000_000)
-        listener.link.answer([Answers(1, b"PUB a %d\r\n%b\r\nPUB a 0\r\n\r\n" % (len(value), value))])
+        listener.link.answer([NatsAnswers(1, b"PUB a %d\r\n%b\r\nPUB a 0\r\n\r\n" % (len(value), value))])
         await listener.link.wait_barrier(10_000)
         assert listener.values(1) == [value, b""]

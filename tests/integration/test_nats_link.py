@@ -21,7 +21,7 @@ from penstock.broker.nats_link import ConnectFailed, LinkDown, LinkUp, NatsLink
 from penstock.hot.group import Group
 from penstock.ingest.connect import ErrorKind
 from penstock.ingest.nats import BarrierReached, InfoChanged, LameDuck, SubscriptionRefused
-from penstock.node.step import Answers
+from penstock.node.step import NatsAnswers
 from tests.broker_process import eventually
 from tests.extent import each_change, needs_time
 from tests.nats_servers import TIMEOUT_S, listening, publishing, running_nats
@@ -153,7 +153,7 @@ async def test_comes_back_with_its_subscriptions_and_reports_the_gap(tmp_path: P
         assert link.gap_start_us == down.gap_start_us
         link.subscribe(2, "b")  # while there is no connection
         token = link.barrier()
-        link.answer([Answers(1, b"PUB b 5\r\nwhile\r\n")])
+        link.answer([NatsAnswers(1, b"PUB b 5\r\nwhile\r\n")])
         failed = await listener.event(ConnectFailed)
         assert "refused" in failed.reason.lower()
         assert BarrierReached(token) not in listener.events
@@ -261,7 +261,7 @@ async def test_stop_delivers_what_was_published_before(tmp_path: Path) -> None:
             await client.flush()
             assert await listener.link.drain(5000)
             assert len(listener.values(1)) == 5000
-            listener.link.answer([Answers(1, b"PUB ack 2\r\nok\r\n")])
+            listener.link.answer([NatsAnswers(1, b"PUB ack 2\r\nok\r\n")])
             assert await listener.link.stop(5000)
         assert isinstance(listener.events[-1], LinkDown)
         assert listener.events[-1].reason == "stopped"
@@ -292,7 +292,7 @@ async def test_a_callback_that_raises_ends_the_link(tmp_path: Path) -> None:
         link.subscribe(1, "a")
         task = asyncio.create_task(link.run())
         await link.wait_up(5000)
-        link.answer([Answers(1, b"PUB a 0\r\n\r\n")])
+        link.answer([NatsAnswers(1, b"PUB a 0\r\n\r\n")])
         async with asyncio.timeout(TIMEOUT_S):
             with pytest.raises(ValueError, match="a mistake in the program"):
                 await task
@@ -457,9 +457,9 @@ async def _becomes(look: Callable[[], bool], what: str) -> None:
     await eventually(looked, what)
 
 
-def _acks(stream_id: int, first: int, count: int) -> Answers:
+def _acks(stream_id: int, first: int, count: int) -> NatsAnswers:
     body = b"x" * 1000
-    return Answers(
+    return NatsAnswers(
         stream_id, b"".join(b"PUB s%d.%d 1000\r\n%b\r\n" % (stream_id, n, body) for n in range(first, first + count))
     )
 

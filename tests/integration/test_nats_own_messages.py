@@ -24,7 +24,7 @@ from penstock.base import limits
 from penstock.broker.driver import Driver
 from penstock.broker.nats_link import LinkDown
 from penstock.ingest.nats import MessagesSkipped, RepliesUnanswerable
-from penstock.node.step import Answers
+from penstock.node.step import NatsAnswers
 from penstock.vfs.real import RealVfs
 from tests.broker_process import eventually
 from tests.extent import each_change
@@ -220,7 +220,7 @@ async def test_what_a_leaf_node_sends_costs_nothing(tmp_path: Path) -> None:
         refused = [event.count for event in one.events if isinstance(event, RepliesUnanswerable)]
         assert sum(refused) == 2
         # The longest reply subject that is kept can be answered.
-        one.link.answer([Answers(1, b"PUB %b 99999\r\n%b\r\n" % (replies[2] or b"", bytes(99_999)))])
+        one.link.answer([NatsAnswers(1, b"PUB %b 99999\r\n%b\r\n" % (replies[2] or b"", bytes(99_999)))])
         await one.link.wait_barrier(5000)
         assert not [event for event in one.events if isinstance(event, (LinkDown, MessagesSkipped))]
 

@@ -53,7 +53,7 @@ from penstock.messages import (
     Response,
 )
 from penstock.node.partition_errors import read_failed
-from penstock.node.step import Extent, Payload
+from penstock.node.step import FileRange, Payload
 from penstock.wire import Frame, FrameDecoder, decode_request, encode_answer, encode_error
 from penstock.wire.bodies import answer_body
 from penstock.wire.encryption import FrameCipher
@@ -383,14 +383,14 @@ class Connection:
 
     def _send_response(self, caller: Caller, response: Response, payload: Payload, looked_bytes: int = 0) -> None:
         pieces = payload if isinstance(payload, tuple) else () if payload is None else (payload,)
-        raw_bytes = sum(piece.length if isinstance(piece, Extent) else len(piece) for piece in pieces)
+        raw_bytes = sum(piece.length if isinstance(piece, FileRange) else len(piece) for piece in pieces)
         if self.who is not None:
             told = self._owner.usage.answered(self.who, response, raw_bytes, looked_bytes)
             if isinstance(told, RemoteError):
                 self._send_error(caller, told)
                 return
             response = told
-        memory = [piece for piece in pieces if not isinstance(piece, Extent)]
+        memory = [piece for piece in pieces if not isinstance(piece, FileRange)]
         is_in_memory = len(memory) == len(pieces)
         if self._cipher is not None and is_in_memory:
             self._output.add(*self._encrypted(self._cipher, caller.frame, response, memory))

@@ -32,7 +32,7 @@ from typing import NamedTuple
 from penstock.base import limits
 from penstock.broker.complaints import Complaints
 from penstock.broker.nats_connection import NatsConnection
-from penstock.node.step import Answers
+from penstock.node.step import NatsAnswers
 
 _log = logging.getLogger("penstock.nats")
 
@@ -57,7 +57,7 @@ class WaitingAnswers:
         self.size_bytes = 0
         self._streams: dict[int, _StreamAnswers] = {}  # non-empty queues; the first one is next
 
-    def add(self, answers: Answers, room: Room) -> int:
+    def add(self, answers: NatsAnswers, room: Room) -> int:
         """Queue as many answers as fit; return how many were dropped."""
         stream = self._streams.get(answers.sid)
         if stream is None:
@@ -191,7 +191,7 @@ class AnswerOutput:
         """Bytes that no connection has taken yet."""
         return self._waiting.size_bytes
 
-    def send(self, answers: Sequence[Answers]) -> None:
+    def send(self, answers: Sequence[NatsAnswers]) -> None:
         """Send the answers now, or queue them, or drop them above the limits."""
         if self._direct is not None:
             commands = answers[0].commands if len(answers) == 1 else b"".join([one.commands for one in answers])

@@ -53,7 +53,7 @@ from penstock.ingest.nats import (
     SubscriptionRefused,
     TlsWanted,
 )
-from penstock.node.step import Answers
+from penstock.node.step import NatsAnswers
 
 _log = logging.getLogger("penstock.nats")
 
@@ -261,7 +261,7 @@ class NatsLink:
         finally:
             self._waiting.pop(token, None)
 
-    def answer(self, answers: Sequence[Answers]) -> None:
+    def answer(self, answers: Sequence[NatsAnswers]) -> None:
         """Send acks to publishers. While nats-server does not take them, they are queued up to limits; see
         nats_answers.
         """

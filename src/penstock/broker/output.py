@@ -28,7 +28,7 @@ from enum import Enum
 from penstock.base import limits
 from penstock.broker.shared_budget import SharedBudget, UsersBudget
 from penstock.broker.transport import Transport
-from penstock.node.step import Extent
+from penstock.node.step import FileRange
 from penstock.vfs import File
 
 _READ_BYTES = 64 * limits.KIB  # per read of a disk thread
@@ -62,7 +62,7 @@ _NOTHING = memoryview(b"")
 class _Range:
     """A part of a file that still has to be sent."""
 
-    extent: Extent
+    extent: FileRange
     opened: _Opened
     position: int
     length: int
@@ -131,7 +131,7 @@ class Output:
                 self._held_bytes += len(part)
                 self._enqueue(_Memory(memoryview(part), len(part)))
 
-    def prepare(self, *pieces: bytes | bytearray | Extent) -> list[_Memory | _Range] | None:
+    def prepare(self, *pieces: bytes | bytearray | FileRange) -> list[_Memory | _Range] | None:
         """Return the parts that `send` takes next; None if the broker's buffers or open files are used up.
 
         Raise OSError if a file cannot be opened.
@@ -152,9 +152,9 @@ class Output:
         for part in parts:
             self._enqueue(part)
 
-    def _take(self, piece: bytes | bytearray | Extent, parts: list[_Memory | _Range]) -> bool:
+    def _take(self, piece: bytes | bytearray | FileRange, parts: list[_Memory | _Range]) -> bool:
         """Append the part made of `piece` to `parts`; return False if its budget has no room."""
-        if isinstance(piece, Extent):
+        if isinstance(piece, FileRange):
             before = parts[-1] if parts else self._queue[-1] if self._queue else None
             part: _Memory | _Range | None = self._range(piece, before)
         else:
@@ -170,7 +170,7 @@ class Output:
         self._held_bytes += len(piece)
         return _Memory(memoryview(piece), len(piece))
 
-    def _range(self, extent: Extent, before: _Memory | _Range | None) -> _Range | None:
+    def _range(self, extent: FileRange, before: _Memory | _Range | None) -> _Range | None:
         """Return a part with its file open; None if too many are. `before` is sent right before it."""
         if isinstance(before, _Range) and before.extent.vfs is extent.vfs and before.extent.path == extent.path:
             before.opened.users += 1

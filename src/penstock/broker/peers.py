@@ -28,7 +28,7 @@ from penstock.broker.guarding import Guarding
 from penstock.broker.joining import NOBODY_YET, NotLetInError, ask_to_join
 from penstock.broker.peer_connection import PeerConnection, PeerState, dialling_mistake
 from penstock.messages import JoinResponse, PeerHelloRequest, Response
-from penstock.node.step import Join, PeerRequest
+from penstock.node.step import JoinAttempt, PeerRequest
 
 _log = logging.getLogger("penstock.peers")
 
@@ -125,7 +125,7 @@ class PeerConnections:
         if (link := self._links.get(broker_id)) is not None:
             link.came.set()
 
-    def join(self, join: Join) -> None:
+    def join(self, join: JoinAttempt) -> None:
         """Send the join request to these addresses in turn until one broker has answered."""
         if self._joining is not None:
             self._joining.cancel()
@@ -167,7 +167,7 @@ class PeerConnections:
         while self._tasks:
             await asyncio.wait(list(self._tasks))
 
-    async def _join(self, join: Join) -> None:
+    async def _join(self, join: JoinAttempt) -> None:
         failures = 0
         while True:
             where = join.addresses[failures % len(join.addresses)]

@@ -31,7 +31,7 @@ from penstock.doctor.identities import Identity
 from penstock.hot.group import Group
 from penstock.ingest.connect import ErrorKind
 from penstock.ingest.nats import ServerComplaint, SubscriptionRefused
-from penstock.node.step import Answers
+from penstock.node.step import NatsAnswers
 
 _AT_ONCE = 200  # tests sent before waiting for their results
 _HEADERS = b"NATS/1.0\r\nNats-Expected-Stream: penstock-doctor-stores-nothing\r\n\r\n"
@@ -147,7 +147,7 @@ class Trial:
             b"HPUB %b %b.%d %d %d\r\n%b\r\n" % (subject.encode(), _KEPT_REPLY.encode(), number, size, size, _HEADERS)
             for number, subject in enumerate(subjects)
         )
-        self._link.answer([Answers(0, commands)])
+        self._link.answer([NatsAnswers(0, commands)])
         await self._link.wait_barrier(self._timeout_ms)
         allowed: dict[str, bool] = {}
         for number, subject in enumerate(subjects):
@@ -167,7 +167,7 @@ class Trial:
         self._last_sid += 1
         sid = self._last_sid
         self._link.subscribe(sid, subject)
-        self._link.answer([Answers(0, b"PUB %b %b 0\r\n\r\n" % (subject.encode(), inbox.encode()))])
+        self._link.answer([NatsAnswers(0, b"PUB %b %b 0\r\n\r\n" % (subject.encode(), inbox.encode()))])
         await self._link.wait_barrier(self._timeout_ms)
         self._link.unsubscribe(sid)
         return (await self.may_publish([inbox]))[inbox]
@@ -184,7 +184,9 @@ class Trial:
         self._complained.clear()
         refusal = asyncio.ensure_future(self._complained.wait())
         self._link.subscribe(sid, inbox)
-        self._link.answer([Answers(0, b"PUB %b %b %d\r\n%b\r\n" % (subject.encode(), inbox.encode(), len(body), body))])
+        self._link.answer(
+            [NatsAnswers(0, b"PUB %b %b %d\r\n%b\r\n" % (subject.encode(), inbox.encode(), len(body), body))]
+        )
         try:
             async with asyncio.timeout(self._timeout_ms / 1_000):
                 await asyncio.wait((answer, refusal), return_when=asyncio.FIRST_COMPLETED)

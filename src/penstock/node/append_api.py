@@ -42,7 +42,7 @@ from penstock.node.partition_append import append, append_at
 from penstock.node.partition_lookup import PartitionLookup
 from penstock.node.producers import KnownProducers
 from penstock.node.replicas import Replicas
-from penstock.node.step import Inside, Outbox
+from penstock.node.step import InternalCaller, Outbox
 
 Appending = AppendRequest | AppendOnceRequest
 
@@ -103,7 +103,7 @@ class AppendApi:
             self._outbox.reply(caller, response)
 
         check = CheckAppend(raw, rules, keeps_numbers=True, may_be_ahead=request.may_be_ahead, look=look)
-        self.appends.add(Inside(heard), partition.key, check, self._access.sharer)
+        self.appends.add(InternalCaller(heard), partition.key, check, self._access.sharer)
 
     def _stage(self, caller: Hashable, request: StageRequest, raw: bytes | memoryview, now: Now) -> None:
         """Store staged rows like any append; rows that the target stream would refuse are refused here."""
@@ -123,7 +123,7 @@ class AppendApi:
             self._outbox.reply(caller, response)
 
         check = CheckAppend(raw, rules, by, is_staged=True, look=look)
-        self.appends.add(Inside(heard), partition.key, check, self._access.sharer)
+        self.appends.add(InternalCaller(heard), partition.key, check, self._access.sharer)
 
     def _store(self, key: PartitionKey, caller: Hashable, check: CheckAppend) -> bool:
         partition = self._replicas.partitions[key]

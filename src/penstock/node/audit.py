@@ -49,7 +49,7 @@ from penstock.metadata.commands import (
 from penstock.metadata.image import ClusterImage, Outcome
 from penstock.node.log_queries import Query
 from penstock.node.partition import Partition
-from penstock.node.step import Inside, Lane, Outbox
+from penstock.node.step import InternalCaller, Lane, Outbox
 from penstock.replication.leader import Leadership
 
 SUBJECT = b"$PENSTOCK.audit"
@@ -174,7 +174,7 @@ class Audit:
         outbox: Outbox,
         image: Callable[[], ClusterImage],
         partitions: Mapping[PartitionKey, Partition],
-        write: Callable[[Partition, Inside, bytearray], None],
+        write: Callable[[Partition, InternalCaller, bytearray], None],
         wall_us: Callable[[], int],
     ) -> None:
         self._wall_us = wall_us
@@ -268,4 +268,4 @@ class Audit:
             if isinstance(response, RemoteError):
                 self._writing = None  # read the log again: the rows may be there
 
-        self._write(partition, Inside(stored), data)
+        self._write(partition, InternalCaller(stored), data)

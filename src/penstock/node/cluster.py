@@ -55,7 +55,7 @@ from penstock.node.readiness import not_ready_reason
 from penstock.node.registration import BrokerRegistration, HeartbeatNumbers, register_command
 from penstock.node.settings import Settings
 from penstock.node.startup_conflicts import StartupConflicts, is_cluster_mismatch, is_id_conflict, is_stale_data_dir
-from penstock.node.step import Join, Lane, Outbox
+from penstock.node.step import JoinAttempt, Lane, Outbox
 from penstock.node.stream_admin import StreamAdmin
 from penstock.node.stream_placement import StreamPlacement
 from penstock.node.user_admin import UserAdmin
@@ -213,7 +213,7 @@ class Cluster:
             address=settings.address,
             broker_version=settings.broker_version,
         )
-        self._outbox.step.join = Join(request, settings.join)
+        self._outbox.step.join = JoinAttempt(request, settings.join)
 
     def _ask_for_standing(self, request: Request, done: Callable[[Response | RemoteError], None]) -> None:
         def answered(response: Response | RemoteError) -> None:

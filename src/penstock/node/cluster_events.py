@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 from penstock.base import limits
 from penstock.base.ids import BrokerId
-from penstock.node.step import News, Outbox
+from penstock.node.step import ClusterLogLine, Outbox
 
 _INTERVAL_US = limits.NEWS_INTERVAL_MS * 1_000
 
@@ -137,10 +137,10 @@ class ClusterEventLog:
         return ", this one," if broker_id == self._broker_id else ""
 
     def _info(self, text: str) -> None:
-        self._outbox.step.news.append(News(text.rstrip(","), is_warning=False))
+        self._outbox.step.news.append(ClusterLogLine(text.rstrip(","), is_warning=False))
 
     def _warn(self, text: str) -> None:
-        self._outbox.step.news.append(News(text, is_warning=True))
+        self._outbox.step.news.append(ClusterLogLine(text, is_warning=True))
 
 
 def _partitions(named: _Named, how: str = "") -> str:

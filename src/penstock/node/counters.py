@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from penstock.base.ids import PartitionKey
 from penstock.base.meters import Histogram
-from penstock.node.step import Answers
+from penstock.node.step import NatsAnswers
 from penstock.node.tracing import Tracer
 
 
@@ -73,7 +73,7 @@ class NodeCounters:
         traffic.offsets_out += offsets
         traffic.bytes_out += size_bytes
 
-    def acked(self, published: Iterable[Answers], now_us: int) -> None:
+    def acked(self, published: Iterable[NatsAnswers], now_us: int) -> None:
         """Count acks handed to the link, with the latency since their messages' arrival."""
         histogram = self.ack_us
         for answers in published:

@@ -26,7 +26,7 @@ from penstock.base import limits
 from penstock.base.clock import Now
 from penstock.base.fair_shares import FairShares
 from penstock.node.registration import HeartbeatNumbers
-from penstock.node.step import Answers, Step
+from penstock.node.step import NatsAnswers, Step
 from penstock.replication.leader import Leadership
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ _DOUBT_US = limits.COMMIT_JUDGED_MS * 1_000
 class _Refusal(NamedTuple):
     partition: Partition
     leadership: Leadership  # in which it was decided
-    answers: Answers
+    answers: NatsAnswers
     after: int = 0  # last heartbeat sent before the message arrived
 
 
@@ -76,7 +76,7 @@ class DeferredRefusals:
         self._asked_us = -_CONFIRM_US  # time of the last requested heartbeat
         self._wants = False  # a heartbeat is needed for new refusals
 
-    def add(self, partition: Partition, answers: Answers) -> None:
+    def add(self, partition: Partition, answers: NatsAnswers) -> None:
         """Send `answers` once the leadership of `partition` is confirmed."""
         leadership = partition.leadership
         size_bytes = len(answers.commands)

@@ -36,7 +36,7 @@ from penstock.node.partition_errors import as_remote_error
 from penstock.node.partition_lookup import PartitionLookup
 from penstock.node.projections import Project
 from penstock.node.query_executor import QueryExecutor
-from penstock.node.step import Extent, Lane, Outbox
+from penstock.node.step import FileRange, Lane, Outbox
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -291,7 +291,7 @@ class FetchApi:
         partition, extent = look.partition, None
         base_offset = end_offset = int(look.request.offset)
         if found is not None:
-            extent = Extent(partition.vfs, found.path, found.position, found.length, partition.log.damage_found)
+            extent = FileRange(partition.vfs, found.path, found.position, found.length, partition.log.damage_found)
             base_offset, end_offset = found.base_offset, found.end_offset
             partition.meters.sent(partition.key, end_offset - base_offset, extent.length)
         response = FetchResponse(

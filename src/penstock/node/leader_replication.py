@@ -37,7 +37,7 @@ from penstock.messages import (
 from penstock.metadata.image import PartitionState
 from penstock.node.partition import Partition
 from penstock.node.partition_errors import as_remote_error
-from penstock.node.step import Extent, Lane, Outbox
+from penstock.node.step import FileRange, Lane, Outbox
 from penstock.replication.agenda import Agenda
 from penstock.replication.isr_proposals import ChangeBatch, IsrProposer
 from penstock.replication.leader import Ends, Leadership
@@ -58,9 +58,9 @@ class _Range(NamedTuple):
         """Size in bytes."""
         return self.found.length
 
-    def piece(self) -> Extent:
+    def piece(self) -> FileRange:
         partition, found = self
-        return Extent(partition.vfs, found.path, found.position, found.length, partition.log.damage_found)
+        return FileRange(partition.vfs, found.path, found.position, found.length, partition.log.damage_found)
 
 
 class _InMemory(NamedTuple):

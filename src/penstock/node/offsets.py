@@ -64,7 +64,7 @@ from penstock.node.partition import Partition
 from penstock.node.partition_errors import as_remote_error
 from penstock.node.partition_lookup import PartitionLookup
 from penstock.node.settings import Settings
-from penstock.node.step import Inside, Lane, Outbox
+from penstock.node.step import InternalCaller, Lane, Outbox
 from penstock.replication.leader import Leadership
 
 _KEY = 7  # index of the key column's first buffer; for the value column _VALUE
@@ -131,7 +131,7 @@ class GroupOffsets:
         access: Access,
         bounds: CommitBounds,
         *,
-        write: Callable[[Partition, Inside, bytearray], None],
+        write: Callable[[Partition, InternalCaller, bytearray], None],
     ) -> None:
         """`write` appends one batch to a partition led here."""
         self._bounds = bounds
@@ -420,7 +420,7 @@ class GroupOffsets:
                 kept.offsets.take((key, value, response.timestamp_us) for key, value in rows)
             heard(response)
 
-        self._write(partition, Inside(written), _encoded(rows))
+        self._write(partition, InternalCaller(written), _encoded(rows))
 
     def _sweep(self, partition: Partition, kept: _Kept) -> None:
         """Write tombstones for offsets in deleted streams.

@@ -43,7 +43,7 @@ from penstock.node.in_flight import Budget, InFlight, Pending
 from penstock.node.key_migration_state import KeyMigrationState
 from penstock.node.partition_admission import admit_to_partition
 from penstock.node.partition_errors import STORE_FAILED, outcome_unknown_text, partition_label
-from penstock.node.step import Answers, Outbox, Step
+from penstock.node.step import NatsAnswers, Outbox, Step
 from penstock.replication.follower import Following
 from penstock.replication.leader import Leadership, Standing, terms_of
 from penstock.vfs import Vfs
@@ -365,7 +365,7 @@ class Partition:
         if admission.undelivered:
             self._tell_undelivered(admission.undelivered, step)
         if admission.errors:
-            step.publish.append(Answers(self.sid, b"".join(admission.errors)))
+            step.publish.append(NatsAnswers(self.sid, b"".join(admission.errors)))
         if admission.denials:
             self._deny(admission.denials, step)
 
@@ -388,7 +388,7 @@ class Partition:
 
     def _deny(self, commands: bytes, step: Step) -> None:
         """Send refusals. With several replicas they wait until no replica can have stored the message."""
-        answers = Answers(self.sid, commands)
+        answers = NatsAnswers(self.sid, commands)
         if self.is_replicated:
             self.budget.refusals.add(self, answers)
         else:
@@ -403,7 +403,7 @@ class Partition:
             return
         commands = refused.refusal_commands(self._rules, error)
         if error.reason == ErrorCode.OUTCOME_UNKNOWN:
-            step.publish.append(Answers(self.sid, commands))
+            step.publish.append(NatsAnswers(self.sid, commands))
         else:
             self._deny(commands, step)
 
@@ -446,7 +446,7 @@ class Partition:
         if acked is not None:
             got = Got(self.key.partition, self.leader_epoch, so.replicas, so.fsynced)
             commands, count = acked.ack_commands(self._rules, base, timestamp_us, got), acked.acks_count
-            step.publish.append(Answers(self.sid, commands, count, arrived_us))
+            step.publish.append(NatsAnswers(self.sid, commands, count, arrived_us))
             self.meters.acks_made += count
 
     def append_again(self, caller: Hashable, place: Place, step: Step) -> None:

@@ -39,7 +39,7 @@ from penstock.node.partition_errors import as_remote_error, partition_label
 from penstock.node.partition_lookup import PartitionLookup
 from penstock.node.peer_client import PeerClient
 from penstock.node.query_executor import QueryExecutor
-from penstock.node.step import Inside, Lane, Outbox
+from penstock.node.step import InternalCaller, Lane, Outbox
 
 _WAIT_US = limits.MESSAGE_IDS_WAIT_MS * 1_000
 _STOPPING = RemoteError(ErrorCode.STOPPING, "the broker is stopping; ask again in a moment")
@@ -203,7 +203,7 @@ class RemoteDedup:
         try:
             if partition is None:
                 raise RemoteError(ErrorCode.STORAGE_FAILED, "its log cannot be used")
-            self._serve(Inside(answered), partition, request)
+            self._serve(InternalCaller(answered), partition, request)
         except RemoteError as error:
             answered(error)
 

@@ -36,7 +36,7 @@ from penstock.node.partition_errors import as_remote_error
 from penstock.node.partition_lookup import PartitionLookup
 from penstock.node.peer_client import PeerClient
 from penstock.node.roles import Roles
-from penstock.node.step import Extent, Lane, Outbox
+from penstock.node.step import FileRange, Lane, Outbox
 
 _RETRY_US = limits.REPAIR_RETRY_MS * 1_000
 _SOON_US = limits.REPAIR_SOON_MS * 1_000
@@ -400,7 +400,7 @@ class Repairs:
                 self._outbox.reply(caller, as_remote_error(error))
                 return
             (one,) = found
-            extent = one and Extent(partition.vfs, one.path, one.position, one.length, partition.log.damage_found)
+            extent = one and FileRange(partition.vfs, one.path, one.position, one.length, partition.log.damage_found)
             self._outbox.reply(caller, ReplicaRangeResponse(leads=leads), extent)
 
         self._outbox.work(Lane.READ, run, done)

@@ -56,7 +56,7 @@ from penstock.node.partition_errors import as_remote_error, outcome_unknown_text
 from penstock.node.partition_lookup import PartitionLookup
 from penstock.node.piece_assembly import AssemblePiece, check_size, staged_rows_lost
 from penstock.node.reverse_log_scan import ReverseLogScan
-from penstock.node.step import Inside, Lane, Outbox
+from penstock.node.step import InternalCaller, Lane, Outbox
 
 _NOT_HERE = (
     ErrorCode.STREAM_NOT_FOUND,
@@ -322,7 +322,7 @@ class StagedPublisher:
         by = Producer(0, piece.number, piece.batch_id, piece.query_id, piece.plan)
         flags = OF_RUN | (ENDS_RUN if request.is_last else 0)
         there = Published(piece.batch_id, piece.number + 1, request.is_last, piece.plan, 0, 0, 0)
-        caller = Inside(lambda response: self._tell(publish, there, response, duplicate=False))
+        caller = InternalCaller(lambda response: self._tell(publish, there, response, duplicate=False))
         self._write(partition, caller, publish.assembled.message, publish.assembled.asked, by, flags)
 
     def _tell_again(self, partition: Partition, publish: _Publish, last: Published) -> None:
@@ -332,7 +332,7 @@ class StagedPublisher:
             )  # can no longer be committed here
             return
         partition.counters["duplicates"] += 1
-        caller = Inside(lambda response: self._tell(publish, last, response, duplicate=True))
+        caller = InternalCaller(lambda response: self._tell(publish, last, response, duplicate=True))
         place = Place(0, 0, last.base_offset, last.end_offset, last.timestamp_us)
         partition.append_again(caller, place, self._outbox.step)
 

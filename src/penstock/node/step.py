@@ -39,7 +39,7 @@ class DiskWork:
     user: str = ""  # user that it is done for, as `sharer_of`: users take turns in the lane READ
 
 
-class Answers(msgspec.Struct, frozen=True, gc=False):
+class NatsAnswers(msgspec.Struct, frozen=True, gc=False):
     """Answers to publishers of one partition: ready-made PUB commands for NATS."""
 
     sid: int  # the partition's subscription id
@@ -75,7 +75,7 @@ class Barrier:
 
 
 @dataclass(frozen=True, slots=True)
-class Extent:
+class FileRange:
     """A byte range of a file, sent as it is."""
 
     vfs: Vfs
@@ -85,7 +85,7 @@ class Extent:
     damage_found: Callable[[str, int, str], None]  # (path, position, reason): the file is corrupt
 
 
-Payload = bytes | bytearray | Extent | tuple[Extent | bytes | bytearray, ...] | None
+Payload = bytes | bytearray | FileRange | tuple[FileRange | bytes | bytearray, ...] | None
 """The raw part of an answer; the pieces of a tuple are sent one after the other, as one raw part."""
 
 
@@ -100,7 +100,7 @@ class Reply:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Inside:
+class InternalCaller:
     """A caller inside the node; it receives the answer directly."""
 
     heard: Callable[[Response | RemoteError], None]
@@ -115,14 +115,14 @@ class PeerRequest(msgspec.Struct, frozen=True, gc=False):
     payload: bytes
 
 
-class Join(msgspec.Struct, frozen=True):
+class JoinAttempt(msgspec.Struct, frozen=True):
     """Ask these addresses one after the other until a broker answers; the answer goes to `Node.joined`."""
 
     request: JoinRequest
     addresses: tuple[str, ...]  # HOST:PORT
 
 
-class News(msgspec.Struct, frozen=True):
+class ClusterLogLine(msgspec.Struct, frozen=True):
     """A log line about an event in the cluster, not about a fault."""
 
     text: str
@@ -132,22 +132,22 @@ class News(msgspec.Struct, frozen=True):
 class Step(msgspec.Struct):
     """The work of the driver, top to bottom in execution order."""
 
-    publish: list[Answers] = []  # 1. to publishers; msgspec makes a list for each step
+    publish: list[NatsAnswers] = []  # 1. to publishers; msgspec makes a list for each step
     replies: list[Reply] = []  # 2. to clients and peers
     peers: list[PeerRequest] = []  # 3. to other brokers, in this order; dropped if the broker is not connected any more
     peer_addresses: list[tuple[BrokerId, str]] = []  # 4. new address of a peer (see Peers); "": no longer a peer
     cluster_id: str = ""  # 5. if not empty: the cluster id, to be recorded for good and sent to every peer
-    join: Join | None = None  # 6. join a cluster
+    join: JoinAttempt | None = None  # 6. join a cluster
     nats: list[Subscribe | Unsubscribe | Barrier] = []  # 7. to NATS, in this order
     notes: list[Callable[[], None]] = []  # 8. checkpoints, which nothing waits for
     disk: list[DiskWork] = []  # 9. to the disk threads
     notices: list[str] = []  # 10. log lines for the operator
-    news: list[News] = []  # 11. cluster events, for the log
+    news: list[ClusterLogLine] = []  # 11. cluster events, for the log
     failure: str = ""  # 12. if not empty: why this broker cannot go on; the driver stops it with a failure
 
     def answer(self, caller: Hashable, response: Response | RemoteError) -> None:
         """Answer a caller, which may be a part of the node."""
-        if isinstance(caller, Inside):
+        if isinstance(caller, InternalCaller):
             caller.heard(response)
         else:
             self.replies.append(Reply(caller, response))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from penstock.node.step import Answers
+from penstock.node.step import NatsAnswers
 from penstock.sim import looks
 from penstock.sim.checks import Checks
 from penstock.sim.refusals import commands_in
@@ -31,7 +31,7 @@ class _Ack(msgspec.Struct):
 _decoder = msgspec.json.Decoder(_Ack)
 
 
-def check(checks: Checks, broker: SimBroker, answers: Sequence[Answers]) -> None:
+def check(checks: Checks, broker: SimBroker, answers: Sequence[NatsAnswers]) -> None:
     """Look at the acks among what a broker tells publishers."""
     assert broker.node is not None
     for one in answers:

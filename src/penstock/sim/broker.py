@@ -27,7 +27,7 @@ from penstock.messages import Request
 from penstock.node.node import Node
 from penstock.node.settings import Settings
 from penstock.node.startup_conflicts import OLDER_COPY
-from penstock.node.step import Answers, DiskWork, Step
+from penstock.node.step import DiskWork, NatsAnswers, Step
 from penstock.sim import looks
 from penstock.sim.disk import Disk, PowerCut
 from penstock.sim.doors import Doors
@@ -62,7 +62,7 @@ class Watchers:
     acted: Callable[[SimBroker], None]
     started: Callable[[SimBroker], None]
     ended: Callable[[SimBroker, bool], None]
-    answered: Callable[[SimBroker, Sequence[Answers]], None]  # publishers
+    answered: Callable[[SimBroker, Sequence[NatsAnswers]], None]  # publishers
 
 
 @dataclass(slots=True)

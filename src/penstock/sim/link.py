@@ -20,7 +20,7 @@ from penstock.ingest.nats import (
     SessionState,
     SubscriptionRefused,
 )
-from penstock.node.step import Answers, Barrier, Subscribe, Unsubscribe
+from penstock.node.step import Barrier, NatsAnswers, Subscribe, Unsubscribe
 from penstock.sim import nats
 from penstock.sim.network import Connection, Network
 from penstock.sim.scheduler import Timer
@@ -113,7 +113,7 @@ class Link:
                 if self._is_ready:
                     self._barriers[self._ready.barrier()] = token
 
-    def answer(self, answers: Sequence[Answers]) -> None:
+    def answer(self, answers: Sequence[NatsAnswers]) -> None:
         """Tell publishers."""
         if self._is_ready:
             self.write(b"".join([one.commands for one in answers]))

@@ -42,7 +42,7 @@ MUTANTS_OF_RIGHTS = (
                 _STORING,
                 "            self.append_to(partition, caller, check.message, check.asked, check.producer)\n",
                 "            is_late = check.rules.allowed == ()\n"
-                "            heard = Inside(lambda response: None) if is_late else caller\n"
+                "            heard = InternalCaller(lambda response: None) if is_late else caller\n"
                 "            self.append_to(partition, heard, check.message, check.asked, check.producer)\n"
                 "            if is_late:\n"
                 "                self._outbox.reply(caller, RemoteError(ErrorCode.NOT_AUTHORIZED, 'too late'))\n",

@@ -6,7 +6,7 @@ found only when a part is on its way: the log hears where it ends, and the conne
 
 from __future__ import annotations
 
-from penstock.node.step import Extent, Payload
+from penstock.node.step import FileRange, Payload
 
 
 class CutShortError(Exception):
@@ -18,10 +18,10 @@ def bytes_of(payload: Payload) -> bytes:
     if payload is None:
         return b""
     pieces = payload if isinstance(payload, tuple) else (payload,)
-    return b"".join([_read(piece) if isinstance(piece, Extent) else bytes(piece) for piece in pieces])
+    return b"".join([_read(piece) if isinstance(piece, FileRange) else bytes(piece) for piece in pieces])
 
 
-def _read(extent: Extent) -> bytes:
+def _read(extent: FileRange) -> bytes:
     file = extent.vfs.open(extent.path, read_only=True)
     try:
         data = file.read_at(extent.position, extent.length)

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 from penstock.base import limits
 from penstock.base.errors import ErrorCode, RemoteError
-from penstock.node.step import Answers
+from penstock.node.step import NatsAnswers
 from penstock.sim import looks
 from penstock.sim.checks import Checks, History
 
@@ -73,7 +73,7 @@ class Refusals:
         """A message was handed to these brokers."""
         self._published[reply] = _Published(histories, value, brokers)
 
-    def answered(self, broker: SimBroker, answers: Sequence[Answers]) -> None:
+    def answered(self, broker: SimBroker, answers: Sequence[NatsAnswers]) -> None:
         """A broker gives answers to publishers."""
         for one in answers:
             if _ERROR in one.commands:

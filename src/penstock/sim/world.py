@@ -14,7 +14,7 @@ from random import Random
 from typing import NamedTuple
 
 from penstock.groups.rows import SUBJECT
-from penstock.node.step import Answers
+from penstock.node.step import NatsAnswers
 from penstock.sim import alone, duplicates, looks
 from penstock.sim.agreement import Agreement
 from penstock.sim.broker import SimBroker, Surroundings, Watchers
@@ -181,7 +181,7 @@ class World:
         if self._guests.rights is not None:
             self._guests.rights.ended(broker)
 
-    def _answered(self, broker: SimBroker, answers: Sequence[Answers]) -> None:
+    def _answered(self, broker: SimBroker, answers: Sequence[NatsAnswers]) -> None:
         self._refusals.answered(broker, answers)
         alone.check(self.checks, broker, answers)
         duplicates.check(self.checks, broker, answers)

@@ -17,7 +17,7 @@ from penstock.broker.nats_connection import NatsConnection
 from penstock.hot.group import Group
 from penstock.ingest.connect import ErrorKind
 from penstock.ingest.nats import NatsSession, SessionEvent
-from penstock.node.step import Answers
+from penstock.node.step import NatsAnswers
 from tests.extent import each_change
 
 _TIMEOUT_S = 10
@@ -25,13 +25,13 @@ _BODY = b"{%b}" % (b"x" * 998)
 _COMMAND_BYTES = 1_024
 
 
-def _acks(sid: int, first: int, count: int) -> Answers:
+def _acks(sid: int, first: int, count: int) -> NatsAnswers:
     """Numbered ones, 1 KiB each."""
     commands = []
     for number in range(first, first + count):
         head = b"PUB s%d.%07d 1000\r\n" % (sid, number)
         commands.append(head + _BODY.rjust(_COMMAND_BYTES - len(head) - 2, b"{") + b"\r\n")
-    return Answers(sid, b"".join(commands))
+    return NatsAnswers(sid, b"".join(commands))
 
 
 def _numbers(commands: bytes, sid: int) -> list[int]:
@@ -244,7 +244,7 @@ def test_an_answer_larger_than_a_slice_is_a_turn_of_its_own() -> None:
     waiting = WaitingAnswers()
     size = 2 * limits.NATS_ANSWERS_SLICE_BYTES
     large = b"PUB a %d\r\n%b\r\n" % (size, b"x" * size)
-    waiting.add(Answers(1, large + large), LASTING)
+    waiting.add(NatsAnswers(1, large + large), LASTING)
     assert [waiting.take(), waiting.take()] == [large, large]
     assert waiting.size_bytes == 0
 

@@ -14,7 +14,7 @@ from penstock.base import limits
 from penstock.broker.output import Output, RangeError, Written, _is_cached
 from penstock.broker.shared_budget import SharedBudget
 from penstock.broker.transport import PlainTransport
-from penstock.node.step import Extent
+from penstock.node.step import FileRange
 from penstock.vfs.encrypted import EncryptedVfs
 from penstock.vfs.faulty import FaultyVfs, Kind, Operation
 from penstock.vfs.real import RealVfs
@@ -53,7 +53,7 @@ def test_the_ends_and_the_middle_are_looked_at_each_page_once(
     assert probed == [page * PAGE for page in pages]
 
 
-def add_payload(output: Output, head: bytes, *pieces: bytes | Extent) -> bool:
+def add_payload(output: Output, head: bytes, *pieces: bytes | FileRange) -> bool:
     """Send all of it, or nothing and False: there is no room."""
     if (parts := output.prepare(*pieces)) is None:
         return False
@@ -73,11 +73,11 @@ class Sending:
         self.damaged: list[str] = []
         self.output = Output(PlainTransport(ours), self.buffers, self.files, lambda: 0)
 
-    def extent(self, name: str, start: int, end: int) -> Extent:
+    def extent(self, name: str, start: int, end: int) -> FileRange:
         """A part of a file that is made with its first one."""
         if not (self.folder / name).exists():
             (self.folder / name).write_bytes(name.encode() * 1_000)
-        return Extent(self.vfs, name, start, end - start, lambda path, position, reason: self.damaged.append(path))
+        return FileRange(self.vfs, name, start, end - start, lambda path, position, reason: self.damaged.append(path))
 
     def sent(self) -> bytes:
         """All that comes out at the other end."""
@@ -121,7 +121,7 @@ def test_pieces_for_which_there_is_no_place_take_none(sending: Sending) -> None:
     assert not add_payload(sending.output, b"head", sending.extent("a", 0, 1), b"x" * 400, b"y" * 700)
     assert (sending.files.used, sending.buffers.used, sending.output.waiting_bytes) == (1, 0, 2)
     assert len(os.listdir("/proc/self/fd")) == opened
-    missing = Extent(sending.vfs, "none", 0, 1, lambda path, position, reason: None)
+    missing = FileRange(sending.vfs, "none", 0, 1, lambda path, position, reason: None)
     with pytest.raises(FileNotFoundError):
         add_payload(sending.output, b"head", sending.extent("a", 0, 1), b"x", missing)
     assert (sending.files.used, sending.buffers.used, sending.output.waiting_bytes) == (1, 0, 2)
@@ -161,10 +161,12 @@ class Encrypted(Sending):
         if operation.kind is Kind.READ:
             self.read.append(operation.length)
 
-    def secret(self, name: str, content: bytes) -> Extent:
+    def secret(self, name: str, content: bytes) -> FileRange:
         """All of a file."""
         self.encrypted.open(name, create=True).write_at(0, content)
-        return Extent(self.encrypted, name, 0, len(content), lambda path, position, reason: self.damaged.append(path))
+        return FileRange(
+            self.encrypted, name, 0, len(content), lambda path, position, reason: self.damaged.append(path)
+        )
 
 
 @pytest.fixture

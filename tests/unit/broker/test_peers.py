@@ -30,7 +30,7 @@ from penstock.messages import (
     Response,
     api_versions,
 )
-from penstock.node.step import Join, PeerRequest
+from penstock.node.step import JoinAttempt, PeerRequest
 from penstock.wire import Frame, decode_request, encode_answer, encode_response_head
 from tests.checked_frames import checked
 from tests.integration.raw_client import RawClient
@@ -556,7 +556,7 @@ LET_IN = JoinResponse(cluster_id="c", members=(ClusterMember(broker_id=2, addres
 async def test_one_broker_after_the_other_is_asked_to_let_us_join_whoever_it_is() -> None:
     owner = Owner()
     async with _listening() as first, _listening() as second, _peers(owner) as peers:
-        peers.join(Join(JOIN, ("127.0.0.1:1", first.address, second.address)))
+        peers.join(JoinAttempt(JOIN, ("127.0.0.1:1", first.address, second.address)))
         unready = await first.next()
         await unready.greet()
         await unready.introduce()
@@ -581,10 +581,10 @@ async def test_who_does_not_answer_is_not_waited_for() -> None:
     owner = Owner()
     timing = Timing(reconnect_ms_min=1, reconnect_ms_max=2, answer_timeout_ms=50)
     async with _listening() as silent, _listening() as place, _peers(owner, timing) as peers:
-        peers.join(Join(JOIN, (silent.address, place.address)))
+        peers.join(JoinAttempt(JOIN, (silent.address, place.address)))
         theirs = await place.next()
         assert await (await silent.next()).frame() is not None
-        peers.join(Join(JOIN, (place.address,)))  # anew, and nowhere else
+        peers.join(JoinAttempt(JOIN, (place.address,)))  # anew, and nowhere else
         theirs = await place.next()
         await theirs.greet()
         await theirs.introduce()

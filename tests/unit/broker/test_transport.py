@@ -24,7 +24,7 @@ from penstock.broker.tls_settings import BrokerTls
 from penstock.broker.transport import HandshakeError, PlainTransport, TlsTransport, is_encrypted_by_kernel
 from penstock.broker.watch import Watch
 from penstock.messages import HelloRequest
-from penstock.node.step import Extent
+from penstock.node.step import FileRange
 from penstock.vfs.real import RealVfs
 from tests.certificates import Authority
 
@@ -119,7 +119,7 @@ async def test_all_comes_both_ways_through_sockets_that_hold_little(
     pieces = [chance.randbytes(chance.choice((1, 50, 16_384, 16_385, 70_000))) for _ in range(5)]
     file = chance.randbytes(60_000)
     (tmp_path / "file").write_bytes(file)
-    extent = Extent(RealVfs(tmp_path), "file", 0, len(file), lambda path, position, reason: None)
+    extent = FileRange(RealVfs(tmp_path), "file", 0, len(file), lambda path, position, reason: None)
     down = b"".join(pieces) + file + b"end"
     with connected() as (ours, theirs), client_side(theirs, authority, version) as client:
         loop = asyncio.get_running_loop()

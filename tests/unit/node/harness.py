@@ -50,7 +50,7 @@ from penstock.messages import (
 )
 from penstock.node.node import Node
 from penstock.node.settings import Settings
-from penstock.node.step import Barrier, DiskWork, Extent, Reply, Step, Subscribe, Unsubscribe
+from penstock.node.step import Barrier, DiskWork, FileRange, Reply, Step, Subscribe, Unsubscribe
 from penstock.vfs import Buffer
 from penstock.vfs.faulty import FaultyVfs
 from penstock.vfs.memory import Keep, MemoryVfs
@@ -520,8 +520,8 @@ def nats_matches(pattern: str, subject: str) -> bool:
     return len(tokens) == len(wanted)
 
 
-def _read(payload: bytes | bytearray | Extent) -> bytes:
-    if not isinstance(payload, Extent):
+def _read(payload: bytes | bytearray | FileRange) -> bytes:
+    if not isinstance(payload, FileRange):
         return bytes(payload)
     file = payload.vfs.open(payload.path, read_only=True)
     data = file.read_at(payload.position, payload.length)

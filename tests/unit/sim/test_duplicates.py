@@ -6,7 +6,7 @@ from functools import cache
 
 import pytest
 
-from penstock.node.step import Answers
+from penstock.node.step import NatsAnswers
 from penstock.sim import duplicates, looks
 from penstock.sim.clients import SLOTS
 from penstock.sim.plan import make_plan
@@ -24,9 +24,9 @@ def world() -> World:
     return made
 
 
-def said(reply: bytes, offset: int, sid: int) -> list[Answers]:
+def said(reply: bytes, offset: int, sid: int) -> list[NatsAnswers]:
     body = b'{"stream":"s","seq":%d,"offset":%d,"duplicate":true}' % (offset + 1, offset)
-    return [Answers(sid, b"PUB %b %d\r\n%b\r\n" % (reply, len(body), body))]
+    return [NatsAnswers(sid, b"PUB %b %d\r\n%b\r\n" % (reply, len(body), body))]
 
 
 def stored() -> tuple[bytes, int, int]:

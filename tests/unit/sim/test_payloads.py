@@ -11,7 +11,7 @@ from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import Offset, PartitionId, StreamId
 from penstock.batch.schema import SCHEMA_BYTES
 from penstock.messages import FetchRequest, FetchResponse, Response
-from penstock.node.step import Extent
+from penstock.node.step import FileRange
 from penstock.sim import looks
 from penstock.sim.clients import SLOTS
 from penstock.sim.payloads import CutShortError, bytes_of
@@ -28,7 +28,7 @@ BUSY = QUIET._replace(operations=tuple(Operation(5_000_000 + n, Act.PUBLISH, 0, 
 def test_a_payload_is_its_pieces() -> None:
     vfs = MemoryVfs()
     write(vfs, "log", b"0123456789")
-    whole = Extent(vfs, "log", 2, 8, fails)
+    whole = FileRange(vfs, "log", 2, 8, fails)
     assert bytes_of((b"ab", whole)) == b"ab23456789"
     assert bytes_of(b"ab") == b"ab"
     assert bytes_of(None) == b""
@@ -39,7 +39,7 @@ def test_a_file_that_ends_too_early(position: int, end: int) -> None:
     vfs = MemoryVfs()
     write(vfs, "log", b"0123456789")
     heard: list[tuple[str, int]] = []
-    extent = Extent(vfs, "log", position, 9, lambda path, at, _reason: heard.append((path, at)))
+    extent = FileRange(vfs, "log", position, 9, lambda path, at, _reason: heard.append((path, at)))
     with pytest.raises(CutShortError, match=f"log ends at byte {end}"):
         bytes_of((b"ab", extent))
     assert heard == [("log", end)]

@@ -8,7 +8,7 @@ import pytest
 
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.ingest import acks
-from penstock.node.step import Answers
+from penstock.node.step import NatsAnswers
 from penstock.sim import looks
 from penstock.sim.checks import History
 from penstock.sim.clients import SLOTS
@@ -45,7 +45,7 @@ class Stage:
     def refuse(self, error: acks.AckError) -> None:
         """Broker 1 does."""
         commands = acks.error_ack(b"s0", REPLY, error)
-        self.refusals.answered(self.broker, [Answers(1, commands)])
+        self.refusals.answered(self.broker, [NatsAnswers(1, commands)])
         self.refusals.refused(REPLY, acks.error_body(b"s0", error))
 
     def comes(self) -> None:
