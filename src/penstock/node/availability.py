@@ -8,7 +8,7 @@ from penstock.base.config import Intake
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.commitlog import LogState
 from penstock.ingest import acks
-from penstock.node.in_flight import Budget
+from penstock.node.in_flight import InFlightBudget
 from penstock.node.partition_errors import (
     CODES,
     FENCED,
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from penstock.node.partition import Partition
 
 
-def unavailable_reason(partition: Partition, budget: Budget) -> tuple[acks.AckError, str] | None:
+def unavailable_reason(partition: Partition, budget: InFlightBudget) -> tuple[acks.AckError, str] | None:
     """Return the error for publishers and the reason to count; None if the partition takes messages."""
     if not partition.stream.takes:
         reason = str(partition.stream.intake)
@@ -31,7 +31,7 @@ def unavailable_reason(partition: Partition, budget: Budget) -> tuple[acks.AckEr
     return _why_unable(partition, budget)
 
 
-def append_at_refusal(partition: Partition, budget: Budget) -> RemoteError | None:
+def append_at_refusal(partition: Partition, budget: InFlightBudget) -> RemoteError | None:
     """Return the error for an append with its own offsets and timestamps; None if it can be taken."""
     if partition.stream.intake is not Intake.PAUSED:
         text = f"nothing was stored: stream {partition.stream.name!r} is {partition.stream.intake}, not paused: offsets"
@@ -42,7 +42,7 @@ def append_at_refusal(partition: Partition, budget: Budget) -> RemoteError | Non
     return RemoteError(CODES[reason], error.description)
 
 
-def _why_unable(partition: Partition, budget: Budget) -> tuple[acks.AckError, str] | None:
+def _why_unable(partition: Partition, budget: InFlightBudget) -> tuple[acks.AckError, str] | None:
     """Return the same, whatever the stream's intake."""
     if partition.log.state is not LogState.WRITABLE:
         reason = FENCED if partition.log.state is LogState.FENCED else READ_ONLY

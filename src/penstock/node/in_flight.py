@@ -17,7 +17,7 @@ from penstock.node.deferred_refusals import DeferredRefusals
 
 
 @dataclass(slots=True)
-class Pending:
+class PendingBatch:
     """Rows that are written and not yet committed, with the publishers that wait, or that sent some of them again."""
 
     base_offset: int
@@ -49,7 +49,7 @@ class Pending:
 
 
 @dataclass(slots=True)
-class Budget:
+class InFlightBudget:
     """In-flight bytes of all partitions of a broker, the limit for one partition, and their shared counters."""
 
     partition_bytes_max: int
@@ -70,22 +70,22 @@ class InFlight:
 
     __slots__ = ("_budget", "_pending", "size_bytes")
 
-    def __init__(self, budget: Budget) -> None:
+    def __init__(self, budget: InFlightBudget) -> None:
         self.size_bytes = 0
         self._budget = budget
-        self._pending: deque[Pending] | None = None
+        self._pending: deque[PendingBatch] | None = None
 
     def __bool__(self) -> bool:
         return self._pending is not None
 
-    def add(self, pending: Pending) -> None:
+    def add(self, pending: PendingBatch) -> None:
         """Add rows that were written, after all that wait already."""
         if self._pending is None:
             self._pending = deque()
         self._pending.append(pending)
         self._count(pending.held_bytes)
 
-    def take(self, end: int = limits.OFFSET_MAX) -> Iterator[Pending]:
+    def take(self, end: int = limits.OFFSET_MAX) -> Iterator[PendingBatch]:
         """Remove and yield the rows that end at or before `end`, to be answered now."""
         while self._pending and self._pending[0].end_offset <= end:
             pending = self._pending.popleft()

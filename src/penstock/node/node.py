@@ -44,7 +44,7 @@ from penstock.node.audit import Audit
 from penstock.node.clean_stop import mark_if_whole
 from penstock.node.cluster import Cluster
 from penstock.node.fetch_api import FetchApi
-from penstock.node.in_flight import Budget
+from penstock.node.in_flight import InFlightBudget
 from penstock.node.ingest_backlog import IngestBacklog
 from penstock.node.leader_hints import not_leader
 from penstock.node.listened_file import ListenedFile
@@ -91,7 +91,7 @@ class Node:
             refused=lambda partition, reason: self._replicas.streams.refused(partition, reason),
         )
         self._peers = PeerClient(self._outbox)
-        self._budget = Budget(settings.partition_in_flight_bytes_max)
+        self._budget = InFlightBudget(settings.partition_in_flight_bytes_max)
         self.meters = self._budget.meters
         self.access = Access(
             lambda: self._cluster.image,

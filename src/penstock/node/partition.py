@@ -39,7 +39,7 @@ from penstock.messages.streams import CONSUMER_CONTROL
 from penstock.metadata.image import StreamState
 from penstock.node.counters import PartitionCounters
 from penstock.node.dedup import forget_purged, is_outdated
-from penstock.node.in_flight import Budget, InFlight, Pending
+from penstock.node.in_flight import InFlight, InFlightBudget, PendingBatch
 from penstock.node.key_migration_state import KeyMigrationState
 from penstock.node.partition_admission import admit_to_partition
 from penstock.node.partition_errors import STORE_FAILED, outcome_unknown_text, partition_label
@@ -66,7 +66,7 @@ class Partition:
         "undelivered_told", "unheard", "unheard_told_us", "vfs", "visit_us", "when_idle",
     )  # fmt: skip
 
-    def __init__(self, stream: StreamState, key: PartitionKey, log: Log, vfs: Vfs, budget: Budget) -> None:
+    def __init__(self, stream: StreamState, key: PartitionKey, log: Log, vfs: Vfs, budget: InFlightBudget) -> None:
         self.key = key
         self.log = log
         self.leadership: Leadership | None = None  # this broker leads
@@ -351,7 +351,7 @@ class Partition:
             self._ack(those, 0, now_us, step, leadership.standing(those.last + 1), now.elapsed_us)
         if (those := again(group, found, leadership.committed_end, written)) is not None:
             # Wait for the last one, not only the first: so pending entries stay in offset order.
-            self.in_flight.add(Pending(written, written, 0, now_us, those, None, arrived_us=now.elapsed_us))
+            self.in_flight.add(PendingBatch(written, written, 0, now_us, those, None, arrived_us=now.elapsed_us))
 
     def turn_away(self, group: Group, error: acks.AckError, reason: str, step: Step) -> None:
         """Refuse messages that belong to another partition, or come too early."""
@@ -432,7 +432,7 @@ class Partition:
         assert leadership is not None
         leadership.appended(end_offset, now.elapsed_us)
         if self.in_flight or leadership.committed_end < end_offset:
-            pending = Pending(base_offset, end_offset, size_bytes, timestamp_us, late, None, None, now.elapsed_us)
+            pending = PendingBatch(base_offset, end_offset, size_bytes, timestamp_us, late, None, None, now.elapsed_us)
             self.in_flight.add(pending)
         else:  # a write is all that the durability requires
             self._commit(end_offset)
@@ -451,7 +451,9 @@ class Partition:
 
     def append_again(self, caller: Hashable, place: Place, step: Step) -> None:
         """Answer a repeated append of an idempotent producer with the place of the original, once that is committed."""
-        pending = Pending(place.base_offset, place.end_offset, 0, place.timestamp_us, None, caller, is_duplicate=True)
+        pending = PendingBatch(
+            place.base_offset, place.end_offset, 0, place.timestamp_us, None, caller, is_duplicate=True
+        )
         assert self.leadership is not None
         if place.end_offset <= self.committed_end:
             self._answer(pending, self.leadership, step)
@@ -483,7 +485,7 @@ class Partition:
         self.committed_end = end
         self.log.note_committed(end)
 
-    def _answer(self, pending: Pending, leadership: Leadership, step: Step) -> None:
+    def _answer(self, pending: PendingBatch, leadership: Leadership, step: Step) -> None:
         standing = leadership.standing(pending.end_offset)
         self._ack(pending.waiters, pending.base_offset, pending.timestamp_us, step, standing, pending.arrived_us)
         if pending.caller is not None:

@@ -11,7 +11,7 @@ from penstock.ingest.admission import Admission, Rules, admit, refuse_all
 from penstock.ingest.last_sequences import BEFORE_ALL
 from penstock.node.availability import unavailable_reason
 from penstock.node.dedup import read_ids
-from penstock.node.in_flight import Budget
+from penstock.node.in_flight import InFlightBudget
 from penstock.node.last_sequences import read_end, read_older
 from penstock.node.partition_errors import OVER_BUDGET, STORE_FAILED
 from penstock.node.step import Step
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def admit_to_partition(
-    partition: Partition, rules: Rules, budget: Budget, group: Group, now: Now, step: Step, *, must: bool
+    partition: Partition, rules: Rules, budget: InFlightBudget, group: Group, now: Now, step: Step, *, must: bool
 ) -> Admission | None:
     """Admit or refuse the messages of `group`; return None if they must wait until message ids or last offsets are read
     from the log. With `must` they do not wait: they are refused.

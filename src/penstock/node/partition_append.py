@@ -19,7 +19,7 @@ from penstock.batch.header import BatchHeader, asked_flags
 from penstock.commitlog import LogState
 from penstock.hot.rows import Asked
 from penstock.node.availability import append_at_refusal, unavailable_reason
-from penstock.node.in_flight import Pending
+from penstock.node.in_flight import PendingBatch
 from penstock.node.log_queries import CheckAppend
 from penstock.node.partition import Partition
 from penstock.node.partition_errors import CODES, not_appended
@@ -127,6 +127,6 @@ def _wait(partition: Partition, caller: Hashable, header: BatchHeader, now: Now,
     partition.leadership.appended(header.end_offset, now.elapsed_us)
     once, begin, end = False if header.producer_id else None, header.base_offset, header.end_offset
     partition.in_flight.add(
-        Pending(begin, end, header.size_bytes, header.max_timestamp_us, None, caller, once, now.elapsed_us)
+        PendingBatch(begin, end, header.size_bytes, header.max_timestamp_us, None, caller, once, now.elapsed_us)
     )
     partition.advance(step)

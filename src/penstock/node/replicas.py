@@ -34,7 +34,7 @@ from penstock.node.archives import Archives
 from penstock.node.cluster_events import ClusterEventLog
 from penstock.node.disk_space_probe import DiskSpaceProbe
 from penstock.node.follower_replication import FollowerReplication
-from penstock.node.in_flight import Budget
+from penstock.node.in_flight import InFlightBudget
 from penstock.node.key_migration import KeyMigrator
 from penstock.node.leader_replication import LeaderReplication
 from penstock.node.log_end_reports import LogEndReports, recovered_text
@@ -70,7 +70,7 @@ class Replicas:
         outbox: Outbox,
         peers: PeerClient,
         listening: NatsListener,
-        budget: Budget,
+        budget: InFlightBudget,
         chance: Any,
         clock: Callable[[], Now],
         *,
@@ -153,7 +153,7 @@ class Replicas:
             nobody_leads=lambda partition: self._log_ends.nobody_leads(partition, self.roles.live.keys()),
         )
 
-    def _new_streams(self, vfs: Vfs, settings: Settings, outbox: Outbox, budget: Budget) -> StreamLifecycle:
+    def _new_streams(self, vfs: Vfs, settings: Settings, outbox: Outbox, budget: InFlightBudget) -> StreamLifecycle:
         return StreamLifecycle(
             vfs,
             settings.broker_id,

@@ -26,7 +26,7 @@ from penstock.commitlog import Log, LogConfig, LogMissingError, OpenFiles
 from penstock.messages import ResignedLeadership
 from penstock.metadata.image import ClusterImage, Outcome, StreamState
 from penstock.node.folders import LogFolders, log_path, marker_of, stream_path
-from penstock.node.in_flight import Budget
+from penstock.node.in_flight import InFlightBudget
 from penstock.node.leader_hints import not_leader
 from penstock.node.listened_file import ListenedTimes
 from penstock.node.log_creation_markers import MADE_PATH
@@ -77,7 +77,7 @@ class StreamLifecycle:
         broker_id: BrokerId,
         image: Callable[[], ClusterImage],
         outbox: Outbox,
-        budget: Budget,
+        budget: InFlightBudget,
         upkeep: LogMaintenance,
         open_files: OpenFiles,
         roles: Roles,

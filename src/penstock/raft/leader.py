@@ -27,7 +27,7 @@ from penstock.raft.messages import (
 )
 from penstock.raft.progress import Pace, Progress
 from penstock.raft.quorum import committed_index, is_majority
-from penstock.raft.reads import Pending, ReadQueue
+from penstock.raft.reads import PendingRead, ReadQueue
 from penstock.raft.values import Entry, EntryKind, RaftConfig, Read, Snapshot
 
 Send = Callable[[Message], None]
@@ -266,7 +266,7 @@ class Leader:
         for read in self._reads.confirmed(self._log.membership.voters):
             self._answer(read)
 
-    def _answer(self, read: Pending) -> None:
+    def _answer(self, read: PendingRead) -> None:
         if read.requester == self._id:
             self._answer_here(Read(read.index, read.context))
         else:

@@ -19,7 +19,7 @@ from penstock.raft.quorum import is_majority
 
 
 @dataclass(frozen=True, slots=True)
-class Pending:
+class PendingRead:
     """One read, and the heartbeat round that confirms it."""
 
     round: int
@@ -34,7 +34,7 @@ class ReadQueue:
     def __init__(self, broker_id: BrokerId) -> None:
         self._id = broker_id
         self._early: list[tuple[BrokerId, bytes]] = []
-        self._pending: deque[Pending] = deque()
+        self._pending: deque[PendingRead] = deque()
         self._answered: dict[BrokerId, int] = {}  # the last round that each broker has answered
         self.round = 0  # the last round that began
         self.wants_round = False
@@ -47,7 +47,7 @@ class ReadQueue:
         if commit is None:
             self._early.append((requester, context))
             return
-        self._pending.append(Pending(self.round + 1, commit, requester, context))
+        self._pending.append(PendingRead(self.round + 1, commit, requester, context))
         self.wants_round = True
 
     def begin(self, commit: int) -> None:
@@ -65,9 +65,9 @@ class ReadQueue:
         """Record that `sender` answered this round, and so all earlier ones."""
         self._answered[sender] = max(self._answered.get(sender, 0), min(round_, self.round))
 
-    def confirmed(self, voters: Collection[BrokerId]) -> list[Pending]:
+    def confirmed(self, voters: Collection[BrokerId]) -> list[PendingRead]:
         """Remove and return the reads that a majority has confirmed."""
-        done: list[Pending] = []
+        done: list[PendingRead] = []
         while self._pending:
             round_ = self._pending[0].round
             behind = [voter for voter in voters if voter == self._id or self._answered.get(voter, 0) >= round_]

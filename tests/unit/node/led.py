@@ -7,7 +7,7 @@ from penstock.base.ids import BrokerId, Incarnation, PartitionId, PartitionKey, 
 from penstock.commitlog import Log
 from penstock.metadata.image import PartitionState, StreamState
 from penstock.metadata.streams import created_config
-from penstock.node.in_flight import Budget
+from penstock.node.in_flight import InFlightBudget
 from penstock.node.partition import Partition
 from penstock.replication.agenda import Agenda
 from penstock.replication.leader import Ends, Leadership
@@ -41,7 +41,7 @@ def stream_state(stream_id: int, config: StreamConfig) -> StreamState:
 def led(state: StreamState, log: Log, vfs: Vfs) -> Partition:
     """Its partition, led; the log has the beginning of that once `Upkeep.lead` was called."""
     key = PartitionKey(state.stream_id, PartitionId(0))
-    partition = Partition(state, key, log, vfs, Budget(10**9))
+    partition = Partition(state, key, log, vfs, InFlightBudget(10**9))
     ends = Ends(log.log_start, partition.committed_end, log.flushed_end, log.log_end)
     live = {ONE: Incarnation(1)}
     partition.lead(Leadership(key, ONE, state.partitions[0], live, ends, partition.terms, Agenda(), 0))

@@ -13,7 +13,7 @@ from penstock.messages import LogEnd
 from penstock.metadata.commands import ReplicaEnd
 from penstock.metadata.image import ClusterImage, PartitionState, StreamState
 from penstock.metadata.streams import created_config
-from penstock.node.in_flight import Budget
+from penstock.node.in_flight import InFlightBudget
 from penstock.node.log_end_reports import LogEndReports, recovered_text
 from penstock.node.partition import Partition
 from penstock.vfs.memory import MemoryVfs
@@ -42,7 +42,7 @@ class Told:
             self.image = self.image.with_stream(state)
             (key,) = state.partition_keys()
             log = Log.open(vfs, f"s{number}", *key, LogConfig.of(config), now_us=START_US)
-            self.partitions[key] = Partition(state, key, log, vfs, Budget(10**9))
+            self.partitions[key] = Partition(state, key, log, vfs, InFlightBudget(10**9))
 
     def _hurry(self) -> None:
         self.hurries += 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.raft.reads import Pending, ReadQueue
+from penstock.raft.reads import PendingRead, ReadQueue
 
 VOTERS = (1, 2, 3)
 
@@ -20,7 +20,7 @@ def test_a_read_waits_for_a_majority_of_a_later_round() -> None:
     reads.heard(9, 2)  # no voter
     assert reads.confirmed(VOTERS) == []
     reads.heard(3, 2)
-    assert reads.confirmed(VOTERS) == [Pending(2, 7, 1, b"a")]
+    assert reads.confirmed(VOTERS) == [PendingRead(2, 7, 1, b"a")]
     assert len(reads) == 0
 
 
@@ -43,7 +43,7 @@ def test_a_round_that_has_not_begun_confirms_nothing() -> None:
     reads.heard(2, 99)
     reads.begin_round()
     assert reads.confirmed(VOTERS) == []
-    assert reads.confirmed((1,)) == [Pending(1, 7, 1, b"a")]
+    assert reads.confirmed((1,)) == [PendingRead(1, 7, 1, b"a")]
 
 
 def test_an_early_read_gets_its_index_later() -> None:
@@ -54,7 +54,7 @@ def test_an_early_read_gets_its_index_later() -> None:
     reads.begin(12)
     reads.begin_round()
     reads.heard(3, 1)
-    assert reads.confirmed(VOTERS) == [Pending(1, 12, 2, b"a")]
+    assert reads.confirmed(VOTERS) == [PendingRead(1, 12, 2, b"a")]
 
 
 def test_a_leader_that_does_not_vote_needs_all_the_more() -> None:
