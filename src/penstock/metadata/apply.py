@@ -24,7 +24,7 @@ from typing import Any
 
 from penstock.base.errors import RemoteError
 from penstock.metadata import brokers, leaderships, partition_expansion, replica_expansion, streams, users
-from penstock.metadata.acts import is_act
+from penstock.metadata.audited_commands import is_audited
 from penstock.metadata.commands import (
     AddPartitions,
     AddReplicas,
@@ -85,5 +85,5 @@ def apply(image: ClusterImage, index: int, command: Command) -> tuple[ClusterIma
         changed, outcome = _CHANGES[type(command)](image, index, command)
     except RemoteError as error:
         return replace(image, index=index), error
-    acted = index if changed.users and is_act(command, outcome) else image.acted
+    acted = index if changed.users and is_audited(command, outcome) else image.acted
     return replace(changed, index=index, acted=acted), outcome

@@ -253,7 +253,7 @@ class ClusterImage:
     cluster_id: str = ""
     users: PersistentMap[str, User] = field(default_factory=PersistentMap)  # by name; EVERYBODY among them
     decoy_key: bytes = b""  # random, set with the first user: source of the decoy challenges for unknown users
-    acted: int = 0  # the index of the last audited command; see `acts`
+    acted: int = 0  # the index of the last audited command; see `audited_commands`
     owned: Mapping[str, Owned] = field(default_factory=dict)  # by owner, as `owned_by` gives; derived, as `loads`
 
     @property

@@ -30,7 +30,7 @@ from penstock.batch import codec
 from penstock.commitlog import LogView
 from penstock.hot.group import Group
 from penstock.messages import Response
-from penstock.metadata.acts import is_act
+from penstock.metadata.audited_commands import is_audited
 from penstock.metadata.commands import (
     AddPartitions,
     AlterStream,
@@ -70,7 +70,7 @@ def audit_config(encryption: Encryption = Encryption.NONE) -> StreamConfig:
     )
 
 
-class Act(NamedTuple):
+class AuditedCommand(NamedTuple):
     """One audited command; `row` is its value."""
 
     at: int  # the index of the command
@@ -78,15 +78,15 @@ class Act(NamedTuple):
     when_us: int = 0  # 0: unknown
 
 
-def act_of(index: int, command: Command, outcome: Outcome) -> Act | None:
+def audited_command_of(index: int, command: Command, outcome: Outcome) -> AuditedCommand | None:
     """Return the audit row of a command that was applied; None if it has none."""
-    if not is_act(command, outcome) or (told := _told(command, outcome)) is None:
+    if not is_audited(command, outcome) or (told := _told(command, outcome)) is None:
         return None
     by = getattr(command, "by", "")
     when_us = _when_us(command)
     fields = {"index": index, "time": _time(when_us), "by": by, **told}
     row = _encoder.encode({name: value for name, value in fields.items() if value not in (None, "")})
-    return Act(index, row, when_us)
+    return AuditedCommand(index, row, when_us)
 
 
 def _when_us(command: Command) -> int:
@@ -166,7 +166,7 @@ class _Writing(NamedTuple):
     reading: _LastIndex
 
 
-class Audit:
+class AuditLog:
     """Writes the audit log where this broker leads it. `write` appends one batch to a partition."""
 
     def __init__(
@@ -183,7 +183,7 @@ class Audit:
         self._image = image
         self._partitions = partitions
         self._write = write
-        self._acts: deque[Act] = deque(maxlen=limits.AUDIT_ACTS_KEPT)
+        self._acts: deque[AuditedCommand] = deque(maxlen=limits.AUDIT_ACTS_KEPT)
         self._known_from = 0  # commands up to this index that are not among the acts are unknown here
         self._writing: _Writing | None = None
         self._written: int | None = None  # index of the last command in the log; None: not read yet
@@ -194,7 +194,7 @@ class Audit:
 
     def applied(self, index: int, command: Command, outcome: Outcome) -> None:
         """Remember a command that was applied."""
-        if (act := act_of(index, command, outcome)) is not None:
+        if (act := audited_command_of(index, command, outcome)) is not None:
             if len(self._acts) == self._acts.maxlen:
                 self._known_from = self._acts[0].at
             self._acts.append(act)
@@ -212,7 +212,7 @@ class Audit:
         elif self._written is not None:
             self._write_missing(partition, self._written)
 
-    def _left(self, written: int, *, was_empty: bool) -> list[Act]:
+    def _left(self, written: int, *, was_empty: bool) -> list[AuditedCommand]:
         """Return the remembered commands that are not written; `was_empty`: the log has never had a row."""
         if written or was_empty:
             return [act for act in self._acts if act.at > written]
@@ -255,7 +255,7 @@ class Audit:
         acts = self._left(written, was_empty=not partition.log.log_end)
         if written < self._known_from:
             gap = {"index": self._known_from, "act": "unknown", "after": written}
-            acts.insert(0, Act(self._known_from, _encoder.encode(gap)))
+            acts.insert(0, AuditedCommand(self._known_from, _encoder.encode(gap)))
         acts = acts[: limits.AUDIT_ROWS_AT_ONCE]
         if not acts:
             return

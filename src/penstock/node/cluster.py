@@ -34,7 +34,7 @@ from penstock.metadata.image import ClusterImage, Outcome, StreamState
 from penstock.node.access import Access
 from penstock.node.addresses import PeerAddresses
 from penstock.node.apply_barriers import LocalApplyBarrier
-from penstock.node.audit import Audit
+from penstock.node.audit import AuditLog
 from penstock.node.auth_markers import AuthMarkers
 from penstock.node.bootstrap import has_metadata, open_storage
 from penstock.node.clean_stop import take_clean_stop
@@ -79,7 +79,7 @@ class Cluster:
         consequences: MetadataListener,
         told: Callable[[], StreamDescriber],
         access: Access,
-        audit: Audit,
+        audit: AuditLog,
     ) -> None:
         self._access = access
         self._audit = audit

@@ -40,7 +40,7 @@ from penstock.messages import (
     Response,
 )
 from penstock.node.access import Access
-from penstock.node.audit import Audit
+from penstock.node.audit import AuditLog
 from penstock.node.clean_stop import mark_if_whole
 from penstock.node.cluster import Cluster
 from penstock.node.fetch_api import FetchApi
@@ -113,7 +113,7 @@ class Node:
         self._upkeep = self._replicas.upkeep
         self._listened = ListenedFile(vfs, self._outbox, self._partitions, self._replicas.roles, self._listening)
         parts = (self._outbox, self._peers, chance, lambda: self._now, self._replicas, lambda: self._report)
-        self._audit = Audit(
+        self._audit = AuditLog(
             self._outbox,
             lambda: self._cluster.image,
             self._partitions,

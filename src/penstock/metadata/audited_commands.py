@@ -28,7 +28,7 @@ _OF_STREAMS = CreateStream | AlterStream | AddPartitions | DeleteStream | SetInt
 _OF_USERS = CreateUser | AlterUser | DeleteUser | ChangeRules | ExportUsers
 
 
-def is_act(command: Command, outcome: Outcome) -> bool:
+def is_audited(command: Command, outcome: Outcome) -> bool:
     """True if an applied command is an act."""
     if not outcome.changed:
         return False
