@@ -30,7 +30,7 @@ RAFT_PATH = "raft"
 IMPORTED_PATH = f"{JOURNAL_PATH}.imported"
 
 
-class Opened(NamedTuple):
+class OpenedMetadata(NamedTuple):
     """Initial metadata."""
 
     storage: Storage
@@ -43,16 +43,16 @@ def has_metadata(vfs: Vfs) -> bool:
     return not {f"{RAFT_PATH}/", JOURNAL_PATH}.isdisjoint(vfs.list(""))
 
 
-def open_storage(vfs: Vfs, settings: Settings) -> Opened:
+def open_storage(vfs: Vfs, settings: Settings) -> OpenedMetadata:
     """Open the initial metadata storage; blocking. PenstockError, OSError."""
     voters = tuple(sorted(settings.voters)) or (() if settings.join else (settings.broker_id,))
     if JOURNAL_PATH in set(vfs.list("")):
         return _imported(vfs, settings, voters)
     storage = Storage.open(vfs, Snapshot(0, 0, Membership(voters), b"") if voters else None)
-    return Opened(storage, tuple(storage.notices))
+    return OpenedMetadata(storage, tuple(storage.notices))
 
 
-def _imported(vfs: Vfs, settings: Settings, voters: tuple[BrokerId, ...]) -> Opened:
+def _imported(vfs: Vfs, settings: Settings, voters: tuple[BrokerId, ...]) -> OpenedMetadata:
     if voters != (settings.broker_id,) or settings.broker_id != BrokerId(1):
         text = f"{JOURNAL_PATH} is that of a broker that was alone: start it alone, as broker 1, and let others join it"
         raise OperationalError(text)
@@ -67,7 +67,7 @@ def _imported(vfs: Vfs, settings: Settings, voters: tuple[BrokerId, ...]) -> Ope
     vfs.remove(MARK_PATH)  # only now: the mark guards the journal as long as that counts
     taken = f"took {len(image.streams)} streams over from {JOURNAL_PATH}, which is now {IMPORTED_PATH}"
     notices = (*storage.notices, *([] if note is None else [note]), taken)
-    return Opened(storage, notices, deleted)
+    return OpenedMetadata(storage, notices, deleted)
 
 
 def _as_cluster(image: ClusterImage, settings: Settings) -> ClusterImage:

@@ -48,7 +48,7 @@ def mark_clean_stop(vfs: Vfs, incarnation: Incarnation) -> None:
     vfs.sync_dir("")
 
 
-def mark_if_whole(vfs: Vfs, whole_since: Incarnation | None, partitions: Iterable[Partition], outbox: Outbox) -> None:
+def mark_if_synced(vfs: Vfs, whole_since: Incarnation | None, partitions: Iterable[Partition], outbox: Outbox) -> None:
     """Write the mark if all data is on the disk; otherwise the next start counts as unclean. Blocking."""
     if whole_since is not None and all(_is_on_disk(one.log) for one in partitions):
         try:

@@ -41,7 +41,7 @@ from penstock.messages import (
 )
 from penstock.node.access import Access
 from penstock.node.audit import AuditLog
-from penstock.node.clean_stop import mark_if_whole
+from penstock.node.clean_stop import mark_if_synced
 from penstock.node.cluster import Cluster
 from penstock.node.fetch_api import FetchApi
 from penstock.node.in_flight import InFlightBudget
@@ -259,7 +259,7 @@ class Node:
         self._listening.stop(now)
         if self._replicas.streams.are_open:
             whole_since = self._cluster.standing.whole_since
-            mark_if_whole(self._vfs, whole_since, self._partitions.values(), self._outbox)
+            mark_if_synced(self._vfs, whole_since, self._partitions.values(), self._outbox)
         return self._outbox.take()
 
     def take(self) -> Step | None:
