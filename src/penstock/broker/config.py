@@ -32,8 +32,8 @@ from penstock.base.text_files import text_of, value_of_variable
 from penstock.base.units import format_exact_bytes
 from penstock.broker.config_checks import NATS_PLACES, check_combinations
 from penstock.broker.exposed_secrets import exposed_secrets
-from penstock.broker.given import Given, Mistakes, value_of
 from penstock.broker.nats_credentials import Credentials, NatsServer, TlsFiles, parse_nats_urls
+from penstock.broker.setting_sources import ConfigMistakes, SourcedValue, value_of
 from penstock.broker.setting_values import EMBEDDED, OFF, Voter
 from penstock.broker.settings import ENVIRONMENT_PREFIX, SETTINGS, Setting
 from penstock.broker.tls_settings import BrokerTls
@@ -125,7 +125,7 @@ def load(
 
     Raise ConfigError with every mistake. A flag that is None was not given.
     """
-    mistakes = Mistakes()
+    mistakes = ConfigMistakes()
     given = _given(file, environment, flags or {}, mistakes)
     check_combinations(given, mistakes)
     exposed = exposed_secrets(given, mistakes)
@@ -150,11 +150,11 @@ def load_http(
     An unreadable file is ignored if flags or variables give the address. Raise ConfigError for mistakes in these
     settings.
     """
-    mistakes, wanted = Mistakes(), ("http", "http_tls", "brokers")
+    mistakes, wanted = ConfigMistakes(), ("http", "http_tls", "brokers")
     given = _given(file, environment, flags or {}, mistakes)
     if mistakes.without_value.intersection(wanted):
         others = {name: value for name, value in environment.items() if name != CONFIG_VARIABLE}
-        mistakes_of_others = Mistakes()
+        mistakes_of_others = ConfigMistakes()
         given = _given(None, others, flags or {}, mistakes_of_others)
         if "http" not in given or mistakes_of_others.without_value.intersection(wanted):
             raise ConfigError(mistakes)
@@ -176,9 +176,9 @@ def knows_broker(*, file: Path | None = None, environment: Mapping[str, str]) ->
 
 
 def _given(
-    file: Path | None, environment: Mapping[str, str], flags: Mapping[str, object], mistakes: Mistakes
-) -> dict[str, Given]:
-    given: dict[str, Given] = {}
+    file: Path | None, environment: Mapping[str, str], flags: Mapping[str, object], mistakes: ConfigMistakes
+) -> dict[str, SourcedValue]:
+    given: dict[str, SourcedValue] = {}
     if file is None and environment.get(CONFIG_VARIABLE):
         file = Path(environment[CONFIG_VARIABLE])
     if file is not None:
@@ -190,16 +190,16 @@ def _given(
     return given
 
 
-def _take(given: dict[str, Given], setting: Setting, raw: object, origin: str, mistakes: Mistakes) -> None:
+def _take(given: dict[str, SourcedValue], setting: Setting, raw: object, origin: str, mistakes: ConfigMistakes) -> None:
     try:
-        given[setting.name] = Given(setting.parse(raw), origin)
+        given[setting.name] = SourcedValue(setting.parse(raw), origin)
     except ValueError as error:
         mistakes.append(f"{origin}: {error}")
         mistakes.without_value.add(setting.name)
 
 
-def _from_file(file: Path, mistakes: Mistakes) -> dict[str, Given]:
-    given: dict[str, Given] = {}
+def _from_file(file: Path, mistakes: ConfigMistakes) -> dict[str, SourcedValue]:
+    given: dict[str, SourcedValue] = {}
     try:
         with file.open("rb") as opened:
             data = opened.read(_CONFIG_FILE_BYTES_MAX + 1)
@@ -223,7 +223,7 @@ def _from_file(file: Path, mistakes: Mistakes) -> dict[str, Given]:
         _take(given, setting, value, f"{file}: {name}", mistakes)
         if setting.names_file and name in given:
             # Relative to the file, not to the working directory, so that it works wherever the broker is started.
-            given[name] = Given(file.parent / given[name].value, given[name].origin)
+            given[name] = SourcedValue(file.parent / given[name].value, given[name].origin)
     return given
 
 
@@ -236,8 +236,8 @@ def _unknown_in_file(file: Path, name: str, value: object) -> list[str]:
     return [f"{file}: {name}: no such setting{_meant(name, SETTINGS)}"]
 
 
-def _from_environment(environment: Mapping[str, str], mistakes: Mistakes) -> dict[str, Given]:
-    given: dict[str, Given] = {}
+def _from_environment(environment: Mapping[str, str], mistakes: ConfigMistakes) -> dict[str, SourcedValue]:
+    given: dict[str, SourcedValue] = {}
     by_variable = {setting.variable: setting for setting in SETTINGS.values()}
     for variable in sorted(environment):
         setting = by_variable.get(variable)
@@ -266,7 +266,9 @@ def _meant(name: str, known: Iterable[str]) -> str:
     return f"; did you mean {folded[close[0]]}?" if close else ""
 
 
-def _build(given: Mapping[str, Given], mistakes: Mistakes, exposed: tuple[str, ...]) -> BrokerConfig | None:
+def _build(
+    given: Mapping[str, SourcedValue], mistakes: ConfigMistakes, exposed: tuple[str, ...]
+) -> BrokerConfig | None:
     """Return the config, or None if a part of it cannot be made."""
     value = {name: value_of(given, name) for name in SETTINGS}
     servers = None
@@ -332,7 +334,7 @@ def _shown(value: Mapping[str, Any], servers: tuple[NatsServer, ...] | None) -> 
     return {**without_secrets, "nats": [str(server) for server in servers or ()] or EMBEDDED}
 
 
-def _with_origins(given: Mapping[str, Given], texts: list[str], prefix: str, but_not: str = " ") -> list[str]:
+def _with_origins(given: Mapping[str, SourcedValue], texts: list[str], prefix: str, but_not: str = " ") -> list[str]:
     """Append to each text the places of the settings it may be about."""
     places = {
         at.origin: None

@@ -8,7 +8,7 @@ from pathlib import Path
 from penstock.base import limits
 from penstock.base.addresses import Address
 from penstock.base.text_files import text_of
-from penstock.broker.given import Given, Mistakes, origin_of, value_of
+from penstock.broker.setting_sources import ConfigMistakes, SourcedValue, origin_of, value_of
 from penstock.broker.setting_values import OFF, as_reached, cluster_secret_advice
 from penstock.broker.settings import SETTINGS
 from penstock.vfs.keys import KeyMistakeError, parse_keys
@@ -29,7 +29,7 @@ SECRET_FILES = {
 """Setting of a file → the secret that is read from it."""
 
 
-def check_combinations(given: dict[str, Given], mistakes: Mistakes) -> None:
+def check_combinations(given: dict[str, SourcedValue], mistakes: ConfigMistakes) -> None:
     """Add the mistakes of settings that do not go together; reads the files of secrets."""
     for file_name, name in SECRET_FILES.items():
         if file_name not in given:
@@ -44,7 +44,7 @@ def check_combinations(given: dict[str, Given], mistakes: Mistakes) -> None:
         if name == "cluster_secret" and secret is not None and len(secret) < limits.CLUSTER_SECRET_CHARS_MIN:
             mistakes.append(f"{origin}: {cluster_secret_advice(secret)}")
         # Also set if the file cannot be read: otherwise the user would be reported to lack a password.
-        given[name] = Given(secret or "?", origin)
+        given[name] = SourcedValue(secret or "?", origin)
     _check_cluster(given, mistakes)
     _check_keys(given, mistakes)
     _check_tls(given, mistakes)
@@ -80,7 +80,7 @@ def check_combinations(given: dict[str, Given], mistakes: Mistakes) -> None:
     ]
 
 
-def _check_keys(given: Mapping[str, Given], mistakes: Mistakes) -> None:
+def _check_keys(given: Mapping[str, SourcedValue], mistakes: ConfigMistakes) -> None:
     """Add mistakes about encryption keys."""
     text = value_of(given, "encryption_keys")
     if text is None:
@@ -94,7 +94,7 @@ def _check_keys(given: Mapping[str, Given], mistakes: Mistakes) -> None:
             mistakes.append(f"{given['encryption_keys'].origin}: {error}")
 
 
-def _check_auth(given: Mapping[str, Given], mistakes: Mistakes) -> None:
+def _check_auth(given: Mapping[str, SourcedValue], mistakes: ConfigMistakes) -> None:
     """Add mistakes about authentication."""
     if "admin_password" in given and not value_of(given, "auth"):
         mistakes.append(f"{given['admin_password'].origin}: authentication is off; set auth (--auth)")
@@ -125,7 +125,7 @@ def unprotected(listen: Address, *, insecure: bool) -> str | None:
     )
 
 
-def _check_http(given: Mapping[str, Given], mistakes: Mistakes) -> None:
+def _check_http(given: Mapping[str, SourcedValue], mistakes: ConfigMistakes) -> None:
     if value_of(given, "http_tls") and "tls_cert" not in given and "tls_cert" not in mistakes.without_value:
         mistakes.append(
             f"{origin_of(given, 'http_tls')}: there is no TLS without a certificate; set tls_cert and tls_key"
@@ -159,7 +159,7 @@ def beyond_reach(told: Address, others: Iterable[Address]) -> str | None:
     )
 
 
-def _check_cluster(given: dict[str, Given], mistakes: Mistakes) -> None:
+def _check_cluster(given: dict[str, SourcedValue], mistakes: ConfigMistakes) -> None:
     """Add mistakes about the cluster's brokers; take `listen` from `cluster` if it is not set."""
     cluster, join = given.get("cluster"), given.get("join")
     if cluster is not None and join is not None:
@@ -188,12 +188,12 @@ def _check_cluster(given: dict[str, Given], mistakes: Mistakes) -> None:
         )
         return
     if "listen" not in given and "listen" not in mistakes.without_value:
-        given["listen"] = Given(own.address, cluster.origin)
+        given["listen"] = SourcedValue(own.address, cluster.origin)
     elif not value_of(given, "listen").port:
         mistakes.append(f"{origin_of(given, 'listen')}: the others look for this broker at {own.address}: not port 0")
     says_where = "advertise" in given or "advertise" in mistakes.without_value
     if not says_where and not _is_elsewhere(value_of(given, "listen"), own.address):
-        given["advertise"] = Given(own.address, cluster.origin)
+        given["advertise"] = SourcedValue(own.address, cluster.origin)
     others = [voter for voter in cluster.value if voter is not own]
     for voter in others:
         if "advertise" in given and as_reached(given["advertise"].value) == as_reached(voter.address):
@@ -204,7 +204,7 @@ def _check_cluster(given: dict[str, Given], mistakes: Mistakes) -> None:
     _check_reach(given, [voter.address for voter in others], mistakes)
 
 
-def _check_tls(given: dict[str, Given], mistakes: Mistakes) -> None:
+def _check_tls(given: dict[str, SourcedValue], mistakes: ConfigMistakes) -> None:
     """Add mistakes about certificates that depend on other settings."""
     if "tls_cert" in mistakes.without_value:
         return
@@ -230,13 +230,13 @@ def _is_elsewhere(listen: Address, listed: Address) -> bool:
     return listen.port != listed.port or (listen.is_literal and listed.is_literal)  # a name may resolve to anything
 
 
-def _check_reach(given: Mapping[str, Given], others: Iterable[Address], mistakes: Mistakes) -> None:
+def _check_reach(given: Mapping[str, SourcedValue], others: Iterable[Address], mistakes: ConfigMistakes) -> None:
     name = "advertise" if "advertise" in given else "listen"
     if name not in mistakes.without_value and (mistake := beyond_reach(value_of(given, name), others)) is not None:
         mistakes.append(f"{origin_of(given, name)}: {mistake}")
 
 
-def _read_secret(file: Path, origin: str, mistakes: Mistakes) -> str | None:
+def _read_secret(file: Path, origin: str, mistakes: ConfigMistakes) -> str | None:
     try:
         with file.open("rb") as opened:
             text = text_of(opened.read(_SECRET_FILE_BYTES_MAX)).rstrip("\r\n")

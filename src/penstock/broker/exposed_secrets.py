@@ -11,14 +11,14 @@ from contextlib import suppress
 
 from penstock.access.secret_files import open_to_others
 from penstock.broker.config_checks import SECRET_FILES
-from penstock.broker.given import Given, Mistakes, value_of
+from penstock.broker.setting_sources import ConfigMistakes, SourcedValue, value_of
 from penstock.broker.settings import SETTINGS
 
 OF_SECRETS = (*SECRET_FILES, "tls_key", "nats_tls_key", "nats_nkey_seed", "nats_creds")
 """The settings that name a file with a secret."""
 
 
-def exposed_secrets(given: Mapping[str, Given], mistakes: Mistakes) -> tuple[str, ...]:
+def exposed_secrets(given: Mapping[str, SourcedValue], mistakes: ConfigMistakes) -> tuple[str, ...]:
     """Return the warnings of the start; add to `mistakes` what prevents the start."""
     warnings = []
     for name in OF_SECRETS:

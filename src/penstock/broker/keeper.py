@@ -26,7 +26,7 @@ import msgspec
 
 from penstock.base import limits
 from penstock.broker.child import environment_of_child
-from penstock.broker.handed import Handed, encode
+from penstock.broker.config_handoff import ConfigHandoff, encode
 from penstock.broker.patience import Patience
 from penstock.broker.restarts import Ended, Restarts
 from penstock.broker.supervised import LISTENING, READY, REASON
@@ -51,7 +51,7 @@ class State(Enum):
 class Keeper:
     """Keeps one broker running. `changed` is called when `state` changes."""
 
-    def __init__(self, name: str, handed: Handed, written: Written, changed: Callable[[], None]) -> None:
+    def __init__(self, name: str, handed: ConfigHandoff, written: Written, changed: Callable[[], None]) -> None:
         self.name = name
         self.state = State.ENDED
         self.is_in_trouble = False  # the last start failed before listening

@@ -36,6 +36,7 @@ from penstock.base.importing import undisturbed
 from penstock.base.shortages import shortage
 from penstock.broker.config import Addresses, BrokerConfig
 from penstock.broker.data_dir import DataDir, take_data_dir
+from penstock.broker.data_dir_checks import admin_password_advice, checked_against_data_dir, is_alone
 from penstock.broker.drawn_secrets import drawn_password, embedded_password, first_user
 from penstock.broker.driver import Driver, wall_clock
 from penstock.broker.encryption import encrypted
@@ -47,7 +48,6 @@ from penstock.broker.nats_server import EmbeddedNats
 from penstock.broker.observed import Observed, exporter_of
 from penstock.broker.patience import LOOK_S, Patience
 from penstock.broker.peers import PeerConnections
-from penstock.broker.place import admin_password_advice, is_alone, settled
 from penstock.broker.quotas import Usage
 from penstock.broker.server import Server, bind
 from penstock.broker.setting_values import plain_beyond_reach, voters_advice
@@ -205,7 +205,7 @@ async def _serve(
     running = _Running(take_data_dir(config.data_dir, config.broker_id))
     try:
         running.known = read_known_brokers(RealVfs(config.data_dir))
-        config = settled(config, running.data_dir, running.known)
+        config = checked_against_data_dir(config, running.data_dir, running.known)
         if advice := admin_password_advice(config, [config.data_dir]):
             _log.info("%s", advice)
         if is_alone(config, running.known) and "id" in config.origins:

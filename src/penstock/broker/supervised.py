@@ -23,7 +23,7 @@ from penstock.base import limits
 from penstock.base.errors import ConfigError
 from penstock.base.importing import undisturbed
 from penstock.broker import logs
-from penstock.broker.handed import Handed, decode
+from penstock.broker.config_handoff import ConfigHandoff, decode
 from penstock.broker.restarts import USED_WRONGLY
 
 LISTENING, READY, REASON = b"listening", b"ready", b"reason"
@@ -69,7 +69,7 @@ def main() -> None:
     sys.exit(code)
 
 
-def _handed() -> Handed | None:
+def _handed() -> ConfigHandoff | None:
     received = bytearray()
     while not received.endswith(b"\n") and len(received) <= limits.SUPERVISOR_CONFIG_BYTES_MAX:
         chunk = os.read(_STDIN, limits.SUPERVISOR_CONFIG_BYTES_MAX)

@@ -28,17 +28,17 @@ from penstock.access.users import ADMIN_CREDENTIALS_FILE
 from penstock.base import limits
 from penstock.base.errors import ConfigError, PenstockError
 from penstock.broker.config import BrokerConfig
+from penstock.broker.config_handoff import ConfigHandoff
+from penstock.broker.data_dir_checks import admin_password_advice
 from penstock.broker.drawn_secrets import (
     SECRET_FILE,
     drawn_password,
     embedded_password,
     shared_secret,
 )
-from penstock.broker.handed import Handed
 from penstock.broker.keeper import Keeper, State
 from penstock.broker.machine import MachineDir, folder_of, planned, take_machine_dir
 from penstock.broker.nats_server import EmbeddedNats
-from penstock.broker.place import admin_password_advice
 from penstock.broker.signals import on_signals
 from penstock.broker.systemd import Notifier
 
@@ -123,7 +123,7 @@ class _Supervisor:
         cores = _cores(len(configs)) if self.config.pin else [None] * len(configs)
         colour = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
         self._keepers = [
-            Keeper(folder_of(one.broker_id), Handed(one, core, colour), self._write, self._changed.set)
+            Keeper(folder_of(one.broker_id), ConfigHandoff(one, core, colour), self._write, self._changed.set)
             for one, core in zip(configs, cores, strict=True)
         ]
         tasks = [asyncio.create_task(keeper.run(), name=keeper.name) for keeper in self._keepers]

@@ -10,9 +10,9 @@ import pytest
 from penstock.access.secret_files import is_open_to_others, open_to_others
 from penstock.base.errors import ConfigError, OperationalError
 from penstock.broker.config import BrokerConfig, load, to_toml
+from penstock.broker.config_handoff import ConfigHandoff, decode, encode
 from penstock.broker.exposed_secrets import OF_SECRETS, exposed_secrets
-from penstock.broker.given import Given
-from penstock.broker.handed import Handed, decode, encode
+from penstock.broker.setting_sources import SourcedValue
 from penstock.broker.settings import SETTINGS
 from penstock.cli.nats_options import login_of
 from penstock.client.credentials import credentials_of
@@ -88,7 +88,7 @@ def test_a_setting_permits_it_and_the_start_warns(tmp_path: Path) -> None:
     assert config.cluster_secret == SECRET
     assert config.exposed == (open_to_others(tmp_path / "secret", (tmp_path / "secret").stat()),)
     assert "allow_open_secrets = true" in to_toml(config)
-    assert decode(encode(Handed(config))).config.exposed == config.exposed
+    assert decode(encode(ConfigHandoff(config))).config.exposed == config.exposed
 
 
 def test_a_secret_on_the_command_line_is_warned_of() -> None:
@@ -108,11 +108,11 @@ def test_a_secret_on_the_command_line_is_warned_of() -> None:
 def test_so_is_every_other_one(name: str) -> None:
     secret = SETTINGS[name]
     told: list[str] = []
-    (warning,) = exposed_secrets({name: Given(SECRET, secret.flag)}, told)
+    (warning,) = exposed_secrets({name: SourcedValue(SECRET, secret.flag)}, told)
     assert warning.startswith(f"{secret.flag}: everybody on this machine can read it in the list of processes")
     assert (f"{name}_file" in SETTINGS, f"give {secret.flag}-file FILE" in warning) == (True, True)
     assert SECRET not in warning
-    assert (exposed_secrets({name: Given(SECRET, secret.variable)}, told), told) == ((), [])
+    assert (exposed_secrets({name: SourcedValue(SECRET, secret.variable)}, told), told) == ((), [])
 
 
 def test_a_client_refuses_credentials_that_others_may_read(tmp_path: Path) -> None:

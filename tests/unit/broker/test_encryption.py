@@ -11,8 +11,8 @@ import pytest
 
 from penstock.base.errors import ConfigError, OperationalError
 from penstock.broker.config import BrokerConfig, load, to_toml
+from penstock.broker.config_handoff import ConfigHandoff, decode, encode
 from penstock.broker.encryption import encrypted, read_again
-from penstock.broker.handed import Handed, decode, encode
 from penstock.commitlog.files import holds_messages
 from penstock.vfs.encrypted import EncryptedVfs
 from penstock.vfs.keys import new_key_line, parse_keys
@@ -41,7 +41,7 @@ def test_keys_are_shown_nowhere_and_handed_to_a_broker_under_a_supervisor() -> N
     secret = LINE.split()[1]
     for shown in (repr(config), to_toml(config), repr(config.shown)):
         assert secret not in shown
-    assert decode(encode(Handed(config))).config == config
+    assert decode(encode(ConfigHandoff(config))).config == config
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ async def test_without_keys_nothing_is_encrypted_and_without_the_extra_keys_are_
 async def test_a_broker_that_is_started_again_takes_the_keys_that_its_file_holds_by_then(tmp_path: Path) -> None:
     file = tmp_path / "keys"
     file.write_text(f"{LINE}\n")
-    handed = decode(encode(Handed(config_of(encryption_keys_file=str(file))))).config  # as the supervisor began
+    handed = decode(encode(ConfigHandoff(config_of(encryption_keys_file=str(file))))).config  # as the supervisor began
     file.write_text(f"{OTHER}\n{LINE}\n")
     memory = MemoryVfs()
     vfs = encrypted(memory, handed, asyncio.get_running_loop())
@@ -88,7 +88,7 @@ async def test_a_broker_that_is_started_again_takes_the_keys_that_its_file_holds
 async def test_a_file_that_has_gone_leaves_a_broker_that_is_started_again_with_those_of_before(tmp_path: Path) -> None:
     file = tmp_path / "keys"
     file.write_text(f"{LINE}\n")
-    handed = decode(encode(Handed(config_of(encryption_keys_file=str(file))))).config
+    handed = decode(encode(ConfigHandoff(config_of(encryption_keys_file=str(file))))).config
     file.unlink()
     assert encrypted(MemoryVfs(), handed, asyncio.get_running_loop()) is not None
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from penstock.base.errors import ConfigError, OperationalError
-from penstock.broker import handed
+from penstock.broker import config_handoff
 from penstock.broker.config import BrokerConfig, load
 from penstock.broker.data_dir import take_data_dir
 from penstock.broker.machine import Remembered, planned, take_machine_dir
@@ -193,8 +193,8 @@ def test_a_config_is_the_same_at_the_other_end() -> None:
     flags = {"brokers": "2", "nats_user": "u", "nats_password": "secret", "advertise": "127.0.0.1:9", **NATS}
     configs, _ = planned(config(**flags), None)
     for one in configs:
-        found = handed.decode(handed.encode(handed.Handed(one, 3, True)))
-        assert found == handed.Handed(one, 3, True)
+        found = config_handoff.decode(config_handoff.encode(config_handoff.ConfigHandoff(one, 3, True)))
+        assert found == config_handoff.ConfigHandoff(one, 3, True)
         assert dict(found.config.origins) == dict(one.origins)
         assert found.config.nats_credentials.password == "secret"
 

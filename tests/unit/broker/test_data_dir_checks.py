@@ -12,7 +12,7 @@ from penstock.base.errors import ConfigError
 from penstock.base.ids import BrokerId
 from penstock.broker.config import BrokerConfig, load
 from penstock.broker.data_dir import DataDir, take_data_dir
-from penstock.broker.place import admin_password_advice, is_alone, settled
+from penstock.broker.data_dir_checks import admin_password_advice, checked_against_data_dir, is_alone
 from penstock.node.auth_markers import GUARDED_PATH
 from penstock.node.known_brokers import KnownBrokers
 
@@ -42,26 +42,26 @@ def config(**flags: object) -> BrokerConfig:
 
 def refused(data_dir: DataDir, known: KnownBrokers, **flags: object) -> str:
     with pytest.raises(ConfigError) as caught:
-        settled(config(**flags), data_dir, known)
+        checked_against_data_dir(config(**flags), data_dir, known)
     return str(caught.value)
 
 
 def test_a_new_directory_takes_every_setting(data_dir: DataDir) -> None:
     given = config(cluster=THREE, nats="h")
-    assert settled(given, data_dir, None) == given
+    assert checked_against_data_dir(given, data_dir, None) == given
     assert not is_alone(given, None)
     assert is_alone(config(), None)
 
 
 def test_who_listens_elsewhere_than_the_list_says_has_moved_or_is_refused(data_dir: DataDir) -> None:
     moved = config(cluster=THREE, nats="h", listen="127.0.0.1:9")
-    placed = settled(moved, data_dir, LOCAL)
+    placed = checked_against_data_dir(moved, data_dir, LOCAL)
     assert (placed.listen, placed.advertise) == (Address("127.0.0.1", 9), None)
     with pytest.raises(ConfigError) as caught:
-        settled(moved, data_dir, None)
+        checked_against_data_dir(moved, data_dir, None)
     assert "would be at 127.0.0.1:9, and --cluster says 2@127.0.0.1:7002" in str(caught.value)
     told = config(cluster=THREE, nats="h", listen="127.0.0.1:9", advertise="127.0.0.1:7002")
-    assert settled(told, data_dir, None) == told
+    assert checked_against_data_dir(told, data_dir, None) == told
 
 
 def test_a_directory_of_several_needs_their_nats(data_dir: DataDir) -> None:
@@ -77,7 +77,7 @@ def test_a_directory_that_was_used_alone_is_no_member(data_dir: DataDir, flags: 
     text = refused(data_dir, ALONE, nats="h", **flags)
     assert "is that of broker 2 alone, with a cluster of its own" in text
     assert "wrong --data-dir?" in text
-    assert is_alone(settled(config(), data_dir, ALONE), ALONE)
+    assert is_alone(checked_against_data_dir(config(), data_dir, ALONE), ALONE)
 
 
 def test_a_directory_of_others_is_refused_and_one_of_some_of_these_is_not(data_dir: DataDir) -> None:
@@ -85,26 +85,28 @@ def test_a_directory_of_others_is_refused_and_one_of_some_of_these_is_not(data_d
     text = refused(data_dir, LOCAL, cluster=elsewhere, nats="h")
     assert "belongs to a cluster with brokers 1, 3, and --cluster names brokers 8, 9: wrong --data-dir?" in text
     grown = config(cluster=f"{THREE},4@127.0.0.1:7004", nats="h")  # broker 4 came while this one was away
-    assert settled(grown, data_dir, LOCAL) == grown
+    assert checked_against_data_dir(grown, data_dir, LOCAL) == grown
 
 
 def test_a_broker_that_does_not_say_where_it_is_stays_where_it_was(data_dir: DataDir) -> None:
-    assert settled(config(nats="h"), data_dir, LOCAL).listen == Address("127.0.0.1", 7002)
-    assert settled(config(nats="h", insecure=True), data_dir, REMOTE).listen == Address("10.0.0.2", 7422)
+    assert checked_against_data_dir(config(nats="h"), data_dir, LOCAL).listen == Address("127.0.0.1", 7002)
+    assert checked_against_data_dir(config(nats="h", insecure=True), data_dir, REMOTE).listen == Address(
+        "10.0.0.2", 7422
+    )
     assert "nobody has to log in" in refused(data_dir, REMOTE, nats="h")
     said = config(nats="h", listen="127.0.0.1:9999")
-    assert settled(said, data_dir, LOCAL) == said
+    assert checked_against_data_dir(said, data_dir, LOCAL) == said
 
 
 def test_who_listens_everywhere_is_told_as_before(data_dir: DataDir) -> None:
-    placed = settled(config(nats="h", listen="0.0.0.0:7422", insecure=True), data_dir, REMOTE)
+    placed = checked_against_data_dir(config(nats="h", listen="0.0.0.0:7422", insecure=True), data_dir, REMOTE)
     assert (placed.listen, placed.advertise) == (Address("0.0.0.0", 7422), Address("10.0.0.2", 7422))
 
 
 @pytest.mark.parametrize("bad", ["h:99999", "h:", "[::1", "a..b:1"])
 def test_an_address_that_is_none_ends_no_start(data_dir: DataDir, bad: str) -> None:
     known = LOCAL._replace(addresses={**LOCAL.addresses, BrokerId(1): bad, BrokerId(2): bad})
-    assert settled(config(nats="h"), data_dir, known) == config(nats="h")
+    assert checked_against_data_dir(config(nats="h"), data_dir, known) == config(nats="h")
 
 
 def test_an_address_that_the_others_do_not_reach_is_refused(data_dir: DataDir) -> None:

@@ -34,7 +34,7 @@ from penstock.node.known_brokers import KnownBrokers
 _KNOWN = "the data directory"
 
 
-def settled(config: BrokerConfig, data_dir: DataDir, known: KnownBrokers | None) -> BrokerConfig:
+def checked_against_data_dir(config: BrokerConfig, data_dir: DataDir, known: KnownBrokers | None) -> BrokerConfig:
     """Return the settings to start with; raise ConfigError if they do not fit this directory."""
     if known is None:
         if mistake := _not_as_listed(config):

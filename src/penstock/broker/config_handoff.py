@@ -15,7 +15,7 @@ import msgspec
 from penstock.broker.config import BrokerConfig
 
 
-class Handed(msgspec.Struct, frozen=True):
+class ConfigHandoff(msgspec.Struct, frozen=True):
     """Start-up data of a broker under a supervisor."""
 
     config: BrokerConfig
@@ -23,14 +23,14 @@ class Handed(msgspec.Struct, frozen=True):
     colour: bool = False  # True if its log ends up on a terminal
 
 
-def encode(handed: Handed) -> bytes:
+def encode(handed: ConfigHandoff) -> bytes:
     """Return the line, with its line end."""
     return msgspec.json.encode(handed, enc_hook=_plain) + b"\n"
 
 
-def decode(line: bytes) -> Handed:
+def decode(line: bytes) -> ConfigHandoff:
     """Parse the line; raise msgspec.DecodeError if it is invalid."""
-    return msgspec.json.decode(line, type=Handed, dec_hook=_typed)
+    return msgspec.json.decode(line, type=ConfigHandoff, dec_hook=_typed)
 
 
 def _plain(value: object) -> object:

@@ -8,14 +8,14 @@ from typing import Any, NamedTuple
 from penstock.broker.settings import SETTINGS
 
 
-class Given(NamedTuple):
+class SourcedValue(NamedTuple):
     """The value of a setting, and the place that gave it."""
 
     value: Any
     origin: str
 
 
-class Mistakes(list[str]):
+class ConfigMistakes(list[str]):
     """The mistakes so far, and the settings without a valid value, which must not cause further mistakes."""
 
     def __init__(self) -> None:
@@ -23,13 +23,13 @@ class Mistakes(list[str]):
         self.without_value: set[str] = set()
 
 
-def value_of(given: Mapping[str, Given], name: str) -> Any:
+def value_of(given: Mapping[str, SourcedValue], name: str) -> Any:
     """Return the value of a setting, or its default."""
     at = given.get(name)
     return SETTINGS[name].default if at is None else at.value
 
 
-def origin_of(given: Mapping[str, Given], name: str) -> str:
+def origin_of(given: Mapping[str, SourcedValue], name: str) -> str:
     """Return the place that set it."""
     at = given.get(name)
     return f"{name} (default)" if at is None else at.origin
