@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from penstock.base import limits
 from penstock.broker.complaints import Complaints
-from penstock.broker.places import Places
+from penstock.broker.unauthenticated_slots import UnauthenticatedSlots
 
 _log = logging.getLogger("penstock.server")
 
@@ -32,7 +32,7 @@ class Handshakes:
         self._loop = loop
         self._elapsed_us = elapsed_us
         self._unfinished_max = unfinished_max
-        self._unfinished: Places[Callable[[], None]] = Places()
+        self._unfinished: UnauthenticatedSlots[Callable[[], None]] = UnauthenticatedSlots()
         self._used_us = 0  # in this loop turn
         self._is_turn_noted = False
         self._complaints = Complaints()

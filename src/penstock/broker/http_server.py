@@ -24,8 +24,8 @@ from penstock.base.errors import OperationalError
 from penstock.broker.accepting import Acceptor
 from penstock.broker.complaints import Complaints
 from penstock.broker.http_connection import Answer, Asked, HttpConnection
-from penstock.broker.places import Places, address_of
 from penstock.broker.server import bind
+from penstock.broker.unauthenticated_slots import UnauthenticatedSlots, address_of
 
 _log = logging.getLogger("penstock.http")
 
@@ -62,7 +62,7 @@ class HttpServer:
         self._beginning: dict[
             HttpConnection, tuple[socket.socket, str]
         ] = {}  # connections without a transport yet → socket, address
-        self._handshakes: Places[HttpConnection] = Places()  # of the same connections
+        self._handshakes: UnauthenticatedSlots[HttpConnection] = UnauthenticatedSlots()  # of the same connections
         self._tasks: set[asyncio.Task[None]] = set()  # one for each of them
         self._complaints = Complaints()
 

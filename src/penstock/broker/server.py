@@ -31,11 +31,11 @@ from penstock.broker.complaints import Complaints
 from penstock.broker.connection import Caller, Connection
 from penstock.broker.greeting import Guard, Unguarded
 from penstock.broker.handshakes import Handshakes
-from penstock.broker.places import Places, is_of_this_machine
 from penstock.broker.quotas import Usage
 from penstock.broker.request_meters import RequestMeters, name_of
 from penstock.broker.shared_budget import SharedBudget
 from penstock.broker.transport import PlainTransport, Policy, TlsTransport, Transport
+from penstock.broker.unauthenticated_slots import UnauthenticatedSlots, is_of_this_machine
 from penstock.messages import PeerHelloRequest, Request
 
 _log = logging.getLogger("penstock.server")
@@ -129,7 +129,9 @@ class Server:
         self._unknown_peers_max = max(limits.UNKNOWN_PEERS_MIN, self._strangers_max)
         self.buffers = SharedBudget(buffer_bytes_max, limits.SMALL_BUFFER_BYTES_MAX)
         self.peers: dict[BrokerId, Connection] = {}  # connections of other brokers
-        self._strangers: Places[Connection] = Places()  # above the limit; their hello may show that they are brokers
+        self._strangers: UnauthenticatedSlots[Connection] = (
+            UnauthenticatedSlots()
+        )  # above the limit; their hello may show that they are brokers
         self.peer_buffers = SharedBudget(limits.PEER_BUFFER_BYTES_MAX, limits.SMALL_BUFFER_BYTES_MAX)
         self.requests = RequestMeters()
         self.files = SharedBudget(open_files_max // limits.ANSWER_FILES_SHARE)
@@ -138,7 +140,7 @@ class Server:
         self.connections_of: Counter[str] = Counter()  # by user name
         self.failed_logins = 0
         self.unfinished_logins = 0
-        self._unknown: Places[Connection] = Places()  # have to log in and have not
+        self._unknown: UnauthenticatedSlots[Connection] = UnauthenticatedSlots()  # have to log in and have not
         self._leaving: dict[Connection, None] = {}  # half-closed by their clients; the oldest first
         self._unknown_max = max(1, self.connections_max // limits.UNKNOWN_SHARE)
         self._owner = owner

@@ -15,7 +15,7 @@ from penstock.base.addresses import Address
 T = TypeVar("T")
 
 
-class Places(Generic[T]):
+class UnauthenticatedSlots(Generic[T]):
     """Peers by address, in the order of their age."""
 
     def __init__(self) -> None:

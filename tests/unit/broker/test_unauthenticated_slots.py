@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.broker.places import Places, address_of, is_of_this_machine
+from penstock.broker.unauthenticated_slots import UnauthenticatedSlots, address_of, is_of_this_machine
 
 PEERS = ("10.0.0.1:1", "10.0.0.2:2", "[2001:db8::1]:3", "10.0.0.1:4")
 
 
 def test_who_begins_much_and_leaves_it_pushes_out_his_own() -> None:
-    places: Places[int] = Places()
+    places: UnauthenticatedSlots[int] = UnauthenticatedSlots()
     places.take(0, "10.0.0.2:1")  # waits longest of all
     for number in range(1, 1_001):
         places.take(number, f"10.0.0.1:{number}")
@@ -29,7 +29,7 @@ def test_who_begins_much_and_leaves_it_pushes_out_his_own() -> None:
     st.lists(st.tuples(st.sampled_from(["take", "leave", "renew", "go"]), st.integers(0, 9), st.sampled_from(PEERS)))
 )
 def test_it_is_always_the_oldest_of_the_address_that_holds_most(moves: list[tuple[str, int, str]]) -> None:
-    places: Places[int] = Places()
+    places: UnauthenticatedSlots[int] = UnauthenticatedSlots()
     held: list[tuple[int, str]] = []  # the oldest first
     for move, number, peer in moves:
         there = next((one for one in held if one[0] == number), None)
