@@ -1,6 +1,6 @@
 """Children of the bench, and what any process has cost.
 
-Rules: a child has a session of its own, so that Ctrl-C reaches us alone; it dies with us (`tied`), and is ended by its
+Rules: a child has a session of its own, so that Ctrl-C reaches us alone; it dies with us (`dying_with_parent`), and is ended by its
 process id when its context is left. Its output is read to the end, so that it never waits for us.
 CPU time comes from the process's own clock in the kernel: nanoseconds, threads that have ended included, where
 /proc/PID/stat counts ticks of 10 ms. Who has ended has no clock any more: that is an error and not a cost of nothing,
@@ -24,7 +24,7 @@ from penstock.base.addresses import Address
 from penstock.base.errors import OperationalError
 from penstock.bench import vital
 from penstock.broker.child import OnEnd
-from penstock.broker.tied import tied, uninterrupted
+from penstock.broker.parent_death_signal import dying_with_parent, uninterrupted
 
 _CLOCK_OF_PROCESS = 2  # CPUCLOCK_SCHED, as clock_getcpuclockid(3) composes it
 _TAIL_LINES = 20
@@ -201,7 +201,7 @@ def child(
     try:
         with uninterrupted():
             process = subprocess.Popen(
-                tied(command),
+                dying_with_parent(command),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,

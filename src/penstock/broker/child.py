@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from penstock.base.errors import OperationalError
-from penstock.broker.tied import uninterrupted
+from penstock.broker.parent_death_signal import uninterrupted
 
 PLAIN = "PENSTOCK_PLAIN"
 _READY_TIMEOUT_S = 60.0  # includes recovery of a large data directory

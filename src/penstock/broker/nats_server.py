@@ -6,7 +6,7 @@ Every start has the settings below: the config file is rewritten if it is missin
 
 With a password it accepts one user, `penstock`; without one, every program of this machine.
 
-When the broker dies, nats-server gets SIGKILL (`tied`), because it has nothing to save and the port must be free for
+When the broker dies, nats-server gets SIGKILL (`dying_with_parent`), because it has nothing to save and the port must be free for
 the next broker. It has a session of its own, so that Ctrl-C reaches only the broker, which still has acks to send.
 
 | setting        | value   | why                                                                                  |
@@ -37,7 +37,7 @@ from penstock.base.errors import OperationalError
 from penstock.broker.complaints import Complaints
 from penstock.broker.drawn_secrets import NATS_USER
 from penstock.broker.nats_credentials import NatsServer
-from penstock.broker.tied import tied
+from penstock.broker.parent_death_signal import dying_with_parent
 from penstock.vfs.real import read_whole
 
 _log = logging.getLogger("penstock.nats_server")
@@ -205,7 +205,7 @@ class EmbeddedNats:
         self._fatal = b""
         arguments = ["-c", str(self._config_file), "-a", self.host, "-p", str(port or -1), "--logtime=false"]
         self._process = await asyncio.create_subprocess_exec(
-            *tied((str(self._program), *arguments)),
+            *dying_with_parent((str(self._program), *arguments)),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.PIPE,

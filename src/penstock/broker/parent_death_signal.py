@@ -31,7 +31,7 @@ os.execv(sys.argv[2], sys.argv[2:])
 """
 
 
-def tied(command: Sequence[str]) -> list[str]:
+def dying_with_parent(command: Sequence[str]) -> list[str]:
     """Return `command`, which begins with the path of a program, as a command that dies with this process."""
     return [sys.executable, "-I", "-S", "-c", _STARTER, str(os.getpid()), *command]
 

@@ -9,12 +9,12 @@ import threading
 
 import pytest
 
-from penstock.broker.tied import tied, uninterrupted
+from penstock.broker.parent_death_signal import dying_with_parent, uninterrupted
 
 TIMEOUT_S = 20.0
 PARENT = """
 import subprocess, sys
-from penstock.broker.tied import tied
+from penstock.broker.parent_death_signal import tied
 child = subprocess.Popen(tied([sys.executable, "-S", "-c", "input()"]), stdin=subprocess.PIPE)
 sys.stdout.write(f"{child.pid}\\n")
 sys.stdout.flush()
@@ -38,7 +38,7 @@ def test_a_child_does_not_outlive_a_parent_that_was_killed() -> None:
 
 
 def test_a_child_becomes_the_command() -> None:
-    command = tied([sys.executable, "-S", "-c", "import sys; sys.exit(7)"])
+    command = dying_with_parent([sys.executable, "-S", "-c", "import sys; sys.exit(7)"])
     assert subprocess.run(command, timeout=TIMEOUT_S, check=False).returncode == 7
 
 
