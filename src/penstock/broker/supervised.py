@@ -24,7 +24,7 @@ from penstock.base.errors import ConfigError
 from penstock.base.importing import undisturbed
 from penstock.broker import logs
 from penstock.broker.config_handoff import ConfigHandoff, decode
-from penstock.broker.restarts import USED_WRONGLY
+from penstock.broker.restart_policy import USED_WRONGLY
 
 LISTENING, READY, REASON = b"listening", b"ready", b"reason"
 _STDIN = 0

@@ -36,9 +36,9 @@ from penstock.broker.drawn_secrets import (
     embedded_password,
     shared_secret,
 )
-from penstock.broker.keeper import Keeper, State
 from penstock.broker.machine import MachineDir, folder_of, planned, take_machine_dir
 from penstock.broker.nats_server import EmbeddedNats
+from penstock.broker.process_monitor import ProcessMonitor, ProcessState
 from penstock.broker.signals import on_signals
 from penstock.broker.systemd import Notifier
 
@@ -64,7 +64,7 @@ def run_machine(config: BrokerConfig, *, ready: Callable[[str, str], None]) -> i
 class _Supervisor:
     config: BrokerConfig
     ready: Callable[[str, str], None]
-    _keepers: list[Keeper] = field(default_factory=list)
+    _keepers: list[ProcessMonitor] = field(default_factory=list)
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
     _stopping: asyncio.Event = field(default_factory=asyncio.Event)
     _is_clean: bool = True
@@ -123,7 +123,7 @@ class _Supervisor:
         cores = _cores(len(configs)) if self.config.pin else [None] * len(configs)
         colour = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
         self._keepers = [
-            Keeper(folder_of(one.broker_id), ConfigHandoff(one, core, colour), self._write, self._changed.set)
+            ProcessMonitor(folder_of(one.broker_id), ConfigHandoff(one, core, colour), self._write, self._changed.set)
             for one, core in zip(configs, cores, strict=True)
         ]
         tasks = [asyncio.create_task(keeper.run(), name=keeper.name) for keeper in self._keepers]
@@ -146,13 +146,15 @@ class _Supervisor:
             for task in tasks:
                 if task.done() and not task.cancelled() and (error := task.exception()) is not None:
                     raise error
-            serving = sum(keeper.state is State.SERVES for keeper in self._keepers)
+            serving = sum(keeper.state is ProcessState.SERVES for keeper in self._keepers)
             if serving and not is_ready and all(_is_settled(keeper) for keeper in self._keepers):
                 is_ready = True
                 self._announce(configs, notifier)
             if status != (status := f"{serving} of {len(self._keepers)} brokers serve"):
                 notifier.status(status)
-            if not is_ready and all(keeper.is_in_trouble and keeper.state is State.ENDED for keeper in self._keepers):
+            if not is_ready and all(
+                keeper.is_in_trouble and keeper.state is ProcessState.ENDED for keeper in self._keepers
+            ):
                 _log.error("none of the %d brokers starts", len(self._keepers))
                 return max(keeper.last_code if keeper.last_code > 0 else 1 for keeper in self._keepers)
         return 0
@@ -195,8 +197,8 @@ class _Supervisor:
             sys.stderr.buffer.flush()
 
 
-def _is_settled(keeper: Keeper) -> bool:
-    return keeper.state is State.SERVES or keeper.is_in_trouble
+def _is_settled(keeper: ProcessMonitor) -> bool:
+    return keeper.state is ProcessState.SERVES or keeper.is_in_trouble
 
 
 def _cores(count: int) -> list[int | None]:

@@ -23,7 +23,7 @@ USED_WRONGLY = 2
 _REFUSED_MS_MIN = limits.SUPERVISOR_RETRY_MS_MAX // 8
 
 
-class Ended(NamedTuple):
+class ProcessExit(NamedTuple):
     """One ended run of a broker."""
 
     code: int  # -N: signal N
@@ -32,21 +32,21 @@ class Ended(NamedTuple):
     reason: str  # the last error that it logged
 
 
-class Verdict(NamedTuple):
+class RestartDecision(NamedTuple):
     """Decision after a run."""
 
     delay_ms: int | None  # None: no restart
     is_news: bool  # True if it should be logged
 
 
-class Restarts:
+class RestartPolicy:
     """Restart state of one broker."""
 
     def __init__(self) -> None:
         self._delay_ms = 0
         self._trouble: tuple[int, str] | None = None  # exit code and reason of the previous run
 
-    def ended(self, run: Ended) -> Verdict:
+    def ended(self, run: ProcessExit) -> RestartDecision:
         """Return the decision after a run."""
         trouble = run.code, run.reason
         is_news = trouble != self._trouble
@@ -54,7 +54,7 @@ class Restarts:
             self._delay_ms, is_news = 0, True
         self._trouble = trouble
         if run.code == USED_WRONGLY:
-            return Verdict(None, is_news=True)
+            return RestartDecision(None, is_news=True)
         first_ms = limits.SUPERVISOR_RETRY_MS_MIN if run.has_listened else _REFUSED_MS_MIN
         self._delay_ms = min(max(first_ms, 2 * self._delay_ms), limits.SUPERVISOR_RETRY_MS_MAX)
-        return Verdict(self._delay_ms, is_news or run.has_listened)
+        return RestartDecision(self._delay_ms, is_news or run.has_listened)

@@ -2,7 +2,7 @@
 
 Rules: the process gets a session of its own, so that Ctrl-C reaches the supervisor only, and none of the environment
 meant for the supervisor. Its log is passed on line by line, each with the broker's name, except for a start that fails
-for the same reason as the previous one. Lines longer than SUPERVISOR_LINE_BYTES_MAX are split. `restarts` decides when
+for the same reason as the previous one. Lines longer than SUPERVISOR_LINE_BYTES_MAX are split. `restart_policy` decides when
 to start it again.
 
     started ──listening──▶ listens ──ready──▶ serves
@@ -28,7 +28,7 @@ from penstock.base import limits
 from penstock.broker.child import environment_of_child
 from penstock.broker.config_handoff import ConfigHandoff, encode
 from penstock.broker.patience import Patience
-from penstock.broker.restarts import Ended, Restarts
+from penstock.broker.restart_policy import ProcessExit, RestartPolicy
 from penstock.broker.supervised import LISTENING, READY, REASON
 from penstock.broker.systemd import NOTIFY_VARIABLE
 
@@ -39,7 +39,7 @@ Written = Callable[[str, bytes], None]
 """Takes the broker's name and a line of its log."""
 
 
-class State(Enum):
+class ProcessState(Enum):
     """State of a broker process."""
 
     STARTED = "started"
@@ -48,18 +48,18 @@ class State(Enum):
     ENDED = "ended"
 
 
-class Keeper:
+class ProcessMonitor:
     """Keeps one broker running. `changed` is called when `state` changes."""
 
     def __init__(self, name: str, handed: ConfigHandoff, written: Written, changed: Callable[[], None]) -> None:
         self.name = name
-        self.state = State.ENDED
+        self.state = ProcessState.ENDED
         self.is_in_trouble = False  # the last start failed before listening
         self.last_code = 0  # exit code of the last run that has ended
         self._handed = handed
         self._written = written
         self._changed = changed
-        self._restarts = Restarts()
+        self._restarts = RestartPolicy()
         self._process: Process | None = None
         self._reason = ""
         self._held: deque[bytes] | None = None  # the log of a start that may fail like the previous one
@@ -88,13 +88,13 @@ class Keeper:
         if self._stopping.is_set():
             return None
         ran_ms = int((loop.time() - began_s) * 1_000)
-        verdict = self._restarts.ended(Ended(self.last_code, ran_ms, has_listened, self._reason))
+        verdict = self._restarts.ended(ProcessExit(self.last_code, ran_ms, has_listened, self._reason))
         if verdict.is_news:
             self._let_go()
             self._tell(has_listened, verdict.delay_ms)
         self._held = None if has_listened else deque(maxlen=limits.SUPERVISOR_HELD_LINES_MAX)
         self.is_in_trouble = not has_listened
-        self._set(State.ENDED)
+        self._set(ProcessState.ENDED)
         return verdict.delay_ms
 
     def will_stop(self) -> None:
@@ -103,7 +103,7 @@ class Keeper:
 
     def reload(self) -> None:
         """Have it reload its certificates, unless it is too early in its start to handle the signal."""
-        if self.state in (State.LISTENS, State.SERVES):
+        if self.state in (ProcessState.LISTENS, ProcessState.SERVES):
             self._send(signal.SIGHUP)
 
     async def stop(self, timeout_ms: int) -> bool:
@@ -139,7 +139,7 @@ class Keeper:
         assert process.stderr is not None
         if self._is_told:  # `stop` was called during the start
             self._send(signal.SIGTERM)
-        self._set(State.STARTED)
+        self._set(ProcessState.STARTED)
         try:
             with contextlib.suppress(OSError):  # it has ended already; see its exit code
                 process.stdin.write(encode(self._handed))
@@ -158,9 +158,9 @@ class Keeper:
             if word == LISTENING:
                 has_listened, self.is_in_trouble = True, False
                 self._let_go()
-                self._set(State.LISTENS)
+                self._set(ProcessState.LISTENS)
             elif word == READY:
-                self._set(State.SERVES)
+                self._set(ProcessState.SERVES)
             elif word == REASON:
                 with contextlib.suppress(msgspec.DecodeError):
                     self._reason = msgspec.json.decode(rest, type=str)
@@ -195,7 +195,7 @@ class Keeper:
             with contextlib.suppress(ProcessLookupError):  # it may just have ended by itself
                 self._process.send_signal(number)
 
-    def _set(self, state: State) -> None:
+    def _set(self, state: ProcessState) -> None:
         self.state = state
         self._changed()
 
