@@ -21,12 +21,12 @@ from penstock.base.clock import Now
 from penstock.base.errors import ErrorCode, OperationalError, RemoteError
 from penstock.base.ids import BrokerId
 from penstock.base.meters import Families
-from penstock.broker.complaints import Complaints
 from penstock.broker.connection import Caller
 from penstock.broker.disk_threads import DiskThreads, TimedWork
 from penstock.broker.nats_link import LinkDown, LinkEvent, LinkUp, NatsLink
 from penstock.broker.patience import Patience
 from penstock.broker.peers import PeerConnections
+from penstock.broker.rate_limited_log import RateLimitedLog
 from penstock.broker.server import Server
 from penstock.broker.status import complete_status
 from penstock.broker.tls import ServerTls
@@ -99,7 +99,7 @@ class Driver:
         self._clock = clock
         self.elapsed_us = _monotonic_us if clock is wall_clock else lambda: clock().elapsed_us  # for measuring waits
         self._threads = DiskThreads(loop, disk_threads)
-        self._complaints = Complaints()
+        self._complaints = RateLimitedLog()
         self._in_flight_bytes_max = in_flight_bytes_max
         self.has_embedded_nats = embedded_nats
         self._scheduled = False

@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable
 
 from penstock.base import limits
-from penstock.broker.complaints import Complaints
+from penstock.broker.rate_limited_log import RateLimitedLog
 from penstock.broker.unauthenticated_slots import UnauthenticatedSlots
 
 _log = logging.getLogger("penstock.server")
@@ -35,7 +35,7 @@ class Handshakes:
         self._unfinished: UnauthenticatedSlots[Callable[[], None]] = UnauthenticatedSlots()
         self._used_us = 0  # in this loop turn
         self._is_turn_noted = False
-        self._complaints = Complaints()
+        self._complaints = RateLimitedLog()
 
     def __len__(self) -> int:
         return len(self._unfinished)

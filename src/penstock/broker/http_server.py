@@ -22,8 +22,8 @@ from penstock.base import limits
 from penstock.base.addresses import Address
 from penstock.base.errors import OperationalError
 from penstock.broker.accepting import Acceptor
-from penstock.broker.complaints import Complaints
 from penstock.broker.http_connection import Answer, Asked, HttpConnection
+from penstock.broker.rate_limited_log import RateLimitedLog
 from penstock.broker.server import bind
 from penstock.broker.unauthenticated_slots import UnauthenticatedSlots, address_of
 
@@ -64,7 +64,7 @@ class HttpServer:
         ] = {}  # connections without a transport yet → socket, address
         self._handshakes: UnauthenticatedSlots[HttpConnection] = UnauthenticatedSlots()  # of the same connections
         self._tasks: set[asyncio.Task[None]] = set()  # one for each of them
-        self._complaints = Complaints()
+        self._complaints = RateLimitedLog()
 
     def start(self) -> None:
         self._acceptor.start()

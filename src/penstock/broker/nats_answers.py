@@ -30,8 +30,8 @@ from enum import Enum, auto
 from typing import NamedTuple
 
 from penstock.base import limits
-from penstock.broker.complaints import Complaints
 from penstock.broker.nats_connection import NatsConnection
+from penstock.broker.rate_limited_log import RateLimitedLog
 from penstock.node.step import NatsAnswers
 
 _log = logging.getLogger("penstock.nats")
@@ -184,7 +184,7 @@ class AnswerOutput:
         self._timer: asyncio.TimerHandle | None = None
         self._untaken_bytes = 0  # at the last check, and what was written since
         self._pauses_left = 0
-        self._complaints = Complaints()
+        self._complaints = RateLimitedLog()
 
     @property
     def waiting_bytes(self) -> int:

@@ -34,10 +34,10 @@ from pathlib import Path
 
 from penstock.base import limits
 from penstock.base.errors import OperationalError
-from penstock.broker.complaints import Complaints
 from penstock.broker.drawn_secrets import NATS_USER
 from penstock.broker.nats_credentials import NatsServer
 from penstock.broker.parent_death_signal import dying_with_parent
+from penstock.broker.rate_limited_log import RateLimitedLog
 from penstock.vfs.real import read_whole
 
 _log = logging.getLogger("penstock.nats_server")
@@ -105,7 +105,7 @@ class EmbeddedNats:
         self._last_lines: deque[bytes] = deque(maxlen=_LAST_LINES)
         self._fatal = b""  # first line of a Go crash
         self._stopping = False
-        self._refusals = Complaints(limits.LOGIN_COMPLAINT_INTERVAL_MS)
+        self._refusals = RateLimitedLog(limits.LOGIN_COMPLAINT_INTERVAL_MS)
 
     @classmethod
     async def start(

@@ -23,10 +23,10 @@ from penstock.base import limits
 from penstock.base.addresses import Address, parse_address
 from penstock.base.errors import OperationalError, RemoteError
 from penstock.base.ids import BrokerId
-from penstock.broker.complaints import Complaints
 from penstock.broker.guarding import Guarding
 from penstock.broker.joining import NOBODY_YET, NotLetInError, ask_to_join
 from penstock.broker.peer_connection import PeerConnection, PeerState, dialling_mistake
+from penstock.broker.rate_limited_log import RateLimitedLog
 from penstock.messages import JoinResponse, PeerHelloRequest, Response
 from penstock.node.step import JoinAttempt, PeerRequest
 
@@ -98,7 +98,7 @@ class PeerConnections:
         self._links: dict[BrokerId, _Link] = {}
         self._joining: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        self._complaints = Complaints(limits.PEER_COMPLAINT_INTERVAL_MS, limits.PEER_COMPLAINT_INTERVAL_MS_MAX)
+        self._complaints = RateLimitedLog(limits.PEER_COMPLAINT_INTERVAL_MS, limits.PEER_COMPLAINT_INTERVAL_MS_MAX)
 
     def set_address(self, broker_id: BrokerId, address: str) -> None:
         """Keep a connection to that broker, at HOST:PORT or one of several separated by commas; empty: drop it."""

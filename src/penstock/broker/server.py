@@ -27,11 +27,11 @@ from penstock.base.fair_shares import FairShares
 from penstock.base.ids import BrokerId
 from penstock.base.turns import Turns
 from penstock.broker.accepting import Acceptor
-from penstock.broker.complaints import Complaints
 from penstock.broker.connection import Caller, Connection
 from penstock.broker.greeting import Guard, Unguarded
 from penstock.broker.handshakes import Handshakes
 from penstock.broker.quotas import Usage
+from penstock.broker.rate_limited_log import RateLimitedLog
 from penstock.broker.request_meters import RequestMeters, name_of
 from penstock.broker.shared_budget import SharedBudget
 from penstock.broker.transport import PlainTransport, Policy, TlsTransport, Transport
@@ -152,9 +152,9 @@ class Server:
         self._line: Turns[Connection] = Turns()  # each connection is queued at most once
         self._turn_scheduled = False
         self._all_closed = asyncio.Event()
-        self._complaints = Complaints(limits.PEER_COMPLAINT_INTERVAL_MS)
-        self._login_complaints = Complaints(limits.LOGIN_COMPLAINT_INTERVAL_MS)
-        self._denial_complaints = Complaints()
+        self._complaints = RateLimitedLog(limits.PEER_COMPLAINT_INTERVAL_MS)
+        self._login_complaints = RateLimitedLog(limits.LOGIN_COMPLAINT_INTERVAL_MS)
+        self._denial_complaints = RateLimitedLog()
 
     def start(self) -> None:
         self._acceptor.start()

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from penstock.base import limits
-from penstock.broker.complaints import Complaints
+from penstock.broker.rate_limited_log import RateLimitedLog
 
 INTERVAL_US = limits.COMPLAINT_INTERVAL_MS * 1_000
 
 
 def test_one_line_in_a_while_tells_how_many_there_were() -> None:
-    complaints = Complaints()
+    complaints = RateLimitedLog()
     lines = [complaints.line("PERMISSION", f"no. {number}", number * 1_000) for number in range(1_000)]
     assert lines == ["no. 0", *[None] * 999]
     assert complaints.line("PERMISSION", "later", INTERVAL_US) == "later (999 more like it before)"
@@ -17,21 +17,21 @@ def test_one_line_in_a_while_tells_how_many_there_were() -> None:
 
 
 def test_one_kind_does_not_hide_another() -> None:
-    complaints = Complaints()
+    complaints = RateLimitedLog()
     assert complaints.line("PERMISSION", "one", 0) == "one"
     assert complaints.line("OTHER", "two", 0) == "two"
     assert complaints.line("PERMISSION", "three", 1) is None
 
 
 def test_what_goes_on_is_told_at_intervals_that_double_up_to_the_longest() -> None:
-    complaints = Complaints(60_000, 3_600_000)
+    complaints = RateLimitedLog(60_000, 3_600_000)
     minute_us = 60_000_000
     told = [now for now in range(5 * 60) if complaints.line("broker 2", "away", now * minute_us) is not None]
     assert told == [0, 1, 3, 7, 15, 31, 63, 123, 183, 243]
 
 
 def test_what_was_well_for_a_while_is_told_soon_again() -> None:
-    complaints = Complaints(60_000, 3_600_000)
+    complaints = RateLimitedLog(60_000, 3_600_000)
     minute_us = 60_000_000
     for now in range(40):
         complaints.line("broker 2", "away", now * minute_us)

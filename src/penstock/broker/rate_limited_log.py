@@ -18,7 +18,7 @@ class _Kind:
     left_out: int = 0
 
 
-class Complaints:
+class RateLimitedLog:
     """Decides which complaints are logged. Times are monotonic."""
 
     def __init__(self, interval_ms: int = limits.COMPLAINT_INTERVAL_MS, longest_ms: int = 0) -> None:
