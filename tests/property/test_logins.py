@@ -26,7 +26,7 @@ from penstock.access.users import BROKER
 from penstock.base import limits
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import BrokerId
-from penstock.broker.greeting import Greeting
+from penstock.broker.connection_handshake import ConnectionHandshake
 from penstock.broker.guarding import Guarding
 from penstock.broker.peer_connection import PeerState
 from penstock.messages import (
@@ -425,7 +425,7 @@ GREETING_MOVES = (
 def test_a_broker_that_is_dialled_serves_only_who_has_proved_who_he_is(
     moves: list[str], is_guarded: bool, goes_on: bool
 ) -> None:
-    greeting = Greeting(Doors(is_guarded=is_guarded), None)
+    greeting = ConnectionHandshake(Doors(is_guarded=is_guarded), None)
     greeting.is_checked = True
     logins = {
         "user": SHOWN["SCRAM-SHA-256"].proof(lambda: "n" * 24),

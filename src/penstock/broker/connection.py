@@ -39,8 +39,8 @@ from penstock.access.handshake import Principal, sharer_of
 from penstock.base import limits
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import BrokerId
+from penstock.broker.connection_handshake import ConnectionHandshake
 from penstock.broker.connection_owner import ConnectionOwner
-from penstock.broker.greeting import Greeting
 from penstock.broker.output import Output, RangeError, Written
 from penstock.broker.peer_connection import watch_peer
 from penstock.broker.shared_budget import UsersBudget, Waiting
@@ -105,7 +105,7 @@ class Connection:
         self._owner = owner
         self._elapsed_us = elapsed_us
         self._decoder = FrameDecoder(limits.HELLO_BYTES_MAX)
-        self.greeting = Greeting(owner.guard, overload, is_here=is_here)
+        self.greeting = ConnectionHandshake(owner.guard, overload, is_here=is_here)
         self._overload = overload
         self._buffers = UsersBudget(owner.buffers)
         self._files = UsersBudget(owner.files)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from penstock.base.errors import RemoteError
 from penstock.base.ids import BrokerId
-from penstock.broker.greeting import Guard
+from penstock.broker.connection_handshake import Authenticator
 from penstock.broker.quotas import Usage
 from penstock.broker.request_meters import RequestMeters
 from penstock.broker.shared_budget import SharedBudget
@@ -37,7 +37,7 @@ class ConnectionOwner(Protocol):
     def request_received(self, caller: Caller, request: Request, raw: bytes | memoryview) -> None:
         """Handle a valid request; exactly one `reply` must follow."""
 
-    guard: Guard
+    guard: Authenticator
     """Authentication of clients and brokers."""
 
     def login_failed(self, connection: Connection, error: RemoteError) -> None:

@@ -43,7 +43,7 @@ class ClusterSecret:
 
 
 class Guarding:
-    """A `greeting.Guard`, and the `Directory` of its logins."""
+    """A `connection_handshake.Authenticator`, and the `Directory` of its logins."""
 
     def __init__(
         self,

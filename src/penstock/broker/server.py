@@ -28,12 +28,12 @@ from penstock.base.ids import BrokerId
 from penstock.base.turns import Turns
 from penstock.broker.accepting import Acceptor
 from penstock.broker.connection import Caller, Connection
-from penstock.broker.greeting import Guard, Unguarded
-from penstock.broker.handshakes import Handshakes
+from penstock.broker.connection_handshake import Authenticator, NoAuthentication
 from penstock.broker.quotas import Usage
 from penstock.broker.rate_limited_log import RateLimitedLog
 from penstock.broker.request_meters import RequestMeters, name_of
 from penstock.broker.shared_budget import SharedBudget
+from penstock.broker.tls_handshakes import TlsHandshakes
 from penstock.broker.transport import PlainTransport, Policy, TlsTransport, Transport
 from penstock.broker.unauthenticated_slots import UnauthenticatedSlots, is_of_this_machine
 from penstock.messages import PeerHelloRequest, Request
@@ -107,7 +107,7 @@ class Server:
         process_of: Callable[[BrokerId], str] = lambda broker_id: "",
         disk_of: Callable[[BrokerId], str] = lambda broker_id: "",
         tls: Policy | None = None,
-        guard: Guard | None = None,
+        guard: Authenticator | None = None,
         usage: Usage | None = None,
     ) -> None:
         """Create the server; `open_files_max` is the limit of the whole process, of which clients get shares.
@@ -124,7 +124,7 @@ class Server:
         ):
             self.connections_max, self._needs = fit, "less memory for each than TLS takes"
         self._tls = tls
-        self.handshakes = Handshakes(loop, elapsed_us)
+        self.handshakes = TlsHandshakes(loop, elapsed_us)
         self._strangers_max = min(limits.STRANGERS_MAX, self.connections_max // limits.STRANGERS_SHARE)
         self._unknown_peers_max = max(limits.UNKNOWN_PEERS_MIN, self._strangers_max)
         self.buffers = SharedBudget(buffer_bytes_max, limits.SMALL_BUFFER_BYTES_MAX)
@@ -135,7 +135,7 @@ class Server:
         self.peer_buffers = SharedBudget(limits.PEER_BUFFER_BYTES_MAX, limits.SMALL_BUFFER_BYTES_MAX)
         self.requests = RequestMeters()
         self.files = SharedBudget(open_files_max // limits.ANSWER_FILES_SHARE)
-        self.guard = guard or Unguarded()
+        self.guard = guard or NoAuthentication()
         self.usage = usage or Usage(lambda who: None, elapsed_us)
         self.connections_of: Counter[str] = Counter()  # by user name
         self.failed_logins = 0

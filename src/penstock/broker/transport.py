@@ -34,7 +34,7 @@ from typing import NamedTuple, Protocol
 
 from penstock.base import limits
 from penstock.base.errors import ErrorCode, RemoteError
-from penstock.broker.handshakes import Handshakes
+from penstock.broker.tls_handshakes import TlsHandshakes
 from penstock.messages import Request
 
 _MSG_MORE = getattr(socket, "MSG_MORE", 0)  # Linux: a head waits for the data behind it
@@ -156,7 +156,7 @@ class TlsTransport:
 
     slice_bytes = limits.TLS_SLICE_BYTES
 
-    def __init__(self, sock: socket.socket, peer: str, policy: Policy, handshakes: Handshakes) -> None:
+    def __init__(self, sock: socket.socket, peer: str, policy: Policy, handshakes: TlsHandshakes) -> None:
         """Raise OSError if the peer has disconnected."""
         self.reads_wait = self.writes_wait = False
         self.sends_files = False

@@ -16,10 +16,10 @@ import pytest
 
 from penstock.base import limits
 from penstock.base.errors import ErrorCode
-from penstock.broker.handshakes import Handshakes
 from penstock.broker.output import Output, Written
 from penstock.broker.shared_budget import SharedBudget
 from penstock.broker.tls import ServerTls
+from penstock.broker.tls_handshakes import TlsHandshakes
 from penstock.broker.tls_settings import BrokerTls
 from penstock.broker.transport import HandshakeError, PlainTransport, TlsTransport, is_encrypted_by_kernel
 from penstock.broker.watch import Watch
@@ -59,8 +59,8 @@ def connected() -> Iterator[tuple[socket.socket, socket.socket]]:
             yield ours, theirs
 
 
-def handshakes(loop: asyncio.AbstractEventLoop) -> Handshakes:
-    return Handshakes(loop, lambda: 0)
+def handshakes(loop: asyncio.AbstractEventLoop) -> TlsHandshakes:
+    return TlsHandshakes(loop, lambda: 0)
 
 
 @contextmanager

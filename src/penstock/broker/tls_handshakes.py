@@ -19,7 +19,7 @@ from penstock.broker.unauthenticated_slots import UnauthenticatedSlots
 _log = logging.getLogger("penstock.server")
 
 
-class Handshakes:
+class TlsHandshakes:
     """Limits unfinished handshakes, each identified by the callable that closes its connection."""
 
     def __init__(

@@ -44,7 +44,7 @@ from penstock.wire.encryption import FrameCipher
 from penstock.wire.session import PEER_NAME
 
 
-class Guard(Protocol):
+class Authenticator(Protocol):
     """Authentication of a broker: whether clients and brokers must log in, and who they are."""
 
     @property
@@ -73,7 +73,7 @@ class Guard(Protocol):
         """True if this login is still valid."""
 
 
-class Unguarded:
+class NoAuthentication:
     is_guarded = False
     brokers_prove = False
     is_current = True
@@ -91,7 +91,7 @@ class Unguarded:
         raise AssertionError(who)
 
 
-class Stage(Enum):
+class HandshakeStage(Enum):
     """Stage of a connection; see the module's table."""
 
     NEW = auto()
@@ -111,27 +111,27 @@ class _Kind(Enum):
     OTHER = auto()
 
 
-_TAKEN: dict[Stage, frozenset[_Kind]] = {
-    Stage.NEW: frozenset({_Kind.HELLO}),
-    Stage.MET: frozenset(_Kind),
-    Stage.CHALLENGED: frozenset({_Kind.LOGIN}),
-    Stage.USER: frozenset({_Kind.HELLO, _Kind.OTHER}),
-    Stage.PROVEN: frozenset({_Kind.PEER_HELLO}),
-    Stage.INTRODUCED: frozenset({_Kind.PEER_HELLO, _Kind.OTHER}),
-    Stage.PEER: frozenset({_Kind.HELLO, _Kind.PEER_HELLO, _Kind.OTHER}),
-    Stage.FAILED: frozenset(),
+_TAKEN: dict[HandshakeStage, frozenset[_Kind]] = {
+    HandshakeStage.NEW: frozenset({_Kind.HELLO}),
+    HandshakeStage.MET: frozenset(_Kind),
+    HandshakeStage.CHALLENGED: frozenset({_Kind.LOGIN}),
+    HandshakeStage.USER: frozenset({_Kind.HELLO, _Kind.OTHER}),
+    HandshakeStage.PROVEN: frozenset({_Kind.PEER_HELLO}),
+    HandshakeStage.INTRODUCED: frozenset({_Kind.PEER_HELLO, _Kind.OTHER}),
+    HandshakeStage.PEER: frozenset({_Kind.HELLO, _Kind.PEER_HELLO, _Kind.OTHER}),
+    HandshakeStage.FAILED: frozenset(),
 }
-_KNOWN = frozenset({Stage.USER, Stage.PROVEN, Stage.INTRODUCED, Stage.PEER})
+_KNOWN = frozenset({HandshakeStage.USER, HandshakeStage.PROVEN, HandshakeStage.INTRODUCED, HandshakeStage.PEER})
 
 
-class Greeting:
+class ConnectionHandshake:
     """The handshake of one connection. A RemoteError from `take` is sent, then the connection is closed."""
 
-    def __init__(self, guard: Guard, overload: RemoteError | None, *, is_here: bool = False) -> None:
+    def __init__(self, guard: Authenticator, overload: RemoteError | None, *, is_here: bool = False) -> None:
         """`overload`: the error for a client that is above the connection limit; `is_here`: the peer is on this
         machine.
         """
-        self.stage = Stage.NEW
+        self.stage = HandshakeStage.NEW
         self.is_checked = False  # frames and answers have checksums
         self.who: Principal | None = None  # the user that has logged in
         self.client_name = ""
@@ -146,31 +146,31 @@ class Greeting:
     @property
     def is_new(self) -> bool:
         """True before the hello."""
-        return self.stage is Stage.NEW
+        return self.stage is HandshakeStage.NEW
 
     @property
     def is_logging_in(self) -> bool:
         """True if a login has begun that has neither failed nor succeeded."""
-        return self.stage is Stage.CHALLENGED
+        return self.stage is HandshakeStage.CHALLENGED
 
     @property
     def is_peer(self) -> bool:
         """True for a broker whose peer hello was answered."""
-        return self.stage is Stage.PEER
+        return self.stage is HandshakeStage.PEER
 
     def introduced(self, broker_id: BrokerId) -> None:
         """The peer hello was accepted for processing."""
-        self.broker_id, self.stage = broker_id, Stage.INTRODUCED
+        self.broker_id, self.stage = broker_id, HandshakeStage.INTRODUCED
 
     def accepted(self) -> None:
         """The peer hello was answered."""
-        assert self.stage is Stage.INTRODUCED, self.stage
-        self.stage = Stage.PEER
+        assert self.stage is HandshakeStage.INTRODUCED, self.stage
+        self.stage = HandshakeStage.PEER
 
     @property
     def is_open(self) -> bool:
         """True if the peer has authenticated as far as required: it may send requests, and large frames."""
-        return self.stage in _KNOWN or (self.stage is Stage.MET and not self._guard.is_guarded)
+        return self.stage in _KNOWN or (self.stage is HandshakeStage.MET and not self._guard.is_guarded)
 
     @property
     def is_broker(self) -> bool:
@@ -184,7 +184,7 @@ class Greeting:
 
     def check_frame(self, frame: Frame) -> None:
         """Raise RemoteError bad_frame if this frame has checksums and the first one has none, or vice versa."""
-        if self.stage is Stage.NEW:
+        if self.stage is HandshakeStage.NEW:
             self.is_checked = frame.is_checked
         elif frame.is_checked != self.is_checked:
             text = "of the frames on one connection all have checksums, or none"
@@ -199,8 +199,8 @@ class Greeting:
             raise self._out_of_turn(kind)
         if isinstance(request, HelloRequest):
             self.client_name = request.client_name[:128]
-            if self.stage is Stage.NEW:
-                self.stage = Stage.MET
+            if self.stage is HandshakeStage.NEW:
+                self.stage = HandshakeStage.MET
         elif isinstance(request, AuthenticateRequest):
             return self._log_in(request)
         elif isinstance(request, PeerHelloRequest):
@@ -213,9 +213,9 @@ class Greeting:
 
     def _out_of_turn(self, kind: _Kind) -> RemoteError:
         """Return why a request of this kind is not accepted in this stage."""
-        if self.stage is Stage.NEW:
+        if self.stage is HandshakeStage.NEW:
             return RemoteError(ErrorCode.BAD_REQUEST, "the first request on a connection is hello")
-        if self.stage in (Stage.CHALLENGED, Stage.FAILED):
+        if self.stage in (HandshakeStage.CHALLENGED, HandshakeStage.FAILED):
             return RemoteError(ErrorCode.UNAUTHENTICATED, _LOG_IN_FIRST)
         if kind is _Kind.LOGIN:
             return RemoteError(
@@ -240,7 +240,7 @@ class Greeting:
 
     def _log_in(self, request: AuthenticateRequest) -> AuthenticateResponse:
         login = self._login or self._guard.begin_login()
-        self._login, self.stage = None, Stage.FAILED  # unless the login continues
+        self._login, self.stage = None, HandshakeStage.FAILED  # unless the login continues
         try:
             data = login.take(request.mechanism, request.data)
         except RemoteError:
@@ -251,12 +251,12 @@ class Greeting:
         finally:
             self.claimed = login.claimed[:128]
         if login.who is None:
-            self._login, self.stage = login, Stage.CHALLENGED
+            self._login, self.stage = login, HandshakeStage.CHALLENGED
             return AuthenticateResponse(data=data)
         answer = self._guard.logged_in(login.who, data, is_here=self._is_here)
-        self.who, self.stage = login.who, Stage.USER
+        self.who, self.stage = login.who, HandshakeStage.USER
         if self.is_broker:
-            self.stage = Stage.PROVEN
+            self.stage = HandshakeStage.PROVEN
             self.cipher = FrameCipher(login.session_key, is_dialler=False)
         return answer
 

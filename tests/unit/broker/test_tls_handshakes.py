@@ -6,12 +6,12 @@ import asyncio
 from functools import partial
 
 from penstock.base import limits
-from penstock.broker.handshakes import Handshakes
+from penstock.broker.tls_handshakes import TlsHandshakes
 
 
 async def test_the_oldest_gives_way_and_one_that_is_finished_does_not() -> None:
     gone: list[int] = []
-    handshakes = Handshakes(asyncio.get_running_loop(), lambda: 0, unfinished_max=2)
+    handshakes = TlsHandshakes(asyncio.get_running_loop(), lambda: 0, unfinished_max=2)
     first, second, third, fourth = ((lambda number=number: gone.append(number)) for number in (1, 2, 3, 4))
     handshakes.begin(first, "10.0.0.1:1")
     handshakes.begin(second, "10.0.0.1:2")
@@ -26,7 +26,7 @@ async def test_the_oldest_gives_way_and_one_that_is_finished_does_not() -> None:
 
 async def test_whoever_begins_many_from_one_address_is_in_nobody_elses_way() -> None:
     gone: list[int] = []
-    handshakes = Handshakes(asyncio.get_running_loop(), lambda: 0, unfinished_max=8)
+    handshakes = TlsHandshakes(asyncio.get_running_loop(), lambda: 0, unfinished_max=8)
     handshakes.begin(partial(gone.append, 0), "10.0.0.2:1")
     for number in range(1, 101):
         handshakes.begin(partial(gone.append, number), "10.0.0.1:1")
@@ -43,7 +43,7 @@ async def test_a_turn_of_the_loop_does_only_so_much() -> None:
         now_us += limits.TLS_HANDSHAKE_TURN_US_MAX // 4
         done += 1
 
-    handshakes = Handshakes(asyncio.get_running_loop(), lambda: now_us)
+    handshakes = TlsHandshakes(asyncio.get_running_loop(), lambda: now_us)
     for turn in (1, 2, 3):
         assert [handshakes.step(step) for _ in range(6)] == [True] * 4 + [False] * 2
         assert done == 4 * turn

@@ -10,7 +10,7 @@ from penstock.access.handshake import Principal, ServerHandshake
 from penstock.access.users import BROKER
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import BrokerId
-from penstock.broker.greeting import Greeting, Unguarded
+from penstock.broker.connection_handshake import ConnectionHandshake, NoAuthentication
 from penstock.messages import Api, AuthenticateResponse, HelloRequest, PeerHelloRequest
 from penstock.wire.session import PEER_NAME
 
@@ -18,7 +18,7 @@ HELLO = HelloRequest(client_name=f"{PEER_NAME} 2", client_version="1")
 
 
 @dataclass
-class Unsure(Unguarded):
+class Unsure(NoAuthentication):
     """A broker of a cluster with a secret."""
 
     brokers_prove: bool = True
@@ -36,15 +36,15 @@ def peer_hello(broker_id: int = 2) -> PeerHelloRequest:
     )
 
 
-def met(guard: Unguarded) -> Greeting:
-    greeting = Greeting(guard, None)
+def met(guard: NoAuthentication) -> ConnectionHandshake:
+    greeting = ConnectionHandshake(guard, None)
     greeting.is_checked = True
     assert greeting.take(HELLO) is None
     return greeting
 
 
 def test_on_the_connection_of_a_broker_nothing_is_asked_that_clients_ask() -> None:
-    greeting = met(Unguarded())
+    greeting = met(NoAuthentication())
     greeting.check_allowed(Api.CREATE_USER)
     greeting.take(peer_hello())
     greeting.introduced(BrokerId(2))
