@@ -26,8 +26,8 @@ from penstock.access.users import BROKER
 from penstock.base import limits
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import BrokerId
+from penstock.broker.authentication import BrokerAuthenticator
 from penstock.broker.connection_handshake import ConnectionHandshake
-from penstock.broker.guarding import Guarding
 from penstock.broker.peer_connection import PeerState
 from penstock.messages import (
     Api,
@@ -181,7 +181,7 @@ def test_a_broker_knows_who_is_there_only_after_the_two_messages_that_prove_it(
 
 
 @cache
-def _true_side() -> Guarding:
+def _true_side() -> BrokerAuthenticator:
     return Doorway().guarding(2, SECRET)
 
 

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from penstock.base.addresses import Address
 from penstock.base.errors import OperationalError, RemoteError
 from penstock.base.ids import BrokerId
-from penstock.broker.guarding import Guarding
+from penstock.broker.authentication import BrokerAuthenticator
 from penstock.broker.peer_connection import PeerConnection, dialling_mistake
 from penstock.messages import JoinRequest, JoinResponse, PeerHelloRequest, Response
 from penstock.node.step import PeerRequest
@@ -34,7 +34,7 @@ class Asking(Protocol):
     """The caller of `ask_to_join`."""
 
     hello: PeerHelloRequest
-    guarding: Guarding | None
+    guarding: BrokerAuthenticator | None
 
     dialling: Callable[[str], dict[str, Any]]
     """Returns the extra arguments of `create_connection` for a host, such as TLS."""

@@ -38,7 +38,7 @@ from penstock.base import limits
 from penstock.base.errors import NATS_GREETING, ErrorCode, RemoteError
 from penstock.base.ids import BrokerId, are_different_clusters
 from penstock.base.tls_errors import Words, tls_mistake
-from penstock.broker.guarding import Guarding
+from penstock.broker.authentication import BrokerAuthenticator
 from penstock.messages import (
     AuthenticateRequest,
     AuthenticateResponse,
@@ -111,7 +111,7 @@ class PeerConnection(asyncio.BufferedProtocol):
         hello: PeerHelloRequest,
         calls: PeerCalls,
         elapsed_us: Callable[[], int],
-        guarding: Guarding | None = None,
+        guarding: BrokerAuthenticator | None = None,
     ) -> None:
         self.is_proven = False  # the peer knows the cluster secret
         self._guarding = guarding

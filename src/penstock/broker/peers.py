@@ -23,7 +23,7 @@ from penstock.base import limits
 from penstock.base.addresses import Address, parse_address
 from penstock.base.errors import OperationalError, RemoteError
 from penstock.base.ids import BrokerId
-from penstock.broker.guarding import Guarding
+from penstock.broker.authentication import BrokerAuthenticator
 from penstock.broker.joining import NOBODY_YET, NotLetInError, ask_to_join
 from penstock.broker.peer_connection import PeerConnection, PeerState, dialling_mistake
 from penstock.broker.rate_limited_log import RateLimitedLog
@@ -80,7 +80,7 @@ class PeerConnections:
         failed: Callable[[BaseException], None],
         timing: Timing | None = None,
         dialling: Callable[[str], dict[str, Any]] = lambda host: {},
-        guarding: Guarding | None = None,
+        guarding: BrokerAuthenticator | None = None,
     ) -> None:
         """`failed` receives an internal error (bug) that has ended a peer's task.
 

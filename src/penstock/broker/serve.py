@@ -34,13 +34,13 @@ from penstock.base.config import Encryption
 from penstock.base.errors import ConfigError, OperationalError, PenstockError
 from penstock.base.importing import undisturbed
 from penstock.base.shortages import shortage
+from penstock.broker.authentication import BrokerAuthenticator, ClusterSecret
 from penstock.broker.config import Addresses, BrokerConfig
 from penstock.broker.data_dir import DataDir, take_data_dir
 from penstock.broker.data_dir_checks import admin_password_advice, checked_against_data_dir, is_alone
 from penstock.broker.drawn_secrets import drawn_password, embedded_password, first_user
 from penstock.broker.driver import Driver, wall_clock
 from penstock.broker.encryption import encrypted
-from penstock.broker.guarding import ClusterSecret, Guarding
 from penstock.broker.http_server import bind_http
 from penstock.broker.nats_credentials import NatsServer
 from penstock.broker.nats_link import NatsLink
@@ -361,9 +361,11 @@ def _tls(config: BrokerConfig, driver: Driver, loop: asyncio.AbstractEventLoop) 
     return driver.tls
 
 
-def _guarding(config: BrokerConfig, node: Node, settings: Settings, servers: tuple[NatsServer, ...]) -> Guarding:
+def _guarding(
+    config: BrokerConfig, node: Node, settings: Settings, servers: tuple[NatsServer, ...]
+) -> BrokerAuthenticator:
     secret = None if config.cluster_secret is None else ClusterSecret(config.cluster_secret, secrets.token_bytes(16))
-    return Guarding(
+    return BrokerAuthenticator(
         node.access,
         secret,
         lambda: secrets.token_urlsafe(24),

@@ -10,7 +10,7 @@ import pytest
 
 from penstock.access.scram import ScramServer
 from penstock.base.ids import BrokerId
-from penstock.broker.guarding import ClusterSecret, Guarding
+from penstock.broker.authentication import BrokerAuthenticator, ClusterSecret
 from penstock.broker.peer_connection import PeerConnection, PeerState
 from penstock.messages import (
     Api,
@@ -43,8 +43,8 @@ class Doorway:
     def __init__(self) -> None:
         self.brokers_prove = True
 
-    def guarding(self, broker_id: int, secret: str) -> Guarding:
-        return Guarding(
+    def guarding(self, broker_id: int, secret: str) -> BrokerAuthenticator:
+        return BrokerAuthenticator(
             Access(ClusterImage, lambda: 0, requires_proof=lambda: self.brokers_prove),
             ClusterSecret(secret, b"salt" * 4),
             lambda: f"nonce-of-broker-{broker_id}-" + "x" * 16,

@@ -17,8 +17,8 @@ from penstock.base import limits
 from penstock.base.addresses import Address
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import BrokerId, LeaderEpoch, Offset
+from penstock.broker.authentication import BrokerAuthenticator
 from penstock.broker.connection import Caller
-from penstock.broker.guarding import Guarding
 from penstock.broker.server import Server, bind
 from penstock.client.users import token_credential
 from penstock.messages import (
@@ -450,7 +450,7 @@ async def test_a_user_has_no_more_connections_than_it_leaves_to_others() -> None
     async with _serving(Owner()) as (server, address), AsyncExitStack() as stack:
         server.connections_max = 8
         names = {"broker_id": BrokerId(1), "cluster_id": str, "nats_urls": (), "nats_urls_of_rulers": ()}
-        guarding = Guarding(_access_of_users(), None, lambda: "nonce", **names)
+        guarding = BrokerAuthenticator(_access_of_users(), None, lambda: "nonce", **names)
         guarding.count(server.connections_of.__getitem__, server.make_room, server.has_share)
 
         refusals: list[RemoteError] = []
@@ -481,7 +481,7 @@ async def test_who_begins_logins_and_leaves_them_shuts_out_nobody_from_elsewhere
     access = _access_of_users()
     first = AuthenticateRequest(mechanism="SCRAM-SHA-256", data=b"n,,n=bob,r=" + b"n" * 24)
     async with _serving(Owner()) as (server, address), AsyncExitStack() as stack:
-        server.guard = Guarding(access, None, lambda: "m" * 24, **names)
+        server.guard = BrokerAuthenticator(access, None, lambda: "m" * 24, **names)
 
         async def begins(source: str) -> RawClient:
             client = await stack.enter_async_context(raw_client(address, source=source))
@@ -508,7 +508,7 @@ async def test_who_hashes_a_password_has_the_time_of_a_login_for_it(*, is_challe
     names = {"broker_id": BrokerId(1), "cluster_id": str, "nats_urls": (), "nats_urls_of_rulers": ()}
     first = AuthenticateRequest(mechanism="SCRAM-SHA-256", data=b"n,,n=bob,r=" + b"n" * 24)
     async with _serving(owner) as (server, address):
-        server.guard = Guarding(_access_of_users(), None, lambda: "m" * 24, **names)
+        server.guard = BrokerAuthenticator(_access_of_users(), None, lambda: "m" * 24, **names)
         async with raw_client(address) as client, raw_client(address) as half:
             for one in (client, half):
                 await one.hello()
@@ -537,7 +537,7 @@ async def test_a_connection_of_a_user_who_is_gone_does_not_keep_its_place() -> N
     with asking(broker, "ann"):
         broker.request(CreateUserRequest(name="bob", credentials=(token.credential,)))
     async with _serving(owner) as (server, address), AsyncExitStack() as stack:
-        server.guard = Guarding(broker.node.access, None, lambda: "m" * 24, **names)
+        server.guard = BrokerAuthenticator(broker.node.access, None, lambda: "m" * 24, **names)
         client = await stack.enter_async_context(raw_client(address))
         await client.hello()
         login, number = Credentials.token(token.token).proof(lambda: "n" * 24), 2

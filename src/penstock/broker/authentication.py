@@ -42,7 +42,7 @@ class ClusterSecret:
         return Credentials(name, self._text, is_token=True, iterations=only, _salted=self._salted)
 
 
-class Guarding:
+class BrokerAuthenticator:
     """A `connection_handshake.Authenticator`, and the `Directory` of its logins."""
 
     def __init__(
