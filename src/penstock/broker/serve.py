@@ -45,7 +45,7 @@ from penstock.broker.http_server import bind_http
 from penstock.broker.nats_credentials import NatsServer
 from penstock.broker.nats_link import NatsLink
 from penstock.broker.nats_server import EmbeddedNats
-from penstock.broker.observed import Observed, exporter_of
+from penstock.broker.observability import Observability, exporter_of
 from penstock.broker.patience import LOOK_S, Patience
 from penstock.broker.peers import PeerConnections
 from penstock.broker.quotas import Usage
@@ -90,7 +90,7 @@ class _Running:
     driver: Driver | None = None
     embedded: EmbeddedNats | None = None
     link_task: asyncio.Task[None] | None = None
-    observed: Observed | None = None
+    observed: Observability | None = None
     failed: asyncio.Event = field(default_factory=asyncio.Event)
 
     def keys_read(self) -> None:
@@ -311,7 +311,7 @@ async def _start(config: BrokerConfig, open_files_max: int, running: _Running) -
     running.driver = driver
     driver.carry_out()
     driver.server.start()
-    running.observed = Observed(driver, config, http, exporter)
+    running.observed = Observability(driver, config, http, exporter)
     await running.observed.start()
     running.link_task = asyncio.create_task(driver.link.run(), name="NATS link")
     running.link_task.add_done_callback(lambda task: _link_ended(task, running))

@@ -28,7 +28,7 @@ def exporter_of(config: BrokerConfig) -> Exporter | None:
     return Exporter(config.otlp_endpoint, version=__version__, broker_id=config.broker_id)
 
 
-class Observed:
+class Observability:
     """Owns HTTP server and exporter. `start` it on a running loop, `stop` at the end. `http`: sockets and address;
     None: off.
     """
