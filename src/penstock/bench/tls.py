@@ -27,8 +27,8 @@ from penstock.bench.processes import cpu_seconds_of
 from penstock.bench.readers import joined_values
 from penstock.bench.report import Figure
 from penstock.bench.rounds import Measurement, Ratio, cpu_ratio, interleave, median, ratio
+from penstock.broker.certificate_authority import issued, written
 from penstock.broker.child import launched
-from penstock.broker.issuing import issued, written
 from penstock.client import blocking, connecting
 from penstock.client.addresses import with_tls
 

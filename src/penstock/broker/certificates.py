@@ -53,7 +53,7 @@ class Validity(NamedTuple):
     end_us: int
 
 
-class Held(NamedTuple):
+class CertificateFile(NamedTuple):
     """Certificates in one file."""
 
     setting: str  # the setting that names the file

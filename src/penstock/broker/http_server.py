@@ -21,7 +21,7 @@ from collections.abc import Awaitable, Callable
 from penstock.base import limits
 from penstock.base.addresses import Address
 from penstock.base.errors import OperationalError
-from penstock.broker.accepting import Acceptor
+from penstock.broker.acceptor import Acceptor
 from penstock.broker.http_connection import Answer, Asked, HttpConnection
 from penstock.broker.rate_limited_log import RateLimitedLog
 from penstock.broker.server import bind

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from penstock.base import limits
 from penstock.base.meters import Families, Family, Histogram, Sample, single
 from penstock.broker import metrics
-from penstock.broker.certificates import Held
+from penstock.broker.certificates import CertificateFile
 from penstock.broker.driver import Driver
 from penstock.broker.nats_credentials import TlsFiles
 from penstock.broker.otlp import Exporter
@@ -36,7 +36,7 @@ class DiskSample(NamedTuple):
     size_bytes: int
     resident_bytes: int | None
     open_files: int | None
-    nats_certificates: tuple[Held, ...] = ()
+    nats_certificates: tuple[CertificateFile, ...] = ()
 
 
 class DiskProbe:

@@ -37,7 +37,7 @@ from penstock.base.nats_logins import (
 )
 from penstock.base.text_files import text_of
 from penstock.base.tls_errors import pair_mistake
-from penstock.broker.certificates import Held, certificates_in, validity_of
+from penstock.broker.certificates import CertificateFile, certificates_in, validity_of
 from penstock.ingest.connect import ANONYMOUS, Authentication
 
 DEFAULT_PORT = 4222
@@ -272,14 +272,14 @@ class TlsFiles:
             return [f"nats: {error}"]
         return []
 
-    def held(self) -> tuple[Held, ...]:
+    def held(self) -> tuple[CertificateFile, ...]:
         """Return the certificates in the files now, as far as they can be read; blocking."""
         found = []
         for setting, file in (("nats_tls_cert", self.cert_file), ("nats_tls_ca", self.ca_file)):
             with contextlib.suppress(OSError, ValueError):
                 if file is not None and (those := certificates_in(file)):
                     is_chain = setting == "nats_tls_cert"
-                    found.append(Held(setting, file, tuple(map(validity_of, those)), is_chain=is_chain))
+                    found.append(CertificateFile(setting, file, tuple(map(validity_of, those)), is_chain=is_chain))
         return tuple(found)
 
     def context(self) -> ssl.SSLContext:

@@ -26,7 +26,7 @@ from penstock.base.errors import ErrorCode, OperationalError, RemoteError
 from penstock.base.fair_shares import FairShares
 from penstock.base.ids import BrokerId
 from penstock.base.turns import Turns
-from penstock.broker.accepting import Acceptor
+from penstock.broker.acceptor import Acceptor
 from penstock.broker.connection import Caller, Connection
 from penstock.broker.connection_handshake import Authenticator, NoAuthentication
 from penstock.broker.quotas import Usage

@@ -26,7 +26,7 @@ from typing import Any
 from penstock.base import limits
 from penstock.base.errors import ErrorCode, OperationalError, RemoteError
 from penstock.base.units import utc_text
-from penstock.broker.certificates import Held
+from penstock.broker.certificates import CertificateFile
 from penstock.broker.tls_settings import REQUIRED, BrokerTls, Loaded
 from penstock.broker.transport import PeerCertificate
 from penstock.messages import AuthenticateRequest, HelloRequest, PeerHelloRequest, Request
@@ -58,7 +58,7 @@ class ServerTls:
         return self._loaded.own.end_us
 
     @property
-    def held(self) -> tuple[Held, ...]:
+    def held(self) -> tuple[CertificateFile, ...]:
         """Certificates in use."""
         return self._loaded.held
 

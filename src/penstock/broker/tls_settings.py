@@ -23,7 +23,14 @@ from pathlib import Path
 
 from penstock.base.errors import OperationalError
 from penstock.base.tls_errors import pair_mistake
-from penstock.broker.certificates import Held, Validity, certificates_in, common, issuer_and_subject, validity_of
+from penstock.broker.certificates import (
+    CertificateFile,
+    Validity,
+    certificates_in,
+    common,
+    issuer_and_subject,
+    validity_of,
+)
 from penstock.broker.setting_values import CLIENT_AUTH
 
 OFF, OPTIONAL, REQUIRED = CLIENT_AUTH
@@ -43,7 +50,7 @@ class Loaded:
     client_anchors: frozenset[bytes]  # the certificates of `tls_client_ca`
     broker_anchors: frozenset[bytes]  # the certificates of `tls_ca`
     own: Validity  # of our own certificate chain
-    held: tuple[Held, ...]
+    held: tuple[CertificateFile, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +132,7 @@ class BrokerTls:
             brokers,
             common(map(validity_of, own)),
             tuple(
-                Held(setting, file, tuple(map(validity_of, those)), is_chain=setting == "tls_cert")
+                CertificateFile(setting, file, tuple(map(validity_of, those)), is_chain=setting == "tls_cert")
                 for setting, (file, those) in held.items()
             ),
         )

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from penstock.broker.issuing import issued, written
+from penstock.broker.certificate_authority import issued, written
 from penstock.cli.failure import clearly, say
 from penstock.cli.options import Debug, examples
 
