@@ -34,7 +34,7 @@ from pathlib import Path
 
 from penstock.base import limits
 from penstock.base.errors import OperationalError
-from penstock.broker.drawn_secrets import NATS_USER
+from penstock.broker.generated_secrets import NATS_USER
 from penstock.broker.nats_credentials import NatsServer
 from penstock.broker.parent_death_signal import dying_with_parent
 from penstock.broker.rate_limited_log import RateLimitedLog
@@ -120,7 +120,7 @@ class EmbeddedNats:
         """Start it and return once it serves. If the port is 0 or taken, use any free one. Raise OperationalError on
         failure.
 
-        `password`: login of its only user (`drawn_secrets.nats_password`); None: no login.
+        `password`: login of its only user (`generated_secrets.nats_password`); None: no login.
         """
         server = cls(find_nats_server(), host, data_dir, password)
         try:

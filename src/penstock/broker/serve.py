@@ -38,9 +38,9 @@ from penstock.broker.authentication import BrokerAuthenticator, ClusterSecret
 from penstock.broker.config import Addresses, BrokerConfig
 from penstock.broker.data_dir import DataDir, take_data_dir
 from penstock.broker.data_dir_checks import admin_password_advice, checked_against_data_dir, is_alone
-from penstock.broker.drawn_secrets import drawn_password, embedded_password, first_user
 from penstock.broker.driver import Driver, wall_clock
 from penstock.broker.encryption import encrypted
+from penstock.broker.generated_secrets import drawn_password, embedded_password, first_user
 from penstock.broker.http_server import bind_http
 from penstock.broker.nats_credentials import NatsServer
 from penstock.broker.nats_link import NatsLink

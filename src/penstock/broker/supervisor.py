@@ -30,7 +30,7 @@ from penstock.base.errors import ConfigError, PenstockError
 from penstock.broker.config import BrokerConfig
 from penstock.broker.config_handoff import ConfigHandoff
 from penstock.broker.data_dir_checks import admin_password_advice
-from penstock.broker.drawn_secrets import (
+from penstock.broker.generated_secrets import (
     SECRET_FILE,
     drawn_password,
     embedded_password,

@@ -9,7 +9,7 @@ import pytest
 
 from penstock.access.users import ADMIN_CREDENTIALS_FILE
 from penstock.base.errors import OperationalError
-from penstock.broker.drawn_secrets import (
+from penstock.broker.generated_secrets import (
     NATS_FILE,
     SECRET_FILE,
     drawn_password,
