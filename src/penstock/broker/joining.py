@@ -22,7 +22,7 @@ NOBODY_YET = BrokerId(0)
 _TOKEN = 1
 
 
-class NotLetInError(OperationalError):
+class JoinRefusedError(OperationalError):
     """The broker there belongs to another cluster, or reports that another broker uses our id."""
 
     def __init__(self, reason: str, refusal: RemoteError) -> None:
@@ -30,7 +30,7 @@ class NotLetInError(OperationalError):
         self.refusal = refusal
 
 
-class Asking(Protocol):
+class JoinTimings(Protocol):
     """The caller of `ask_to_join`."""
 
     hello: PeerHelloRequest
@@ -50,7 +50,7 @@ class Asking(Protocol):
 class _Attempt:
     """One connection with one request."""
 
-    def __init__(self, request: JoinRequest, asking: Asking) -> None:
+    def __init__(self, request: JoinRequest, asking: JoinTimings) -> None:
         self._loop = asyncio.get_running_loop()
         self.said: asyncio.Future[JoinResponse] = self._loop.create_future()
         self.connection = PeerConnection(None, asking.hello, self, asking.elapsed_us, asking.guarding)
@@ -77,10 +77,10 @@ class _Attempt:
     def ended(self) -> None:
         if not self.said.done():
             reason, refusal = self.connection.end_reason, self.connection.refusal
-            self.said.set_exception(OperationalError(reason) if refusal is None else NotLetInError(reason, refusal))
+            self.said.set_exception(OperationalError(reason) if refusal is None else JoinRefusedError(reason, refusal))
 
 
-async def ask_to_join(address: Address, request: JoinRequest, asking: Asking) -> JoinResponse:
+async def ask_to_join(address: Address, request: JoinRequest, asking: JoinTimings) -> JoinResponse:
     """Return a broker's answer to the join request; raise OperationalError if there is none."""
     attempt = _Attempt(request, asking)
     try:

@@ -24,7 +24,7 @@ from penstock.base.addresses import Address, parse_address
 from penstock.base.errors import OperationalError, RemoteError
 from penstock.base.ids import BrokerId
 from penstock.broker.authentication import BrokerAuthenticator
-from penstock.broker.joining import NOBODY_YET, NotLetInError, ask_to_join
+from penstock.broker.joining import NOBODY_YET, JoinRefusedError, ask_to_join
 from penstock.broker.peer_connection import PeerConnection, PeerState, dialling_mistake
 from penstock.broker.rate_limited_log import RateLimitedLog
 from penstock.messages import JoinResponse, PeerHelloRequest, Response
@@ -174,7 +174,7 @@ class PeerConnections:
             try:
                 self._owner.peer_joined(await ask_to_join(parse_address(where), join.request, self))
                 return
-            except NotLetInError as error:
+            except JoinRefusedError as error:
                 self.complain("joining", f"{where}: {error}")
                 self._owner.peer_refused(NOBODY_YET, where, error.refusal)
             except (OperationalError, ValueError) as error:
