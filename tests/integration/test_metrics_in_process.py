@@ -12,9 +12,9 @@ import pytest
 from penstock import aio
 from penstock.base import limits
 from penstock.broker.driver import Driver
-from penstock.broker.http_connection import Answer, Asked
+from penstock.broker.http_connection import HttpRequest, HttpResponse
+from penstock.broker.http_pages import HttpPages, not_ready_reason
 from penstock.broker.metrics_collector import BrokerMetricsCollector, DiskProbe, LoopLag
-from penstock.broker.pages import Pages, why_not_ready
 from penstock.node.step import Lane
 from penstock.vfs.real import RealVfs
 from tests.broker_process import running_nats
@@ -22,24 +22,24 @@ from tests.integration.in_process import broker_in_process
 from tests.metrics_page import Page
 
 
-def pages_of(driver: Driver, folder: Path) -> Pages:
+def pages_of(driver: Driver, folder: Path) -> HttpPages:
     lag = LoopLag(driver._loop)
     measures = BrokerMetricsCollector(
-        driver, lag, version="test", broker_id=1, started_us=0, why=lambda: why_not_ready(driver)
+        driver, lag, version="test", broker_id=1, started_us=0, why=lambda: not_ready_reason(driver)
     )
-    return Pages(driver, DiskProbe(driver, folder), measures, token=None)
+    return HttpPages(driver, DiskProbe(driver, folder), measures, token=None)
 
 
-async def asked(pages: Pages, target: str) -> Answer:
-    return await pages.answer(Asked("GET", target, ""))
+async def asked(pages: HttpPages, target: str) -> HttpResponse:
+    return await pages.answer(HttpRequest("GET", target, ""))
 
 
-async def page_of(pages: Pages) -> Page:
+async def page_of(pages: HttpPages) -> Page:
     return Page((await asked(pages, "/metrics")).body.decode())
 
 
 @asynccontextmanager
-async def serving(folder: Path) -> AsyncIterator[tuple[Driver, Pages, aio.Client]]:
+async def serving(folder: Path) -> AsyncIterator[tuple[Driver, HttpPages, aio.Client]]:
     with running_nats(folder / "nats") as server:
         data = folder / "data"
         data.mkdir()

@@ -42,7 +42,7 @@ _ALWAYS = (
 )
 
 
-class Asked(NamedTuple):
+class HttpRequest(NamedTuple):
     """A request without a body."""
 
     method: str
@@ -50,7 +50,7 @@ class Asked(NamedTuple):
     authorization: str  # the header's value; empty: none
 
 
-class Answer(NamedTuple):
+class HttpResponse(NamedTuple):
     """The response to a request."""
 
     status: int
@@ -73,7 +73,7 @@ class HttpConnection(asyncio.BufferedProtocol):
     """Serves the requests of one HTTP connection."""
 
     def __init__(
-        self, owner: HttpOwner, answer: Callable[[Asked], Awaitable[Answer]], *, is_encrypted: bool = False
+        self, owner: HttpOwner, answer: Callable[[HttpRequest], Awaitable[HttpResponse]], *, is_encrypted: bool = False
     ) -> None:
         self.is_waiting = True  # for a request, or for the client to close: no answer is owed
         self._owner = owner
@@ -82,7 +82,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._is_encrypted = is_encrypted
         self._buffer = memoryview(bytearray(limits.HTTP_PIECE_BYTES))  # asyncio's TLS writes into a slice of it
         self._protocol = h11.Connection(h11.SERVER, max_incomplete_event_size=limits.HTTP_HEAD_BYTES_MAX)
-        self._asked: Asked | None = None
+        self._asked: HttpRequest | None = None
         self._requests = 0
         self._is_ending = False
         self._task: asyncio.Task[None] | None = None
@@ -177,7 +177,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             answer = await self._answer(self._asked)
         except Exception:  # noqa: BLE001 (reported; the client gets status 500)
             _log.exception("internal error (bug) in a request for %s", self._asked.target[:100])
-            answer = Answer(500, b"the broker made a mistake; its log says which\n")
+            answer = HttpResponse(500, b"the broker made a mistake; its log says which\n")
         self._be_patient()
         is_last = self._requests >= limits.HTTP_REQUESTS_MAX
         said = self._said(answer, is_last=is_last, has_body=self._asked.method != "HEAD")
@@ -199,7 +199,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         """Send an error and close."""
         self.is_waiting = False
         if self._protocol.our_state in (h11.IDLE, h11.SEND_RESPONSE):
-            self._transport.write(self._said(Answer(status, f"{text}\n".encode()), is_last=True, has_body=True))
+            self._transport.write(self._said(HttpResponse(status, f"{text}\n".encode()), is_last=True, has_body=True))
         self._end()
 
     def _end(self) -> None:
@@ -220,7 +220,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             else:
                 self._transport.resume_reading()
 
-    def _said(self, answer: Answer, *, is_last: bool, has_body: bool) -> memoryview:
+    def _said(self, answer: HttpResponse, *, is_last: bool, has_body: bool) -> memoryview:
         """Return the response as bytes."""
         headers = [
             ("content-type", answer.content_type),
@@ -263,6 +263,8 @@ def _refusal(request: h11.Request) -> tuple[int, str] | None:
     return None
 
 
-def _asked(request: h11.Request) -> Asked:
+def _asked(request: h11.Request) -> HttpRequest:
     authorization = next((value for name, value in request.headers if name == b"authorization"), b"")
-    return Asked(request.method.decode("latin-1"), request.target.decode("latin-1"), authorization.decode("latin-1"))
+    return HttpRequest(
+        request.method.decode("latin-1"), request.target.decode("latin-1"), authorization.decode("latin-1")
+    )

@@ -22,7 +22,7 @@ from penstock.base import limits
 from penstock.base.addresses import Address
 from penstock.base.errors import OperationalError
 from penstock.broker.acceptor import Acceptor
-from penstock.broker.http_connection import Answer, Asked, HttpConnection
+from penstock.broker.http_connection import HttpConnection, HttpRequest, HttpResponse
 from penstock.broker.rate_limited_log import RateLimitedLog
 from penstock.broker.server import bind
 from penstock.broker.unauthenticated_slots import UnauthenticatedSlots, address_of
@@ -51,7 +51,7 @@ class HttpServer:
     def __init__(
         self,
         listeners: list[socket.socket],
-        answer: Callable[[Asked], Awaitable[Answer]],
+        answer: Callable[[HttpRequest], Awaitable[HttpResponse]],
         tls: Callable[[], ssl.SSLContext] | None = None,
     ) -> None:
         self._loop = asyncio.get_running_loop()

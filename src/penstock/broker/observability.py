@@ -12,10 +12,10 @@ from penstock.base import limits
 from penstock.base.addresses import Address
 from penstock.broker.config import BrokerConfig
 from penstock.broker.driver import Driver, wall_clock
+from penstock.broker.http_pages import HttpPages, not_ready_reason
 from penstock.broker.http_server import HttpServer
 from penstock.broker.metrics_collector import BrokerMetricsCollector, DiskProbe, LoopLag
 from penstock.broker.otlp import Exporter
-from penstock.broker.pages import Pages, why_not_ready
 from penstock.broker.tracing import Tracing
 
 _log = logging.getLogger("penstock.http")
@@ -54,10 +54,10 @@ class Observability:
                 version=__version__,
                 broker_id=config.broker_id,
                 started_us=wall_clock().wall_us,
-                why=lambda: why_not_ready(driver),
+                why=lambda: not_ready_reason(driver),
                 exporter=exporter,
             )
-            pages = Pages(
+            pages = HttpPages(
                 driver, DiskProbe(driver, config.data_dir, config.nats_tls), measures, token=config.http_token
             )
             tls = driver.tls.http_context if driver.tls is not None and config.http_tls else None

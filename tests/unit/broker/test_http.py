@@ -18,7 +18,7 @@ import pytest
 from penstock.base import limits
 from penstock.base.addresses import Address
 from penstock.broker import http_server
-from penstock.broker.http_connection import Answer, Asked
+from penstock.broker.http_connection import HttpRequest, HttpResponse
 from penstock.broker.http_server import HttpServer, bind_http
 from penstock.broker.tls import InThread, ServerTls
 from penstock.broker.tls_settings import BrokerTls
@@ -54,14 +54,14 @@ class Served:
         """Whether nothing is left of those who were."""
         return not self.server._tasks
 
-    async def answer(self, asked: Asked) -> Answer:
+    async def answer(self, asked: HttpRequest) -> HttpResponse:
         self.asked.append(asked.target)
         self._is_asked.set()
         if asked.target == "/slow":
             await self.let_go.wait()
         if asked.target == "/broken":
             raise ZeroDivisionError
-        return Answer(200, PAGE if asked.target == "/large" else f"{asked.method} {asked.target}".encode())
+        return HttpResponse(200, PAGE if asked.target == "/large" else f"{asked.method} {asked.target}".encode())
 
     async def connect(self, source: str = "127.0.0.1") -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         return await asyncio.open_connection(

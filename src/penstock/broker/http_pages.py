@@ -21,14 +21,14 @@ from penstock.base import limits
 from penstock.base.meters import Families
 from penstock.broker.driver import Driver
 from penstock.broker.exposition import CONTENT_TYPE, text_of
-from penstock.broker.http_connection import Answer, Asked
+from penstock.broker.http_connection import HttpRequest, HttpResponse
 from penstock.broker.metrics_collector import BrokerMetricsCollector, DiskProbe
 
 _METHODS = ("GET", "HEAD")
 _BEARER = "bearer "
 
 
-def why_not_ready(driver: Driver) -> str:
+def not_ready_reason(driver: Driver) -> str:
     """Return why the broker is not ready; empty if it is."""
     if driver.is_stopping:
         return "the broker is stopping"
@@ -46,7 +46,7 @@ def _kind_of_waiting(driver: Driver) -> str:
     return "waiting for its registration in the cluster" if driver.waits_for else "not connected to NATS"
 
 
-class Pages:
+class HttpPages:
     """Answers HTTP requests. `token`: required for all pages except liveness and readiness; None: none required."""
 
     def __init__(
@@ -62,22 +62,24 @@ class Pages:
         self._measures = measures
         self._token = token
         self._making: asyncio.Task[bytes] | None = None
-        self._pages: dict[str, Callable[[Asked], Awaitable[Answer]]] = {
+        self._pages: dict[str, Callable[[HttpRequest], Awaitable[HttpResponse]]] = {
             "/healthz": self._health,
             "/readyz": self._readiness,
             "/metrics": self._metrics,
         }
         self._open_to_all = ("/healthz", "/readyz")
 
-    async def answer(self, asked: Asked) -> Answer:
+    async def answer(self, asked: HttpRequest) -> HttpResponse:
         path = asked.target.partition("?")[0]
         page = self._pages.get(path)
         if page is None:
-            return Answer(404, f"there are {', '.join(sorted(self._pages))}\n".encode())
+            return HttpResponse(404, f"there are {', '.join(sorted(self._pages))}\n".encode())
         if asked.method not in _METHODS:
-            return Answer(405, b"only GET and HEAD\n", headers=(("allow", ", ".join(_METHODS)),))
+            return HttpResponse(405, b"only GET and HEAD\n", headers=(("allow", ", ".join(_METHODS)),))
         if path not in self._open_to_all and not self._may_see(asked.authorization):
-            return Answer(401, b"a bearer token is needed (http_token)\n", headers=(("www-authenticate", "Bearer"),))
+            return HttpResponse(
+                401, b"a bearer token is needed (http_token)\n", headers=(("www-authenticate", "Bearer"),)
+            )
         return await page(asked)
 
     def _may_see(self, authorization: str) -> bool:
@@ -88,25 +90,25 @@ class Pages:
         given = authorization[len(_BEARER) :].strip()
         return is_bearer and hmac.compare_digest(given.encode("latin-1"), self._token.encode())
 
-    async def _health(self, asked: Asked) -> Answer:
+    async def _health(self, asked: HttpRequest) -> HttpResponse:
         if await self._looks.look() is None:
-            return Answer(503, f"the disk has not answered within {limits.DISK_LOOK_MS} ms\n".encode())
+            return HttpResponse(503, f"the disk has not answered within {limits.DISK_LOOK_MS} ms\n".encode())
         if stalled := self._driver.stalled_syncs:
-            return Answer(503, f"syncs of {stalled} logs have not come back\n".encode())
-        return Answer(200, b"ok\n")
+            return HttpResponse(503, f"syncs of {stalled} logs have not come back\n".encode())
+        return HttpResponse(200, b"ok\n")
 
-    async def _readiness(self, asked: Asked) -> Answer:
-        if why := why_not_ready(self._driver):
+    async def _readiness(self, asked: HttpRequest) -> HttpResponse:
+        if why := not_ready_reason(self._driver):
             is_private = self._token is not None or self._driver.server.guard.is_guarded
             is_known = self._token is not None and self._may_see(asked.authorization)
             told = _kind_of_waiting(self._driver) if is_private and not is_known else why
-            return Answer(503, f"{told}\n".encode())
-        return Answer(200, b"ready\n")
+            return HttpResponse(503, f"{told}\n".encode())
+        return HttpResponse(200, b"ready\n")
 
-    async def _metrics(self, asked: Asked) -> Answer:
+    async def _metrics(self, asked: HttpRequest) -> HttpResponse:
         if self._making is None or self._making.done():
             self._making = asyncio.create_task(self._make(), name="metrics")
-        return Answer(200, await asyncio.shield(self._making), CONTENT_TYPE)
+        return HttpResponse(200, await asyncio.shield(self._making), CONTENT_TYPE)
 
     async def _make(self) -> bytes:
         look = await self._looks.look()
