@@ -24,9 +24,9 @@ from penstock.base.meters import Families
 from penstock.broker.connection import Caller
 from penstock.broker.disk_threads import DiskThreads, TimedWork
 from penstock.broker.nats_link import LinkDown, LinkEvent, LinkUp, NatsLink
-from penstock.broker.patience import Patience
 from penstock.broker.peers import PeerConnections
 from penstock.broker.rate_limited_log import RateLimitedLog
+from penstock.broker.running_timeout import RunningTimeout
 from penstock.broker.server import Server
 from penstock.broker.status import complete_status
 from penstock.broker.tls import ServerTls
@@ -401,9 +401,9 @@ class Driver:
 
     async def disk_idle(self, timeout_s: float) -> bool:
         """Return True once no disk task is open and its results are carried out; False on time-out."""
-        return await self._disk_idle(Patience(self._loop.time, timeout_s), 0.0)
+        return await self._disk_idle(RunningTimeout(self._loop.time, timeout_s), 0.0)
 
-    async def _disk_idle(self, patience: Patience, keep_s: float) -> bool:
+    async def _disk_idle(self, patience: RunningTimeout, keep_s: float) -> bool:
         self.carry_out()
 
         async def idle() -> None:
@@ -480,7 +480,7 @@ class Driver:
         done = asyncio.Event()
         take_over(self.now(), done.set)
         self.schedule()
-        if not await Patience(self._loop.time, timeout_s).waits_for(done.wait()):
+        if not await RunningTimeout(self._loop.time, timeout_s).waits_for(done.wait()):
             _log.warning("no metadata leader answers: others take over when the session of this broker is over")
 
     async def stop(self, timeout_s: float) -> bool:
@@ -489,10 +489,10 @@ class Driver:
         Return False if the disk did not answer in time. Then the logs stay as after a crash, and waiting clients lose
         their connections instead of getting an answer that may be false.
         """
-        async with Patience(self._loop.time, timeout_s).running() as patience:
+        async with RunningTimeout(self._loop.time, timeout_s).running() as patience:
             return await self._stop(patience, timeout_s)
 
-    async def _stop(self, patience: Patience, timeout_s: float) -> bool:
+    async def _stop(self, patience: RunningTimeout, timeout_s: float) -> bool:
         self.server.stop_listening()
         # the metadata first, while everything is still served
         await self._others(self._node.hand_over, timeout_s * _LEAVE_SHARE)

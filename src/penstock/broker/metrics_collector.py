@@ -19,8 +19,8 @@ from penstock.broker.certificates import CertificateFile
 from penstock.broker.driver import Driver
 from penstock.broker.nats_credentials import TlsFiles
 from penstock.broker.otlp import Exporter
-from penstock.broker.patience import Patience
 from penstock.broker.request_meters import name_of
+from penstock.broker.running_timeout import RunningTimeout
 from penstock.hot import is_compiled
 from penstock.node.step import Lane
 
@@ -53,7 +53,7 @@ class DiskProbe:
         if self._open is None:
             self._open = self._begin()
         look = self._open
-        patience = Patience(asyncio.get_running_loop().time, limits.DISK_LOOK_MS / 1_000)
+        patience = RunningTimeout(asyncio.get_running_loop().time, limits.DISK_LOOK_MS / 1_000)
         await patience.waits_for(asyncio.wait((look,)))
         return None if not look.done() or look.exception() is not None else look.result()
 

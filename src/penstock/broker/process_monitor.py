@@ -27,8 +27,8 @@ import msgspec
 from penstock.base import limits
 from penstock.broker.child import environment_of_child
 from penstock.broker.config_handoff import ConfigHandoff, encode
-from penstock.broker.patience import Patience
 from penstock.broker.restart_policy import ProcessExit, RestartPolicy
+from penstock.broker.running_timeout import RunningTimeout
 from penstock.broker.supervised import LISTENING, READY, REASON
 from penstock.broker.systemd import NOTIFY_VARIABLE
 
@@ -111,7 +111,7 @@ class ProcessMonitor:
         self._stopping.set()
         self._is_told = True
         self._send(signal.SIGTERM)
-        patience = Patience(asyncio.get_running_loop().time, timeout_ms / 1_000)
+        patience = RunningTimeout(asyncio.get_running_loop().time, timeout_ms / 1_000)
         if not await patience.waits_for(self._finished.wait()):
             _log.error("%s does not stop: it is killed; its next start recovers", self.name)
             self._send(signal.SIGKILL)

@@ -46,9 +46,9 @@ from penstock.broker.nats_credentials import NatsServer
 from penstock.broker.nats_link import NatsLink
 from penstock.broker.nats_server import EmbeddedNats
 from penstock.broker.observability import Observability, exporter_of
-from penstock.broker.patience import LOOK_S, Patience
 from penstock.broker.peers import PeerConnections
 from penstock.broker.quotas import Usage
+from penstock.broker.running_timeout import LOOK_S, RunningTimeout
 from penstock.broker.server import Server, bind
 from penstock.broker.setting_values import plain_beyond_reach, voters_advice
 from penstock.broker.signals import on_signals
@@ -173,7 +173,7 @@ def _end_process_after(timeout_s: float) -> None:
     """End the process after `timeout_s` unless it has ended by then. Acked messages are on disk."""
 
     def end() -> None:
-        patience = Patience(time.monotonic, timeout_s)
+        patience = RunningTimeout(time.monotonic, timeout_s)
         while patience.look():
             time.sleep(min(patience.left_s, LOOK_S))
         text = "the stop took longer than %.1f s: the process ends as it is; the next start recovers"
@@ -485,11 +485,11 @@ def _part_failed(error: BaseException, running: _Running) -> None:
 
 async def _stop(running: _Running) -> bool:
     """Stop everything; return True if all was closed cleanly."""
-    async with Patience(asyncio.get_running_loop().time, STOP_TIMEOUT_S).running() as patience:
+    async with RunningTimeout(asyncio.get_running_loop().time, STOP_TIMEOUT_S).running() as patience:
         return await _stop_within(running, patience)
 
 
-async def _stop_within(running: _Running, patience: Patience) -> bool:
+async def _stop_within(running: _Running, patience: RunningTimeout) -> bool:
     is_clean = True
     try:
         if running.driver is not None:

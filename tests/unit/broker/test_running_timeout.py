@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from penstock.broker.patience import STEP_S_MAX, Patience
+from penstock.broker.running_timeout import STEP_S_MAX, RunningTimeout
 
 
 class Clock:
@@ -26,18 +26,18 @@ class Clock:
 
 
 def test_what_passes_while_it_runs_counts_and_a_suspension_as_one_step() -> None:
-    patience = Patience(Clock(0, 0.25, 3_600, 0.25), 2.0)
+    patience = RunningTimeout(Clock(0, 0.25, 3_600, 0.25), 2.0)
     assert [patience.look() for _ in range(3)] == [1.75, 1.75 - STEP_S_MAX, 1.5 - STEP_S_MAX]
 
 
 def test_it_runs_out() -> None:
-    patience = Patience(Clock(0, *[0.5] * 5), 2.0)
+    patience = RunningTimeout(Clock(0, *[0.5] * 5), 2.0)
     assert [patience.look() for _ in range(5)] == [1.5, 1.0, 0.5, 0.0, 0.0]
 
 
 async def test_what_ends_after_a_suspension_has_ended_in_time() -> None:
     clock = Clock(0, 0.1, 3_600, 0.1)
-    assert await Patience(clock, 2.0).waits_for(clock.has_passed.wait())
+    assert await RunningTimeout(clock, 2.0).waits_for(clock.has_passed.wait())
 
 
 async def test_what_does_not_end_is_cancelled_and_the_rest_is_kept() -> None:
@@ -51,7 +51,7 @@ async def test_what_does_not_end_is_cancelled_and_the_rest_is_kept() -> None:
             was_cancelled.append(True)
             raise
 
-    patience = Patience(Clock(0, *[0.25] * 20), 2.0)
+    patience = RunningTimeout(Clock(0, *[0.25] * 20), 2.0)
     assert not await patience.waits_for(hang(), keep_s=1.0)
     assert was_cancelled == [True]
     assert patience.left_s == 1.0
@@ -63,18 +63,18 @@ async def test_an_error_of_what_is_waited_for_is_raised() -> None:
         raise OSError("no")
 
     with pytest.raises(OSError, match="no"):
-        await Patience(Clock(), 2.0).waits_for(fail())
+        await RunningTimeout(Clock(), 2.0).waits_for(fail())
 
 
 async def test_it_is_looked_at_while_something_else_is_waited_for() -> None:
     clock = Clock(0, 0.25, 0.25, 0.25)
-    async with Patience(clock, 2.0).running() as patience:
+    async with RunningTimeout(clock, 2.0).running() as patience:
         await clock.has_passed.wait()
     assert patience.left_s <= 1.5
 
 
 async def test_what_has_ended_already_has_ended_in_time_where_nothing_is_left() -> None:
     done = asyncio.Event()
-    assert not await Patience(Clock(), 0.0).waits_for(done.wait())
+    assert not await RunningTimeout(Clock(), 0.0).waits_for(done.wait())
     done.set()
-    assert await Patience(Clock(), 0.0).waits_for(done.wait())
+    assert await RunningTimeout(Clock(), 0.0).waits_for(done.wait())

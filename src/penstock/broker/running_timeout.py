@@ -17,7 +17,7 @@ LOOK_S = 0.1
 STEP_S_MAX = 0.5
 
 
-class Patience:
+class RunningTimeout:
     """A time-out of `seconds` of running time; `clock` is monotonic."""
 
     def __init__(self, clock: Callable[[], float], seconds: float) -> None:
@@ -33,7 +33,7 @@ class Patience:
         return self.left_s
 
     @asynccontextmanager
-    async def running(self) -> AsyncIterator[Patience]:
+    async def running(self) -> AsyncIterator[RunningTimeout]:
         """Check the clock for as long as the block runs."""
 
         async def looks() -> None:
