@@ -44,8 +44,8 @@ from penstock.broker.connection_owner import ConnectionOwner
 from penstock.broker.output import Output, RangeError, Written
 from penstock.broker.peer_connection import watch_peer
 from penstock.broker.shared_budget import UsersBudget, Waiting
+from penstock.broker.socket_watch import SocketWatch
 from penstock.broker.transport import HandshakeError, Transport
-from penstock.broker.watch import Watch
 from penstock.messages import (
     Api,
     PeerHelloRequest,
@@ -114,7 +114,7 @@ class Connection:
         self._closing = False  # no more requests are taken; closed once the output is written
         self._shut = False
         self._closed = False
-        self._watch = Watch(loop, transport, self._readable, self._writable)
+        self._watch = SocketWatch(loop, transport, self._readable, self._writable)
         self._in_line = False  # queued at the server: `take_frame` will be called
         self._ended = False  # the client has closed its sending half
         self._refused_as_nobody = 0

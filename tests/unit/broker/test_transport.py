@@ -18,11 +18,11 @@ from penstock.base import limits
 from penstock.base.errors import ErrorCode
 from penstock.broker.output import Output, Written
 from penstock.broker.shared_budget import SharedBudget
+from penstock.broker.socket_watch import SocketWatch
 from penstock.broker.tls import ServerTls
 from penstock.broker.tls_handshakes import TlsHandshakes
 from penstock.broker.tls_settings import BrokerTls
 from penstock.broker.transport import HandshakeError, PlainTransport, TlsTransport, is_encrypted_by_kernel
-from penstock.broker.watch import Watch
 from penstock.messages import HelloRequest
 from penstock.node.step import FileRange
 from penstock.vfs.real import RealVfs
@@ -82,7 +82,7 @@ class Served:
         self.begun, self.ended = asyncio.Event(), asyncio.Event()
         self.output = Output(transport, SharedBudget(1 << 30), SharedBudget(10), lambda: 0)
         self._chance = chance
-        self.watch = Watch(loop, transport, self._readable, self._writable)
+        self.watch = SocketWatch(loop, transport, self._readable, self._writable)
         self.watch.read(True)
 
     def _readable(self) -> None:
@@ -216,7 +216,7 @@ async def test_one_or_two_bytes_do_not_wake_the_loop_again_and_again(policy: Ser
             nonlocal looks
             looks += 1
 
-        watch = Watch(loop, transport, look, look)
+        watch = SocketWatch(loop, transport, look, look)
         watch.read(True)
         theirs.sendall(b"\x16\x03")
         for _ in range(100):

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from penstock.broker.transport import Transport
 
 
-class Watch:
+class SocketWatch:
     """The loop registration of one connection. `readable` and `writable` are called on the loop."""
 
     def __init__(

@@ -9,8 +9,8 @@ from contextlib import suppress
 
 import pytest
 
+from penstock.broker.socket_watch import SocketWatch
 from penstock.broker.transport import PlainTransport
-from penstock.broker.watch import Watch
 
 
 class Waiting(PlainTransport):
@@ -44,7 +44,7 @@ async def test_what_was_taken_out_of_the_socket_is_read_without_being_told(
         calls.append("read")
         transport.has_read = left > 0
 
-    watch = Watch(asyncio.get_running_loop(), transport, readable, lambda: calls.append("write"))
+    watch = SocketWatch(asyncio.get_running_loop(), transport, readable, lambda: calls.append("write"))
     transport.has_read = True
     watch.read(True)
     assert calls == []  # never from inside
@@ -65,7 +65,7 @@ async def test_a_read_that_waits_for_room_is_called_when_there_is_some(ends: tup
         calls.append("read")
         transport.reads_wait = len(calls) == 1
 
-    watch = Watch(asyncio.get_running_loop(), transport, readable, lambda: calls.append("write"))
+    watch = SocketWatch(asyncio.get_running_loop(), transport, readable, lambda: calls.append("write"))
     theirs.sendall(b"x")
     fill(transport.sock)
     watch.read(True)
@@ -90,7 +90,7 @@ async def test_a_write_that_waits_for_bytes_is_called_when_some_come(ends: tuple
         if len(calls) > 1:
             watch.write(False)
 
-    watch = Watch(asyncio.get_running_loop(), transport, lambda: calls.append("read"), writable)
+    watch = SocketWatch(asyncio.get_running_loop(), transport, lambda: calls.append("read"), writable)
     watch.write(True)
     await turns()
     assert calls == ["write"]  # though there is room
