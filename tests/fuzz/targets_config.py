@@ -14,7 +14,7 @@ from penstock.base.errors import ConfigError, OperationalError
 from penstock.base.ids import BrokerId
 from penstock.broker.config import load, to_toml
 from penstock.broker.data_dir import MACHINE_FILE, take_data_dir
-from penstock.broker.machine import Remembered, take_machine_dir
+from penstock.broker.machine import MachineRecord, take_machine_dir
 from penstock.broker.nats_credentials import NatsServer, parse_nats_urls
 from penstock.broker.settings import SETTINGS
 from penstock.node.clean_stop import CLEAN_STOP_PATH, mark_clean_stop, take_clean_stop
@@ -186,7 +186,7 @@ def made_urls(chance: Random) -> bytes:
     return ",".join(one() for _ in range(1 + int(chance.random() * 2))).encode()
 
 
-_NUMBERED = maker_of(Remembered)
+_NUMBERED = maker_of(MachineRecord)
 
 
 def data_dir(modules: Modules, data: bytes) -> object:

@@ -23,7 +23,7 @@ from cryptography.x509.oid import NameOID
 
 from penstock.base.errors import ConfigError
 from penstock.broker.nats_attempt import LinkTiming
-from penstock.broker.nats_credentials import Credentials, TlsFiles
+from penstock.broker.nats_credentials import NatsCredentials, TlsFiles
 from penstock.broker.nats_link import ConnectFailed, LinkUp
 from penstock.cli.nats_options import login_of, urls_of
 from penstock.client.errors import Unavailable
@@ -76,7 +76,7 @@ async def test_user_and_password(tmp_path: Path) -> None:
         at = f"127.0.0.1:{server.port}"
         async with listening(f"nats://ann:p%40ss@{at}") as listener:
             await _hears_itself(listener)
-        async with listening(at, credentials=Credentials(user="ann", password="p@ss")) as listener:
+        async with listening(at, credentials=NatsCredentials(user="ann", password="p@ss")) as listener:
             await _hears_itself(listener)
         for url in (f"nats://ann:hidden@{at}", f"nats://hidden@{at}", f"nats://{at}"):
             failed = await _refusal(url)
@@ -90,7 +90,7 @@ async def test_token(tmp_path: Path) -> None:
         at = f"127.0.0.1:{server.port}"
         async with listening(f"nats://t0ken@{at}") as listener:
             await _hears_itself(listener)
-        async with listening(at, credentials=Credentials(token="t0ken")) as listener:
+        async with listening(at, credentials=NatsCredentials(token="t0ken")) as listener:
             await _hears_itself(listener)
 
 
@@ -100,9 +100,9 @@ async def test_nkey(tmp_path: Path) -> None:
     (tmp_path / "user.nk").write_text(_seed(user))
     (tmp_path / "other.nk").write_text(_seed(other))
     async with running_nats(tmp_path, f"authorization {{ users: [ {{ nkey: {user_key} }} ] }}") as server:
-        async with listening(server.url, credentials=Credentials(nkey_file=tmp_path / "user.nk")) as listener:
+        async with listening(server.url, credentials=NatsCredentials(nkey_file=tmp_path / "user.nk")) as listener:
             await _hears_itself(listener)
-        failed = await _refusal(server.url, credentials=Credentials(nkey_file=tmp_path / "other.nk"))
+        failed = await _refusal(server.url, credentials=NatsCredentials(nkey_file=tmp_path / "other.nk"))
         assert failed.kind is ErrorKind.AUTHORIZATION
 
 
@@ -122,12 +122,12 @@ async def test_credentials_file(tmp_path: Path) -> None:
     )
     config = f'operator: "{operator_jwt}"\nresolver: MEMORY\nresolver_preload: {{ {account_key}: "{account_jwt}" }}\n'
     async with running_nats(tmp_path, config) as server:
-        async with listening(server.url, credentials=Credentials(creds_file=creds)) as listener:
+        async with listening(server.url, credentials=NatsCredentials(creds_file=creds)) as listener:
             await _hears_itself(listener)
         assert (await _refusal(server.url)).kind is ErrorKind.AUTHORIZATION
         windows = tmp_path / "windows.creds"
         windows.write_bytes(codecs.BOM_UTF8 + creds.read_bytes().replace(b"\n", b"\r\n"))
-        async with listening(server.url, credentials=Credentials(creds_file=windows)) as listener:
+        async with listening(server.url, credentials=NatsCredentials(creds_file=windows)) as listener:
             await _hears_itself(listener)
         for file in (creds, windows):
             await _publishes(server.url, user_credentials=str(file))
@@ -168,7 +168,7 @@ async def test_nkeys_are_read_from_files_of_windows(tmp_path: Path) -> None:
     (tmp_path / "user.nk").write_bytes(codecs.BOM_UTF8 + f"{_seed(user)}\r\n".encode())
     (tmp_path / "user.nk").chmod(0o600)
     async with running_nats(tmp_path, f"authorization {{ users: [ {{ nkey: {user_key} }} ] }}") as server:
-        async with listening(server.url, credentials=Credentials(nkey_file=tmp_path / "user.nk")) as listener:
+        async with listening(server.url, credentials=NatsCredentials(nkey_file=tmp_path / "user.nk")) as listener:
             await _hears_itself(listener)
         await _publishes(server.url, **login_of(tmp_path / "user.nk"))
 
@@ -177,7 +177,7 @@ def test_mistakes_are_reported_together(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as raised:
         Listener(
             "nats://localhost",
-            credentials=Credentials(user="u", creds_file=tmp_path / "none.creds"),
+            credentials=NatsCredentials(user="u", creds_file=tmp_path / "none.creds"),
             tls=TlsFiles(ca_file=tmp_path / "none.pem"),
         )
     assert len(raised.value.mistakes) == 4

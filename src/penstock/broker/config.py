@@ -32,7 +32,7 @@ from penstock.base.text_files import text_of, value_of_variable
 from penstock.base.units import format_exact_bytes
 from penstock.broker.config_checks import NATS_PLACES, check_combinations
 from penstock.broker.exposed_secrets import exposed_secrets
-from penstock.broker.nats_credentials import Credentials, NatsServer, TlsFiles, parse_nats_urls
+from penstock.broker.nats_credentials import NatsCredentials, NatsServer, TlsFiles, parse_nats_urls
 from penstock.broker.setting_sources import ConfigMistakes, SourcedValue, value_of
 from penstock.broker.setting_values import EMBEDDED, OFF, Voter
 from penstock.broker.settings import ENVIRONMENT_PREFIX, SETTINGS, Setting
@@ -94,7 +94,7 @@ class BrokerConfig:
     nats: tuple[NatsServer, ...] | None
     nats_port: int
     nats_ignore_announced: bool
-    nats_credentials: Credentials
+    nats_credentials: NatsCredentials
     nats_tls: TlsFiles
     tls: BrokerTls  # for clients and brokers
     http: Address | None  # None: off
@@ -277,7 +277,7 @@ def _build(
             servers = parse_nats_urls(",".join(value["nats"]))
         except ConfigError as error:
             mistakes += [f"{given['nats'].origin}: {text.removeprefix('nats: ')}" for text in error.mistakes]
-    credentials = Credentials(
+    credentials = NatsCredentials(
         user=value["nats_user"],
         password=value["nats_password"],
         token=value["nats_token"],

@@ -41,9 +41,9 @@ from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import BrokerId
 from penstock.broker.connection_handshake import ConnectionHandshake
 from penstock.broker.connection_owner import ConnectionOwner
-from penstock.broker.output import Output, RangeError, Written
+from penstock.broker.output import FileRangeError, Output, WriteOutcome
 from penstock.broker.peer_connection import watch_peer
-from penstock.broker.shared_budget import UsersBudget, Waiting
+from penstock.broker.shared_budget import BudgetWaiter, UsersBudget
 from penstock.broker.socket_watch import SocketWatch
 from penstock.broker.transport import HandshakeError, Transport
 from penstock.messages import (
@@ -118,7 +118,7 @@ class Connection:
         self._in_line = False  # queued at the server: `take_frame` will be called
         self._ended = False  # the client has closed its sending half
         self._refused_as_nobody = 0
-        self._waiting: Waiting | None = None  # for room in the shared buffers
+        self._waiting: BudgetWaiter | None = None  # for room in the shared buffers
         self._reserved_bytes = 0  # of the shared buffers, for the frame being read
         self._made_us = self._last_read_us = elapsed_us()
         self._looked_us = 0  # last check that the login is still valid, while idle
@@ -445,10 +445,10 @@ class Connection:
         except OSError as error:
             self._fail(error)
             return
-        self._watch.write(written is Written.MORE)
-        if written is Written.COLD:
+        self._watch.write(written is WriteOutcome.MORE)
+        if written is WriteOutcome.COLD:
             self._read_ahead()
-        elif written is Written.DONE and self._closing:
+        elif written is WriteOutcome.DONE and self._closing:
             self._shut_down()
         elif not self._watch.reading and not self._closing:
             self._look_for_frames()
@@ -470,7 +470,7 @@ class Connection:
 
     def _fail(self, error: OSError) -> None:
         """Close after a write error; an answer may be cut off in the middle."""
-        if isinstance(error, RangeError):
+        if isinstance(error, FileRangeError):
             _log.error("closing %s: %s", self.peer, error.strerror)
         elif not isinstance(error, ConnectionError):
             _log.info("closing %s: %s", self.peer, error)

@@ -45,7 +45,7 @@ _PORT_MAX = 65_535
 _Port = Annotated[int, msgspec.Meta(ge=1, le=_PORT_MAX)]
 
 
-class Remembered(msgspec.Struct, frozen=True):
+class MachineRecord(msgspec.Struct, frozen=True):
     """Content of brokers.json."""
 
     format: Annotated[int, msgspec.Meta(ge=1)]
@@ -59,10 +59,10 @@ class MachineDir:
     """The folder of a machine's brokers, locked by this process."""
 
     path: Path
-    remembered: Remembered | None  # None: the folder is new
+    remembered: MachineRecord | None  # None: the folder is new
     _folder: int
 
-    def remember(self, remembered: Remembered) -> None:
+    def remember(self, remembered: MachineRecord) -> None:
         """Write brokers.json if it changes (blocking); raise OperationalError."""
         if remembered == self.remembered:
             return
@@ -86,7 +86,7 @@ def take_machine_dir(path: Path) -> MachineDir:
         raise
 
 
-def _remembered(path: Path) -> Remembered | None:
+def _remembered(path: Path) -> MachineRecord | None:
     if has_identity(path):
         raise OperationalError(
             f"{path} is the data directory of one broker: start it without --brokers, or give these a folder of their "
@@ -101,7 +101,7 @@ def _remembered(path: Path) -> Remembered | None:
     except OSError as error:
         raise OperationalError(f"cannot read {file}: {error.strerror or error}") from error
     try:
-        remembered = msgspec.json.decode(content, type=Remembered)
+        remembered = msgspec.json.decode(content, type=MachineRecord)
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise OperationalError(
             f"{file} is not readable as Penstock's ({error}); nothing was touched. Restore it: the data directories of "
@@ -114,7 +114,7 @@ def _remembered(path: Path) -> Remembered | None:
     return remembered
 
 
-def planned(config: BrokerConfig, known: Remembered | None) -> tuple[list[BrokerConfig], Remembered]:
+def planned(config: BrokerConfig, known: MachineRecord | None) -> tuple[list[BrokerConfig], MachineRecord]:
     """Return the config of each broker, and what to record about them. Raise ConfigError with every mistake.
 
     `nats` of the configs is that of `config`.
@@ -146,14 +146,14 @@ def planned(config: BrokerConfig, known: Remembered | None) -> tuple[list[Broker
     voters = config.voters or tuple(Voter(one, told[one - ids[0]]) for one in map(BrokerId, own_voters))
     configs = [_of_one(config, ids[place], Address(config.listen.host, ports[place]), told[place], voters)
                for place in range(count)]  # fmt: skip
-    return configs, Remembered(_FORMAT, ids[0], tuple(ports), own_voters)
+    return configs, MachineRecord(_FORMAT, ids[0], tuple(ports), own_voters)
 
 
 def _odd(count: int) -> int:
     return count - (count + 1) % 2
 
 
-def _changed(config: BrokerConfig, count: int, known: Remembered | None) -> list[str]:
+def _changed(config: BrokerConfig, count: int, known: MachineRecord | None) -> list[str]:
     """Return the mistakes that contradict an earlier start."""
     if known is None:
         return []
@@ -173,7 +173,7 @@ def _changed(config: BrokerConfig, count: int, known: Remembered | None) -> list
     return mistakes
 
 
-def _ports(config: BrokerConfig, count: int, known: Remembered | None, mistakes: list[str]) -> list[int]:
+def _ports(config: BrokerConfig, count: int, known: MachineRecord | None, mistakes: list[str]) -> list[int]:
     if config.ports:
         if len(config.ports) != count:
             mistakes.append(f"--ports: {len(config.ports)} ports for {count} brokers")

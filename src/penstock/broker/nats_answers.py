@@ -39,15 +39,15 @@ _log = logging.getLogger("penstock.nats")
 _NEXT_COMMAND = b"\r\nPUB "  # bodies have no line ends: they are JSON
 
 
-class Room(NamedTuple):
+class WaitingLimits(NamedTuple):
     """Limits of queued answers."""
 
     stream_bytes: int
     all_bytes: int
 
 
-LASTING = Room(limits.NATS_STREAM_ANSWERS_BYTES_MAX, limits.NATS_ANSWERS_BYTES_MAX)
-BURST = Room(limits.NATS_BURST_ANSWERS_BYTES_MAX, limits.NATS_BURST_ANSWERS_BYTES_MAX)
+LASTING = WaitingLimits(limits.NATS_STREAM_ANSWERS_BYTES_MAX, limits.NATS_ANSWERS_BYTES_MAX)
+BURST = WaitingLimits(limits.NATS_BURST_ANSWERS_BYTES_MAX, limits.NATS_BURST_ANSWERS_BYTES_MAX)
 
 
 class WaitingAnswers:
@@ -57,7 +57,7 @@ class WaitingAnswers:
         self.size_bytes = 0
         self._streams: dict[int, _StreamAnswers] = {}  # non-empty queues; the first one is next
 
-    def add(self, answers: NatsAnswers, room: Room) -> int:
+    def add(self, answers: NatsAnswers, room: WaitingLimits) -> int:
         """Queue as many answers as fit; return how many were dropped."""
         stream = self._streams.get(answers.sid)
         if stream is None:
@@ -82,7 +82,7 @@ class WaitingAnswers:
             self._streams[sid] = stream  # behind all the others
         return taken
 
-    def cut(self, room: Room) -> dict[int, int]:
+    def cut(self, room: WaitingLimits) -> dict[int, int]:
         """Drop the latest answers above `room`, of the largest streams first; return how many, by stream."""
         dropped = {}
         free_bytes = room.all_bytes

@@ -23,7 +23,7 @@ from penstock.ingest.nats import NatsSession, SessionClosed, SessionEvent, Sessi
 _WHY = "it stopped, or this broker read too slowly (its log then says Slow Consumer)"
 
 
-class ConnectionOwner(Protocol):
+class NatsConnectionOwner(Protocol):
     """Receives what a connection delivers. All calls are on the event loop; none may block."""
 
     def groups_received(self, groups: dict[int, Group]) -> None:
@@ -45,7 +45,7 @@ class ConnectionOwner(Protocol):
 class NatsConnection(asyncio.BufferedProtocol):
     """The protocol object of one connection."""
 
-    def __init__(self, session: NatsSession, owner: ConnectionOwner, now_ms: Callable[[], int]) -> None:
+    def __init__(self, session: NatsSession, owner: NatsConnectionOwner, now_ms: Callable[[], int]) -> None:
         self.session = session
         self.is_writable = True
         self.ended_unheard = False  # the connection was closed before any INFO

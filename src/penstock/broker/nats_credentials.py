@@ -134,7 +134,7 @@ def _parse_url(text: str) -> NatsServer:
 
 
 @dataclass(frozen=True, slots=True)
-class Credentials:
+class NatsCredentials:
     """Login for servers whose URL has none. At most one way may be set."""
 
     user: str | None = None
@@ -180,7 +180,7 @@ class Credentials:
         return ANONYMOUS
 
 
-def read_credentials(file: Path) -> Credentials:
+def read_credentials(file: Path) -> NatsCredentials:
     """Read a file that is a `.creds` file, an nkey seed, or a line with user:password or a token.
 
     Raise ValueError if it is none of these, or cannot be read.
@@ -191,16 +191,16 @@ def read_credentials(file: Path) -> Credentials:
     except (OSError, ValueError) as error:
         raise ValueError(f"cannot read {file}: {getattr(error, 'strerror', None) or error}") from None
     if "BEGIN NATS USER JWT" in text:
-        made = Credentials(creds_file=file)
+        made = NatsCredentials(creds_file=file)
     elif is_seed_alone(text):
-        made = Credentials(nkey_file=file)
+        made = NatsCredentials(nkey_file=file)
     elif looks_like_seed(text):
         raise ValueError(f"{file} holds an nkey seed and something beside it: a file of a seed holds nothing else")
     elif len(lines := text.splitlines()) == 1 and ":" in text:
         user, _, password = lines[0].partition(":")
-        made = Credentials(user=user, password=password)
+        made = NatsCredentials(user=user, password=password)
     elif len(words := text.split()) == 1:
-        made = Credentials(token=words[0])
+        made = NatsCredentials(token=words[0])
     else:
         raise ValueError(f"{file} holds no NATS credentials, no nkey seed, and not one line with user:password")
     if mistakes := made.mistakes():

@@ -11,7 +11,7 @@ from penstock.broker.nats_credentials import NatsServer
 _KNOWN_MAX = 16  # bounds servers that give a different reason each time
 
 
-class Failures:
+class NatsFailureLog:
     """The failures of one outage. Times are monotonic."""
 
     def __init__(self) -> None:

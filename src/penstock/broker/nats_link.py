@@ -34,8 +34,8 @@ from penstock.base.errors import ConfigError, OperationalError
 from penstock.broker.nats_answers import AnswerOutput
 from penstock.broker.nats_attempt import AttemptCalls, LinkTiming, NatsAttempt
 from penstock.broker.nats_connection import NatsConnection
-from penstock.broker.nats_credentials import Credentials, NatsServer, TlsFiles
-from penstock.broker.nats_failures import Failures
+from penstock.broker.nats_credentials import NatsCredentials, NatsServer, TlsFiles
+from penstock.broker.nats_failures import NatsFailureLog
 from penstock.broker.nats_pool import NatsPool
 from penstock.hot.group import Group
 from penstock.ingest.connect import ErrorKind, ServerInfo
@@ -126,7 +126,7 @@ class NatsLink:
         on_event: Callable[[LinkEvent], None],
         clock_us: Callable[[], int],
         random: Callable[[], float],
-        credentials: Credentials | None = None,
+        credentials: NatsCredentials | None = None,
         tls: TlsFiles | None = None,
         name: str = "penstock",
         version: str = "0",
@@ -136,7 +136,7 @@ class NatsLink:
         """Create a link; `random` returns numbers in [0, 1). Raise ConfigError if credentials or certificates cannot
         work.
         """
-        self._credentials = credentials or Credentials()
+        self._credentials = credentials or NatsCredentials()
         self._tls = tls or TlsFiles()
         if mistakes := [*self._credentials.mistakes(), *self._tls.mistakes()]:
             raise ConfigError(mistakes)
@@ -166,7 +166,7 @@ class NatsLink:
         self._stopping = asyncio.Event()
         self._up = asyncio.Event()
         self._last_failure = ""
-        self._failures = Failures()
+        self._failures = NatsFailureLog()
 
     # State
 

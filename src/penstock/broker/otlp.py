@@ -17,7 +17,7 @@ from penstock.base import limits
 from penstock.base.errors import ConfigError
 from penstock.base.extras import how_to_install
 from penstock.base.importing import undisturbed
-from penstock.broker.tracing import Span
+from penstock.broker.tracing import TraceSpan
 
 _log = logging.getLogger("penstock.otlp")
 
@@ -34,7 +34,7 @@ class Exporter:
 
     def __init__(self, url: str, *, version: str, broker_id: int) -> None:
         self.exported = self.dropped = 0
-        self._queue: deque[Span] = deque()
+        self._queue: deque[TraceSpan] = deque()
         self._wake = threading.Event()
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="penstock-otlp", daemon=True)
@@ -57,7 +57,7 @@ class Exporter:
     def start(self) -> None:
         self._thread.start()
 
-    def put(self, spans: list[Span]) -> None:
+    def put(self, spans: list[TraceSpan]) -> None:
         """Queue spans for export, all of them or none."""
         if len(self._queue) + len(spans) > limits.SPANS_WAITING_MAX:
             self.dropped += len(spans)
@@ -81,7 +81,7 @@ class Exporter:
             while self._queue:
                 self._export([self._queue.popleft() for _ in range(min(len(self._queue), limits.SPANS_AT_ONCE_MAX))])
 
-    def _export(self, spans: list[Span]) -> None:
+    def _export(self, spans: list[TraceSpan]) -> None:
         from opentelemetry.sdk.trace.export import SpanExportResult
 
         try:
@@ -94,7 +94,7 @@ class Exporter:
         else:
             self.dropped += len(spans)
 
-    def _readable(self, span: Span) -> Any:
+    def _readable(self, span: TraceSpan) -> Any:
         from opentelemetry.sdk.trace import ReadableSpan
         from opentelemetry.trace import SpanContext, SpanKind, TraceFlags
         from opentelemetry.trace.status import Status, StatusCode

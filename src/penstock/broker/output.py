@@ -35,7 +35,7 @@ _READ_BYTES = 64 * limits.KIB  # per read of a disk thread
 _PAGE_BYTES = 4 * limits.KIB  # granularity of the page cache
 
 
-class Written(Enum):
+class WriteOutcome(Enum):
     """Result of a turn; see the module's table."""
 
     DONE = "done"
@@ -43,7 +43,7 @@ class Written(Enum):
     COLD = "cold"
 
 
-class RangeError(OSError):
+class FileRangeError(OSError):
     """The file failed, not the socket."""
 
 
@@ -77,7 +77,7 @@ class _Memory:
 
 
 @dataclass(slots=True)
-class Cold:
+class ColdRead:
     """A part of a file that a disk thread must read: to fill the page cache, or because reading takes work."""
 
     opened: _Opened  # this object counts as one user
@@ -109,7 +109,7 @@ class Output:
         elapsed_us: Callable[[], int],
     ) -> None:
         self.waiting_bytes = 0  # in memory and in files
-        self.cold: Cold | None = None
+        self.cold: ColdRead | None = None
         self._transport = transport
         self._buffers = buffers
         self._files = files
@@ -201,19 +201,19 @@ class Output:
 
     # Writing
 
-    def write(self) -> Written:
-        """Write one turn. Raise OSError (RangeError if a file is at fault) if the connection cannot continue."""
+    def write(self) -> WriteOutcome:
+        """Write one turn. Raise OSError (FileRangeError if a file is at fault) if the connection cannot continue."""
         budget = self._transport.slice_bytes
         try:
             while self._queue and budget > 0:
                 part = self._queue[0]
                 sent = self._send_memory(part) if isinstance(part, _Memory) else self._send_range(part)
                 if sent is None:
-                    return Written.COLD
+                    return WriteOutcome.COLD
                 budget -= sent
         except (BlockingIOError, InterruptedError):
             pass
-        return Written.MORE if self._queue else Written.DONE
+        return WriteOutcome.MORE if self._queue else WriteOutcome.DONE
 
     def _send_memory(self, part: _Memory) -> int:
         sent = self._transport.send(part.rest, more=len(self._queue) > 1)
@@ -246,7 +246,7 @@ class Output:
             # transient.)
             reason = "the file is shorter than its index says"
             part.extent.damage_found(file.path, part.position, reason)
-            raise RangeError(errno.EIO, f"cannot read {file.path} at byte {part.position}: {reason}")
+            raise FileRangeError(errno.EIO, f"cannot read {file.path} at byte {part.position}: {reason}")
         part.position += sent
         part.length -= sent
         if not part.length:
@@ -257,7 +257,7 @@ class Output:
 
     def _have_read(self, part: _Range, size: int) -> None:
         part.opened.users += 1
-        self.cold = Cold(part.opened, part.position, size)
+        self.cold = ColdRead(part.opened, part.position, size)
 
     def _send_read(self, part: _Range) -> int:
         if not part.read:
@@ -282,7 +282,7 @@ class Output:
             return self._transport.send_file(fileno, part.position, size)
         except OSError as error:
             if error.errno == errno.EIO:  # sockets do not report EIO
-                raise RangeError(error.errno, f"cannot read {part.opened.file.path}: {error.strerror}") from error
+                raise FileRangeError(error.errno, f"cannot read {part.opened.file.path}: {error.strerror}") from error
             raise
 
     def _took(self, sent: int) -> None:
@@ -292,7 +292,7 @@ class Output:
             self._begin_window()
 
     def warmed(self, error: Exception | None) -> None:
-        """The disk thread has finished. Raise RangeError if it could not read."""
+        """The disk thread has finished. Raise FileRangeError if it could not read."""
         cold, self.cold = self.cold, None
         assert cold is not None
         part = self._queue[0] if self._queue else None
@@ -300,7 +300,7 @@ class Output:
         if not isinstance(part, _Range) or part.opened is not cold.opened:
             return  # dropped meanwhile
         if error is not None:
-            raise RangeError(errno.EIO, f"cannot read {cold.opened.file.path}: {error}")
+            raise FileRangeError(errno.EIO, f"cannot read {cold.opened.file.path}: {error}")
         part.warm_end = cold.position + cold.size
         if cold.data:
             part.read = memoryview(cold.data)

@@ -40,20 +40,20 @@ from penstock.messages import (
 R = TypeVar("R", bound=Response)
 
 
-class Kind(Enum):
+class QuotaKind(Enum):
     """Kind of traffic that is limited."""
 
     APPEND = "append"
     FETCH = "fetch"
 
 
-_KINDS: dict[type[Request], Kind] = {
-    AppendRequest: Kind.APPEND,
-    AppendOnceRequest: Kind.APPEND,
-    AppendAtRequest: Kind.APPEND,
-    StageRequest: Kind.APPEND,
-    FetchRequest: Kind.FETCH,
-    GetRequest: Kind.FETCH,
+_KINDS: dict[type[Request], QuotaKind] = {
+    AppendRequest: QuotaKind.APPEND,
+    AppendOnceRequest: QuotaKind.APPEND,
+    AppendAtRequest: QuotaKind.APPEND,
+    StageRequest: QuotaKind.APPEND,
+    FetchRequest: QuotaKind.FETCH,
+    GetRequest: QuotaKind.FETCH,
 }
 
 
@@ -85,12 +85,12 @@ class Usage:
         self.delayed = 0  # answers that told the client to wait
         self._limits_of = limits_of
         self._elapsed_us = elapsed_us
-        self._buckets: dict[tuple[str, int, Kind], _Bucket] = {}
+        self._buckets: dict[tuple[str, int, QuotaKind], _Bucket] = {}
 
-    def _bucket(self, who: Principal, kind: Kind) -> _Bucket | None:
+    def _bucket(self, who: Principal, kind: QuotaKind) -> _Bucket | None:
         if (allowed := self._limits_of(who)) is None:
             return None
-        rate = allowed.append_bytes_per_s if kind is Kind.APPEND else allowed.fetch_bytes_per_s
+        rate = allowed.append_bytes_per_s if kind is QuotaKind.APPEND else allowed.fetch_bytes_per_s
         key = (who.name, who.made_index, kind)
         if rate is None:
             self._buckets.pop(key, None)
@@ -123,11 +123,11 @@ class Usage:
             return None
         if bucket.wait_ms:
             return self._refusal(who, kind, bucket)
-        if kind is Kind.APPEND:
+        if kind is QuotaKind.APPEND:
             bucket.level -= raw_bytes
         return None
 
-    def _refusal(self, who: Principal, kind: Kind, bucket: _Bucket) -> RemoteError:
+    def _refusal(self, who: Principal, kind: QuotaKind, bucket: _Bucket) -> RemoteError:
         self.throttled += 1
         wait_ms = bucket.wait_ms
         text = f"user {who.name!r} is over its {kind.value} rate of {bucket.rate} bytes/s; wait for {wait_ms} ms"
@@ -135,7 +135,7 @@ class Usage:
 
     def looked(self, who: Principal, nbytes: int) -> None:
         """Account bytes scanned for a user without a result."""
-        if nbytes and (bucket := self._bucket(who, Kind.FETCH)) is not None:
+        if nbytes and (bucket := self._bucket(who, QuotaKind.FETCH)) is not None:
             bucket.level -= nbytes
 
     def answered(self, who: Principal, response: R, nbytes: int, looked_bytes: int = 0) -> R | RemoteError:
@@ -145,12 +145,12 @@ class Usage:
         Return an error instead if a fetch that waited may bring nothing, since others have used up the rate meanwhile.
         """
         if isinstance(response, AppendResponse):
-            bucket = self._bucket(who, Kind.APPEND)
+            bucket = self._bucket(who, QuotaKind.APPEND)
         elif isinstance(response, FetchResponse | GetResponse):
-            bucket = self._bucket(who, Kind.FETCH)
+            bucket = self._bucket(who, QuotaKind.FETCH)
             if bucket is not None:
                 if nbytes and not looked_bytes and bucket.wait_ms:
-                    return self._refusal(who, Kind.FETCH, bucket)
+                    return self._refusal(who, QuotaKind.FETCH, bucket)
                 bucket.level -= max(nbytes, looked_bytes)
         else:
             return response

@@ -34,7 +34,7 @@ from penstock.broker.rate_limited_log import RateLimitedLog
 from penstock.broker.request_meters import RequestMeters, name_of
 from penstock.broker.shared_budget import SharedBudget
 from penstock.broker.tls_handshakes import TlsHandshakes
-from penstock.broker.transport import PlainTransport, Policy, TlsTransport, Transport
+from penstock.broker.transport import PlainTransport, TlsPolicy, TlsTransport, Transport
 from penstock.broker.unauthenticated_slots import UnauthenticatedSlots, is_of_this_machine
 from penstock.messages import PeerHelloRequest, Request
 
@@ -106,7 +106,7 @@ class Server:
         buffer_bytes_max: int = limits.BROKER_BUFFER_BYTES_MAX,
         process_of: Callable[[BrokerId], str] = lambda broker_id: "",
         disk_of: Callable[[BrokerId], str] = lambda broker_id: "",
-        tls: Policy | None = None,
+        tls: TlsPolicy | None = None,
         guard: Authenticator | None = None,
         usage: Usage | None = None,
     ) -> None:

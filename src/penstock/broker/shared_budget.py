@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 
-class Waiting:
+class BudgetWaiter:
     """A queued request; `granted` is called once, after `amount` has been taken for it."""
 
     __slots__ = ("amount", "granted", "user")
@@ -31,7 +31,7 @@ class SharedBudget:
         self.used = 0
         self.total = total
         self._small_max = total if small_max is None else small_max
-        self._lines: dict[bool, dict[Waiting, None]] = {False: {}, True: {}}  # key: True for large amounts
+        self._lines: dict[bool, dict[BudgetWaiter, None]] = {False: {}, True: {}}  # key: True for large amounts
         self._held: dict[str, int] = {}  # by user, except ""
 
     @property
@@ -47,7 +47,7 @@ class SharedBudget:
         self._take(amount, user)
         return True
 
-    def _is_due(self, waiting: Waiting, user: str) -> bool:
+    def _is_due(self, waiting: BudgetWaiter, user: str) -> bool:
         return waiting.user == user or self._is_within_share(waiting.amount, waiting.user)
 
     def take_anyway(self, amount: int, user: str = "") -> None:
@@ -59,13 +59,13 @@ class SharedBudget:
         if user:
             self._held[user] = self._held.get(user, 0) + amount
 
-    def wait(self, amount: int, granted: Callable[[], None], user: str = "") -> Waiting:
+    def wait(self, amount: int, granted: Callable[[], None], user: str = "") -> BudgetWaiter:
         """Queue a request. `granted` must not give back at once."""
-        waiting = Waiting(amount, granted, user)
+        waiting = BudgetWaiter(amount, granted, user)
         self._lines[amount > self._small_max][waiting] = None
         return waiting
 
-    def leave(self, waiting: Waiting) -> None:
+    def leave(self, waiting: BudgetWaiter) -> None:
         """Leave the queue; only before the grant."""
         del self._lines[waiting.amount > self._small_max][waiting]
         self._grant()
@@ -133,10 +133,10 @@ class UsersBudget:
     def take_anyway(self, amount: int) -> None:
         self._shared.take_anyway(amount, self._user)
 
-    def wait(self, amount: int, granted: Callable[[], None]) -> Waiting:
+    def wait(self, amount: int, granted: Callable[[], None]) -> BudgetWaiter:
         return self._shared.wait(amount, granted, self._user)
 
-    def leave(self, waiting: Waiting) -> None:
+    def leave(self, waiting: BudgetWaiter) -> None:
         self._shared.leave(waiting)
 
     def give(self, amount: int) -> None:

@@ -27,7 +27,7 @@ from penstock.base import limits
 from penstock.base.errors import ErrorCode, OperationalError, RemoteError
 from penstock.base.units import utc_text
 from penstock.broker.certificates import CertificateFile
-from penstock.broker.tls_settings import REQUIRED, BrokerTls, Loaded
+from penstock.broker.tls_settings import REQUIRED, BrokerTls, LoadedTls
 from penstock.broker.transport import PeerCertificate
 from penstock.messages import AuthenticateRequest, HelloRequest, PeerHelloRequest, Request
 
@@ -49,7 +49,7 @@ class ServerTls:
         self._peer_names = frozenset(name.lower() for name in settings.peer_names)
         self._next_look_us = 0
         self._is_looking = self._is_asked = False
-        self._waiting: Loaded | None = None  # loaded, but worse than the current one
+        self._waiting: LoadedTls | None = None  # loaded, but worse than the current one
         self._told_us: dict[Path, int] = {}  # last warning about the expiry of that file
 
     @property
@@ -155,7 +155,7 @@ class ServerTls:
         is_asked, self._is_asked = self._is_asked, False
         self._is_looking = True
         before = self._signature
-        found: list[tuple[_Signature, Loaded | OperationalError]] = []
+        found: list[tuple[_Signature, LoadedTls | OperationalError]] = []
 
         def look() -> None:
             signature = _signature(self._settings.files)
@@ -176,7 +176,7 @@ class ServerTls:
 
         in_thread(look, done)
 
-    def _take(self, loaded: Loaded | OperationalError, wall_us: int) -> None:
+    def _take(self, loaded: LoadedTls | OperationalError, wall_us: int) -> None:
         self._waiting = None
         if isinstance(loaded, OperationalError):
             _log.error("%s; what was read before stays in use", loaded)
@@ -194,7 +194,7 @@ class ServerTls:
         else:
             self._use(loaded)
 
-    def _use(self, loaded: Loaded) -> None:
+    def _use(self, loaded: LoadedTls) -> None:
         self._loaded, self._waiting = loaded, None
         self._told_us.clear()
         _log.info("new certificates are in use; this broker's own ends on %s", utc_text(loaded.own.end_us))
@@ -224,7 +224,7 @@ class ServerTls:
             )
 
 
-def _is_worse(new: Loaded, used: Loaded, wall_us: int) -> bool:
+def _is_worse(new: LoadedTls, used: LoadedTls, wall_us: int) -> bool:
     """True if the new certificate is not valid now, but the current one is."""
     is_new_good, is_used_good = (one.own.begin_us <= wall_us < one.own.end_us for one in (new, used))
     return is_used_good and not is_new_good

@@ -41,7 +41,7 @@ _ENABLE_KTLS = getattr(ssl, "OP_ENABLE_KTLS", 1 << 3 if ssl.OPENSSL_VERSION_INFO
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
+class LoadedTls:
     """The contexts and certificates loaded from the files."""
 
     server: ssl.SSLContext
@@ -100,7 +100,7 @@ class BrokerTls:
             return [str(error)]
         return []
 
-    def load(self) -> Loaded:
+    def load(self) -> LoadedTls:
         """Read all files (blocking). Raise OperationalError with the unusable file or combination."""
         assert self.cert_file is not None
         client_ca_file = None if self.wanted_of_clients == OFF else self.client_ca_file
@@ -124,7 +124,7 @@ class BrokerTls:
             dialling = self._context(ssl.PROTOCOL_TLS_CLIENT)
             dialling.check_hostname = not self.ignore_hosts
             dialling.load_verify_locations(self.ca_file)
-        return Loaded(
+        return LoadedTls(
             server,
             http,
             dialling,

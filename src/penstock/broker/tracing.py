@@ -31,7 +31,7 @@ from penstock.node.partition import Partition
 _TRACEPARENT = re.compile(rb"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-[0-9a-f]{2}")
 
 
-class Span(NamedTuple):
+class TraceSpan(NamedTuple):
     """A finished span. Times are µs since 1970 UTC."""
 
     name: str
@@ -66,7 +66,7 @@ class Tracing:
     """Traces messages. `export` takes spans and never blocks; `bits` returns that many random bits."""
 
     def __init__(
-        self, export: Callable[[list[Span]], None], clock: Callable[[], Now], bits: Callable[[int], int]
+        self, export: Callable[[list[TraceSpan]], None], clock: Callable[[], Now], bits: Callable[[int], int]
     ) -> None:
         self.dropped = 0  # messages not traced because of TRACES_OPEN_MAX
         self._export = export
@@ -156,12 +156,14 @@ class Tracing:
         span_id = self._new_id()
         written_us = trace.written_us or committed_us
 
-        def child(name: str, begin_us: int, end_us: int, attributes: Mapping[str, str | int], error: str = "") -> Span:
-            return Span(name, trace.trace_id, self._new_id(), span_id, False, begin_us, end_us, attributes, error)
+        def child(
+            name: str, begin_us: int, end_us: int, attributes: Mapping[str, str | int], error: str = ""
+        ) -> TraceSpan:
+            return TraceSpan(name, trace.trace_id, self._new_id(), span_id, False, begin_us, end_us, attributes, error)
 
         is_written = bool(trace.written_us)
         of_append = (trace.trace_id, span_id, trace.parent_id, True, trace.begin_us, written_us)
-        spans = [Span("penstock.append", *of_append, _attributes(trace), "" if is_written else error)]
+        spans = [TraceSpan("penstock.append", *of_append, _attributes(trace), "" if is_written else error)]
         if is_written:
             in_sync = {"penstock.replicas": trace.replicas} if trace.replicas else {}
             spans.append(child("penstock.replicate", written_us, committed_us, in_sync, error))

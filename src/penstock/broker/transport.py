@@ -138,7 +138,7 @@ class _State(Enum):
     SHUT = auto()  # we send no more; input is not even decrypted
 
 
-class Policy(Protocol):
+class TlsPolicy(Protocol):
     """TLS settings: which certificates are accepted for what."""
 
     def context(self) -> ssl.SSLContext:
@@ -156,7 +156,7 @@ class TlsTransport:
 
     slice_bytes = limits.TLS_SLICE_BYTES
 
-    def __init__(self, sock: socket.socket, peer: str, policy: Policy, handshakes: TlsHandshakes) -> None:
+    def __init__(self, sock: socket.socket, peer: str, policy: TlsPolicy, handshakes: TlsHandshakes) -> None:
         """Raise OSError if the peer has disconnected."""
         self.reads_wait = self.writes_wait = False
         self.sends_files = False

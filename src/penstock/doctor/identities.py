@@ -21,7 +21,7 @@ from pathlib import Path
 
 from penstock.base.errors import ConfigError
 from penstock.base.subjects import subject_mistake
-from penstock.broker.nats_credentials import Credentials, parse_nats_urls, read_credentials
+from penstock.broker.nats_credentials import NatsCredentials, parse_nats_urls, read_credentials
 
 
 class Role(StrEnum):
@@ -39,11 +39,11 @@ class Identity:
 
     role: Role
     name: str  # for the report
-    credentials: Credentials
+    credentials: NatsCredentials
     subjects: tuple[str, ...] = ()  # of a publisher: its own
 
 
-NOBODY = Identity(Role.OTHER, "a client without credentials", Credentials())
+NOBODY = Identity(Role.OTHER, "a client without credentials", NatsCredentials())
 
 
 def parse_identities(texts: Iterable[str]) -> list[Identity]:
@@ -68,7 +68,7 @@ def with_login_of_broker(identities: Sequence[Identity], nats_urls: Sequence[str
     logins = [one for one in parse_nats_urls(",".join(nats_urls)) if one.user is not None] if nats_urls else []
     if not logins or any(one.role is Role.PENSTOCK for one in identities):
         return list(identities)
-    credentials = Credentials(user=logins[0].user, password=logins[0].password)
+    credentials = NatsCredentials(user=logins[0].user, password=logins[0].password)
     return [Identity(Role.PENSTOCK, "the brokers' own user", credentials), *identities]
 
 

@@ -11,7 +11,7 @@ from penstock.base.errors import ConfigError, OperationalError
 from penstock.broker import config_handoff
 from penstock.broker.config import BrokerConfig, load
 from penstock.broker.data_dir import take_data_dir
-from penstock.broker.machine import Remembered, planned, take_machine_dir
+from penstock.broker.machine import MachineRecord, planned, take_machine_dir
 
 NATS = {"nats": "nats://n.example:4222"}
 
@@ -34,7 +34,7 @@ def told(configs: list[BrokerConfig]) -> list[tuple[int, str, str, str, str]]:
     ]
 
 
-def mistakes_of(known: Remembered | None = None, **flags: str) -> str:
+def mistakes_of(known: MachineRecord | None = None, **flags: str) -> str:
     with pytest.raises(ConfigError) as caught:
         planned(config(**flags), known)
     return "\n".join(caught.value.mistakes)
@@ -50,7 +50,7 @@ def test_four_that_are_alone_are_three_and_one_that_joins() -> None:
         (4, "broker-4", "127.0.0.1:7425", "", "127.0.0.1:7422,127.0.0.1:7423,127.0.0.1:7424"),
     ]
     assert {one.rack for one in configs} == {"here"}
-    assert remembered == Remembered(1, 1, (7422, 7423, 7424, 7425), (1, 2, 3))
+    assert remembered == MachineRecord(1, 1, (7422, 7423, 7424, 7425), (1, 2, 3))
 
 
 def test_who_comes_later_joins_those_that_began() -> None:
@@ -113,7 +113,7 @@ def test_free_ports_are_remembered() -> None:
 )
 def test_what_contradicts_an_earlier_start_is_refused(flags: dict[str, str], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
-        planned(config(**flags), Remembered(1, 1, (7422, 7423, 7424), (1, 2, 3)))
+        planned(config(**flags), MachineRecord(1, 1, (7422, 7423, 7424), (1, 2, 3)))
 
 
 def test_mistakes_are_told_together() -> None:
@@ -143,10 +143,10 @@ def test_the_folder_remembers_and_is_held(tmp_path: Path) -> None:
     first = take_machine_dir(tmp_path)
     with pytest.raises(OperationalError, match="in use by another broker"):
         take_machine_dir(tmp_path)
-    first.remember(Remembered(1, 1, (7422,), (1,)))
+    first.remember(MachineRecord(1, 1, (7422,), (1,)))
     first.release()
     again = take_machine_dir(tmp_path)
-    assert again.remembered == Remembered(1, 1, (7422,), (1,))
+    assert again.remembered == MachineRecord(1, 1, (7422,), (1,))
     again.release()
 
 
@@ -158,7 +158,7 @@ def test_the_directory_of_one_broker_is_not_that_of_several(tmp_path: Path) -> N
 
 def test_nor_the_other_way_round(tmp_path: Path) -> None:
     folder = take_machine_dir(tmp_path)
-    folder.remember(Remembered(1, 1, (7422,), (1,)))
+    folder.remember(MachineRecord(1, 1, (7422,), (1,)))
     folder.release()
     with pytest.raises(OperationalError, match="of several brokers of one machine: start them with --brokers"):
         take_data_dir(tmp_path)

@@ -12,7 +12,7 @@ import pytest
 
 from penstock.base import limits
 from penstock.base.limits import KIB, MIB
-from penstock.broker.nats_answers import LASTING, AnswerOutput, Room, WaitingAnswers
+from penstock.broker.nats_answers import LASTING, AnswerOutput, WaitingAnswers, WaitingLimits
 from penstock.broker.nats_connection import NatsConnection
 from penstock.hot.group import Group
 from penstock.ingest.connect import ErrorKind
@@ -251,12 +251,12 @@ def test_an_answer_larger_than_a_slice_is_a_turn_of_its_own() -> None:
 
 def test_a_cut_drops_the_latest_of_the_largest() -> None:
     waiting = WaitingAnswers()
-    everything = Room(2**40, 2**40)
+    everything = WaitingLimits(2**40, 2**40)
     waiting.add(_acks(1, 0, 300), everything)
     waiting.add(_acks(2, 0, 10), everything)
     waiting.add(_acks(3, 0, 100), everything)
     taken = waiting.take()  # 64 of the first stream
-    dropped = waiting.cut(Room(stream_bytes=200 * _COMMAND_BYTES, all_bytes=170 * _COMMAND_BYTES + 5))
+    dropped = waiting.cut(WaitingLimits(stream_bytes=200 * _COMMAND_BYTES, all_bytes=170 * _COMMAND_BYTES + 5))
     assert dropped == {1: 300 - 64 - 80, 3: 20}
     assert waiting.size_bytes == 170 * _COMMAND_BYTES
     rest = b"".join(iter(lambda: waiting.take() if waiting.size_bytes else b"", b""))
@@ -269,7 +269,7 @@ def test_a_cut_may_leave_nothing() -> None:
     waiting = WaitingAnswers()
     waiting.add(_acks(1, 0, 100), LASTING)
     waiting.take()
-    assert waiting.cut(Room(10, 10)) == {1: 36}
+    assert waiting.cut(WaitingLimits(10, 10)) == {1: 36}
     assert waiting.size_bytes == 0
     waiting.add(_acks(1, 100, 1), LASTING)
     assert _numbers(waiting.take(), 1) == [100]

@@ -9,7 +9,7 @@ import pytest
 
 from penstock.base.errors import ConfigError, OperationalError
 from penstock.broker.nats_credentials import (
-    Credentials,
+    NatsCredentials,
     NatsServer,
     TlsFiles,
     parse_nats_urls,
@@ -92,10 +92,10 @@ MARK = "\N{ZERO WIDTH NO-BREAK SPACE}"  # the byte order mark, as Windows' edito
 def test_files_mean_the_same_with_a_byte_order_mark_and_any_line_ends(tmp_path: Path, begin: str, end: str) -> None:
     file = tmp_path / "login"
     for text, expected in (
-        ("u:pass word", Credentials(user="u", password="pass word")),
-        ("tok", Credentials(token="tok")),
-        (SEED, Credentials(nkey_file=file)),
-        (CREDS.replace("\n", end or "\n"), Credentials(creds_file=file)),
+        ("u:pass word", NatsCredentials(user="u", password="pass word")),
+        ("tok", NatsCredentials(token="tok")),
+        (SEED, NatsCredentials(nkey_file=file)),
+        (CREDS.replace("\n", end or "\n"), NatsCredentials(creds_file=file)),
     ):
         file.write_bytes(f"{begin}{text}{end}".encode())
         assert read_credentials(file) == expected
@@ -117,7 +117,7 @@ def test_utf_16_is_told(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="it is UTF-16, as PowerShell's > writes it: save it as UTF-8"):
         read_credentials(tmp_path / "login")
     with pytest.raises(OperationalError, match="UTF-16"):
-        Credentials(nkey_file=tmp_path / "login").authentication(NatsServer("h"))
+        NatsCredentials(nkey_file=tmp_path / "login").authentication(NatsServer("h"))
 
 
 @pytest.mark.parametrize("host", ["a b", "a\tb", "a\nnats", "\x8d\x13", 'nats_token="x"', "a..b", "x" * 64, "a'b"])
@@ -131,7 +131,7 @@ def test_no_secret_is_shown() -> None:
     [server] = parse_nats_urls("nats://u:hidden@[::1]:5")
     assert str(server) == "nats://[::1]:5"
     assert str(parse_nats_urls("tls://hidden@h")[0]) == "tls://h:4222"
-    shown = f"{server!r}{Credentials(user='u', password='hidden')!r}{Credentials(token='hidden')!r}"
+    shown = f"{server!r}{NatsCredentials(user='u', password='hidden')!r}{NatsCredentials(token='hidden')!r}"
     assert "hidden" not in shown
 
 
@@ -144,19 +144,19 @@ def test_ways_to_authenticate(tmp_path: Path) -> None:
     )
     server = NatsServer("h")
     public_key = bytes(nkeys.from_seed(SEED.encode()).public_key).decode()
-    assert Credentials().authentication(server) is ANONYMOUS
-    said = Credentials(user="u", password="p").authentication(server)
+    assert NatsCredentials().authentication(server) is ANONYMOUS
+    said = NatsCredentials(user="u", password="p").authentication(server)
     assert (said.user, said.password) == ("u", "p")
-    said = Credentials(nkey_file=nkey).authentication(server)
+    said = NatsCredentials(nkey_file=nkey).authentication(server)
     assert (said.nkey, said.jwt) == (public_key, None)
     assert said.sign is not None
     assert nkeys.from_seed(SEED.encode()).verify(b"nonce", said.sign(b"nonce"))
     assert SEED not in repr(said)
-    said = Credentials(creds_file=creds).authentication(server)
+    said = NatsCredentials(creds_file=creds).authentication(server)
     assert (said.nkey, said.jwt) == (None, "eyJ.x.y")
-    assert Credentials(nkey_file=nkey, creds_file=None).mistakes() == []
+    assert NatsCredentials(nkey_file=nkey, creds_file=None).mistakes() == []
     # What the URL holds goes before.
-    assert Credentials(token="t").authentication(NatsServer("h", user="u", password="p")).user == "u"
+    assert NatsCredentials(token="t").authentication(NatsServer("h", user="u", password="p")).user == "u"
 
 
 def test_every_mistake_in_credentials_is_named(tmp_path: Path) -> None:
@@ -164,14 +164,14 @@ def test_every_mistake_in_credentials_is_named(tmp_path: Path) -> None:
     damaged.write_text("S" + "A" * 57)
     empty = tmp_path / "empty"
     empty.write_text("")
-    assert len(Credentials(user="u", token="t").mistakes()) == 2
-    assert len(Credentials(password="p").mistakes()) == 1
-    assert "cannot read" in Credentials(nkey_file=tmp_path / "none").mistakes()[0]
-    assert "holds no nkey seed" in Credentials(nkey_file=empty).mistakes()[0]
-    assert "damaged" in Credentials(nkey_file=damaged).mistakes()[0]
-    assert "not a NATS credentials file" in Credentials(creds_file=empty).mistakes()[0]
+    assert len(NatsCredentials(user="u", token="t").mistakes()) == 2
+    assert len(NatsCredentials(password="p").mistakes()) == 1
+    assert "cannot read" in NatsCredentials(nkey_file=tmp_path / "none").mistakes()[0]
+    assert "holds no nkey seed" in NatsCredentials(nkey_file=empty).mistakes()[0]
+    assert "damaged" in NatsCredentials(nkey_file=damaged).mistakes()[0]
+    assert "not a NATS credentials file" in NatsCredentials(creds_file=empty).mistakes()[0]
     with pytest.raises(OperationalError, match="cannot read"):
-        Credentials(creds_file=tmp_path / "none").authentication(NatsServer("h"))
+        NatsCredentials(creds_file=tmp_path / "none").authentication(NatsServer("h"))
 
 
 def test_every_mistake_in_certificates_is_named(tmp_path: Path) -> None:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from penstock.base import limits
 from penstock.broker.nats_credentials import parse_nats_urls
-from penstock.broker.nats_failures import Failures
+from penstock.broker.nats_failures import NatsFailureLog
 
 ONE, OTHER = parse_nats_urls("nats://a:1,nats://b:1")
 MINUTE_MS = limits.NATS_OUTAGE_LOG_MS
 
 
 def test_news_is_told_at_once_and_the_rest_once_a_minute() -> None:
-    failures = Failures()
+    failures = NatsFailureLog()
     assert failures.line(ONE, "refused", 5) == "no connection to nats://a:1: refused"
     assert failures.line(OTHER, "refused", 6) == "no connection to nats://b:1: refused (tried 2 times so far)"
     assert failures.line(ONE, "no answer", 7) == "no connection to nats://a:1: no answer (tried 3 times so far)"
@@ -27,7 +27,7 @@ def test_news_is_told_at_once_and_the_rest_once_a_minute() -> None:
 
 
 def test_a_server_with_ever_new_reasons_does_not_flood_the_log() -> None:
-    failures = Failures()
+    failures = NatsFailureLog()
     told = [failures.line(ONE, f"reason {number}", number) for number in range(1_000)]
     assert sum(text is not None for text in told) < 20
     assert failures.line(ONE, "reason 7", 2 * MINUTE_MS) is not None

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from penstock.base import limits
-from penstock.broker.output import Output, RangeError, Written, _is_cached
+from penstock.broker.output import FileRangeError, Output, WriteOutcome, _is_cached
 from penstock.broker.shared_budget import SharedBudget
 from penstock.broker.transport import PlainTransport
 from penstock.node.step import FileRange
@@ -81,8 +81,8 @@ class Sending:
 
     def sent(self) -> bytes:
         """All that comes out at the other end."""
-        while (written := self.output.write()) is not Written.DONE:
-            assert written is Written.COLD
+        while (written := self.output.write()) is not WriteOutcome.DONE:
+            assert written is WriteOutcome.COLD
             assert self.output.cold is not None
             self.output.cold.read()
             self.output.warmed(None)
@@ -184,10 +184,10 @@ def test_what_is_encrypted_is_read_by_disk_threads_in_slices_and_counted(encrypt
     assert add_payload(output, b"head", encrypted.secret("a", content))
     got = bytearray()
     encrypted.read.clear()
-    while (written := output.write()) is not Written.DONE:
+    while (written := output.write()) is not WriteOutcome.DONE:
         assert not encrypted.read, "the event loop has read it"
         assert encrypted.buffers.used <= limits.SENDFILE_SLICE_BYTES + 4
-        if written is Written.COLD:
+        if written is WriteOutcome.COLD:
             assert output.cold is not None
             output.cold.read()
             assert encrypted.read
@@ -204,11 +204,11 @@ def test_what_is_encrypted_is_read_by_disk_threads_in_slices_and_counted(encrypt
 
 def test_what_was_read_of_an_answer_that_is_dropped_is_given_back(encrypted: Encrypted) -> None:
     assert add_payload(encrypted.output, b"", encrypted.secret("a", bytes(4_000_000)))
-    assert encrypted.output.write() is Written.COLD
+    assert encrypted.output.write() is WriteOutcome.COLD
     assert encrypted.output.cold is not None
     encrypted.output.cold.read()
     encrypted.output.warmed(None)
-    assert encrypted.output.write() is Written.MORE
+    assert encrypted.output.write() is WriteOutcome.MORE
     assert encrypted.buffers.used > 0
     encrypted.output.drop()
     assert (encrypted.files.used, encrypted.buffers.used) == (0, 0)
@@ -218,6 +218,6 @@ def test_an_encrypted_file_that_is_too_short_is_damage(encrypted: Encrypted) -> 
     extent = encrypted.secret("a", b"x" * 5_000)
     encrypted.encrypted.open("a").truncate(3_000)
     assert add_payload(encrypted.output, b"", extent)
-    with pytest.raises(RangeError, match="cannot read a at byte 3000: the file is shorter"):
+    with pytest.raises(FileRangeError, match="cannot read a at byte 3000: the file is shorter"):
         encrypted.sent()
     assert encrypted.damaged == ["a"]

@@ -8,7 +8,7 @@ import pytest
 
 from penstock.base import limits
 from penstock.broker.otlp import Exporter, endpoint_of
-from penstock.broker.tracing import Span, Tracing
+from penstock.broker.tracing import TraceSpan, Tracing
 from tests.groups import Message
 from tests.unit.node.harness import Broker
 
@@ -22,7 +22,7 @@ class Traced:
     """A broker, and the spans that it gave."""
 
     def __init__(self, **config: object) -> None:
-        self.spans: list[Span] = []
+        self.spans: list[TraceSpan] = []
         self.broker = Broker().start()
         self.broker.create("orders", "orders", **config)
         ids = count(1)
@@ -83,7 +83,7 @@ def test_of_too_many_some_are_not_traced(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_spans_that_find_no_room_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "SPANS_WAITING_MAX", 5)
     exporter = Exporter("http://127.0.0.1:1", version="test", broker_id=1)  # whose thread was not started
-    span = Span("x", 1, 2, 3, False, 0, 1, {})
+    span = TraceSpan("x", 1, 2, 3, False, 0, 1, {})
     exporter.put([span] * 3)
     exporter.put([span] * 3)
     assert exporter.dropped == 3

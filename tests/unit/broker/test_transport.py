@@ -16,7 +16,7 @@ import pytest
 
 from penstock.base import limits
 from penstock.base.errors import ErrorCode
-from penstock.broker.output import Output, Written
+from penstock.broker.output import Output, WriteOutcome
 from penstock.broker.shared_budget import SharedBudget
 from penstock.broker.socket_watch import SocketWatch
 from penstock.broker.tls import ServerTls
@@ -98,12 +98,12 @@ class Served:
 
     def _writable(self) -> None:
         written = self.output.write()
-        while written is Written.COLD:
+        while written is WriteOutcome.COLD:
             assert self.output.cold is not None
             self.output.cold.read()
             self.output.warmed(None)
             written = self.output.write()
-        self.watch.write(written is Written.MORE)
+        self.watch.write(written is WriteOutcome.MORE)
 
     def send(self) -> None:
         self.watch.write(True)

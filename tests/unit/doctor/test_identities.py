@@ -8,7 +8,7 @@ import nkeys
 import pytest
 
 from penstock.base.errors import ConfigError
-from penstock.broker.nats_credentials import Credentials
+from penstock.broker.nats_credentials import NatsCredentials
 from penstock.doctor.identities import Identity, Role, parse_identities
 
 
@@ -17,17 +17,20 @@ def test_one_line_is_a_user_and_its_password_or_a_token(tmp_path: Path) -> None:
     file.write_text("shop:a:b\n")
     assert parse_identities([f"publisher:{file}:orders.>,payments.*"]) == [
         Identity(
-            Role.PUBLISHER, "publisher shop.txt", Credentials(user="shop", password="a:b"), ("orders.>", "payments.*")
+            Role.PUBLISHER,
+            "publisher shop.txt",
+            NatsCredentials(user="shop", password="a:b"),
+            ("orders.>", "payments.*"),
         )
     ]
     file.write_text("t0ken")
-    assert parse_identities([f"other:{file}"])[0].credentials == Credentials(token="t0ken")
+    assert parse_identities([f"other:{file}"])[0].credentials == NatsCredentials(token="t0ken")
 
 
 def test_an_nkey_seed_is_known(tmp_path: Path) -> None:
     file = tmp_path / "penstock.nk"
     file.write_bytes(nkeys.encode_seed(b"x" * 32, nkeys.PREFIX_BYTE_USER) + b"\n")
-    assert parse_identities([f"penstock:{file}"])[0].credentials == Credentials(nkey_file=file)
+    assert parse_identities([f"penstock:{file}"])[0].credentials == NatsCredentials(nkey_file=file)
 
 
 def test_mistakes_are_told_together_and_without_secrets(tmp_path: Path) -> None:
