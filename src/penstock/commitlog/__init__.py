@@ -22,7 +22,7 @@
 | `known_damage` | known corruption, including what readers report         |
 | `remains`    | which of the bytes that recovery cuts off may be deleted  |
 | `retention`  | computes the log start offset from the limits             |
-| `keeper`     | when retention runs, and which files await removal        |
+| `retention_tracker`     | when retention runs, and which files await removal        |
 | `truncation` | truncates or resets a log                                 |
 | `cleaning`   | merges small batches into large ones                      |
 | `compaction`, `compactor` | keeps the last message of each key           |

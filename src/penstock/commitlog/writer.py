@@ -17,12 +17,12 @@ from penstock.batch.header import BatchHeader
 from penstock.commitlog.checkpoint import CheckpointFile
 from penstock.commitlog.errors import NotWritableError, storage_error
 from penstock.commitlog.flushing import Flushing
-from penstock.commitlog.keeper import Keeper
 from penstock.commitlog.known_damage import KnownDamage
 from penstock.commitlog.open_files import OpenFiles
 from penstock.commitlog.rebuild import RebuiltIndexes
 from penstock.commitlog.recovery import Recovered
 from penstock.commitlog.retention import LogConfig
+from penstock.commitlog.retention_tracker import RetentionTracker
 from penstock.commitlog.segment import ActiveSegment, Damage
 from penstock.commitlog.segments import Segments
 from penstock.commitlog.state import LogState
@@ -86,7 +86,7 @@ class LogWriter:
         self.keeps_latest = False  # `append` sets `latest`
         self.latest: Latest | None = None  # the last batch, while it is small and not committed
         oldest_us = None if self.log_start == self.log_end else 0
-        self._keeper = Keeper(now_us=now_us, oldest_us=oldest_us, removable=found.retired)
+        self._keeper = RetentionTracker(now_us=now_us, oldest_us=oldest_us, removable=found.retired)
 
     @property
     def state(self) -> LogState:

@@ -15,7 +15,7 @@ _RETRY_US = limits.UPKEEP_RETRY_MS * 1000
 _RETRY_US_MAX = limits.REMOVAL_RETRY_MS_MAX * 1000
 
 
-class Keeper:
+class RetentionTracker:
     """Retention state of one log, besides its config."""
 
     __slots__ = ("_failures", "_has_moved", "_looked_us", "_removable", "_under_way", "oldest_us")
