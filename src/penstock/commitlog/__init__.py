@@ -20,7 +20,7 @@
 | `recovery`   | recovery at start                                         |
 | `scan`, `rebuild` | verify a segment from its beginning; rebuild its index |
 | `known_damage` | known corruption, including what readers report         |
-| `remains`    | which of the bytes that recovery cuts off may be deleted  |
+| `torn_tail`    | which of the bytes that recovery cuts off may be deleted  |
 | `retention`  | computes the log start offset from the limits             |
 | `retention_tracker`     | when retention runs, and which files await removal        |
 | `truncation` | truncates or resets a log                                 |

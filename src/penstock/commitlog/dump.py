@@ -24,7 +24,7 @@ from penstock.batch.schema import SCHEMA_BYTES, check_schema_message
 from penstock.commitlog import checkpoint as checkpoints
 from penstock.commitlog import files, index
 from penstock.commitlog import lineage as lineages
-from penstock.commitlog.scan import Beyond, Walk, find_behind
+from penstock.commitlog.scan import ResyncBounds, Walk, find_behind
 from penstock.vfs import File, Vfs
 
 Row = dict[str, object]
@@ -77,7 +77,7 @@ def _segment_rows(file: File, *, with_schema: bool) -> Iterator[Row]:
     size = file.size()
     if offset is None:
         # A side file begins at an arbitrary position.
-        found = find_behind(file, Beyond(position - 1, size, 0, None))
+        found = find_behind(file, ResyncBounds(position - 1, size, 0, None))
         if found is None:
             return
         position, offset = found.position, found.base_offset
@@ -88,7 +88,7 @@ def _segment_rows(file: File, *, with_schema: bool) -> Iterator[Row]:
         if walk.mistake is None:
             return
         yield _damage(walk.mistake, walk.position)
-        found = find_behind(file, Beyond(walk.position, size, 0, None))
+        found = find_behind(file, ResyncBounds(walk.position, size, 0, None))
         if found is None:
             return
         position, offset = found.position, found.base_offset

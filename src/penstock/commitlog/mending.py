@@ -60,13 +60,13 @@ from penstock.batch import codec
 from penstock.batch.header import BatchHeader
 from penstock.batch.schema import SCHEMA_BYTES, schema_message
 from penstock.commitlog import checkpoint as checkpoints
-from penstock.commitlog import epochs, files, index, rebuild, remains
+from penstock.commitlog import epochs, files, index, rebuild, torn_tail
 from penstock.commitlog import lineage as lineages
 from penstock.commitlog.checkpoint import Checkpoint, CheckpointFile
 from penstock.commitlog.index import PackedEntries
-from penstock.commitlog.left import Old, look_into
 from penstock.commitlog.lineage import LineageEntry
 from penstock.commitlog.mended_file import MendedFile, MendingError, NoRowError
+from penstock.commitlog.salvage import SalvagedSegment, salvage_segment
 from penstock.commitlog.scan import Walk, Window
 from penstock.commitlog.segment import Damage, Segment
 from penstock.commitlog.sliced import SlicedWork
@@ -243,7 +243,7 @@ class Mending(SlicedWork):
             opened.callback(target.close)
             olds = []
             for segment in group:
-                olds.append(old := look_into(self._vfs, segment, self._ids))
+                olds.append(old := salvage_segment(self._vfs, segment, self._ids))
                 if old.file is not None:
                     opened.callback(old.file.close)
             target.truncate(0)
@@ -296,23 +296,23 @@ class Mending(SlicedWork):
                 return files.following(segment.path)
         return files.segment_path(self._directory, base_offset)  # log_start moved into it meanwhile
 
-    def _lowest_offset(self, segment: Segment, old: Old) -> int:
+    def _lowest_offset(self, segment: Segment, old: SalvagedSegment) -> int:
         """Return the lowest begin of the segment's file. For a lost first segment only the log's start is known."""
         was_there = old.file is not None or segment.size_bytes > 0
         return segment.base_offset if was_there or segment is not self._segments[0] else 0
 
-    def _copy_aside(self, old: Old, position: int, end_position: int) -> bool:
+    def _copy_aside(self, old: SalvagedSegment, position: int, end_position: int) -> bool:
         """Copy unparsable bytes to a side file; return True on success."""
         if old.file is None:
             return False
         try:
-            remains.copy_aside(self._vfs, old.file, position, end_position)
+            torn_tail.copy_aside(self._vfs, old.file, position, end_position)
         except OSError:
             return False
         self.has_kept = True
         return True
 
-    def _fill(self, segment: Segment, old: Old, writer: MendedFile) -> Generator[int, None, None]:
+    def _fill(self, segment: Segment, old: SalvagedSegment, writer: MendedFile) -> Generator[int, None, None]:
         offset = segment.base_offset
         before = self._epoch_before(segment)
         window = None if old.file is None else Window(old.file, old.size_bytes)

@@ -21,7 +21,7 @@ from penstock.commitlog.errors import IndexDamagedError
 from penstock.commitlog.index import ENTRY_BYTES, PackedEntries
 from penstock.commitlog.lineage import LineageEntry, Told
 from penstock.commitlog.resumed import Head, ResumedEntries
-from penstock.commitlog.scan import Beyond, Found, Walk, find_behind
+from penstock.commitlog.scan import ResyncBounds, ResyncPoint, Walk, find_behind
 from penstock.commitlog.segment import Damage, Segment
 from penstock.vfs import Buffer, File, Vfs
 
@@ -32,7 +32,7 @@ class Torn:
 
     position: int
     reason: str
-    whole: Found | None
+    whole: ResyncPoint | None
 
 
 @dataclass(slots=True)
@@ -129,11 +129,11 @@ def scan_segment(
             return scan
         if flushed_position is None or walk.position >= flushed_position:
             # Any valid batch counts here, even if its offsets do not fit.
-            whole = find_behind(file, Beyond(walk.position - 1, size_bytes, 0, None))
+            whole = find_behind(file, ResyncBounds(walk.position - 1, size_bytes, 0, None))
             if whole is None or flushed_position is not None:
                 scan.torn = Torn(walk.position, str(walk.mistake), whole)
                 return scan
-        beyond = Beyond(walk.position, size_bytes, walk.offset, end_offset)
+        beyond = ResyncBounds(walk.position, size_bytes, walk.offset, end_offset)
         found = find_behind(file, beyond, _hints(vfs, file.path, walk.position), by_marks=by_marks)
         lost_end = None if found is None else found.base_offset
         scan.damage.append(Damage(file.path, walk.position, walk.offset, lost_end, str(walk.mistake)))

@@ -22,7 +22,7 @@ flushed_end, batches covered by the index are not read (see `rebuild`); readers 
 Of a segment rewritten by the cleaner or a repair, the newest generation counts. Older generations and unfinished
 rewrites are removed if the log has no corruption; so a segment with an older generation beside it is read completely.
 
-"Cut" keeps the bytes in a side file unless they are clearly an unfinished write of our own (see `remains`). Segments
+"Cut" keeps the bytes in a side file unless they are clearly an unfinished write of our own (see `torn_tail`). Segments
 below log_start are not removed here: a `Removal` takes them, as if retention had just moved log_start. "Aside" is a
 rename to `<segment>.cut-0`.
 """
@@ -38,14 +38,14 @@ from itertools import pairwise
 from penstock.base.errors import CorruptionError, RemoteError
 from penstock.batch.schema import SCHEMA_BYTES, check_schema_message, schema_message
 from penstock.commitlog import checkpoint as checkpoints
-from penstock.commitlog import files, rebuild, remains
+from penstock.commitlog import files, rebuild, torn_tail
 from penstock.commitlog.checkpoint import Checkpoint, CheckpointFile
 from penstock.commitlog.errors import IndexDamagedError, LogMissingError, is_shortage
-from penstock.commitlog.found import Found, end_of, start_mistake
 from penstock.commitlog.index import FileEntries, PackedEntries
 from penstock.commitlog.lineage import Told
 from penstock.commitlog.rebuild import Scan, Torn
-from penstock.commitlog.scan import Beyond, find_behind
+from penstock.commitlog.scan import ResyncBounds, find_behind
+from penstock.commitlog.scanned_segment import ScannedSegment, end_of, start_mistake
 from penstock.commitlog.segment import ActiveSegment, Damage, Segment, create
 from penstock.vfs import File, Vfs, is_nfs_leftover
 
@@ -192,7 +192,7 @@ class Recovery:
 
     # Scanning: changes nothing.
 
-    def _look_at_all(self, bases: list[int]) -> list[Found]:
+    def _look_at_all(self, bases: list[int]) -> list[ScannedSegment]:
         """Scan the segments from log_start on; all segments if the checkpoint is implausible."""
         point = self._out.checkpoint
         nexts: list[int | None] = [*bases[1:], None]
@@ -209,7 +209,7 @@ class Recovery:
         self._set_log_start(bases[first])
         return found
 
-    def _look(self, base_offset: int, next_base: int | None) -> Found:
+    def _look(self, base_offset: int, next_base: int | None) -> ScannedSegment:
         point = self._out.checkpoint
         if point is None:
             flushed_position = None
@@ -218,7 +218,7 @@ class Recovery:
         else:
             flushed_position = _ALL if base_offset < point.segment_base else 0
         path = files.segment_path(self._directory, base_offset, self._generations[base_offset])
-        found = Found(path, base_offset, next_base, 0, flushed_position)
+        found = ScannedSegment(path, base_offset, next_base, 0, flushed_position)
         try:
             self._look_into(found)
         except OSError as error:
@@ -229,7 +229,7 @@ class Recovery:
             found.scan = None
         return found
 
-    def _look_into(self, found: Found) -> None:
+    def _look_into(self, found: ScannedSegment) -> None:
         file = self._open_to_look(found)
         try:
             found.size_bytes = file.size()
@@ -241,7 +241,7 @@ class Recovery:
         finally:
             file.close()
 
-    def _open_to_look(self, found: Found) -> File:
+    def _open_to_look(self, found: ScannedSegment) -> File:
         """Open the last segment for writing, so that an error shows now and not at the first message."""
         if found.next_base is None:
             try:
@@ -250,7 +250,7 @@ class Recovery:
                 found.refusal = error
         return self._vfs.open(found.path, read_only=True)
 
-    def _schema_mistake(self, found: Found, file: File) -> CorruptionError | None:
+    def _schema_mistake(self, found: ScannedSegment, file: File) -> CorruptionError | None:
         try:
             ids = check_schema_message(file.read_at(0, SCHEMA_BYTES), file=found.path)
         except CorruptionError as error:
@@ -262,7 +262,7 @@ class Recovery:
             found.foreign = f"it is of stream {ids[0]}, partition {ids[1]}; expected {self._ids[0]}, {self._ids[1]}"
         return None
 
-    def _index_agrees(self, found: Found) -> bool:
+    def _index_agrees(self, found: ScannedSegment) -> bool:
         if found.next_base is None:
             return False
         try:
@@ -279,7 +279,7 @@ class Recovery:
         found.last_timestamp_us = last.max_timestamp_us
         return (first.position, first.base_offset) == (SCHEMA_BYTES, found.base_offset)
 
-    def _scan(self, found: Found, file: File, schema_mistake: CorruptionError | None) -> None:
+    def _scan(self, found: ScannedSegment, file: File, schema_mistake: CorruptionError | None) -> None:
         vouched = None
         if schema_mistake is None and found.flushed_position and found.base_offset not in self._doubled:
             limit = min(found.flushed_position, found.size_bytes)
@@ -297,7 +297,7 @@ class Recovery:
             return
         may_cut = found.next_base is None if found.flushed_position is None else found.flushed_position == 0
         if may_cut:
-            whole = find_behind(file, Beyond(-1, found.size_bytes, 0, None))
+            whole = find_behind(file, ResyncBounds(-1, found.size_bytes, 0, None))
             found.scan = Scan(end_position=0, end_offset=found.base_offset)
             found.scan.torn = Torn(0, str(schema_mistake), whole)
         else:
@@ -308,9 +308,9 @@ class Recovery:
 
     # Deciding: changes only the scan results.
 
-    def _decide(self, found: list[Found], flushed_end: int) -> tuple[list[Found], int | None]:
+    def _decide(self, found: list[ScannedSegment], flushed_end: int) -> tuple[list[ScannedSegment], int | None]:
         """Return the segments that form the log, and the number of the one to cut (None: none)."""
-        kept: list[Found] = []
+        kept: list[ScannedSegment] = []
         for number, one in enumerate(found):
             if kept and (end := end_of(kept[-1], flushed_end)) > one.base_offset:
                 reason = f"it begins at offset {one.base_offset}, before the previous one ends at {end}"
@@ -334,7 +334,7 @@ class Recovery:
             rebuild.complete_damage(scan, one.path, max(end, scan.end_offset))
         return kept, None
 
-    def _is_cut(self, found: list[Found], number: int, kept: list[Found], flushed_end: int) -> bool:
+    def _is_cut(self, found: list[ScannedSegment], number: int, kept: list[ScannedSegment], flushed_end: int) -> bool:
         one, later = found[number], found[number + 1 :]
         scan = one.scan
         assert scan is not None
@@ -387,7 +387,7 @@ class Recovery:
             files.segment_path(self._directory, base, self._generations.get(base, 0)) for base in below
         )
 
-    def _keep_as_it_is(self, kept: list[Found], flushed_end: int) -> None:
+    def _keep_as_it_is(self, kept: list[ScannedSegment], flushed_end: int) -> None:
         for one in kept:
             entries = None if one.scan is None else one.scan.all_entries()
             damage = () if one.scan is None else tuple(one.scan.damage)
@@ -396,7 +396,7 @@ class Recovery:
                 Segment(one.path, one.base_offset, end, one.size_bytes, one.last_timestamp_us, entries, damage)
             )
 
-    def _sync_tail(self, kept: list[Found], flushed_end: int) -> None:
+    def _sync_tail(self, kept: list[ScannedSegment], flushed_end: int) -> None:
         """Sync the tail of a corrupt log: readers see it, and a power loss must not take it back."""
         out = self._out
         try:
@@ -415,7 +415,7 @@ class Recovery:
             text = f"{self._directory}: unflushed data cannot be synced, so readers do not get it: {error}"
             out.notices.append(text)
 
-    def _cut(self, found: list[Found], number: int) -> None:
+    def _cut(self, found: list[ScannedSegment], number: int) -> None:
         """Remove what does not belong to the log, later segments first, so that a crash leaves no gap."""
         one, later = found[number], found[number + 1 :]
         scan = one.scan
@@ -435,12 +435,12 @@ class Recovery:
         if torn.position < one.size_bytes or torn.position == 0:
             self._cut_tail(one, torn)
 
-    def _cut_tail(self, one: Found, torn: Torn) -> None:
+    def _cut_tail(self, one: ScannedSegment, torn: Torn) -> None:
         file = self._vfs.open(one.path)
         try:
             kept_as = None
             if not self._tail_may_go(file, one, torn):
-                kept_as = remains.copy_aside(self._vfs, file, torn.position, one.size_bytes)
+                kept_as = torn_tail.copy_aside(self._vfs, file, torn.position, one.size_bytes)
                 self._vfs.sync_dir(self._directory)
             file.truncate(torn.position)
             if torn.position == 0:
@@ -453,27 +453,27 @@ class Recovery:
         self._out.cuts.append(Cut(one.path, torn.position, one.size_bytes - torn.position, kept_as, torn.reason))
         one.size_bytes = max(torn.position, SCHEMA_BYTES)
 
-    def _may_go(self, one: Found) -> bool:
+    def _may_go(self, one: ScannedSegment) -> bool:
         if one.has_batches():
             return False
         file = self._vfs.open(one.path, read_only=True)
         try:
-            return remains.is_unfinished_segment(file, one.size_bytes, self._ids)
+            return torn_tail.is_unfinished_segment(file, one.size_bytes, self._ids)
         finally:
             file.close()
 
-    def _tail_may_go(self, file: File, one: Found, torn: Torn) -> bool:
+    def _tail_may_go(self, file: File, one: ScannedSegment, torn: Torn) -> bool:
         if torn.whole is not None:
             return False
         if torn.position == 0:
-            return remains.is_unfinished_segment(file, one.size_bytes, self._ids)
+            return torn_tail.is_unfinished_segment(file, one.size_bytes, self._ids)
         if self._out.checkpoint is None:
             # The tail may have been flushed.
-            return remains.is_zeros(file, torn.position, one.size_bytes)
+            return torn_tail.is_zeros(file, torn.position, one.size_bytes)
         assert one.scan is not None
-        return remains.is_unfinished_append(file, torn.position, one.size_bytes, one.scan.end_offset)
+        return torn_tail.is_unfinished_append(file, torn.position, one.size_bytes, one.scan.end_offset)
 
-    def _make_writable(self, kept: list[Found]) -> None:
+    def _make_writable(self, kept: list[ScannedSegment]) -> None:
         out = self._out
         for one, following in pairwise(kept):
             if one.scan is not None:
@@ -490,7 +490,7 @@ class Recovery:
         if out.checkpoint is None or out.checkpoint.segment_base < last.base_offset:
             self._vfs.sync_dir(self._directory)
 
-    def _settle(self, one: Found, scan: Scan) -> bool:
+    def _settle(self, one: ScannedSegment, scan: Scan) -> bool:
         """Make the segment durable and, if the disk allows it, its index valid; return True if it is."""
         rebuild.write_again(self._vfs, one.path, one.flushed_position or 0, one.size_bytes)
         if scan.head is None and not scan.entries:

@@ -90,14 +90,14 @@ def verified_at(window: Window, position: int, end_position: int, path: str) -> 
     return codec.verify(window.read(position, header.size_bytes), file=path, position=position)
 
 
-class Found(NamedTuple):
+class ResyncPoint(NamedTuple):
     """A verified batch behind corruption."""
 
     position: int
     base_offset: int
 
 
-class Beyond(NamedTuple):
+class ResyncBounds(NamedTuple):
     """Bounds that a batch behind corruption must fit."""
 
     position: int  # of the corruption; the search begins behind it
@@ -106,7 +106,9 @@ class Beyond(NamedTuple):
     end_offset: int | None  # None: unknown
 
 
-def find_behind(file: File, beyond: Beyond, hints: Iterable[int] = (), *, by_marks: bool = True) -> Found | None:
+def find_behind(
+    file: File, beyond: ResyncBounds, hints: Iterable[int] = (), *, by_marks: bool = True
+) -> ResyncPoint | None:
     """Return the first verified batch behind the corruption, or None. `hints`: positions to try first.
 
     `by_marks`: also search for bytes that look like the start of a batch. A message may contain such bytes, and whole
@@ -127,11 +129,13 @@ def find_behind(file: File, beyond: Beyond, hints: Iterable[int] = (), *, by_mar
             continue
         fits_end = beyond.end_offset is None or header.end_offset <= beyond.end_offset
         if header.base_offset >= beyond.offset and fits_end:
-            return Found(position, header.base_offset)
+            return ResyncPoint(position, header.base_offset)
     return None
 
 
-def _candidates(file: File, window: Window, beyond: Beyond, hints: Iterable[int], *, by_marks: bool) -> Iterator[int]:
+def _candidates(
+    file: File, window: Window, beyond: ResyncBounds, hints: Iterable[int], *, by_marks: bool
+) -> Iterator[int]:
     first = []
     with contextlib.suppress(CorruptionError):
         header = codec.read_header(window.read(max(0, beyond.position), codec.PREFIX_BYTES))

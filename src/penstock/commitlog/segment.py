@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from penstock.base import limits
 from penstock.batch.header import BatchHeader
 from penstock.batch.schema import SCHEMA_BYTES, schema_message
-from penstock.commitlog import files, remains
+from penstock.commitlog import files, torn_tail
 from penstock.commitlog.index import ActiveEntries, Entries, PackedEntries
 from penstock.commitlog.resumed import Head, ResumedEntries
 from penstock.vfs import File, Vfs
@@ -221,7 +221,7 @@ def clear_the_way(vfs: Vfs, directory: str, base_offset: int, stream_id: int, pa
         vfs.rename(path, files.side_path(vfs, path, 0))
         return
     try:
-        is_ours = remains.is_unfinished_segment(file, file.size(), (stream_id, partition))
+        is_ours = torn_tail.is_unfinished_segment(file, file.size(), (stream_id, partition))
     finally:
         file.close()
     if not is_ours:

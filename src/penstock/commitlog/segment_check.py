@@ -23,7 +23,7 @@ from penstock.commitlog.checkpoint import Checkpoint
 from penstock.commitlog.checksums import RangeSums
 from penstock.commitlog.index_check import IndexCheck
 from penstock.commitlog.mistakes import Mistake, mistake_of, unreadable
-from penstock.commitlog.scan import Beyond, Window, find_behind, verified_at
+from penstock.commitlog.scan import ResyncBounds, Window, find_behind, verified_at
 from penstock.vfs import File, Vfs
 
 _ALL = 2**63
@@ -236,7 +236,7 @@ class SegmentCheck:
         """Return the position at which the check continues behind an error at `position`; None: nowhere."""
         out = self._out
         is_torn = self._is_unflushed(self._offset)
-        beyond = Beyond(position, size, self._offset, self._following)
+        beyond = ResyncBounds(position, size, self._offset, self._following)
         found = None if is_torn else find_behind(file, beyond, entries.hints(position))
         # Without a checkpoint, an error with a valid batch behind it is corruption.
         if is_torn or (self._point is None and self._following is None and found is None):

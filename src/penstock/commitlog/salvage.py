@@ -15,7 +15,7 @@ from penstock.commitlog.segment import Segment
 from penstock.vfs import File, Vfs
 
 
-class Old(NamedTuple):
+class SalvagedSegment(NamedTuple):
     """Remains of a corrupt segment."""
 
     file: File | None
@@ -24,36 +24,36 @@ class Old(NamedTuple):
     size_bytes: int
 
 
-def look_into(vfs: Vfs, segment: Segment, ids: tuple[int, int]) -> Old:
+def salvage_segment(vfs: Vfs, segment: Segment, ids: tuple[int, int]) -> SalvagedSegment:
     """Scan a corrupt segment; its file, if any, stays open. MendingError if a newer version wrote it."""
     try:
         file = vfs.open(segment.path, read_only=True)
     except FileNotFoundError:
-        return Old(None, PackedEntries(b""), (), 0)
+        return SalvagedSegment(None, PackedEntries(b""), (), 0)
     except OSError as error:
         if is_shortage(error):
             raise  # the disk is fine
-        return Old(None, PackedEntries(b""), ((0, 1),), 0)
+        return SalvagedSegment(None, PackedEntries(b""), ((0, 1),), 0)
     try:
         return _understood(vfs, segment, file, ids)
     except OSError as error:
         file.close()
         if is_shortage(error):
             raise
-        return Old(None, PackedEntries(b""), ((0, 1),), 0)
+        return SalvagedSegment(None, PackedEntries(b""), ((0, 1),), 0)
     except BaseException:
         file.close()
         raise
 
 
-def _understood(vfs: Vfs, segment: Segment, file: File, ids: tuple[int, int]) -> Old:
+def _understood(vfs: Vfs, segment: Segment, file: File, ids: tuple[int, int]) -> SalvagedSegment:
     size_bytes = file.size()
     head = file.read_at(0, SCHEMA_BYTES)
     aside: list[tuple[int, int]] = []
     newer = ""
     try:
         if check_schema_message(head, file=file.path) != ids:  # another stream's: none of it belongs here
-            return Old(file, PackedEntries(b""), ((0, size_bytes),), size_bytes)
+            return SalvagedSegment(file, PackedEntries(b""), ((0, size_bytes),), size_bytes)
     except CorruptionError:
         aside.append((0, len(head)))
     except RemoteError as error:
@@ -71,7 +71,7 @@ def _understood(vfs: Vfs, segment: Segment, file: File, ids: tuple[int, int]) ->
     entries = PackedEntries(bytes(scan.entries))
     if newer and not entries.count:  # it has batches of ours, so only the format number is corrupt
         raise MendingError(f"{file.path} cannot be mended: {newer}")
-    return Old(file, entries, (*aside, *_between(entries, size_bytes)), size_bytes)
+    return SalvagedSegment(file, entries, (*aside, *_between(entries, size_bytes)), size_bytes)
 
 
 def _between(entries: PackedEntries, size_bytes: int) -> Iterator[tuple[int, int]]:

@@ -9,7 +9,7 @@ from penstock.commitlog.rebuild import Scan
 
 
 @dataclass(slots=True)
-class Found:
+class ScannedSegment:
     """One segment file and its scan. `foreign`: the reason why it is not treated as part of this log."""
 
     path: str
@@ -30,7 +30,7 @@ class Found:
         return scan.torn is not None and scan.torn.whole is not None
 
 
-def end_of(one: Found, flushed_end: int) -> int:
+def end_of(one: ScannedSegment, flushed_end: int) -> int:
     """Return the segment's end offset, including corrupt ranges."""
     if one.scan is None:
         assert one.next_base is not None
@@ -39,7 +39,7 @@ def end_of(one: Found, flushed_end: int) -> int:
     return max(one.scan.end_offset, lost_end)
 
 
-def start_mistake(point: Checkpoint, found: list[Found]) -> str | None:
+def start_mistake(point: Checkpoint, found: list[ScannedSegment]) -> str | None:
     """Return why the log cannot begin at the checkpoint's log_start, given the segments; None if it can."""
     if point.log_start > point.flushed_end:
         return f"it says that the log begins at offset {point.log_start}, beyond {point.flushed_end} that was flushed"
