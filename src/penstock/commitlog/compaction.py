@@ -33,9 +33,9 @@ from penstock.batch.codec import PREFIX_BYTES, check_rows
 from penstock.batch.header import MAY_ROLL_UP_SUBJECTS, BatchHeader
 from penstock.batch.keys import without_empty
 from penstock.batch.merging import Merged
-from penstock.commitlog.judged import Found, Judged, Rules
 from penstock.commitlog.latest import Latest
 from penstock.commitlog.merged import UnsoundError, flagged_batches, merged_batches
+from penstock.commitlog.retained_rows import CompactionRules, RetainedRows, RetainedRowsBuilder
 from penstock.commitlog.rolled import Rolled, rollups_of
 from penstock.commitlog.segment import Segment
 from penstock.commitlog.sliced import SlicedWork
@@ -49,8 +49,10 @@ if TYPE_CHECKING:
 class Survey(SlicedWork):
     """Finds the rows that a compaction pass removes."""
 
-    def __init__(self, vfs: Vfs, view: LogView, segments: Sequence[Segment], rules: Rules, bytes_max: int) -> None:
-        self.judged: list[Judged] = []
+    def __init__(
+        self, vfs: Vfs, view: LogView, segments: Sequence[Segment], rules: CompactionRules, bytes_max: int
+    ) -> None:
+        self.judged: list[RetainedRows] = []
         self.rules = rules
         self.end = rules.end  # up to which the pass has decided
         self.has_tombstones = False  # that stay now and may be removed later
@@ -161,8 +163,8 @@ class Survey(SlicedWork):
 class _Judging:
     """Collects the decisions, segment by segment."""
 
-    def __init__(self, rules: Rules, latest: Latest, rollups: Latest, last_offset: int) -> None:
-        self.judged: list[Judged] = []
+    def __init__(self, rules: CompactionRules, latest: Latest, rollups: Latest, last_offset: int) -> None:
+        self.judged: list[RetainedRows] = []
         self.forced_keys: list[bytes] = []
         self.forced_subjects: list[bytes] = []
         self.has_tombstones = False
@@ -170,7 +172,7 @@ class _Judging:
         self._latest = latest
         # Keep the last row: without it, the log would seem to end earlier than readers have read.
         self._last_offset = last_offset
-        self._found: list[Found] = []
+        self._found: list[RetainedRowsBuilder] = []
         self._rolled = Rolled(rules, rollups) if len(rollups) else None
         # Clean rows are processed in bulk: each lookup costs as much as all recorded keys.
         self._clean: list[tuple[list[pa.BooleanArray | None], int, pa.Table]] = []
@@ -181,7 +183,7 @@ class _Judging:
         if self._rolled is not None and self._rolled.is_enough:
             self._judge_clean()
             self._rolled.judge()
-        self._found.append(Found(segment))
+        self._found.append(RetainedRowsBuilder(segment))
 
     def batch(self, header: BatchHeader, rows: pa.RecordBatch) -> None:
         """Process the next batch of the segment."""
@@ -282,7 +284,7 @@ class _Judging:
                 self.forced_keys += keys
                 self.forced_subjects += subjects
                 if keep.false_count:
-                    self.judged.append(Judged(found.segment, keep, is_ordered=self._rolled is not None))
+                    self.judged.append(RetainedRows(found.segment, keep, is_ordered=self._rolled is not None))
 
 
 def _keys(rows: pa.RecordBatch) -> pa.BinaryArray:

@@ -14,7 +14,7 @@ from itertools import takewhile
 from penstock.base import limits
 from penstock.base.clock import growing
 from penstock.commitlog.compaction import Survey
-from penstock.commitlog.judged import Judged, Rules
+from penstock.commitlog.retained_rows import CompactionRules, RetainedRows
 from penstock.commitlog.retention import LogConfig
 from penstock.commitlog.segment import Segment
 from penstock.commitlog.view import LogView
@@ -71,7 +71,7 @@ class Compactor:
 
     def __init__(self) -> None:
         self._survey: Survey | None = None  # of the running pass
-        self._judged: deque[Judged] = deque()  # segments still to be rewritten
+        self._judged: deque[RetainedRows] = deque()  # segments still to be rewritten
         self._clean_end = 0  # of the previous pass
         self._goes_on = False  # the previous pass had too many keys to hold: the next one does not wait for more data
         self._forced_keys = _Forced()
@@ -139,7 +139,7 @@ class Compactor:
             self._tombstones_end = max(self._tombstones_end, self._passes.popleft()[1])
         end = segments[-1].end_offset
         tombstones_end = self._tombstones_end if self._may_go and not config.keeps_tombstones else 0
-        rules = Rules(
+        rules = CompactionRules(
             min(self._clean_end, end),
             end,
             tombstones_end,
@@ -182,7 +182,7 @@ class Compactor:
             self._forced_subjects.add(survey.forced_subjects)
             self._judged.extend(survey.judged)
 
-    def next_judged(self, sealed: Sequence[Segment]) -> Judged | None:
+    def next_judged(self, sealed: Sequence[Segment]) -> RetainedRows | None:
         """Return the next segment to rewrite that still exists; None at the end of the pass."""
         while self._judged:
             judged = self._judged.popleft()

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from penstock.base import limits
 from penstock.base.clock import growing
 from penstock.commitlog.expiry import ExpiryRules, ExpirySurvey
-from penstock.commitlog.judged import Judged
+from penstock.commitlog.retained_rows import RetainedRows
 from penstock.commitlog.retention import LogConfig
 from penstock.commitlog.segment import Segment
 from penstock.commitlog.view import LogView
@@ -39,7 +39,7 @@ class Expirer:
 
     def __init__(self) -> None:
         self._survey: ExpirySurvey | None = None  # running
-        self._judged: Judged | None = None  # the segment to be rewritten
+        self._judged: RetainedRows | None = None  # the segment to be rewritten
         self._known_end = 0  # segments up to here were checked
         self._dues: dict[int, int] = {}  # base offset → time at which the segment's next message expires
         self._next_us: int | None = None  # the first of these times
@@ -157,7 +157,7 @@ class Expirer:
         self._known_end = max(self._known_end, segment.end_offset)
         self._judged = survey.judged
 
-    def take_judged(self, sealed: Sequence[Segment]) -> Judged | None:
+    def take_judged(self, sealed: Sequence[Segment]) -> RetainedRows | None:
         """Return the segment to rewrite if it still exists."""
         judged, self._judged = self._judged, None
         return judged if judged is not None and judged.segment in sealed else None

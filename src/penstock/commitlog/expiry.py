@@ -18,8 +18,8 @@ from penstock.base import limits
 from penstock.batch import codec
 from penstock.batch.codec import LAYOUT
 from penstock.batch.header import MAY_EXPIRE, MAY_ROLL_UP_SUBJECTS, BatchHeader
-from penstock.commitlog.judged import Found, Judged
 from penstock.commitlog.merged import UnsoundError, flagged_batches
+from penstock.commitlog.retained_rows import RetainedRows, RetainedRowsBuilder
 from penstock.commitlog.segment import Segment
 from penstock.commitlog.sliced import SlicedWork
 from penstock.commitlog.view import LogView
@@ -49,7 +49,7 @@ class ExpirySurvey(SlicedWork):
     def __init__(self, vfs: Vfs, view: LogView, segment: Segment, rules: ExpiryRules) -> None:
         self.segment = segment
         self.rules = rules
-        self.judged: Judged | None = None  # None: no row is removed
+        self.judged: RetainedRows | None = None  # None: no row is removed
         self.next_us: int | None = None  # when the next row expires; None: no remaining row does
         self.awaits_more = False  # a row waits for others to follow it
         self.awaits_compaction = False  # a row waits for the removal of older ones of its key or subject
@@ -72,7 +72,7 @@ class ExpirySurvey(SlicedWork):
     def _judge(self) -> Iterator[int]:
         import pyarrow as pa
 
-        found = Found(self.segment)
+        found = RetainedRowsBuilder(self.segment)
         moved = 0
         for header, data in flagged_batches(self._vfs, self.segment, self._view, MAY_EXPIRE):
             if data is None:
@@ -90,7 +90,7 @@ class ExpirySurvey(SlicedWork):
                     raise UnsoundError
         keep = found.forced().keep
         if keep.false_count:
-            self.judged = Judged(self.segment, keep)
+            self.judged = RetainedRows(self.segment, keep)
         self.is_whole = True
         yield moved
 

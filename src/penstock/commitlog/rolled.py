@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from penstock.base import limits
 from penstock.batch.codec import LAYOUT, Buffer, check_rows
 from penstock.batch.header import BatchHeader
-from penstock.commitlog.judged import Found, Rules
 from penstock.commitlog.latest import Latest
+from penstock.commitlog.retained_rows import CompactionRules, RetainedRowsBuilder
 from penstock.hot.rows import Rows
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 class _Part(NamedTuple):
     """Rows that a rollup may remove, and where their decisions are stored."""
 
-    found: Found
+    found: RetainedRowsBuilder
     number: int
     rows: pa.Table
 
@@ -46,7 +46,7 @@ def rollups_of(data: Buffer, start: int) -> tuple[pa.BinaryArray, pa.Int64Array]
 class Rolled:
     """Applies the recorded rollups to the decisions already made on rows."""
 
-    def __init__(self, rules: Rules, rollups: Latest) -> None:
+    def __init__(self, rules: CompactionRules, rollups: Latest) -> None:
         self._rules = rules
         self._rollups = rollups
         self._forced_keys = set(rules.forced_keys)
@@ -58,7 +58,7 @@ class Rolled:
         """True if enough rows are buffered for `judge`, which costs as much as all recorded rollups."""
         return self._rows >= limits.COMPACTION_ROWS_AT_ONCE or self._bytes >= limits.COMPACTION_KEY_BYTES_MAX
 
-    def add(self, found: Found, header: BatchHeader, rows: pa.RecordBatch) -> None:
+    def add(self, found: RetainedRowsBuilder, header: BatchHeader, rows: pa.RecordBatch) -> None:
         """Buffer the rows on which the latest decisions were made."""
         import pyarrow as pa
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-class Rules(NamedTuple):
+class CompactionRules(NamedTuple):
     """Rules of one compaction pass."""
 
     dirty_start: int  # with compaction by key, each key is unique before it
@@ -28,7 +28,7 @@ class Rules(NamedTuple):
     is_due: bool = True  # the pass runs also if there are no rollups
 
 
-class Judged(NamedTuple):
+class RetainedRows(NamedTuple):
     """One segment that has rows to remove. `keep`: which of its rows stay, as far as decided."""
 
     segment: Segment
@@ -48,7 +48,7 @@ class _Run:
         self.last_subject: bytes | None = None
 
 
-class Forced(NamedTuple):
+class ForcedRows(NamedTuple):
     """Rows of a segment that stay, including forced ones; keys and subjects of the forced rows."""
 
     keep: pa.BooleanArray
@@ -56,7 +56,7 @@ class Forced(NamedTuple):
     subjects: list[bytes]
 
 
-class Found:
+class RetainedRowsBuilder:
     """Collects the decisions on one segment."""
 
     def __init__(self, segment: Segment) -> None:
@@ -75,17 +75,17 @@ class Found:
         self._runs[-1].last_key = last_key
         self._runs[-1].last_subject = last_subject
 
-    def forced(self) -> Forced:
+    def forced(self) -> ForcedRows:
         """Return which rows stay, once all are decided."""
         import pyarrow as pa
 
         keep = pa.concat_arrays(self.keeps)
         empty = [run for run in self._runs if not keep.slice(run.start_row, run.end_row - run.start_row).true_count]
         if not empty:
-            return Forced(keep, [], [])
+            return ForcedRows(keep, [], [])
         bits = bytearray(keep.buffers()[1])
         for run in empty:
             bits[(run.end_row - 1) // 8] |= 1 << (run.end_row - 1) % 8
         keys = [run.last_key for run in empty if run.last_key is not None]
         subjects = [run.last_subject for run in empty if run.last_subject is not None]
-        return Forced(pa.Array.from_buffers(pa.bool_(), len(keep), [None, pa.py_buffer(bits)]), keys, subjects)
+        return ForcedRows(pa.Array.from_buffers(pa.bool_(), len(keep), [None, pa.py_buffer(bits)]), keys, subjects)
