@@ -14,13 +14,13 @@ from penstock.batch import codec
 from penstock.batch.header import BatchHeader
 from penstock.commitlog import Log, LogConfig, LogView, Removal, Truncation
 from penstock.commitlog.files import holds_messages
-from penstock.commitlog.sliced import SlicedWork
+from penstock.commitlog.incremental_task import IncrementalTask
 from penstock.vfs import Vfs
 from penstock.vfs.encrypted import EncryptedVfs
 from tests.encryption import encryption_keys
 from tests.groups import Columns, encoded
 
-_Task = TypeVar("_Task", bound=SlicedWork)
+_Task = TypeVar("_Task", bound=IncrementalTask)
 
 DIRECTORY = "streams/00000007-orders/0"
 STREAM_ID = 7

@@ -13,7 +13,7 @@
 | `flushing`   | tracks what is not yet synced to disk                     |
 | `fetched`    | validates batches fetched from the leader                 |
 | `index`      | one entry per batch                                       |
-| `resumed`    | index entries of a segment reopened after a restart or an idle period |
+| `resumed_index`    | index entries of a segment reopened after a restart or an idle period |
 | `open_files` | limits the open segment files of a broker                 |
 | `checkpoint` | persists flushed_end, committed_end and log_start         |
 | `lineage`    | leader epoch history (Kafka's leader epoch cache)         |

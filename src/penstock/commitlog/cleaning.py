@@ -44,11 +44,11 @@ from penstock.commitlog.compaction import Survey
 from penstock.commitlog.compactor import Compactor
 from penstock.commitlog.expirer import Expirer
 from penstock.commitlog.expiry import ExpirySurvey
+from penstock.commitlog.incremental_task import IncrementalTask
 from penstock.commitlog.index import ENTRY_BYTES
 from penstock.commitlog.merged import UnsoundError, merged_batches
 from penstock.commitlog.scan import Walk
 from penstock.commitlog.segment import Segment
-from penstock.commitlog.sliced import SlicedWork
 from penstock.commitlog.view import LogView
 from penstock.vfs import File, Vfs
 
@@ -72,7 +72,7 @@ class _Outgoing(NamedTuple):
     read_bytes: int
 
 
-class Cleaning(SlicedWork):
+class Cleaning(IncrementalTask):
     """Rewrites a segment. `replacement`: the new segment; None: not worth it, or the old one is unreadable."""
 
     def __init__(

@@ -33,12 +33,12 @@ from penstock.batch.codec import PREFIX_BYTES, check_rows
 from penstock.batch.header import MAY_ROLL_UP_SUBJECTS, BatchHeader
 from penstock.batch.keys import without_empty
 from penstock.batch.merging import Merged
+from penstock.commitlog.incremental_task import IncrementalTask
 from penstock.commitlog.latest import Latest
 from penstock.commitlog.merged import UnsoundError, flagged_batches, merged_batches
 from penstock.commitlog.retained_rows import CompactionRules, RetainedRows, RetainedRowsBuilder
 from penstock.commitlog.rolled import Rolled, rollups_of
 from penstock.commitlog.segment import Segment
-from penstock.commitlog.sliced import SlicedWork
 from penstock.commitlog.view import LogView
 from penstock.vfs import Vfs
 
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-class Survey(SlicedWork):
+class Survey(IncrementalTask):
     """Finds the rows that a compaction pass removes."""
 
     def __init__(

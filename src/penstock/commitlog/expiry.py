@@ -18,10 +18,10 @@ from penstock.base import limits
 from penstock.batch import codec
 from penstock.batch.codec import LAYOUT
 from penstock.batch.header import MAY_EXPIRE, MAY_ROLL_UP_SUBJECTS, BatchHeader
+from penstock.commitlog.incremental_task import IncrementalTask
 from penstock.commitlog.merged import UnsoundError, flagged_batches
 from penstock.commitlog.retained_rows import RetainedRows, RetainedRowsBuilder
 from penstock.commitlog.segment import Segment
-from penstock.commitlog.sliced import SlicedWork
 from penstock.commitlog.view import LogView
 from penstock.hot.rows import Rows
 from penstock.vfs import Vfs
@@ -43,7 +43,7 @@ class ExpiryRules(NamedTuple):
     forced_subjects: frozenset[bytes] = frozenset()  # … and so do those of these subjects
 
 
-class ExpirySurvey(SlicedWork):
+class ExpirySurvey(IncrementalTask):
     """Finds which rows of one segment expire now, and when the next ones do."""
 
     def __init__(self, vfs: Vfs, view: LogView, segment: Segment, rules: ExpiryRules) -> None:

@@ -63,13 +63,13 @@ from penstock.commitlog import checkpoint as checkpoints
 from penstock.commitlog import epochs, files, index, rebuild, torn_tail
 from penstock.commitlog import lineage as lineages
 from penstock.commitlog.checkpoint import Checkpoint, CheckpointFile
+from penstock.commitlog.incremental_task import IncrementalTask
 from penstock.commitlog.index import PackedEntries
 from penstock.commitlog.lineage import LineageEntry
 from penstock.commitlog.mended_file import MendedFile, MendingError, NoRowError
 from penstock.commitlog.salvage import SalvagedSegment, salvage_segment
 from penstock.commitlog.scan import Walk, Window
 from penstock.commitlog.segment import Damage, Segment
-from penstock.commitlog.sliced import SlicedWork
 from penstock.vfs import Buffer, File, Vfs
 
 _base_offset = attrgetter("base_offset")
@@ -96,7 +96,7 @@ class _Mended(NamedTuple):
     ranges: int  # number of corrupt ranges
 
 
-class Mending(SlicedWork):
+class Mending(IncrementalTask):
     """Call `run` in a disk thread until `is_done`. Whenever `hole` is not None, call `offer`, `ends` or `begins` first.
     Then call `place` once, in a disk thread, while the log is closed; then reopen the log in any case.
     """

@@ -20,7 +20,7 @@ from penstock.commitlog import files, index
 from penstock.commitlog.errors import IndexDamagedError
 from penstock.commitlog.index import ENTRY_BYTES, PackedEntries
 from penstock.commitlog.lineage import LineageEntry, Told
-from penstock.commitlog.resumed import Head, ResumedEntries
+from penstock.commitlog.resumed_index import IndexHead, ResumedEntries
 from penstock.commitlog.scan import ResyncBounds, ResyncPoint, Walk, find_behind
 from penstock.commitlog.segment import Damage, Segment
 from penstock.vfs import Buffer, File, Vfs
@@ -39,7 +39,7 @@ class Torn:
 class Scan:
     """Batches of one segment. `entries`: those behind the `head`, if the index covers one."""
 
-    head: Head | None = None
+    head: IndexHead | None = None
     entries: bytearray = field(default_factory=bytearray)
     epochs: list[LineageEntry] = field(default_factory=list)  # behind the head, with their first batches
     begin_offset: int = 0  # of the first batch behind the head
@@ -63,7 +63,7 @@ class Scan:
         return entries if self.head is None else ResumedEntries(self.head, entries)
 
 
-def vouched_head(vfs: Vfs, file: File, *, base_offset: int, flushed_position: int) -> tuple[Head, int] | None:
+def vouched_head(vfs: Vfs, file: File, *, base_offset: int, flushed_position: int) -> tuple[IndexHead, int] | None:
     """Return the batches below `flushed_position` that the index covers, and the leader epoch of the last one.
 
     None if the last batch does not match its entry: then the index may belong to another segment.
@@ -88,7 +88,7 @@ def vouched_head(vfs: Vfs, file: File, *, base_offset: int, flushed_position: in
     if (header.base_offset, header.end_offset, header.crc) != (last.base_offset, last.end_offset, last.batch_crc):
         return None
     end_position = last.extent().end_position
-    head = Head(count, last.end_offset, end_position, first.min_timestamp_us, last.max_timestamp_us)
+    head = IndexHead(count, last.end_offset, end_position, first.min_timestamp_us, last.max_timestamp_us)
     return head, last.leader_epoch
 
 
@@ -100,7 +100,7 @@ def scan_segment(
     size_bytes: int,
     flushed_position: int | None,
     end_offset: int | None,
-    vouched: tuple[Head, int] | None = None,
+    vouched: tuple[IndexHead, int] | None = None,
     by_marks: bool = True,
 ) -> Scan:
     """Verify every batch of a segment behind the `vouched` ones; `by_marks` as in `find_behind`.
@@ -175,7 +175,7 @@ def rebuild_index(
 
 
 def rebuild_head(
-    vfs: Vfs, file: File, base_offset: int, head: Head, *, may_write: Callable[[], bool]
+    vfs: Vfs, file: File, base_offset: int, head: IndexHead, *, may_write: Callable[[], bool]
 ) -> tuple[Damage, ...]:
     """Rebuild the entries of a head from the segment; if it has no corruption, write the index file, too.
 

@@ -12,15 +12,15 @@ from collections.abc import Callable, Generator
 from penstock.base import limits
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.commitlog.errors import LogCutError, is_shortage
+from penstock.commitlog.incremental_task import IncrementalTask
 from penstock.commitlog.side_files import SideFiles
-from penstock.commitlog.sliced import SlicedWork
 from penstock.commitlog.view import LogView
 
 DamageFound = Callable[[str, int, str], None]
 """(path, position, reason): the file cannot be read, or is corrupt, from this byte on."""
 
 
-class Scrub(SlicedWork):
+class Scrub(IncrementalTask):
     """Reads a view from offset `begin` to `end`. `read_bytes` and `damaged` hold the results so far.
 
     `moved_bytes` adds a constant per batch, since small batches cost more time than their bytes.

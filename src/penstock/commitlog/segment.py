@@ -27,7 +27,7 @@ from penstock.batch.header import BatchHeader
 from penstock.batch.schema import SCHEMA_BYTES, schema_message
 from penstock.commitlog import files, torn_tail
 from penstock.commitlog.index import ActiveEntries, Entries, PackedEntries
-from penstock.commitlog.resumed import Head, ResumedEntries
+from penstock.commitlog.resumed_index import IndexHead, ResumedEntries
 from penstock.vfs import File, Vfs
 from penstock.vfs.keys import NoHeaderError
 
@@ -113,7 +113,7 @@ class ActiveSegment:
         self.base_offset = base_offset
         self.size_bytes = size_bytes
         self.count = 0
-        self.head: Head | None = None
+        self.head: IndexHead | None = None
         self.places: Places = []
         self.places_from = 0
         self._index_count = 0  # contiguous entries in the index file, from the first on
@@ -148,7 +148,7 @@ class ActiveSegment:
         mins.extend([header.min_timestamp_us for _, header in places])
         maxs.extend([header.max_timestamp_us for _, header in places])
 
-    def resume(self, head: Head | None, tail: PackedEntries, *, is_indexed: bool) -> None:
+    def resume(self, head: IndexHead | None, tail: PackedEntries, *, is_indexed: bool) -> None:
         """Record batches that recovery found. `is_indexed`: the index file has all their entries."""
         self.head = head
         if tail.count:
@@ -184,7 +184,7 @@ class ActiveSegment:
         self.close()
         first_timestamp_us = self.first_timestamp_us()
         if first_timestamp_us is not None and self._index_count == self.count:
-            self.head = Head(self.count, end_offset, self.size_bytes, first_timestamp_us, last_timestamp_us)
+            self.head = IndexHead(self.count, end_offset, self.size_bytes, first_timestamp_us, last_timestamp_us)
             self._columns = _NO_COLUMNS
 
     def close(self) -> None:

@@ -27,7 +27,7 @@ from penstock.commitlog.index import Entries, Extent, FileEntries, PackedEntries
 from penstock.commitlog.index_check import IndexCheck
 from penstock.commitlog.mistakes import Mistake, mistake_of
 from penstock.commitlog.rebuild import RebuiltIndexes, rebuild_entries, rebuild_head, rebuild_index, write_while
-from penstock.commitlog.resumed import Head, ResumedEntries
+from penstock.commitlog.resumed_index import IndexHead, ResumedEntries
 from penstock.commitlog.scan import Window
 from penstock.commitlog.segment import Damage, Segment
 from penstock.commitlog.validity import Validity
@@ -467,7 +467,7 @@ class LogView:
                 self._on_damage(one)
         return entries
 
-    def _rebuild_head(self, segment: Segment, head: Head) -> None:
+    def _rebuild_head(self, segment: Segment, head: IndexHead) -> None:
         file = self._open(segment)
         try:
             damage = rebuild_head(self._vfs, file, segment.base_offset, head, may_write=lambda: self._is_still(segment))

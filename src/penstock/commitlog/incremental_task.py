@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator
 
 
-class SlicedWork:
+class IncrementalTask:
     """Call `run` in a disk thread until `is_done`; then call `Log.cleaned` in any case."""
 
     def __init__(self) -> None:

@@ -2,7 +2,7 @@
 
 Rules: after a start, and for an idle log, batches in the index file take no memory; only later ones do. Lookups in
 those open no file. If the index file turns out to be corrupt, entries rebuilt from the segment replace it in memory:
-`Head.entries`.
+`IndexHead.entries`.
 
     batches   0 1 2 3 4 5 6 7 8 | 9 10 11
               head: index file  | tail: memory
@@ -18,7 +18,7 @@ from penstock.commitlog.index import Entries, Extent, FileEntries, PackedEntries
 from penstock.vfs import File, Vfs
 
 
-class Head:
+class IndexHead:
     """The first `count` batches of a segment, at least one. Immutable except for `entries`.
 
     `entries`: rebuilt from the segment after the index file has failed; None before.
@@ -42,7 +42,7 @@ class ResumedEntries:
 
     __slots__ = ("_tail", "head")
 
-    def __init__(self, head: Head, tail: Entries) -> None:
+    def __init__(self, head: IndexHead, tail: Entries) -> None:
         self.head = head
         self._tail = tail
 
@@ -68,7 +68,7 @@ class _IndexFile:
 
     __slots__ = ("_entries", "_file", "_head", "_path", "_vfs", "count")
 
-    def __init__(self, vfs: Vfs, path: str, head: Head) -> None:
+    def __init__(self, vfs: Vfs, path: str, head: IndexHead) -> None:
         self._vfs = vfs
         self._path = path
         self._head = head
