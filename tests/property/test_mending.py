@@ -7,7 +7,7 @@ from hypothesis import given, note
 from hypothesis import strategies as st
 
 from penstock.base.errors import RemoteError
-from penstock.commitlog import Log, LogConfig, LogState, Mending, MendingError
+from penstock.commitlog import Log, LogConfig, LogState, RepairError, SegmentRepair
 from penstock.vfs.memory import Keep, MemoryVfs
 from tests.damage import flip
 from tests.logs import (
@@ -55,7 +55,7 @@ class Donor:
         self.committed_end = committed_end
         self.bytes_max = bytes_max
 
-    def serve(self, mending: Mending) -> None:
+    def serve(self, mending: SegmentRepair) -> None:
         """What it says of the hole."""
         assert mending.hole is not None
         offset = mending.hole.offset
@@ -73,9 +73,9 @@ class Donor:
             mending.offer(as_logs_see(self.disk).open(found.path).read_at(found.position, found.length), leads=True)
 
 
-def mend(log: Log, donor: Donor) -> Mending:
+def mend(log: Log, donor: Donor) -> SegmentRepair:
     """As a node does it, but for the placing."""
-    mending = log.mend()
+    mending = log.repair()
     for _ in range(_TOO_MANY_TURNS):
         if mending.is_done:
             return mending
@@ -149,7 +149,7 @@ def test_a_log_is_whole_again_whatever_was_damaged(data: st.DataObject) -> None:
     donor = Donor(other, other_disk, other.log_end, draw(st.sampled_from([1, 2_000, 10**6]), label="bytes at once"))
     try:
         mending = mend(damaged, donor)
-    except MendingError as error:
+    except RepairError as error:
         if "upgrade" not in str(error):  # else nothing says that it is ours
             raise
         return
@@ -245,7 +245,7 @@ def test_what_a_replica_offers_is_not_believed() -> None:
     damaged = open_log(disk, CONFIG, must_exist=True)
     find_all(damaged)
     for lie in (b"nonsense" * 200, bytes(2_000), damaged_bytes(disk)):
-        mending = damaged.mend()
+        mending = damaged.repair()
         while mending.hole is None:
             mending.run()
         mending.offer(lie, leads=True)

@@ -10,7 +10,7 @@ from hypothesis import given, note
 from hypothesis import strategies as st
 
 from penstock.batch.codec import NOBODY, Producer, producer_of
-from penstock.commitlog import Log, LogConfig, LogState, MendingError
+from penstock.commitlog import Log, LogConfig, LogState, RepairError
 from penstock.vfs.memory import MemoryVfs
 from tests.keyed import Row, append_keyed, batches_of, rows_of
 from tests.logs import clean_all, give_up_before, open_log, save
@@ -90,7 +90,7 @@ def test_a_compacted_log_is_whole_again_whatever_was_damaged(data: st.DataObject
     donor = Donor(other, there.disk, other.log_end, draw(st.sampled_from([1, 2_000, 10**6]), label="bytes at once"))
     try:
         mending = mend(damaged, donor)
-    except MendingError as error:
+    except RepairError as error:
         if "upgrade" not in str(error):  # else nothing says that it is ours
             raise
         return

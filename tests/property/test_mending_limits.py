@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.batch import codec
-from penstock.commitlog import Log, LogConfig, LogState, MendingError
+from penstock.commitlog import Log, LogConfig, LogState, RepairError
 from penstock.vfs.memory import MemoryVfs
 from tests.damage import flip
 from tests.groups import Columns, encoded
@@ -81,11 +81,11 @@ def test_another_epoch_is_nothing_that_a_follower_may_say() -> None:
     (damage,) = damaged.damage
     assert damage.end_offset is not None
     batch, _ = make_batch(damage.base_offset, damage.end_offset - damage.base_offset, 0, leader_epoch=2)
-    mending = damaged.mend()
+    mending = damaged.repair()
     while mending.hole is None:
         mending.run()
     mending.offer(bytes(batch), leads=False)
-    with pytest.raises(MendingError, match="not the leader"):
+    with pytest.raises(RepairError, match="not the leader"):
         finished(mending)
     assert damaged.log_end == len(messages)
 
@@ -144,7 +144,7 @@ def test_the_batch_behind_covers_what_compaction_took_at_the_beginning_of_an_epo
     merged, _ = make_batch(12, 8, 20, leader_epoch=2)  # of 10 and 11 nothing is left at the leader
     message = bytearray(merged)
     codec.covering(message, 10, 20)
-    mending = damaged_log(disk).mend()
+    mending = damaged_log(disk).repair()
     while not mending.is_done:
         if mending.hole is not None:
             mending.offer(bytes(message), leads=True)

@@ -27,7 +27,7 @@
 | `cleaning`   | merges small batches into large ones                      |
 | `compaction`, `compactor` | keeps the last message of each key           |
 | `expiry`, `expirer` | removes messages whose time to live is over        |
-| `mending`    | repairs corrupt segments from other replicas              |
+| `segment_repair`    | repairs corrupt segments from other replicas              |
 | `scrubbing`  | reads everything to find corruption                       |
 | `tasks`      | tasks for a disk thread                                   |
 | `files`      | file names                                                |
@@ -51,13 +51,13 @@ from penstock.commitlog.expiry import ExpirySurvey
 from penstock.commitlog.fetched import Appended
 from penstock.commitlog.lineage import LineageEntry
 from penstock.commitlog.log import Log
-from penstock.commitlog.mended_file import MendingError
-from penstock.commitlog.mending import Hole, Mending
 from penstock.commitlog.open_files import OpenFiles
 from penstock.commitlog.recovery import Cut
+from penstock.commitlog.repaired_file import RepairError
 from penstock.commitlog.retention import LogConfig, Retention
 from penstock.commitlog.scrubbing import Scrub
 from penstock.commitlog.segment import Damage
+from penstock.commitlog.segment_repair import MissingRange, SegmentRepair
 from penstock.commitlog.state import LogState
 from penstock.commitlog.tasks import Flush, Removal
 from penstock.commitlog.truncation import Truncation
@@ -72,7 +72,7 @@ __all__ = [
     "Disposal",
     "ExpirySurvey",
     "Flush",
-    "Hole",
+    "MissingRange",
     "LineageEntry",
     "Log",
     "LogConfig",
@@ -80,8 +80,8 @@ __all__ = [
     "LogMissingError",
     "LogState",
     "LogView",
-    "Mending",
-    "MendingError",
+    "SegmentRepair",
+    "RepairError",
     "NotWritableError",
     "OpenFiles",
     "RangeRefusedError",

@@ -42,7 +42,7 @@ def cleaned_path(segment: str) -> str:
     return f"{segment.removesuffix('.arrows')}.cleaned"
 
 
-def mended_path(segment: str) -> str:
+def repaired_path(segment: str) -> str:
     """Return the path of a segment's unfinished repair; it differs from the cleaner's."""
     return f"{segment.removesuffix('.arrows')}.mended"
 

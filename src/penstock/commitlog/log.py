@@ -26,13 +26,13 @@ from penstock.commitlog.errors import NotWritableError, StorageFailedError, stor
 from penstock.commitlog.fetched import Appended
 from penstock.commitlog.index import ENTRY_BYTES
 from penstock.commitlog.lineage import Lineage, LineageEntry, Told
-from penstock.commitlog.mending import Mending
 from penstock.commitlog.mistakes import Mistake
 from penstock.commitlog.open_files import OpenFiles
 from penstock.commitlog.rebuild import RebuiltIndexes
 from penstock.commitlog.recovery import Cut, Recovered, Recovery
 from penstock.commitlog.retention import LogConfig, Retention
 from penstock.commitlog.segment import ActiveSegment
+from penstock.commitlog.segment_repair import SegmentRepair
 from penstock.commitlog.segments import NEVER_US
 from penstock.commitlog.side_files import SideFiles
 from penstock.commitlog.state import LogState
@@ -262,7 +262,7 @@ class Log(CleanedLog):
             self._keeper.failed(self._removal.paths)
             self._removal = None
 
-    def mend(self) -> Mending:
+    def repair(self) -> SegmentRepair:
         """Return a task that repairs corrupt segments from other replicas; reopen the log afterwards.
 
         The log must be read-only because of the corruption, and flushed.
@@ -271,7 +271,9 @@ class Log(CleanedLog):
         assert self.flushed_end == self.log_end, "something is to be flushed"
         segments = self._segments.seen(self.log_end, self.last_timestamp_us, ())
         lineage = self._lineage.entries if self._is_lineage_sure else None
-        return Mending(self._vfs, self._directory, self._ids, segments, self.damage, self._checkpoint_values(), lineage)
+        return SegmentRepair(
+            self._vfs, self._directory, self._ids, segments, self.damage, self._checkpoint_values(), lineage
+        )
 
     @property
     def awaits_opening(self) -> bool:
@@ -279,10 +281,10 @@ class Log(CleanedLog):
         return self._segments.active is None and self.flushed_end != self.log_end
 
     def side_files(self) -> SideFiles:
-        """Return a check of the files beside the segments; run it in a disk thread, then call `mend_side_files`."""
+        """Return a check of the files beside the segments; run it in a disk thread, then call `repair_side_files`."""
         return SideFiles(self._vfs, self._directory, self._lineage.entries)
 
-    def mend_side_files(self, look: SideFiles) -> tuple[Mistake, ...]:
+    def repair_side_files(self, look: SideFiles) -> tuple[Mistake, ...]:
         """Return the errors that `look.run()` found; if the log is writable, repair them from what it knows.
 
         The checkpoint's slots are rewritten at the next tick, which this call requests.

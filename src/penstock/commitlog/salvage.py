@@ -10,7 +10,7 @@ from penstock.batch.schema import SCHEMA_BYTES, check_schema_message
 from penstock.commitlog import rebuild
 from penstock.commitlog.errors import is_shortage
 from penstock.commitlog.index import PackedEntries
-from penstock.commitlog.mended_file import MendingError
+from penstock.commitlog.repaired_file import RepairError
 from penstock.commitlog.segment import Segment
 from penstock.vfs import File, Vfs
 
@@ -25,7 +25,7 @@ class SalvagedSegment(NamedTuple):
 
 
 def salvage_segment(vfs: Vfs, segment: Segment, ids: tuple[int, int]) -> SalvagedSegment:
-    """Scan a corrupt segment; its file, if any, stays open. MendingError if a newer version wrote it."""
+    """Scan a corrupt segment; its file, if any, stays open. RepairError if a newer version wrote it."""
     try:
         file = vfs.open(segment.path, read_only=True)
     except FileNotFoundError:
@@ -70,7 +70,7 @@ def _understood(vfs: Vfs, segment: Segment, file: File, ids: tuple[int, int]) ->
     )
     entries = PackedEntries(bytes(scan.entries))
     if newer and not entries.count:  # it has batches of ours, so only the format number is corrupt
-        raise MendingError(f"{file.path} cannot be mended: {newer}")
+        raise RepairError(f"{file.path} cannot be mended: {newer}")
     return SalvagedSegment(file, entries, (*aside, *_between(entries, size_bytes)), size_bytes)
 
 

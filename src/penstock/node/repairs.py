@@ -1,4 +1,4 @@
-"""Repairs corrupt replicas with data from other brokers: see `commitlog.mending`.
+"""Repairs corrupt replicas with data from other brokers: see `commitlog.segment_repair`.
 
 Rules: only a replica that another broker leads, and that is not in the ISR, is repaired, one at a time, at a bounded
 rate: so nothing that others rely on is removed. A leader that finds its log corrupt resigns if another replica is in
@@ -28,7 +28,7 @@ from penstock.base import limits
 from penstock.base.clock import Now, growing
 from penstock.base.errors import ErrorCode, OperationalError, PenstockError, RemoteError
 from penstock.base.ids import BrokerId, Offset, PartitionKey
-from penstock.commitlog import Hole, Log, LogState, LogView, Mending, MendingError, Slice
+from penstock.commitlog import Log, LogState, LogView, MissingRange, RepairError, SegmentRepair, Slice
 from penstock.messages import ReplicaRangeRequest, ReplicaRangeResponse, Response
 from penstock.node.log_maintenance import LogMaintenance
 from penstock.node.partition import Partition
@@ -47,7 +47,7 @@ class _Repair:
     """The repair under way."""
 
     partition: Partition
-    mending: Mending | None  # None if its log only has to be reopened
+    mending: SegmentRepair | None  # None if its log only has to be reopened
     asked: set[BrokerId] = field(default_factory=set)  # brokers that could not fill the present hole
     givers: set[BrokerId] = field(default_factory=set)
     giver: BrokerId | None = None  # the last broker that sent data
@@ -147,7 +147,7 @@ class Repairs:
 
     def _begin(self, partition: Partition) -> None:
         is_to_mend = not partition.closed and not partition.log.awaits_opening
-        self._under_way = repair = _Repair(partition, partition.log.mend() if is_to_mend else None)
+        self._under_way = repair = _Repair(partition, partition.log.repair() if is_to_mend else None)
         self._go_on(repair)
 
     def forget(self, partition: Partition) -> None:
@@ -182,7 +182,7 @@ class Repairs:
             repair.is_busy = False
             self._free_us = self._clock().elapsed_us + mending.moved_bytes * 1_000_000 // limits.REPAIR_BYTES_PER_S
             if error is not None:
-                if isinstance(error, MendingError) and repair.giver is not None:
+                if isinstance(error, RepairError) and repair.giver is not None:
                     self._misfits.setdefault(repair.partition.key, set()).add(repair.giver)
                 self._fail(repair, f"cannot be mended: {error}")
             elif mending.hole is not None or mending.is_done:
@@ -221,7 +221,7 @@ class Repairs:
 
     # Data of other brokers
 
-    def _ask(self, repair: _Repair, mending: Mending, hole: Hole) -> None:
+    def _ask(self, repair: _Repair, mending: SegmentRepair, hole: MissingRange) -> None:
         partition = repair.partition
         state = partition.stream.partitions[partition.key.partition]
         others = [one for one in state.replicas if one not in (self._broker_id, state.leader)]
@@ -258,7 +258,7 @@ class Repairs:
 
         self._peers.send(giver, request, done=done)
 
-    def _take(self, mending: Mending, response: Response | RemoteError, raw: bytes, *, leads: bool) -> bool:
+    def _take(self, mending: SegmentRepair, response: Response | RemoteError, raw: bytes, *, leads: bool) -> bool:
         """Return True if the answer fills the hole. `leads`: by the image, its sender is the leader."""
         hole = mending.hole
         assert hole is not None
@@ -370,7 +370,7 @@ class Repairs:
             self._wanted[repair.partition.key] = self._clock().elapsed_us
         self._upkeep.opened(repair.partition)
 
-    def _tell_mended(self, repair: _Repair, mending: Mending) -> None:
+    def _tell_mended(self, repair: _Repair, mending: SegmentRepair) -> None:
         partition = repair.partition
         partition.counters["repaired_ranges"] += mending.ranges
         partition.counters["repaired_bytes"] += mending.offered_bytes

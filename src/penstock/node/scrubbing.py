@@ -151,7 +151,7 @@ class Scrubber:
             partition.tell(f"cannot be checked for damage: {error}", self._outbox)
         wrong = [*work.wrong_indexes]
         if error is None and work.side_files is not None and partition.when_idle is None:
-            wrong += partition.log.mend_side_files(work.side_files)
+            wrong += partition.log.repair_side_files(work.side_files)
         for file, first in {one.file: one for one in reversed(wrong)}.items():
             text = f"{file} was wrong at byte {first.position}: expected {first.expected}, found {first.found}"
             self._outbox.notice(f"{text}; it is written anew")

@@ -110,7 +110,7 @@ class VerifySlice(Query):
         """Return what is wrong in side files, which are or will be rewritten; call in the owner's thread."""
         found = [*self._view.wrong_indexes]
         if self._side_files is not None and partition.log is self._log and partition.when_idle is None:
-            found += self._log.mend_side_files(self._side_files)
+            found += self._log.repair_side_files(self._side_files)
         return tuple(
             DamageInfo(file=one.file, position=one.position, expected=one.expected, found=one.found)
             for one in found[: limits.VERIFY_SIDE_PLACES_MAX]

@@ -138,7 +138,7 @@ def scrub(log: Log) -> int:
     while not work.is_done:
         work.run()
     assert work.side_files is not None
-    wrong = [*work.wrong_indexes, *log.mend_side_files(work.side_files)]
+    wrong = [*work.wrong_indexes, *log.repair_side_files(work.side_files)]
     for number in range(3):
         log.tick((number + 10) * 10**7)
         if (task := log.flush(with_index=True)) is not None:
@@ -208,7 +208,7 @@ def test_what_is_written_while_it_is_looked_at_is_no_damage() -> None:
     while not work.is_done:
         work.run()
     assert work.side_files is not None
-    assert [*work.wrong_indexes, *log.mend_side_files(work.side_files)] == []
+    assert [*work.wrong_indexes, *log.repair_side_files(work.side_files)] == []
     assert verified(disk).is_sound
     assert log.lineage[-1] == LineageEntry(3, 34)
 

@@ -6,7 +6,7 @@ import pytest
 
 from penstock.base import limits
 from penstock.base.errors import RemoteError
-from penstock.commitlog import LogState, Mending
+from penstock.commitlog import LogState, SegmentRepair
 from penstock.messages import ReplicaRangeResponse
 from penstock.node import leader_replication, repairs
 from penstock.vfs.memory import MemoryVfs
@@ -109,15 +109,15 @@ def test_what_cannot_be_mended_is_tried_later_each_time_and_leaves_no_copies() -
 def test_a_place_that_fails_once_is_tried_again_and_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
     brokers = grown()
     follower = others(brokers, brokers.led("s"))[0]
-    place, calls = Mending.place, []
+    place, calls = SegmentRepair.place, []
 
-    def failing(mending: Mending) -> None:
+    def failing(mending: SegmentRepair) -> None:
         calls.append(mending)
         if len(calls) == 1:
             raise OSError(5, "Input/output error")
         place(mending)
 
-    monkeypatch.setattr(Mending, "place", failing)
+    monkeypatch.setattr(SegmentRepair, "place", failing)
     damage(follower.memory, 0)
     read_all(follower)
     brokers.run(MINUTE_MS)
@@ -157,7 +157,7 @@ def test_if_what_the_leader_gives_does_not_fit_another_one_is_asked(monkeypatch:
     take, asked = repairs.Repairs._take, []
 
     def garbled(
-        self: repairs.Repairs, mending: Mending, response: ReplicaRangeResponse, raw: bytes, *, leads: bool
+        self: repairs.Repairs, mending: SegmentRepair, response: ReplicaRangeResponse, raw: bytes, *, leads: bool
     ) -> bool:
         asked.append(leads)
         return take(self, mending, response, b"\xff" * 64 if leads else raw, leads=leads)

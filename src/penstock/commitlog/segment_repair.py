@@ -1,11 +1,11 @@
-"""Repair (`Mending`): rewrite corrupt segments, taking batches from another replica where this log's are corrupt.
+"""Repair (`SegmentRepair`): rewrite corrupt segments, taking batches from another replica where this log's are corrupt.
 
 Rules: intact batches stay byte for byte; only what lies in a hole is requested. Offered batches must be committed or
 the leader's: with the same leader epoch they are what was here. Bytes from a peer are untrusted: they are verified,
 must continue the previous batch in offsets, times and leader epochs, and are rejected as a whole otherwise. No old file
 is touched until the new one is complete, synced and read back. Bytes of the old file that cannot be parsed are kept in
 a side file; its intact batches are in the new one. A crash or failure at any step leaves a log that is as corrupt as
-before or less, and that a new `Mending` can repair; an instance is never reused. The cleaner does not run meanwhile,
+before or less, and that a new `SegmentRepair` can repair; an instance is never reused. The cleaner does not run meanwhile,
 and its files have other names.
 
 | step for one corrupt segment, X.arrows              | files when it fails        | what the next try does        |
@@ -66,7 +66,7 @@ from penstock.commitlog.checkpoint import Checkpoint, CheckpointFile
 from penstock.commitlog.incremental_task import IncrementalTask
 from penstock.commitlog.index import PackedEntries
 from penstock.commitlog.lineage import LineageEntry
-from penstock.commitlog.mended_file import MendedFile, MendingError, NoRowError
+from penstock.commitlog.repaired_file import NoRowError, RepairedFile, RepairError
 from penstock.commitlog.salvage import SalvagedSegment, salvage_segment
 from penstock.commitlog.scan import Walk, Window
 from penstock.commitlog.segment import Damage, Segment
@@ -76,7 +76,7 @@ _base_offset = attrgetter("base_offset")
 _ANY_EPOCH = 2**63
 
 
-class Hole(NamedTuple):
+class MissingRange(NamedTuple):
     """Missing offsets. `offset`: the first one that was not offered yet."""
 
     offset: int
@@ -96,7 +96,7 @@ class _Mended(NamedTuple):
     ranges: int  # number of corrupt ranges
 
 
-class Mending(IncrementalTask):
+class SegmentRepair(IncrementalTask):
     """Call `run` in a disk thread until `is_done`. Whenever `hole` is not None, call `offer`, `ends` or `begins` first.
     Then call `place` once, in a disk thread, while the log is closed; then reopen the log in any case.
     """
@@ -124,7 +124,7 @@ class Mending(IncrementalTask):
         self._ids = ids
         self._values = values
         self._lineage = lineage
-        self._hole: Hole | None = None
+        self._hole: MissingRange | None = None
         self._offered = b""
         self._is_leaders = False  # the offered batches are the leader's
         self._damage = {one.file: one for one in damage}
@@ -150,7 +150,7 @@ class Mending(IncrementalTask):
     # Answers of other replicas.
 
     @property
-    def hole(self) -> Hole | None:
+    def hole(self) -> MissingRange | None:
         """Range to request from another replica before the next `run`; None: nothing is needed."""
         hole = self._hole
         is_told = hole is None or self._offered or self._end is not None or self._begin > hole.offset
@@ -185,10 +185,10 @@ class Mending(IncrementalTask):
                 message = data[position : position + prefix.size_bytes]
                 header = codec.verify(message)
             except CorruptionError as error:
-                raise MendingError(f"a replica offers an invalid batch: {error}") from None
+                raise RepairError(f"a replica offers an invalid batch: {error}") from None
             fits = header.base_offset <= offset < header.end_offset if not position else header.base_offset == offset
             if not fits:
-                raise MendingError(
+                raise RepairError(
                     f"a replica offers a batch from {header.base_offset} to {header.end_offset} for offset {offset}"
                 )
             yield header, message
@@ -237,7 +237,7 @@ class Mending(IncrementalTask):
 
     def _mend(self, group: Sequence[Segment], *, is_last: bool) -> Generator[int, None, None]:
         ranges = self.ranges
-        written_path = files.mended_path(files.following(group[0].path))
+        written_path = files.repaired_path(files.following(group[0].path))
         with contextlib.ExitStack() as opened:
             target = self._vfs.open(written_path, create=True, make_folders=False)
             opened.callback(target.close)
@@ -248,7 +248,7 @@ class Mending(IncrementalTask):
                     opened.callback(old.file.close)
             target.truncate(0)
             target.write_at(0, schema_message(*self._ids))
-            writer = MendedFile(target, self._lowest_offset(group[0], olds[0]))
+            writer = RepairedFile(target, self._lowest_offset(group[0], olds[0]))
             for segment, old in zip(group, olds, strict=True):
                 yield from self._fill(segment, old, writer)
                 if self._end is not None:
@@ -283,7 +283,7 @@ class Mending(IncrementalTask):
                 )
             )
 
-    def _end_file(self, writer: MendedFile, *, is_last: bool) -> None:
+    def _end_file(self, writer: RepairedFile, *, is_last: bool) -> None:
         if self._end is None and not is_last:
             writer.end()
         elif (end := writer.cut()) is not None:
@@ -312,7 +312,7 @@ class Mending(IncrementalTask):
         self.has_kept = True
         return True
 
-    def _fill(self, segment: Segment, old: SalvagedSegment, writer: MendedFile) -> Generator[int, None, None]:
+    def _fill(self, segment: Segment, old: SalvagedSegment, writer: RepairedFile) -> Generator[int, None, None]:
         offset = segment.base_offset
         before = self._epoch_before(segment)
         window = None if old.file is None else Window(old.file, old.size_bytes)
@@ -339,14 +339,14 @@ class Mending(IncrementalTask):
             yield from self._fill_hole(offset, segment.end_offset, writer, around)
 
     def _fill_hole(
-        self, offset: int, end: int, writer: MendedFile, around: tuple[int, int]
+        self, offset: int, end: int, writer: RepairedFile, around: tuple[int, int]
     ) -> Generator[int, None, None]:
         """`around`: the leader epochs before and behind the hole."""
         if offset < end:
             self.ranges += 1
         while max(offset, self._begin) < end:
             offset = max(offset, self._begin)
-            self._hole = Hole(offset, end)
+            self._hole = MissingRange(offset, end)
             while self.hole is not None:
                 yield 0
             self._hole = None
@@ -369,7 +369,7 @@ class Mending(IncrementalTask):
             yield moved
 
     def _is_of_this_log(self, leader_epoch: int, offset: int, around: tuple[int, int]) -> bool:
-        """True if an offered batch fits here, False if the log ends here. MendingError if only the leader may say."""
+        """True if an offered batch fits here, False if the log ends here. RepairError if only the leader may say."""
         before, behind = around
         if self._lineage is not None:
             found = [entry.leader_epoch for entry in self._lineage if entry.start_offset <= offset]
@@ -379,9 +379,7 @@ class Mending(IncrementalTask):
         else:
             is_ours = before == leader_epoch == behind
         if not is_ours and not self._is_leaders:
-            raise MendingError(
-                f"a replica that is not the leader offers leader epoch {leader_epoch} at offset {offset}"
-            )
+            raise RepairError(f"a replica that is not the leader offers leader epoch {leader_epoch} at offset {offset}")
         return is_ours
 
     def _epoch_before(self, segment: Segment) -> int:
@@ -412,7 +410,7 @@ class Mending(IncrementalTask):
         if walk.mistake is not None:
             raise OSError(f"{target.path} fails verification after the write: {walk.mistake}")
         if walk.offset != end_offset:
-            raise MendingError(f"{target.path} ends at offset {walk.offset}, not at {end_offset}")
+            raise RepairError(f"{target.path} ends at offset {walk.offset}, not at {end_offset}")
         return entries
 
     # Putting the files in place.

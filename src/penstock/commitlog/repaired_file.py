@@ -9,11 +9,11 @@ from penstock.batch.schema import SCHEMA_BYTES
 from penstock.vfs import Buffer, File
 
 
-class MendingError(OperationalError):
+class RepairError(OperationalError):
     """The log cannot be repaired with what was offered; it is unchanged."""
 
 
-class NoRowError(MendingError):
+class NoRowError(RepairError):
     """Compaction has left no row from `offset` to `end_offset`, or to the end of the file (None), and no batch in the
     file may cover these offsets: a batch of a neighbouring segment may.
     """
@@ -23,7 +23,7 @@ class NoRowError(MendingError):
         self.end_offset = end_offset
 
 
-class MendedFile:
+class RepairedFile:
     """Writes batches in order. Offsets without rows after compaction are covered by the previous batch or by the next
     one, so the last batch is held back until the next one is known.
 
@@ -43,9 +43,9 @@ class MendedFile:
         self._last_epoch = 0
 
     def add(self, header: BatchHeader, data: Buffer) -> None:
-        """Add the next batch unchanged. MendingError if it does not continue the previous one."""
+        """Add the next batch unchanged. RepairError if it does not continue the previous one."""
         if header.min_timestamp_us < self._last_timestamp_us or header.leader_epoch < self._last_epoch:
-            raise MendingError(
+            raise RepairError(
                 f"the batch from {header.base_offset} on is of an earlier time or leader epoch than the one before"
             )
         self._last_timestamp_us, self._last_epoch = header.max_timestamp_us, header.leader_epoch
@@ -61,18 +61,18 @@ class MendedFile:
         self._waiting = header, data
 
     def add_part(self, header: BatchHeader, data: Buffer, begin: int, end: int) -> None:
-        """Add the batch's part from offset `begin` to `end`; of the first batch, all before, too. MendingError."""
+        """Add the batch's part from offset `begin` to `end`; of the first batch, all before, too. RepairError."""
         if self.base_offset is None and self._empty_start is None:
             begin = max(header.base_offset, self._lowest_offset)
         if (header.base_offset, header.end_offset) == (begin, end):
             self.add(header, data)
             return
         if not _may_cover(header, header):
-            raise MendingError(f"a producer's batch from {header.base_offset} on overlaps a batch that is here")
+            raise RepairError(f"a producer's batch from {header.base_offset} on overlaps a batch that is here")
         try:
             part = codec.part_of(data, begin, end)
         except CorruptionError as error:
-            raise MendingError(f"a replica offers an invalid batch: {error}") from None
+            raise RepairError(f"a replica offers an invalid batch: {error}") from None
         if part is not None:
             self.add(codec.read_header(part), part)
         elif self._waiting is None:
