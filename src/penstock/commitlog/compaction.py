@@ -34,7 +34,7 @@ from penstock.batch.header import MAY_ROLL_UP_SUBJECTS, BatchHeader
 from penstock.batch.keys import without_empty
 from penstock.batch.merging import Merged
 from penstock.commitlog.incremental_task import IncrementalTask
-from penstock.commitlog.latest import Latest
+from penstock.commitlog.latest_by_key import LatestByKey
 from penstock.commitlog.merged import UnsoundError, flagged_batches, merged_batches
 from penstock.commitlog.retained_rows import CompactionRules, RetainedRows, RetainedRowsBuilder
 from penstock.commitlog.rolled import Rolled, rollups_of
@@ -69,7 +69,7 @@ class Survey(IncrementalTask):
     def _work(self) -> Generator[int, None, None]:
         # A removed tombstone must not coexist with the messages that it ended, even after a power loss.
         self._vfs.sync_dir(self._segments[0].path.rpartition("/")[0])
-        latest, rollups = (Latest(limits.COMPACTION_KEYS_MAX, limits.COMPACTION_KEY_BYTES_MAX) for _ in range(2))
+        latest, rollups = (LatestByKey(limits.COMPACTION_KEYS_MAX, limits.COMPACTION_KEY_BYTES_MAX) for _ in range(2))
         try:
             rolling = yield from self._rolling()
             if self.rules.is_due or rolling:
@@ -107,7 +107,7 @@ class Survey(IncrementalTask):
         yield moved
         return found
 
-    def _note(self, latest: Latest, rollups: Latest, rolling: Sequence[Segment]) -> Iterator[int]:
+    def _note(self, latest: LatestByKey, rollups: LatestByKey, rolling: Sequence[Segment]) -> Iterator[int]:
         moved = 0
         rules = self.rules
         wanted = {one.base_offset for one in rolling}
@@ -139,7 +139,7 @@ class Survey(IncrementalTask):
                         raise UnsoundError
                     yield merged
 
-    def _judge(self, latest: Latest, rollups: Latest) -> Iterator[int]:
+    def _judge(self, latest: LatestByKey, rollups: LatestByKey) -> Iterator[int]:
         rules = self.rules
         judging = _Judging(rules, latest, rollups, self.end - 1)
         moved = 0
@@ -163,7 +163,7 @@ class Survey(IncrementalTask):
 class _Judging:
     """Collects the decisions, segment by segment."""
 
-    def __init__(self, rules: CompactionRules, latest: Latest, rollups: Latest, last_offset: int) -> None:
+    def __init__(self, rules: CompactionRules, latest: LatestByKey, rollups: LatestByKey, last_offset: int) -> None:
         self.judged: list[RetainedRows] = []
         self.forced_keys: list[bytes] = []
         self.forced_subjects: list[bytes] = []

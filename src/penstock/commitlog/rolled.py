@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from penstock.base import limits
 from penstock.batch.codec import LAYOUT, Buffer, check_rows
 from penstock.batch.header import BatchHeader
-from penstock.commitlog.latest import Latest
+from penstock.commitlog.latest_by_key import LatestByKey
 from penstock.commitlog.retained_rows import CompactionRules, RetainedRowsBuilder
 from penstock.hot.rows import Rows
 
@@ -46,7 +46,7 @@ def rollups_of(data: Buffer, start: int) -> tuple[pa.BinaryArray, pa.Int64Array]
 class Rolled:
     """Applies the recorded rollups to the decisions already made on rows."""
 
-    def __init__(self, rules: CompactionRules, rollups: Latest) -> None:
+    def __init__(self, rules: CompactionRules, rollups: LatestByKey) -> None:
         self._rules = rules
         self._rollups = rollups
         self._forced_keys = set(rules.forced_keys)

@@ -34,7 +34,7 @@ from penstock.vfs import File, Vfs
 _WRITABLE = LogState.WRITABLE  # an attribute lookup on an Enum is slow
 
 
-class Latest(NamedTuple):
+class LastBatch(NamedTuple):
     """The batch appended last, as it was written."""
 
     base_offset: int
@@ -84,7 +84,7 @@ class LogWriter:
         self.last_timestamp_us = found.last_timestamp_us  # of the newest message ever; 0 before the first
         self.leader_epoch = found.leader_epoch  # the highest known; 0 before the first
         self.keeps_latest = False  # `append` sets `latest`
-        self.latest: Latest | None = None  # the last batch, while it is small and not committed
+        self.latest: LastBatch | None = None  # the last batch, while it is small and not committed
         oldest_us = None if self.log_start == self.log_end else 0
         self._keeper = RetentionTracker(now_us=now_us, oldest_us=oldest_us, removable=found.retired)
 
@@ -158,7 +158,7 @@ class LogWriter:
         self.last_timestamp_us = header.max_timestamp_us
         if self.keeps_latest:
             is_small = size <= limits.REPLICA_MEMORY_BYTES_MAX
-            self.latest = Latest(header.base_offset, self.log_end, data) if is_small else None
+            self.latest = LastBatch(header.base_offset, self.log_end, data) if is_small else None
 
     def _append_run(self, data: memoryview, headers: Sequence[BatchHeader]) -> int:
         """Append, in one write, the first of these batches that fit into one segment; return how many were written.

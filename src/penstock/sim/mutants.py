@@ -126,7 +126,7 @@ MUTANTS = (
     ),
     Mutant(
         "messages without a key go",
-        "penstock.commitlog.latest",
+        "penstock.commitlog.latest_by_key",
         "pc.or_(pc.is_in(offsets, value_set=last), keys.is_null())",
         "pc.is_in(offsets, value_set=last)",
     ),

@@ -318,7 +318,7 @@ def test_what_is_young_stays_and_is_looked_at_when_its_time_has_come() -> None:
 @each_change
 def test_more_keys_than_can_be_noted_take_several_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "COMPACTION_KEYS_MAX", 10)
-    monkeypatch.setattr("penstock.commitlog.latest._ROWS_AT_ONCE", 1)
+    monkeypatch.setattr("penstock.commitlog.latest_by_key._ROWS_AT_ONCE", 1)
     monkeypatch.setattr(limits, "COMPACTION_ROWS_AT_ONCE", 5)
     monkeypatch.setattr(limits, "COMPACTION_DIRTY_SHARE", 10**6)
     stream = Stream(replace(CONFIG, segment_bytes=20_000, max_bytes=limits.MERGED_SHARE * 3_000))
@@ -364,7 +364,7 @@ def test_a_cut_and_another_config_end_a_pass(what: str) -> None:
 def test_a_pass_that_has_noted_all_keys_it_can_is_followed_by_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """Though what is dirty then is less than half of the log."""
     monkeypatch.setattr(limits, "COMPACTION_KEYS_MAX", 60)
-    monkeypatch.setattr("penstock.commitlog.latest._ROWS_AT_ONCE", 1)
+    monkeypatch.setattr("penstock.commitlog.latest_by_key._ROWS_AT_ONCE", 1)
     stream = Stream(replace(CONFIG, segment_bytes=20_000, max_bytes=limits.MERGED_SHARE * 3_000))
     for number in range(80):
         stream.append((b"%d" % number, b"old"), KEYLESS)

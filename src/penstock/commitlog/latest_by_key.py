@@ -20,7 +20,7 @@ _ROWS_AT_ONCE = 262_144  # fewer are not worth a merge
 _PARTS_SHARE = 4  # of the bytes limit; a merge takes several times as much for a moment
 
 
-class Latest:
+class LatestByKey:
     """Maps each key to its last offset. `rows_max` and `bytes_max` limit the number and the bytes of the keys."""
 
     def __init__(self, rows_max: int, bytes_max: int) -> None:
