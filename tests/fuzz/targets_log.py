@@ -16,7 +16,7 @@ from penstock.commitlog import checkpoint as checkpoints
 from penstock.commitlog import lineage as lineages
 from penstock.commitlog.errors import IndexDamagedError
 from penstock.commitlog.index import ENTRY_BYTES, FileEntries, PackedEntries
-from penstock.commitlog.lineage import LineageEntry, Told
+from penstock.commitlog.lineage import BatchLineage, LineageEntry
 from penstock.commitlog.verifying import NotALogError, verify_log
 from penstock.hot.crc import crc32c
 from penstock.vfs.memory import Keep, MemoryVfs
@@ -81,7 +81,7 @@ def lineage(modules: Modules, data: bytes) -> object:
     vfs = holding({"log/lineage": data})
     found = lineages.read(vfs, "log")
     assert len(found.entries) * 24 <= len(data)
-    told = (Told(2, 9, 1, (LineageEntry(2, 2), LineageEntry(4, 7))), Told(9, 9, 0, ()))
+    told = (BatchLineage(2, 9, 1, (LineageEntry(2, 2), LineageEntry(4, 7))), BatchLineage(9, 9, 0, ()))
     doubt = lineages.is_in_doubt(found, told)
     entries = lineages.recover(vfs, "log", found, 1, 50, told)
     again = lineages.read(vfs, "log")

@@ -85,7 +85,7 @@ def unpack_slot(data: bytes, *, file: str = "", position: int = 0) -> Checkpoint
     return found
 
 
-class Read(NamedTuple):
+class CheckpointRead(NamedTuple):
     """Content of a checkpoint file: the newest valid slot with its number, and the errors of invalid slots."""
 
     newest: Checkpoint | None
@@ -101,12 +101,12 @@ class Read(NamedTuple):
         return self.mistakes if self.unused is None else (*self.mistakes, self.unused)
 
 
-def read(vfs: Vfs, directory: str) -> Read:
+def read(vfs: Vfs, directory: str) -> CheckpointRead:
     """Read the checkpoint of a log. A never written slot is no error; a missing file gives an empty result."""
     try:
         file = vfs.open(f"{directory}/{files.CHECKPOINT}", read_only=True)
     except FileNotFoundError:
-        return Read(None, (), 1)
+        return CheckpointRead(None, (), 1)
     try:
         content = file.read_at(0, _FILE_BYTES + 1)
     finally:
@@ -124,7 +124,9 @@ def read(vfs: Vfs, directory: str) -> Read:
             mistakes.append(error)
             bad_slots.append(slot)
     newest, slot = max(found, default=(None, 1))
-    return Read(newest, tuple(mistakes), slot, len(found) == 1, tuple(bad_slots), _unused_mistake(content, file.path))
+    return CheckpointRead(
+        newest, tuple(mistakes), slot, len(found) == 1, tuple(bad_slots), _unused_mistake(content, file.path)
+    )
 
 
 def _unused_mistake(content: bytes, path: str) -> CorruptionError | None:

@@ -15,7 +15,7 @@ offsets. The last row of the log always stays. Decisions made before a restart a
                                     ╰── last of each key ──╯
 
 Where rollups are allowed (`Nats-Rollup: sub`), the same pass removes rows that a rollup of their subject follows: see
-`rolled`. Batch headers tell which segments have new rollups; if none has, and no keys are due, the pass ends there.
+`subject_rollups`. Batch headers tell which segments have new rollups; if none has, and no keys are due, the pass ends there.
 
 The idea is that of Kafka's log cleaner: "dirty" and "clean" parts, and tombstones that stay for a while after a pass
 (KIP-534). Here keys are compared as they are, not by a hash, and all decisions on a segment are made before it is
@@ -37,8 +37,8 @@ from penstock.commitlog.incremental_task import IncrementalTask
 from penstock.commitlog.latest_by_key import LatestByKey
 from penstock.commitlog.merged import UnsoundError, flagged_batches, merged_batches
 from penstock.commitlog.retained_rows import CompactionRules, RetainedRows, RetainedRowsBuilder
-from penstock.commitlog.rolled import Rolled, rollups_of
 from penstock.commitlog.segment import Segment
+from penstock.commitlog.subject_rollups import SubjectRollups, rollups_of
 from penstock.commitlog.view import LogView
 from penstock.vfs import Vfs
 
@@ -173,7 +173,7 @@ class _Judging:
         # Keep the last row: without it, the log would seem to end earlier than readers have read.
         self._last_offset = last_offset
         self._found: list[RetainedRowsBuilder] = []
-        self._rolled = Rolled(rules, rollups) if len(rollups) else None
+        self._rolled = SubjectRollups(rules, rollups) if len(rollups) else None
         # Clean rows are processed in bulk: each lookup costs as much as all recorded keys.
         self._clean: list[tuple[list[pa.BooleanArray | None], int, pa.Table]] = []
         self._clean_rows = self._clean_bytes = 0

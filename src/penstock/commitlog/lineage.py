@@ -65,7 +65,7 @@ def unpack_entry(data: bytes, *, file: str = "", position: int = 0) -> LineageEn
     return entry
 
 
-class Read(NamedTuple):
+class LineageRead(NamedTuple):
     """The entries before the first error. `size_bytes`: of the whole file."""
 
     entries: tuple[LineageEntry, ...]
@@ -73,12 +73,12 @@ class Read(NamedTuple):
     mistake: CorruptionError | None
 
 
-def read(vfs: Vfs, directory: str) -> Read:
+def read(vfs: Vfs, directory: str) -> LineageRead:
     """Read the lineage of a log; a missing file has no entries."""
     try:
         file = vfs.open(f"{directory}/{files.LINEAGE}", read_only=True)
     except FileNotFoundError:
-        return Read((), 0, None)
+        return LineageRead((), 0, None)
     entries: list[LineageEntry] = []
     mistake = None
     try:
@@ -89,7 +89,7 @@ def read(vfs: Vfs, directory: str) -> Read:
         mistake = error
     finally:
         file.close()
-    return Read(tuple(entries), size, mistake)
+    return LineageRead(tuple(entries), size, mistake)
 
 
 def _take(entries: list[LineageEntry], file: File, begin: int, length: int) -> None:
@@ -129,7 +129,7 @@ def put_in_place(vfs: Vfs, directory: str) -> None:
     vfs.sync_dir(directory)
 
 
-class Told(NamedTuple):
+class BatchLineage(NamedTuple):
     """First offset of each epoch among the batches from offset `begin` up to `end`, as the batches say.
 
     `epoch_before` is the epoch of the batch that ends at `begin`; 0: not known.
@@ -141,7 +141,7 @@ class Told(NamedTuple):
     entries: tuple[LineageEntry, ...]
 
 
-def is_in_doubt(found: Read, told: Iterable[Told]) -> bool:
+def is_in_doubt(found: LineageRead, told: Iterable[BatchLineage]) -> bool:
     """True if the lineage contradicts the scanned batches, so that it must be rebuilt from all batches."""
     if found.mistake is not None:
         return True
@@ -155,10 +155,10 @@ def _epoch_below(entries: Iterable[LineageEntry], offset: int) -> int:
 def recover(
     vfs: Vfs,
     directory: str,
-    found: Read,
+    found: LineageRead,
     log_start: int,
     log_end: int,
-    told: Iterable[Told] = (),
+    told: Iterable[BatchLineage] = (),
     known: tuple[LineageEntry, ...] | None = None,
 ) -> tuple[LineageEntry, ...]:
     """Return the lineage of a log from `log_start` to `log_end`, and repair the file. `found` is the file's content,
@@ -196,7 +196,7 @@ def _write_again(vfs: Vfs, directory: str, entries: Iterable[LineageEntry]) -> N
     vfs.sync_dir(directory)
 
 
-def amended(entries: Sequence[LineageEntry], told: Told) -> tuple[LineageEntry, ...]:
+def amended(entries: Sequence[LineageEntry], told: BatchLineage) -> tuple[LineageEntry, ...]:
     """Return the lineage corrected by these batches. A lost epoch begins at the earliest possible offset."""
     out = [entry for entry in entries if entry.start_offset < told.begin]
     if told.epoch_before > (out[-1].leader_epoch if out else 0):
@@ -208,7 +208,7 @@ def amended(entries: Sequence[LineageEntry], told: Told) -> tuple[LineageEntry, 
     return tuple(out)
 
 
-def _mend(vfs: Vfs, directory: str, found: Read, entries: Iterable[LineageEntry]) -> None:
+def _mend(vfs: Vfs, directory: str, found: LineageRead, entries: Iterable[LineageEntry]) -> None:
     """Rewrite the file with `entries`; keep its unreadable part in a side file."""
     path = f"{directory}/{files.LINEAGE}"
     position = len(found.entries) * ENTRY_BYTES

@@ -25,7 +25,7 @@ from penstock.commitlog.cleaned_log import CleanedLog
 from penstock.commitlog.errors import NotWritableError, StorageFailedError, storage_error
 from penstock.commitlog.fetched import Appended
 from penstock.commitlog.index import ENTRY_BYTES
-from penstock.commitlog.lineage import Lineage, LineageEntry, Told
+from penstock.commitlog.lineage import BatchLineage, Lineage, LineageEntry
 from penstock.commitlog.mistakes import Mistake
 from penstock.commitlog.open_files import OpenFiles
 from penstock.commitlog.rebuild import RebuiltIndexes
@@ -525,7 +525,7 @@ class Log(CleanedLog):
             committed_end=self._committed_end,
         )
 
-    def _open_lineage(self, told: Sequence[Told]) -> None:
+    def _open_lineage(self, told: Sequence[BatchLineage]) -> None:
         found = lineages.read(self._vfs, self._directory)
         if found.entries:
             self.leader_epoch = max(self.leader_epoch, found.entries[-1].leader_epoch)

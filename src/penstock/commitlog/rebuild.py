@@ -19,7 +19,7 @@ from penstock.batch.schema import SCHEMA_BYTES
 from penstock.commitlog import files, index
 from penstock.commitlog.errors import IndexDamagedError
 from penstock.commitlog.index import ENTRY_BYTES, PackedEntries
-from penstock.commitlog.lineage import LineageEntry, Told
+from penstock.commitlog.lineage import BatchLineage, LineageEntry
 from penstock.commitlog.resumed_index import IndexHead, ResumedEntries
 from penstock.commitlog.scan import ResyncBounds, ResyncPoint, Walk, find_behind
 from penstock.commitlog.segment import Damage, Segment
@@ -51,11 +51,11 @@ class Scan:
     damage: list[Damage] = field(default_factory=list)
     torn: Torn | None = None
 
-    def told(self) -> tuple[Told, ...]:
+    def told(self) -> tuple[BatchLineage, ...]:
         """Return what the batches say about the lineage; empty if there are none."""
         if not (self.epochs or self.head_epoch):
             return ()
-        return (Told(self.begin_offset, self.end_offset, self.head_epoch, tuple(self.epochs)),)
+        return (BatchLineage(self.begin_offset, self.end_offset, self.head_epoch, tuple(self.epochs)),)
 
     def all_entries(self) -> PackedEntries | ResumedEntries:
         """Return all entries, including those of the head."""

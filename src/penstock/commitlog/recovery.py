@@ -42,7 +42,7 @@ from penstock.commitlog import files, rebuild, torn_tail
 from penstock.commitlog.checkpoint import Checkpoint, CheckpointFile
 from penstock.commitlog.errors import IndexDamagedError, LogMissingError, is_shortage
 from penstock.commitlog.index import FileEntries, PackedEntries
-from penstock.commitlog.lineage import Told
+from penstock.commitlog.lineage import BatchLineage
 from penstock.commitlog.rebuild import Scan, Torn
 from penstock.commitlog.scan import ResyncBounds, find_behind
 from penstock.commitlog.scanned_segment import ScannedSegment, end_of, start_mistake
@@ -80,7 +80,7 @@ class Recovered:
     damage: list[Damage] = field(default_factory=list)
     cuts: list[Cut] = field(default_factory=list)
     notices: list[str] = field(default_factory=list)
-    told: list[Told] = field(default_factory=list)  # leader epochs according to the batches that were read
+    told: list[BatchLineage] = field(default_factory=list)  # leader epochs according to the batches that were read
     retired: tuple[str, ...] = ()  # segments below log_start (perhaps only their indexes), to be removed
     has_unused: bool = False  # bytes outside the checkpoint's slots are not zero
     is_slot_lost: bool = False  # a checkpoint slot is invalid; it may have been the newest

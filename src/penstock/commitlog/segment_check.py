@@ -60,7 +60,7 @@ class Epochs:
         for run in others.runs:
             self.add(run)
 
-    def mistakes(self, found: lineages.Read, path: str, log_start: int, flushed_end: int) -> Iterator[Mistake]:
+    def mistakes(self, found: lineages.LineageRead, path: str, log_start: int, flushed_end: int) -> Iterator[Mistake]:
         """Yield where the lineage contradicts the rows from `log_start` up to `flushed_end`."""
         for run in self.runs:
             first, last = max(run.first_offset, log_start), min(run.last_offset, flushed_end - 1)

@@ -43,7 +43,7 @@ def rollups_of(data: Buffer, start: int) -> tuple[pa.BinaryArray, pa.Int64Array]
     return rows.column("subject").filter(wanted).cast(pa.binary()), rows.column("offset").filter(wanted)
 
 
-class Rolled:
+class SubjectRollups:
     """Applies the recorded rollups to the decisions already made on rows."""
 
     def __init__(self, rules: CompactionRules, rollups: LatestByKey) -> None:
