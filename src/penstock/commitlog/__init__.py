@@ -6,11 +6,11 @@
 | `writer`     | the write path: append, flush, close the file when idle   |
 | `state`      | states of a log                                           |
 | `view`       | `LogView`: lookups and slices, for any thread             |
-| `validity`   | offsets that views may still read after a truncation      |
+| `view_validity`   | offsets that views may still read after a truncation      |
 | `lookups`    | binary search over a segment's index entries              |
 | `segments`   | the segments of a log, and when the active one rolls      |
 | `segment`    | one segment, active or sealed                             |
-| `flushing`   | tracks what is not yet synced to disk                     |
+| `flush_state`   | tracks what is not yet synced to disk                     |
 | `fetched`    | validates batches fetched from the leader                 |
 | `index`      | one entry per batch                                       |
 | `resumed_index`    | index entries of a segment reopened after a restart or an idle period |

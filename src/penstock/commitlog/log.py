@@ -38,7 +38,7 @@ from penstock.commitlog.side_files import SideFiles
 from penstock.commitlog.state import LogState
 from penstock.commitlog.tasks import Removal
 from penstock.commitlog.truncation import Truncation
-from penstock.commitlog.validity import Validity
+from penstock.commitlog.view_validity import ViewValidity
 from penstock.vfs import Buffer, Vfs
 
 _REST_US = limits.LOG_REST_MS * 1000
@@ -213,7 +213,7 @@ class Log(CleanedLog):
         cut = Truncation(
             self._vfs,
             self._directory,
-            self.view(Validity()),  # its own: this truncation must not invalidate the task's view
+            self.view(ViewValidity()),  # its own: this truncation must not invalidate the task's view
             end,
             start=start,
             checkpoint=self._checkpoint,

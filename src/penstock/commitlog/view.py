@@ -30,7 +30,7 @@ from penstock.commitlog.rebuild import RebuiltIndexes, rebuild_entries, rebuild_
 from penstock.commitlog.resumed_index import IndexHead, ResumedEntries
 from penstock.commitlog.scan import Window
 from penstock.commitlog.segment import Damage, Segment
-from penstock.commitlog.validity import Validity
+from penstock.commitlog.view_validity import ViewValidity
 from penstock.vfs import Buffer, File, Vfs
 
 _T = TypeVar("_T")
@@ -82,7 +82,7 @@ class LogView:
         log_end: int,
         on_damage: Callable[[Damage], None],
         rebuilt_indexes: RebuiltIndexes,
-        validity: Validity,
+        validity: ViewValidity,
     ) -> None:
         self._vfs = vfs
         self._rebuilt_indexes = rebuilt_indexes

@@ -16,7 +16,7 @@ from penstock.base import limits
 from penstock.batch.header import BatchHeader
 from penstock.commitlog.checkpoint import CheckpointFile
 from penstock.commitlog.errors import NotWritableError, storage_error
-from penstock.commitlog.flushing import Flushing
+from penstock.commitlog.flush_state import FlushState
 from penstock.commitlog.known_damage import KnownDamage
 from penstock.commitlog.open_files import OpenFiles
 from penstock.commitlog.rebuild import RebuiltIndexes
@@ -27,8 +27,8 @@ from penstock.commitlog.segment import ActiveSegment, Damage
 from penstock.commitlog.segments import Segments
 from penstock.commitlog.state import LogState
 from penstock.commitlog.tasks import Flush, write_entries
-from penstock.commitlog.validity import NEVER_OFFSET, Validity
 from penstock.commitlog.view import LogView
+from penstock.commitlog.view_validity import NEVER_OFFSET, ViewValidity
 from penstock.vfs import File, Vfs
 
 _WRITABLE = LogState.WRITABLE  # an attribute lookup on an Enum is slow
@@ -67,12 +67,12 @@ class LogWriter:
         self._directory = directory
         self._ids = ids
         self._segments = Segments(vfs, directory, ids, found.sealed, found.active, config)
-        self._flushing = Flushing(vfs, directory, found.active)
+        self._flushing = FlushState(vfs, directory, found.active)
         sequence = found.checkpoint.sequence if found.checkpoint else 0
         self._checkpoint = CheckpointFile(vfs, directory, sequence, found.slot, is_alone=found.is_alone)
         self._checkpoint.begin(now_us)
         self._rebuilt_indexes = RebuiltIndexes()
-        self._validity = Validity()
+        self._validity = ViewValidity()
         self._damage = KnownDamage(found.damage, None if noticed is None else partial(noticed, *ids))
         self._state = LogState.READ_ONLY if found.damage else LogState.WRITABLE
         self.fence_reason = ""  # why the log is fenced
@@ -299,12 +299,12 @@ class LogWriter:
 
     # Reading.
 
-    def view(self, validity: Validity | None = None) -> LogView:
+    def view(self, validity: ViewValidity | None = None) -> LogView:
         """Return the log as it is now, for any thread. `validity`: a separate one for a truncation task."""
         self._take_damage()
         return self._view(validity)
 
-    def _view(self, validity: Validity | None = None) -> LogView:
+    def _view(self, validity: ViewValidity | None = None) -> LogView:
         active = self._segments.active
         damage = self._damage.of(active.path) if active is not None and self._damage.known else ()
         segments = self._segments.seen(self.log_end, self.last_timestamp_us, damage)

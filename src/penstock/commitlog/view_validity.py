@@ -5,7 +5,7 @@ from __future__ import annotations
 NEVER_OFFSET = 2**63  # beyond every offset
 
 
-class Validity:
+class ViewValidity:
     """Offset bounds shared by a log and its views. The log lowers the end before it truncates, so a view that then
     finds a file changed knows that it is no corruption. Views from before a truncation are also bound by later ones.
     """
@@ -15,7 +15,7 @@ class Validity:
     def __init__(self) -> None:
         self.own_end = NEVER_OFFSET
         self.own_start = 0
-        self.of_later_views: Validity | None = None
+        self.of_later_views: ViewValidity | None = None
 
     def cut(self, end_offset: int) -> None:
         """Limit the views: the log is about to be truncated to `end_offset`."""
@@ -33,9 +33,9 @@ class Validity:
             start_offset, one = max(start_offset, one.own_start), one.of_later_views
         return start_offset
 
-    def later(self) -> Validity:
+    def later(self) -> ViewValidity:
         """Return the object for views taken after a truncation."""
-        self.of_later_views = Validity()
+        self.of_later_views = ViewValidity()
         return self.of_later_views
 
     @property

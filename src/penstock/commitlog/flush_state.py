@@ -12,7 +12,7 @@ from penstock.commitlog.tasks import DirtyFile, Flush
 from penstock.vfs import File, Folder, Vfs
 
 
-class Flushing:
+class FlushState:
     """`under_way`: the running flush. `end_place`: segment and position up to which everything is synced."""
 
     __slots__ = ("_directory", "_lineage_file", "_names", "_sealed", "_vfs", "end_place", "under_way")
