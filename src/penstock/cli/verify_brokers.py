@@ -78,11 +78,11 @@ def _name(one: ReplicaCheck) -> str:
 
 def _compared(info: StreamInfo, number: int, check: Verifier) -> tuple[list[Replica], list[Differing]]:
     from penstock.commitlog.checksums import RangeSum, rows_between
-    from penstock.commitlog.comparing import Compared, differences
+    from penstock.commitlog.replica_comparison import ComparedReplica, differences
 
     replicas = {one.broker_id: _replica(info, number, one) for one in check.replicas}
     compared = [
-        Compared(
+        ComparedReplica(
             _name(one),
             one.log_start,
             one.committed_end if not one.failure else one.verified_end,

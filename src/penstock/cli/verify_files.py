@@ -24,8 +24,8 @@ from penstock.cli.verify_report import Differing, Place, Replica, differing, jud
 if TYPE_CHECKING:
     from penstock.base.config import StreamConfig
     from penstock.commitlog.checksums import Row
-    from penstock.commitlog.comparing import Compared
     from penstock.commitlog.mistakes import Mistake
+    from penstock.commitlog.replica_comparison import ComparedReplica
     from penstock.commitlog.verifying import Verified
     from penstock.vfs import Vfs
     from penstock.vfs.keys import EncryptionKeys
@@ -176,7 +176,7 @@ def _size(log: LogFolder) -> int:
 class _Looked:
     log: LogFolder
     replica: Replica
-    compared: Compared | None
+    compared: ComparedReplica | None
 
 
 class _Group:
@@ -191,7 +191,7 @@ class _Group:
 
     def verify(self) -> None:
         """Verify and compare them."""
-        from penstock.commitlog.comparing import differences
+        from penstock.commitlog.replica_comparison import differences
 
         cuts = self._cuts() if len(self._logs) > 1 else ()
         looked = [self._verify(log, cuts) for log in self._logs]
@@ -240,7 +240,7 @@ class _Group:
         return cuts_of(extents)
 
     def _verify(self, log: LogFolder, cuts: tuple[int, ...]) -> _Looked:
-        from penstock.commitlog.comparing import Compared
+        from penstock.commitlog.replica_comparison import ComparedReplica
         from penstock.commitlog.verifying import NotALogError, verify_log, verify_segment
 
         name = log.folder.resolve().name
@@ -256,7 +256,7 @@ class _Group:
         sums = {one.begin: one for one in found.sums}
         end = min(found.committed_end, found.log_end)
         return _Looked(
-            log, _replica(log, found), Compared(log.replica, found.log_start, end, sums, tuple(found.damaged()))
+            log, _replica(log, found), ComparedReplica(log.replica, found.log_start, end, sums, tuple(found.damaged()))
         )
 
 

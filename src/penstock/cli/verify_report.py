@@ -11,7 +11,7 @@ from penstock.base.units import format_bytes, format_offsets
 from penstock.cli import output
 
 if TYPE_CHECKING:
-    from penstock.commitlog.comparing import Compared, Difference
+    from penstock.commitlog.replica_comparison import ComparedReplica, ReplicaDifference
 
 _SHOWN_MAX = 50  # most corrupt places, and most differences, to print; --json has all
 
@@ -75,7 +75,7 @@ class Differing(msgspec.Struct, frozen=True, kw_only=True):
     legal: bool
 
 
-def differing(stream: str, partition: int, found: Difference) -> Differing:
+def differing(stream: str, partition: int, found: ReplicaDifference) -> Differing:
     """Convert a difference to its output form."""
     rows = found.rows
     return Differing(
@@ -93,7 +93,7 @@ def differing(stream: str, partition: int, found: Difference) -> Differing:
     )
 
 
-def note_compared(replica: Replica, one: Compared, all_of_them: Sequence[Compared]) -> None:
+def note_compared(replica: Replica, one: ComparedReplica, all_of_them: Sequence[ComparedReplica]) -> None:
     """Set the range of the replica's offsets that another replica has, too."""
     shared = [
         (begin, end)

@@ -33,7 +33,7 @@
 | `files`      | file names                                                |
 | `dump`       | files as rows, for people                                 |
 | `verifying`, `segment_check` | verify the files of a log                 |
-| `checksums`, `comparing` | compare replicas                              |
+| `checksums`, `replica_comparison` | compare replicas                              |
 """
 
 from penstock.commitlog.cleaning import CleanerTask, Cleaning, Disposal

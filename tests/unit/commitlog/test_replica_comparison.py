@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from penstock.base import limits
 from penstock.commitlog.checksums import RangeSum, Row
-from penstock.commitlog.comparing import Compared, Unequal, compare_rows, unequal_ranges
+from penstock.commitlog.replica_comparison import ComparedReplica, UnequalRange, compare_rows, unequal_ranges
 
 STEP = limits.VERIFY_RANGE_OFFSETS
 
 
 def replica(
     name: str, *checksums: int, begin: int = 0, end: int | None = None, damaged: tuple[tuple[int, int | None], ...] = ()
-) -> Compared:
+) -> ComparedReplica:
     """One with these checksums of its ranges, from the first one on."""
     sums = {
         number * STEP: RangeSum(number * STEP, (number + 1) * STEP, STEP, number * STEP, number * STEP, (checksum,))
         for number, checksum in enumerate(checksums)
         if checksum
     }
-    return Compared(name, begin, STEP * len(checksums) if end is None else end, sums, damaged)
+    return ComparedReplica(name, begin, STEP * len(checksums) if end is None else end, sums, damaged)
 
 
 def row(offset: int, value: bytes = b"x") -> Row:
@@ -31,7 +31,7 @@ def test_equal_replicas_do_not_differ() -> None:
 
 def test_the_one_that_differs_stands_behind_those_that_agree() -> None:
     found = list(unequal_ranges([replica("a", 1, 2, 4), replica("b", 1, 2, 3), replica("c", 1, 2, 3)]))
-    assert found == [Unequal(2 * STEP, 3 * STEP, (("b", "c"), ("a",)))]
+    assert found == [UnequalRange(2 * STEP, 3 * STEP, (("b", "c"), ("a",)))]
 
 
 def test_a_range_without_rows_differs_from_one_with_rows() -> None:

@@ -18,7 +18,7 @@ from penstock.base import limits
 from penstock.commitlog.checksums import RangeSum, Row
 
 
-class Compared(NamedTuple):
+class ComparedReplica(NamedTuple):
     """One replica. `damaged`: its corrupt offset ranges, half-open; an end of None is unknown."""
 
     name: str
@@ -34,7 +34,7 @@ class Compared(NamedTuple):
         return not any(lost < end and (lost_end is None or begin < lost_end) for lost, lost_end in self.damaged)
 
 
-class Unequal(NamedTuple):
+class UnequalRange(NamedTuple):
     """A range in which replicas differ. `groups`: replicas with equal rows, the largest group first."""
 
     begin: int
@@ -42,7 +42,7 @@ class Unequal(NamedTuple):
     groups: tuple[tuple[str, ...], ...]
 
 
-def unequal_ranges(replicas: Sequence[Compared]) -> Iterator[Unequal]:
+def unequal_ranges(replicas: Sequence[ComparedReplica]) -> Iterator[UnequalRange]:
     """Yield all ranges that differ, in order."""
     ends = {one.begin: one.end for replica in replicas for one in replica.sums.values()}
     for begin, end in sorted(ends.items()):
@@ -53,11 +53,11 @@ def unequal_ranges(replicas: Sequence[Compared]) -> Iterator[Unequal]:
                 groups.setdefault(None if found is None else (found.rows, found.crcs), []).append(replica.name)
         if len(groups) > 1:
             ordered = sorted(groups.values(), key=lambda names: (-len(names), names))
-            yield Unequal(begin, end, tuple(map(tuple, ordered)))
+            yield UnequalRange(begin, end, tuple(map(tuple, ordered)))
 
 
 @dataclass(slots=True)
-class RowsCompared:
+class RowComparison:
     """Row counts of two replicas in one range. The first differing offsets are listed."""
 
     both: int = 0
@@ -72,20 +72,20 @@ class RowsCompared:
         return bool(self.other or (not may_lack and (self.only_first or self.only_second)))
 
 
-class Difference(NamedTuple):
+class ReplicaDifference(NamedTuple):
     """Two groups of replicas with different rows in a range. `is_legal`: each may have removed what it lacks."""
 
     begin: int
     end: int
     ones: tuple[str, ...]
     others: tuple[str, ...]
-    rows: RowsCompared
+    rows: RowComparison
     is_legal: bool
 
 
 def differences(
-    replicas: Sequence[Compared], rows_of: Callable[[str, int, int], Iterable[Row]], *, may_lack: bool
-) -> Iterator[Difference]:
+    replicas: Sequence[ComparedReplica], rows_of: Callable[[str, int, int], Iterable[Row]], *, may_lack: bool
+) -> Iterator[ReplicaDifference]:
     """Yield all differences, in order. `rows_of` returns a replica's rows between two offsets."""
     for found in unequal_ranges(replicas):
         ones = found.groups[0]
@@ -93,12 +93,12 @@ def differences(
             begin, end = found.begin, found.end
             rows = compare_rows(rows_of(ones[0], begin, end), rows_of(others[0], begin, end))
             if rows.only_first or rows.only_second or rows.other:
-                yield Difference(begin, end, ones, others, rows, not rows.is_difference(may_lack=may_lack))
+                yield ReplicaDifference(begin, end, ones, others, rows, not rows.is_difference(may_lack=may_lack))
 
 
-def compare_rows(first: Iterable[Row], second: Iterable[Row]) -> RowsCompared:
+def compare_rows(first: Iterable[Row], second: Iterable[Row]) -> RowComparison:
     """Compare row by row, both sides in offset order, holding at most two rows in memory."""
-    found = RowsCompared()
+    found = RowComparison()
     ones, twos = iter(first), iter(second)
     one, two = next(ones, None), next(twos, None)
     while one is not None or two is not None:
