@@ -24,9 +24,9 @@ from penstock.cli.verify_report import Differing, Place, Replica, differing, jud
 if TYPE_CHECKING:
     from penstock.base.config import StreamConfig
     from penstock.commitlog.checksums import Row
-    from penstock.commitlog.mistakes import Mistake
+    from penstock.commitlog.mistakes import FileMistake
     from penstock.commitlog.replica_comparison import ComparedReplica
-    from penstock.commitlog.verifying import Verified
+    from penstock.commitlog.verifying import VerifiedLog
     from penstock.vfs import Vfs
     from penstock.vfs.keys import EncryptionKeys
 
@@ -229,12 +229,12 @@ class _Group:
 
     def _cuts(self) -> tuple[int, ...]:
         from penstock.commitlog.checksums import cuts_of
-        from penstock.commitlog.verifying import NotALogError, extent_of
+        from penstock.commitlog.verifying import NotALogError, log_bounds
 
         extents = []
         for log in self._logs:
             try:
-                extents.append(extent_of(_vfs(log), log.folder.resolve().name))
+                extents.append(log_bounds(_vfs(log), log.folder.resolve().name))
             except (NotALogError, OSError):
                 continue
         return cuts_of(extents)
@@ -260,8 +260,8 @@ class _Group:
         )
 
 
-def _replica(log: LogFolder, found: Verified) -> Replica:
-    def place(one: Mistake) -> Place:
+def _replica(log: LogFolder, found: VerifiedLog) -> Replica:
+    def place(one: FileMistake) -> Place:
         base_offset, end_offset = one.base_offset, one.end_offset
         if base_offset is not None and base_offset == end_offset:
             base_offset = end_offset = None

@@ -48,11 +48,11 @@ from penstock.commitlog.errors import (
     StorageFullError,
 )
 from penstock.commitlog.expiry import ExpirySurvey
-from penstock.commitlog.fetched import Appended
+from penstock.commitlog.fetched import AppendResult
 from penstock.commitlog.lineage import LineageEntry
 from penstock.commitlog.log import Log
 from penstock.commitlog.open_files import OpenFiles
-from penstock.commitlog.recovery import Cut
+from penstock.commitlog.recovery import CutTail
 from penstock.commitlog.repaired_file import RepairError
 from penstock.commitlog.retention import LogConfig, Retention
 from penstock.commitlog.scrubbing import Scrub
@@ -64,10 +64,10 @@ from penstock.commitlog.truncation import Truncation
 from penstock.commitlog.view import LogView, Slice
 
 __all__ = [
-    "Appended",
+    "AppendResult",
     "CleanerTask",
     "Cleaning",
-    "Cut",
+    "CutTail",
     "Damage",
     "Disposal",
     "ExpirySurvey",

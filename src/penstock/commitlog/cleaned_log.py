@@ -14,7 +14,7 @@ from penstock.commitlog.cleaning import Cleaner, CleanerTask, Cleaning, Disposal
 from penstock.commitlog.compaction import Survey
 from penstock.commitlog.expiry import ExpirySurvey
 from penstock.commitlog.open_files import OpenFiles
-from penstock.commitlog.recovery import Recovered
+from penstock.commitlog.recovery import RecoveredLog
 from penstock.commitlog.retention import LogConfig
 from penstock.commitlog.segment import Segment
 from penstock.commitlog.state import LogState
@@ -36,7 +36,7 @@ class CleanedLog(LogWriter):
         directory: str,
         ids: tuple[int, int],
         config: LogConfig,
-        found: Recovered,
+        found: RecoveredLog,
         now_us: int,
         open_files: OpenFiles,
         noticed: Callable[[int, int], None] | None,

@@ -33,7 +33,7 @@ from penstock.vfs import Buffer
 _leader_epoch = attrgetter("leader_epoch")
 
 
-class Appended(NamedTuple):
+class AppendResult(NamedTuple):
     """Result of appending a range: the new log end offset and what was written, perhaps only a part."""
 
     log_end: int
@@ -41,7 +41,7 @@ class Appended(NamedTuple):
     batches: int
 
 
-class Before(NamedTuple):
+class AppendPoint(NamedTuple):
     """State that the next batch must continue."""
 
     end_offset: int
@@ -49,7 +49,7 @@ class Before(NamedTuple):
     leader_epoch: int  # 0: there was no batch yet
 
 
-def checked(data: memoryview, before: Before) -> list[BatchHeader]:
+def checked(data: memoryview, before: AppendPoint) -> list[BatchHeader]:
     """Return the headers of the batches in `data` if all are valid and in order; otherwise raise RangeRefusedError."""
     headers: list[BatchHeader] = []
     position = 0
@@ -65,7 +65,7 @@ def checked(data: memoryview, before: Before) -> list[BatchHeader]:
             raise RangeRefusedError(position, misfit, truncate_to=header.base_offset if is_merged else None)
         headers.append(header)
         position += header.size_bytes
-        before = Before(header.end_offset, header.max_timestamp_us, header.leader_epoch)
+        before = AppendPoint(header.end_offset, header.max_timestamp_us, header.leader_epoch)
     return headers
 
 
@@ -108,7 +108,7 @@ def extended(data: memoryview, last: tuple[BatchHeader, Buffer] | None) -> Range
     )
 
 
-def _misfit(header: BatchHeader, before: Before) -> str | None:
+def _misfit(header: BatchHeader, before: AppendPoint) -> str | None:
     if header.base_offset != before.end_offset:
         return f"expected offset {before.end_offset}, found {header.base_offset}"
     if header.min_timestamp_us < before.max_timestamp_us:

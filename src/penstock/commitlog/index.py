@@ -39,7 +39,7 @@ _CRC_POSITION = ENTRY_BYTES - _CRC.size
 assert _BODY.size == _CRC_POSITION
 
 
-class Extent(NamedTuple):
+class BatchExtent(NamedTuple):
     """Position of one batch and what it covers."""
 
     position: int
@@ -69,9 +69,9 @@ class IndexEntry(NamedTuple):
     batch_crc: int
     version: int
 
-    def extent(self) -> Extent:
+    def extent(self) -> BatchExtent:
         """Return the part of the entry that lookups use."""
-        return Extent(self[0], self[5], self[1], self[2], self[3], self[4])
+        return BatchExtent(self[0], self[5], self[1], self[2], self[3], self[4])
 
 
 def pack_entry(position: int, header: BatchHeader) -> bytes:
@@ -117,7 +117,7 @@ class Entries(Protocol):
     def count(self) -> int:
         """Number of batches."""
 
-    def extent(self, number: int) -> Extent:
+    def extent(self, number: int) -> BatchExtent:
         """Return batch `number`. IndexDamagedError if an index file is corrupt."""
 
     def last_at_or_below(self, offset: int) -> int:
@@ -141,13 +141,13 @@ class ActiveEntries:
         self._end_offset = end_offset
         self._end_position = end_position
 
-    def extent(self, number: int) -> Extent:
+    def extent(self, number: int) -> BatchExtent:
         position = self._positions[number]
         if number + 1 < self.count:
             end_offset, end_position = self._bases[number + 1], self._positions[number + 1]
         else:
             end_offset, end_position = self._end_offset, self._end_position
-        return Extent(
+        return BatchExtent(
             position, end_position - position, self._bases[number], end_offset, self._min[number], self._max[number]
         )
 
@@ -191,7 +191,7 @@ class PackedEntries:
         assert 0 <= number < self.count
         return IndexEntry._make(_BODY.unpack_from(self._data, number * ENTRY_BYTES))
 
-    def extent(self, number: int) -> Extent:
+    def extent(self, number: int) -> BatchExtent:
         return self.entry(number).extent()
 
     def last_at_or_below(self, offset: int) -> int:
@@ -226,7 +226,7 @@ class FileEntries:
         data = self._file.read_at(position, ENTRY_BYTES)
         return unpack_entry(data, file=self._file.path, position=position)
 
-    def extent(self, number: int) -> Extent:
+    def extent(self, number: int) -> BatchExtent:
         """Return batch `number`; IndexDamagedError if its entry is invalid."""
         return self.entry(number).extent()
 

@@ -12,7 +12,7 @@ from penstock.base.errors import CorruptionError
 from penstock.batch.header import BatchHeader
 from penstock.commitlog import index
 from penstock.commitlog.index import ENTRY_BYTES, IndexEntry
-from penstock.commitlog.mistakes import Mistake, mistake_of, unreadable
+from penstock.commitlog.mistakes import FileMistake, mistake_of, unreadable
 from penstock.commitlog.scan import Window
 from penstock.vfs import File, Vfs
 
@@ -27,7 +27,7 @@ class IndexCheck:
         self._is_over = False
         self._places_left = limits.VERIFY_MISTAKES_MAX
         self._file: File | None = None
-        self._refusal: Mistake | None = None
+        self._refusal: FileMistake | None = None
         self.count = 0  # entries in the file
         try:
             self._file = vfs.open(path, read_only=True)
@@ -50,7 +50,7 @@ class IndexCheck:
             raise CorruptionError(self._path, position, wrong.expected, wrong.found) from error
         return index.unpack_entry(data, file=self._path, position=position)
 
-    def batch(self, position: int, header: BatchHeader) -> Iterator[Mistake]:
+    def batch(self, position: int, header: BatchHeader) -> Iterator[FileMistake]:
         """Yield the errors in this batch's entry and in the entries before it that belong to no batch."""
         if self._file is None or self._is_over:
             return
@@ -61,7 +61,7 @@ class IndexCheck:
                 self._is_over = True
                 return
 
-    def _of_batch(self, position: int, header: BatchHeader) -> Iterator[Mistake]:
+    def _of_batch(self, position: int, header: BatchHeader) -> Iterator[FileMistake]:
         has_bad = False
         while self._number < self.count:
             place = self._number * ENTRY_BYTES
@@ -76,16 +76,20 @@ class IndexCheck:
                 if has_bad:
                     return  # the invalid entry was this batch's
                 self._is_over = True
-                yield Mistake(self._path, place, None, None, f"the batch at byte {position}", f"byte {entry.position}")
+                yield FileMistake(
+                    self._path, place, None, None, f"the batch at byte {position}", f"byte {entry.position}"
+                )
                 return
             self._number += 1
             if entry.position == position:
                 said, is_so = tuple(entry), _said_of(position, header)
                 if said != is_so:
-                    yield Mistake(self._path, place, None, None, str(IndexEntry._make(is_so)), str(entry))
+                    yield FileMistake(self._path, place, None, None, str(IndexEntry._make(is_so)), str(entry))
                 return
             if entry.position >= self._lost_end:
-                yield Mistake(self._path, place, None, None, f"the batch at byte {position}", f"byte {entry.position}")
+                yield FileMistake(
+                    self._path, place, None, None, f"the batch at byte {position}", f"byte {entry.position}"
+                )
 
     def lose(self, end_position: int) -> None:
         """Declare everything before this byte corrupt."""
@@ -107,7 +111,7 @@ class IndexCheck:
             if entry.position > position:
                 yield entry.position
 
-    def finish(self, end_position: int, *, is_last: bool) -> list[Mistake]:
+    def finish(self, end_position: int, *, is_last: bool) -> list[FileMistake]:
         """Return the errors behind the last batch. The last segment may have grown meanwhile."""
         found = [] if self._refusal is None else [self._refusal]
         if self._file is None or self._is_over:
@@ -122,10 +126,12 @@ class IndexCheck:
                 continue
             if entry.position >= self._lost_end:
                 wanted = f"no batch behind byte {end_position}"
-                found.append(Mistake(self._path, number * ENTRY_BYTES, None, None, wanted, f"byte {entry.position}"))
+                found.append(
+                    FileMistake(self._path, number * ENTRY_BYTES, None, None, wanted, f"byte {entry.position}")
+                )
         if self._rest and not is_last:
             wanted, got = f"entries of {ENTRY_BYTES} bytes", f"{self._rest} bytes more"
-            found.append(Mistake(self._path, self.count * ENTRY_BYTES, None, None, wanted, got))
+            found.append(FileMistake(self._path, self.count * ENTRY_BYTES, None, None, wanted, got))
         return found
 
     def close(self) -> None:

@@ -23,13 +23,13 @@ from penstock.commitlog import lineage as lineages
 from penstock.commitlog.checkpoint import Checkpoint
 from penstock.commitlog.cleaned_log import CleanedLog
 from penstock.commitlog.errors import NotWritableError, StorageFailedError, storage_error
-from penstock.commitlog.fetched import Appended
+from penstock.commitlog.fetched import AppendResult
 from penstock.commitlog.index import ENTRY_BYTES
 from penstock.commitlog.lineage import BatchLineage, Lineage, LineageEntry
-from penstock.commitlog.mistakes import Mistake
+from penstock.commitlog.mistakes import FileMistake
 from penstock.commitlog.open_files import OpenFiles
 from penstock.commitlog.rebuild import RebuiltIndexes
-from penstock.commitlog.recovery import Cut, Recovered, Recovery
+from penstock.commitlog.recovery import CutTail, RecoveredLog, Recovery
 from penstock.commitlog.retention import LogConfig, Retention
 from penstock.commitlog.segment import ActiveSegment
 from penstock.commitlog.segment_repair import SegmentRepair
@@ -55,7 +55,7 @@ class Log(CleanedLog):
         directory: str,
         ids: tuple[int, int],
         config: LogConfig,
-        found: Recovered,
+        found: RecoveredLog,
         now_us: int,
         open_files: OpenFiles,
         noticed: Callable[[int, int], None] | None,
@@ -64,7 +64,7 @@ class Log(CleanedLog):
         self._lineage = Lineage(vfs, directory, ())
         self._is_lineage_sure = True  # False: some of it was lost
         self._removal: Removal | None = None  # the latest one
-        self.cuts: tuple[Cut, ...] = tuple(found.cuts)
+        self.cuts: tuple[CutTail, ...] = tuple(found.cuts)
 
     @classmethod
     def open(
@@ -147,7 +147,7 @@ class Log(CleanedLog):
 
     # Following a leader.
 
-    def append_fetched(self, data: Buffer) -> Appended:
+    def append_fetched(self, data: Buffer) -> AppendResult:
         """Append whole batches of the leader's log, byte for byte; of a first one held in part, only the rest.
 
         RangeRefusedError: nothing was written. StorageFailedError: the same; if the disk fails after the first batches,
@@ -159,7 +159,7 @@ class Log(CleanedLog):
         if view is None:
             raise fetched.extended(fetched.as_bytes(data), self._last_batch())
         last_timestamp_us = self.last_timestamp_us if self.log_start < begin else 0  # no batch is left to follow
-        headers = fetched.checked(view, fetched.Before(begin, last_timestamp_us, self.last_epoch))
+        headers = fetched.checked(view, fetched.AppendPoint(begin, last_timestamp_us, self.last_epoch))
         size_bytes = batches = 0
         try:
             for leader_epoch, part, part_headers in fetched.by_epoch(view, headers):
@@ -174,7 +174,7 @@ class Log(CleanedLog):
         except StorageFailedError:
             if self.log_end == begin:
                 raise
-        return Appended(self.log_end, size_bytes, batches)
+        return AppendResult(self.log_end, size_bytes, batches)
 
     def _last_batch(self) -> tuple[BatchHeader, Buffer] | None:
         """Return the last batch, uncompressed; None: the log is empty. StorageFailedError."""
@@ -284,7 +284,7 @@ class Log(CleanedLog):
         """Return a check of the files beside the segments; run it in a disk thread, then call `repair_side_files`."""
         return SideFiles(self._vfs, self._directory, self._lineage.entries)
 
-    def repair_side_files(self, look: SideFiles) -> tuple[Mistake, ...]:
+    def repair_side_files(self, look: SideFiles) -> tuple[FileMistake, ...]:
         """Return the errors that `look.run()` found; if the log is writable, repair them from what it knows.
 
         The checkpoint's slots are rewritten at the next tick, which this call requests.
@@ -308,7 +308,7 @@ class Log(CleanedLog):
         self._flushing.add_lineage(self._lineage.rewritten())
         self._damage.ask_for_visit()
 
-    def _trim_index(self) -> Mistake | None:
+    def _trim_index(self) -> FileMistake | None:
         """Truncate the active segment's index beyond its last batch; return what was wrong."""
         active = self._segments.active
         assert active is not None
@@ -324,7 +324,7 @@ class Log(CleanedLog):
                 file.truncate(end_position)
         finally:
             file.close()
-        return Mistake(path, end_position, None, None, "the end of the file", f"{size - end_position} bytes more")
+        return FileMistake(path, end_position, None, None, "the end of the file", f"{size - end_position} bytes more")
 
     def supersede(self) -> None:
         """Close the log, as another one is opened on its files; its views raise LogCutError from now on.

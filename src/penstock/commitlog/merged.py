@@ -45,7 +45,7 @@ def merged_batches(
                     data = codec.as_appended(merged.data)
                     merged = merged._replace(data=data, header=codec.read_header(data))
             except CorruptionError as error:
-                tell(segment, view)
+                report_damage(segment, view)
                 raise UnsoundError from error
             position += merged.size_bytes
             offset = merged.header.end_offset
@@ -53,7 +53,7 @@ def merged_batches(
     finally:
         source.close()
     if offset != segment.end_offset:
-        tell(segment, view)
+        report_damage(segment, view)
         raise UnsoundError
 
 
@@ -69,7 +69,7 @@ def flagged_batches(
     try:
         yield from _flagged(source, segment, flags)
     except CorruptionError as error:
-        tell(segment, view)
+        report_damage(segment, view)
         raise UnsoundError from error
     finally:
         source.close()
@@ -106,7 +106,7 @@ def _window(source: File, position: int, size_bytes: int) -> bytes:
     return source.read_at(position, min(max(first.size_bytes, wanted), rest))
 
 
-def tell(segment: Segment, view: LogView) -> None:
+def report_damage(segment: Segment, view: LogView) -> None:
     """Report the corruption to the log by reading the segment as any reader does."""
     with contextlib.suppress(PenstockError, OSError):
         for _ in view.batches(max(segment.base_offset, view.log_start), segment.end_offset):

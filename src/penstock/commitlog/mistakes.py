@@ -11,7 +11,7 @@ from penstock.base.errors import CorruptionError
 _UNREADABLE = frozenset({errno.EIO, errno.ENXIO, errno.EISDIR, errno.ELOOP, errno.ENOTDIR})
 
 
-class Mistake(NamedTuple):
+class FileMistake(NamedTuple):
     """An error at one byte. Lost offsets as in `Damage`; None, None: no rows are lost."""
 
     file: str
@@ -22,13 +22,15 @@ class Mistake(NamedTuple):
     found: str
 
 
-def mistake_of(error: CorruptionError, base_offset: int | None = None, end_offset: int | None = None) -> Mistake:
+def mistake_of(error: CorruptionError, base_offset: int | None = None, end_offset: int | None = None) -> FileMistake:
     """Convert a CorruptionError."""
-    return Mistake(error.file, error.position, base_offset, end_offset, str(error.expected), str(error.found))
+    return FileMistake(error.file, error.position, base_offset, end_offset, str(error.expected), str(error.found))
 
 
-def unreadable(path: str, position: int, error: OSError, lost: tuple[int | None, int | None] = (None, None)) -> Mistake:
+def unreadable(
+    path: str, position: int, error: OSError, lost: tuple[int | None, int | None] = (None, None)
+) -> FileMistake:
     """Return the error of a file that cannot be read from there on; re-raise `error` if the file is not at fault."""
     if error.errno not in _UNREADABLE:
         raise error
-    return Mistake(path, position, *lost, "bytes", error.strerror or str(error))
+    return FileMistake(path, position, *lost, "bytes", error.strerror or str(error))

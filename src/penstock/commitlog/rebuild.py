@@ -27,7 +27,7 @@ from penstock.vfs import Buffer, File, Vfs
 
 
 @dataclass(slots=True)
-class Torn:
+class TornTail:
     """End of the valid part of a segment beyond the flushed position. `whole`: a valid batch behind it, if any."""
 
     position: int
@@ -36,7 +36,7 @@ class Torn:
 
 
 @dataclass(slots=True)
-class Scan:
+class SegmentScan:
     """Batches of one segment. `entries`: those behind the `head`, if the index covers one."""
 
     head: IndexHead | None = None
@@ -49,7 +49,7 @@ class Scan:
     last_timestamp_us: int = 0
     leader_epoch: int = 0
     damage: list[Damage] = field(default_factory=list)
-    torn: Torn | None = None
+    torn: TornTail | None = None
 
     def told(self) -> tuple[BatchLineage, ...]:
         """Return what the batches say about the lineage; empty if there are none."""
@@ -102,13 +102,13 @@ def scan_segment(
     end_offset: int | None,
     vouched: tuple[IndexHead, int] | None = None,
     by_marks: bool = True,
-) -> Scan:
+) -> SegmentScan:
     """Verify every batch of a segment behind the `vouched` ones; `by_marks` as in `find_behind`.
 
     `end_offset`: upper bound of the segment's end; None if unknown. `flushed_position` None: unknown; then an error is
     corruption if a valid batch lies behind it.
     """
-    scan = Scan(end_offset=base_offset)
+    scan = SegmentScan(end_offset=base_offset)
     position = SCHEMA_BYTES
     if vouched is not None:
         scan.head, scan.leader_epoch = vouched
@@ -131,7 +131,7 @@ def scan_segment(
             # Any valid batch counts here, even if its offsets do not fit.
             whole = find_behind(file, ResyncBounds(walk.position - 1, size_bytes, 0, None))
             if whole is None or flushed_position is not None:
-                scan.torn = Torn(walk.position, str(walk.mistake), whole)
+                scan.torn = TornTail(walk.position, str(walk.mistake), whole)
                 return scan
         beyond = ResyncBounds(walk.position, size_bytes, walk.offset, end_offset)
         found = find_behind(file, beyond, _hints(vfs, file.path, walk.position), by_marks=by_marks)
@@ -254,7 +254,7 @@ class RebuiltIndexes:
         return entries
 
 
-def complete_damage(scan: Scan, path: str, end_offset: int) -> None:
+def complete_damage(scan: SegmentScan, path: str, end_offset: int) -> None:
     """Set the end of corruption of unknown extent, and report offsets missing before `end_offset`."""
     if scan.damage and scan.damage[-1].end_offset is None:
         last = scan.damage[-1]

@@ -43,7 +43,7 @@ from penstock.commitlog.checkpoint import Checkpoint, CheckpointFile
 from penstock.commitlog.errors import IndexDamagedError, LogMissingError, is_shortage
 from penstock.commitlog.index import FileEntries, PackedEntries
 from penstock.commitlog.lineage import BatchLineage
-from penstock.commitlog.rebuild import Scan, Torn
+from penstock.commitlog.rebuild import SegmentScan, TornTail
 from penstock.commitlog.scan import ResyncBounds, find_behind
 from penstock.commitlog.scanned_segment import ScannedSegment, end_of, start_mistake
 from penstock.commitlog.segment import ActiveSegment, Damage, Segment, create
@@ -53,7 +53,7 @@ _ALL = 2**63
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class CutTail:
     """Unflushed bytes that recovery removed from the log. `kept_as`: their side file, if any."""
 
     file: str
@@ -64,7 +64,7 @@ class Cut:
 
 
 @dataclass(slots=True)
-class Recovered:
+class RecoveredLog:
     """The recovered log. `active` None: there is corruption, and nothing may be written."""
 
     sealed: list[Segment] = field(default_factory=list)
@@ -78,7 +78,7 @@ class Recovered:
     slot: int = 1  # the checkpoint's slot
     is_alone: bool = False  # no other slot is valid
     damage: list[Damage] = field(default_factory=list)
-    cuts: list[Cut] = field(default_factory=list)
+    cuts: list[CutTail] = field(default_factory=list)
     notices: list[str] = field(default_factory=list)
     told: list[BatchLineage] = field(default_factory=list)  # leader epochs according to the batches that were read
     retired: tuple[str, ...] = ()  # segments below log_start (perhaps only their indexes), to be removed
@@ -101,9 +101,9 @@ class Recovery:
         self._generations: dict[int, int] = {}
         self._doubled: set[int] = set()  # base offsets of segments with an older generation beside them
         self._must_exist = must_exist
-        self._out = Recovered()
+        self._out = RecoveredLog()
 
-    def run(self) -> Recovered:
+    def run(self) -> RecoveredLog:
         """Read, decide, repair. OSError if the disk fails; LogMissingError."""
         out = self._out
         names = self._vfs.list(self._directory)
@@ -298,8 +298,8 @@ class Recovery:
         may_cut = found.next_base is None if found.flushed_position is None else found.flushed_position == 0
         if may_cut:
             whole = find_behind(file, ResyncBounds(-1, found.size_bytes, 0, None))
-            found.scan = Scan(end_position=0, end_offset=found.base_offset)
-            found.scan.torn = Torn(0, str(schema_mistake), whole)
+            found.scan = SegmentScan(end_position=0, end_offset=found.base_offset)
+            found.scan.torn = TornTail(0, str(schema_mistake), whole)
         else:
             position = schema_mistake.position
             scan.damage.insert(
@@ -321,7 +321,7 @@ class Recovery:
                 continue
             end = one.next_base if one.next_base is not None else flushed_end
             if one.foreign is not None:
-                one.scan = Scan(end_offset=one.base_offset)
+                one.scan = SegmentScan(end_offset=one.base_offset)
                 one.scan.damage.append(Damage(one.path, 0, one.base_offset, max(end, one.base_offset), one.foreign))
                 continue
             scan = one.scan
@@ -343,7 +343,7 @@ class Recovery:
                 return False
             if scan.damage or (self._out.checkpoint is not None and scan.end_offset < flushed_end):
                 return False
-            scan.torn = Torn(scan.end_position, f"the next segment begins at offset {one.next_base}", None)
+            scan.torn = TornTail(scan.end_position, f"the next segment begins at offset {one.next_base}", None)
         damaged = bool(self._out.damage) or any(each.scan is not None and each.scan.damage for each in kept)
         if damaged or scan.end_offset < flushed_end or any(each.foreign is not None for each in later):
             return False
@@ -429,13 +429,13 @@ class Recovery:
             else:
                 self._vfs.rename(each.path, kept_as)
             self._vfs.remove(files.index_path(each.path))
-            self._out.cuts.append(Cut(each.path, 0, each.size_bytes, kept_as, torn.reason))
+            self._out.cuts.append(CutTail(each.path, 0, each.size_bytes, kept_as, torn.reason))
         if later:
             self._vfs.sync_dir(self._directory)
         if torn.position < one.size_bytes or torn.position == 0:
             self._cut_tail(one, torn)
 
-    def _cut_tail(self, one: ScannedSegment, torn: Torn) -> None:
+    def _cut_tail(self, one: ScannedSegment, torn: TornTail) -> None:
         file = self._vfs.open(one.path)
         try:
             kept_as = None
@@ -450,7 +450,7 @@ class Recovery:
             file.sync()
         finally:
             file.close()
-        self._out.cuts.append(Cut(one.path, torn.position, one.size_bytes - torn.position, kept_as, torn.reason))
+        self._out.cuts.append(CutTail(one.path, torn.position, one.size_bytes - torn.position, kept_as, torn.reason))
         one.size_bytes = max(torn.position, SCHEMA_BYTES)
 
     def _may_go(self, one: ScannedSegment) -> bool:
@@ -462,7 +462,7 @@ class Recovery:
         finally:
             file.close()
 
-    def _tail_may_go(self, file: File, one: ScannedSegment, torn: Torn) -> bool:
+    def _tail_may_go(self, file: File, one: ScannedSegment, torn: TornTail) -> bool:
         if torn.whole is not None:
             return False
         if torn.position == 0:
@@ -490,7 +490,7 @@ class Recovery:
         if out.checkpoint is None or out.checkpoint.segment_base < last.base_offset:
             self._vfs.sync_dir(self._directory)
 
-    def _settle(self, one: ScannedSegment, scan: Scan) -> bool:
+    def _settle(self, one: ScannedSegment, scan: SegmentScan) -> bool:
         """Make the segment durable and, if the disk allows it, its index valid; return True if it is."""
         rebuild.write_again(self._vfs, one.path, one.flushed_position or 0, one.size_bytes)
         if scan.head is None and not scan.entries:

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from penstock.commitlog import files
-from penstock.commitlog.index import Entries, Extent, FileEntries, PackedEntries
+from penstock.commitlog.index import BatchExtent, Entries, FileEntries, PackedEntries
 from penstock.vfs import File, Vfs
 
 
@@ -85,7 +85,7 @@ class _IndexFile:
             )
         return self._entries
 
-    def extent(self, number: int) -> Extent:
+    def extent(self, number: int) -> BatchExtent:
         return self._opened().extent(number)
 
     def last_at_or_below(self, offset: int) -> int:
@@ -107,7 +107,7 @@ class _Joined:
         self._second = second
         self.count = first.count + second.count
 
-    def extent(self, number: int) -> Extent:
+    def extent(self, number: int) -> BatchExtent:
         later = number - self._first.count
         return self._first.extent(number) if later < 0 else self._second.extent(later)
 

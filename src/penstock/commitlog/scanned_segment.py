@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from penstock.commitlog.checkpoint import Checkpoint
-from penstock.commitlog.rebuild import Scan
+from penstock.commitlog.rebuild import SegmentScan
 
 
 @dataclass(slots=True)
@@ -18,7 +18,7 @@ class ScannedSegment:
     size_bytes: int
     flushed_position: int | None
     foreign: str | None = None
-    scan: Scan | None = None  # None: it was not scanned, as its index agrees with it
+    scan: SegmentScan | None = None  # None: it was not scanned, as its index agrees with it
     last_timestamp_us: int = 0
     refusal: OSError | None = None  # the reason why it cannot be written
 

@@ -22,7 +22,7 @@ from penstock.commitlog import lineage as lineages
 from penstock.commitlog.checkpoint import Checkpoint
 from penstock.commitlog.checksums import RangeSums
 from penstock.commitlog.index_check import IndexCheck
-from penstock.commitlog.mistakes import Mistake, mistake_of, unreadable
+from penstock.commitlog.mistakes import FileMistake, mistake_of, unreadable
 from penstock.commitlog.scan import ResyncBounds, Window, find_behind, verified_at
 from penstock.vfs import File, Vfs
 
@@ -60,7 +60,9 @@ class Epochs:
         for run in others.runs:
             self.add(run)
 
-    def mistakes(self, found: lineages.LineageRead, path: str, log_start: int, flushed_end: int) -> Iterator[Mistake]:
+    def mistakes(
+        self, found: lineages.LineageRead, path: str, log_start: int, flushed_end: int
+    ) -> Iterator[FileMistake]:
         """Yield where the lineage contradicts the rows from `log_start` up to `flushed_end`."""
         for run in self.runs:
             first, last = max(run.first_offset, log_start), min(run.last_offset, flushed_end - 1)
@@ -73,14 +75,14 @@ class Epochs:
                 said = found.entries[number].leader_epoch if number >= 0 else None
                 if said != run.leader_epoch:
                     wanted = f"leader epoch {run.leader_epoch} at offset {offset}, as its batch says"
-                    yield Mistake(
+                    yield FileMistake(
                         path, max(0, number) * lineages.ENTRY_BYTES, None, None, wanted, str(said or "no entry")
                     )
                     break
 
 
 @dataclass(slots=True)
-class Looked:
+class SegmentFindings:
     """Result of checking one segment. `is_open_end`: its corruption may extend beyond its end."""
 
     path: str
@@ -92,9 +94,9 @@ class Looked:
     last_timestamp_us: int = 0
     leader_epoch: int = 0
     last_offset: int = -1  # highest offset of the rows so far
-    torn: Mistake | None = None
+    torn: FileMistake | None = None
     is_open_end: bool = False
-    mistakes: list[Mistake] = field(default_factory=list)
+    mistakes: list[FileMistake] = field(default_factory=list)
     epochs: Epochs = field(default_factory=Epochs)
 
 
@@ -108,7 +110,7 @@ class SegmentCheck:
         base_offset: int,
         following: int | None,
         point: Checkpoint | None,
-        before: Looked | None,
+        before: SegmentFindings | None,
         sums: RangeSums,
         tell: Callable[[int], None],
         ids: tuple[int, int] | None = None,
@@ -127,12 +129,12 @@ class SegmentCheck:
         self._sums = sums
         self._tell = tell
         self._offset = base_offset
-        self._out = Looked(path, base_offset)
+        self._out = SegmentFindings(path, base_offset)
         if before is not None:
             self._out.last_timestamp_us, self._out.leader_epoch = before.last_timestamp_us, before.leader_epoch
             self._out.last_offset = before.last_offset
 
-    def run(self) -> Looked:
+    def run(self) -> SegmentFindings:
         out = self._out
         # Open the index first: it never has more entries than the segment had batches then.
         entries = IndexCheck(self._vfs, files.index_path(out.path))
@@ -181,7 +183,7 @@ class SegmentCheck:
             out.mistakes.append(mistake_of(error))
             return True
         except RemoteError as error:
-            lost = Mistake(
+            lost = FileMistake(
                 out.path, 0, self._base_offset, self._following, "a format that this version knows", str(error)
             )
             out.mistakes.append(lost)
@@ -191,7 +193,7 @@ class SegmentCheck:
         if self._ids is not None and self._ids != out.ids:
             # At a start, the broker takes no batch of it for the log's.
             texts = ids_text(self._ids), ids_text(out.ids)
-            out.mistakes.append(Mistake(out.path, 0, self._base_offset, self._following, *texts))
+            out.mistakes.append(FileMistake(out.path, 0, self._base_offset, self._following, *texts))
             out.is_open_end = self._following is None
             self._offset = self._base_offset if self._following is None else self._following
             return False
@@ -200,7 +202,7 @@ class SegmentCheck:
         if self._before is not None and self._before.ids is not None:
             wanted = self._before.ids
         if wanted is not None and wanted != out.ids:
-            out.mistakes.append(Mistake(out.path, 0, None, None, ids_text(wanted), ids_text(out.ids)))
+            out.mistakes.append(FileMistake(out.path, 0, None, None, ids_text(wanted), ids_text(out.ids)))
             out.ids = wanted
         return True
 
@@ -264,10 +266,10 @@ class SegmentCheck:
             return
         if header.min_timestamp_us < out.last_timestamp_us:
             wanted, got = f"timestamps from {out.last_timestamp_us} on", str(header.min_timestamp_us)
-            out.mistakes.append(Mistake(out.path, position, None, None, wanted, got))
+            out.mistakes.append(FileMistake(out.path, position, None, None, wanted, got))
         if header.leader_epoch < out.leader_epoch:
             wanted, got = f"leader epoch {out.leader_epoch} or a later one", str(header.leader_epoch)
-            out.mistakes.append(Mistake(out.path, position, None, None, wanted, got))
+            out.mistakes.append(FileMistake(out.path, position, None, None, wanted, got))
         out.last_timestamp_us = max(out.last_timestamp_us, header.max_timestamp_us)
         out.leader_epoch = max(out.leader_epoch, header.leader_epoch)
         first, last = rows.column(0)[0].as_py(), rows.column(0)[-1].as_py()
@@ -282,11 +284,11 @@ class SegmentCheck:
         if following is not None and self._offset != following:
             wanted, got = f"offsets up to {following}, where the next segment begins", f"the end at {self._offset}"
             if self._offset > following:
-                out.mistakes.append(Mistake(out.path, out.size_bytes, None, None, wanted, got))
+                out.mistakes.append(FileMistake(out.path, out.size_bytes, None, None, wanted, got))
             elif self._is_unflushed(self._offset):
-                out.torn = Mistake(out.path, out.size_bytes, self._offset, None, wanted, got)
+                out.torn = FileMistake(out.path, out.size_bytes, self._offset, None, wanted, got)
                 return
             else:
-                out.mistakes.append(Mistake(out.path, out.size_bytes, self._offset, following, wanted, got))
+                out.mistakes.append(FileMistake(out.path, out.size_bytes, self._offset, following, wanted, got))
                 entries.lose(_ALL)
             self._offset = following

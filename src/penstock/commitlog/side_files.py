@@ -21,13 +21,13 @@ from penstock.commitlog import files
 from penstock.commitlog import lineage as lineages
 from penstock.commitlog.checkpoint import Checkpoint
 from penstock.commitlog.lineage import LineageEntry
-from penstock.commitlog.mistakes import Mistake, mistake_of, unreadable
+from penstock.commitlog.mistakes import FileMistake, mistake_of, unreadable
 from penstock.vfs import Vfs
 
 
 class _ReadCheckpoint(NamedTuple):
     newest: Checkpoint | None
-    mistakes: list[Mistake]
+    mistakes: list[FileMistake]
     bad_slots: tuple[int, ...] = ()
     has_unused: bool = False  # the unused bytes have an error
 
@@ -42,7 +42,7 @@ def _read_checkpoint(vfs: Vfs, directory: str) -> _ReadCheckpoint:
     return _ReadCheckpoint(found.newest, mistakes, found.bad_slots, found.unused is not None)
 
 
-def checked_checkpoint(vfs: Vfs, directory: str) -> tuple[Checkpoint | None, list[Mistake]]:
+def checked_checkpoint(vfs: Vfs, directory: str) -> tuple[Checkpoint | None, list[FileMistake]]:
     """Return the checkpoint and its errors. OSError."""
     found = _settled_checkpoint(vfs, directory)
     return found.newest, found.mistakes
@@ -65,7 +65,7 @@ class SideFiles:
         self._vfs = vfs
         self._directory = directory
         self.lineage = lineage
-        self.mistakes: list[Mistake] = []  # errors of the checkpoint
+        self.mistakes: list[FileMistake] = []  # errors of the checkpoint
         self.bad_slots: tuple[int, ...] = ()
         self.said: tuple[LineageEntry, ...] | CorruptionError | OSError = lineage  # content of the lineage file
 
@@ -75,7 +75,7 @@ class SideFiles:
         self.mistakes, self.bad_slots = found.mistakes, found.bad_slots
         if found.newest is None and not found.mistakes:
             path = f"{self._directory}/{files.CHECKPOINT}"
-            self.mistakes = [Mistake(path, 0, None, None, "a checkpoint", "none")]
+            self.mistakes = [FileMistake(path, 0, None, None, "a checkpoint", "none")]
             self.bad_slots = tuple(range(checkpoints.SLOTS))
         if found.has_unused:
             checkpoints.clear_unused(self._vfs, self._directory)
@@ -90,7 +90,7 @@ class SideFiles:
             return error
         return found.entries if found.mistake is None else found.mistake
 
-    def lineage_mistake(self) -> Mistake | None:
+    def lineage_mistake(self) -> FileMistake | None:
         """Return how the file differs from the log's entries; re-raise an OSError that is not the file's fault."""
         path = f"{self._directory}/{files.LINEAGE}"
         if isinstance(self.said, OSError):
@@ -102,7 +102,7 @@ class SideFiles:
         same = len(list(takewhile(lambda pair: pair[0] == pair[1], zip(self.said, self.lineage, strict=False))))
         position = same * lineages.ENTRY_BYTES
         wanted, got = (_shown(entries[same:]) for entries in (self.lineage, self.said))
-        return Mistake(path, position, None, None, wanted, got)
+        return FileMistake(path, position, None, None, wanted, got)
 
 
 def _shown(entries: tuple[LineageEntry, ...]) -> str:

@@ -124,7 +124,7 @@ def write_entries(
     try:
         position = places[0][0] if places else sealed_bytes
         assert position is not None, "there is something to write"
-        gap = gap_of(file, segment, first_entry, position)
+        gap = index_gap_of(file, segment, first_entry, position)
         data = gap.entries + (pack_entries(places) if gap.is_filled else b"")
         file.write_at(gap.first_entry * ENTRY_BYTES, data)
         end_position = gap.first_entry * ENTRY_BYTES + len(data)
@@ -137,7 +137,7 @@ def write_entries(
     return gap.is_filled
 
 
-class Gap(NamedTuple):
+class IndexGap(NamedTuple):
     """Entries that an index file lacks, from number `first_entry` on. `is_filled`: these are all."""
 
     first_entry: int
@@ -145,7 +145,7 @@ class Gap(NamedTuple):
     is_filled: bool
 
 
-def gap_of(index_file: File, segment: File, end_entry: int, end_position: int) -> Gap:
+def index_gap_of(index_file: File, segment: File, end_entry: int, end_position: int) -> IndexGap:
     """Return the entries missing before entry `end_entry`, which belongs to the batch at `end_position` of the segment.
 
     Errors as in `File.read_at`.
@@ -167,7 +167,7 @@ def gap_of(index_file: File, segment: File, end_entry: int, end_position: int) -
     for position, header in islice(walk, limits.INDEX_GAP_BATCHES_MAX):
         entries.append(pack_entry(position, header))
     is_filled = have + len(entries) == end_entry and walk.position == end_position
-    return Gap(have, b"".join(entries), is_filled)
+    return IndexGap(have, b"".join(entries), is_filled)
 
 
 class Removal:

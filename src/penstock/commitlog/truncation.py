@@ -35,7 +35,7 @@ from penstock.commitlog import lineage as lineages
 from penstock.commitlog.checkpoint import Checkpoint, CheckpointFile
 from penstock.commitlog.index import PackedEntries
 from penstock.commitlog.lineage import LineageEntry
-from penstock.commitlog.rebuild import Scan
+from penstock.commitlog.rebuild import SegmentScan
 from penstock.commitlog.segment import ActiveSegment, Damage, Segment
 from penstock.commitlog.view import LogView
 from penstock.vfs import File, Vfs
@@ -49,7 +49,7 @@ class _Cut(NamedTuple):
     offset: int
 
 
-class Left(NamedTuple):
+class TruncatedLog(NamedTuple):
     """The rest of the log. All of it is on disk, and so is `checkpoint`."""
 
     sealed: tuple[Segment, ...]
@@ -93,7 +93,7 @@ class Truncation:
         self._files = {file.path: file for file in unsynced}
         self._note = note
         self.has_changed = False  # files changed in a way that the log cannot continue from
-        self.left: Left | None = None  # set at the end
+        self.left: TruncatedLog | None = None  # set at the end
 
     def run(self) -> None:
         """Find the cut, then truncate. OSError; RemoteError or CorruptionError if the log cannot be read there."""
@@ -114,7 +114,7 @@ class Truncation:
             return _Cut(segments[:number], last.size_bytes, last.end_offset)
         return _Cut(segments[: number + 1], extent.position, extent.base_offset)
 
-    def _scan(self, cut: _Cut) -> Scan:
+    def _scan(self, cut: _Cut) -> SegmentScan:
         """Scan the segment that stays active as recovery would; CorruptionError if it is corrupt."""
         last = cut.kept[-1]
         file = self._vfs.open(last.path, read_only=True)
@@ -141,7 +141,7 @@ class Truncation:
 
     # Truncating.
 
-    def _cut(self, cut: _Cut, scan: Scan) -> Left:
+    def _cut(self, cut: _Cut, scan: SegmentScan) -> TruncatedLog:
         *sealed, last = cut.kept
         kept_epochs = self._lineage if self.start is None else ()  # a reset log gets its history from the leader
         lineage = tuple(entry for entry in kept_epochs if entry.start_offset < cut.offset)
@@ -173,7 +173,7 @@ class Truncation:
         self._write_checkpoint(end_values)
         active = ActiveSegment(last.path, last.base_offset, cut.position)
         active.resume(scan.head, PackedEntries(bytes(scan.entries)), is_indexed=is_indexed)
-        return Left(tuple(sealed), active, lineage, end_values)
+        return TruncatedLog(tuple(sealed), active, lineage, end_values)
 
     def _write_checkpoint(self, values: Checkpoint) -> None:
         self._checkpoint.write(values)
@@ -196,7 +196,7 @@ class Truncation:
             self._vfs.remove(files.index_path(path))
         self._vfs.sync_dir(self._directory)
 
-    def _cut_segment(self, path: str, position: int, scan: Scan) -> bool:
+    def _cut_segment(self, path: str, position: int, scan: SegmentScan) -> bool:
         """Truncate the segment; return True if its index is complete. An index with more entries must not stay."""
         opened = None if path in self._files else self._vfs.open(path)
         file = self._files[path] if opened is None else opened
@@ -223,7 +223,7 @@ class Truncation:
 
     # Reset.
 
-    def _begin_anew(self, start: int, left: Left) -> Left:
+    def _begin_anew(self, start: int, left: TruncatedLog) -> TruncatedLog:
         old, active = left.active, left.active
         ids = self._values.stream_id, self._values.partition
         self._remove_all_but(old.base_offset)  # leftovers of retention belong neither to the old log nor to the new one
@@ -241,7 +241,7 @@ class Truncation:
         self._write_checkpoint(values)
         self._remove_all_but(start)
         self._write_checkpoint(values)  # no slot may describe the old log any more
-        return Left((), active, (), values)
+        return TruncatedLog((), active, (), values)
 
     def _remove_all_but(self, base_offset: int) -> None:
         for name in self._vfs.list(self._directory):

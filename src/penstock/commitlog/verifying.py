@@ -32,8 +32,8 @@ from penstock.commitlog import files, side_files
 from penstock.commitlog import lineage as lineages
 from penstock.commitlog.checkpoint import Checkpoint
 from penstock.commitlog.checksums import RangeSum, RangeSums
-from penstock.commitlog.mistakes import Mistake, mistake_of, unreadable
-from penstock.commitlog.segment_check import Epochs, Looked, SegmentCheck, ids_text
+from penstock.commitlog.mistakes import FileMistake, mistake_of, unreadable
+from penstock.commitlog.segment_check import Epochs, SegmentCheck, SegmentFindings, ids_text
 from penstock.vfs import Vfs
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class NotALogError(PenstockError):
     """The folder has no segment."""
 
 
-class Extent(NamedTuple):
+class LogBounds(NamedTuple):
     """Offsets of a log by its checkpoint. `committed_end` 0: unknown."""
 
     log_start: int
@@ -52,7 +52,7 @@ class Extent(NamedTuple):
 
 
 @dataclass(slots=True)
-class Verified:
+class VerifiedLog:
     """Result for the folder of one log, including rows below log_start that are still there."""
 
     directory: str
@@ -65,8 +65,8 @@ class Verified:
     batches: int = 0
     rows: int = 0
     size_bytes: int = 0  # of its segments, as far as they were read
-    torn: Mistake | None = None  # the position from which nothing is judged
-    mistakes: list[Mistake] = field(default_factory=list)
+    torn: FileMistake | None = None  # the position from which nothing is judged
+    mistakes: list[FileMistake] = field(default_factory=list)
     unlisted: int = 0  # number of further errors
     sums: tuple[RangeSum, ...] = ()
 
@@ -75,7 +75,7 @@ class Verified:
         """True if there are no errors."""
         return not self.mistakes
 
-    def note(self, mistakes: Iterable[Mistake]) -> None:
+    def note(self, mistakes: Iterable[FileMistake]) -> None:
         """Record confirmed errors."""
         for one in mistakes:
             if len(self.mistakes) < limits.VERIFY_MISTAKES_MAX:
@@ -92,13 +92,13 @@ class Verified:
         )
 
 
-def extent_of(vfs: Vfs, directory: str) -> Extent:
+def log_bounds(vfs: Vfs, directory: str) -> LogBounds:
     """Return the offsets according to the checkpoint. OSError; NotALogError."""
     bases = sorted(_generations(vfs, directory))
     if not bases:
         raise NotALogError(f"{directory}: no segment of a log is there")
     point = side_files.checked_checkpoint(vfs, directory)[0]
-    return Extent(bases[0], 0) if point is None else Extent(max(bases[0], point.log_start), point.committed_end)
+    return LogBounds(bases[0], 0) if point is None else LogBounds(max(bases[0], point.log_start), point.committed_end)
 
 
 def verify_log(
@@ -109,7 +109,7 @@ def verify_log(
     is_made: bool = False,
     cuts: Iterable[int] = (),
     tell: Callable[[int], None] = lambda _: None,
-) -> Verified:
+) -> VerifiedLog:
     """Verify all files of a log. `cuts` as in `RangeSums`; `tell` gets the number of segment bytes just read.
 
     `ids`: the expected stream and partition, if known, as at a broker's start. `is_made`: the data directory says that
@@ -175,14 +175,14 @@ class _LogCheck:
         self._vfs = vfs
         self._directory = directory
         self._tell = tell
-        self._out = Verified(directory)
+        self._out = VerifiedLog(directory)
         self._point: Checkpoint | None = None
         self._cuts = tuple(cuts)
         self._epochs = Epochs()
         self._sums = RangeSums()
-        self._at: Looked | None = None  # the previous segment
+        self._at: SegmentFindings | None = None  # the previous segment
 
-    def run(self) -> Verified:
+    def run(self) -> VerifiedLog:
         out = self._out
         # Read the checkpoint first: it describes what was written before it.
         self._point = point = self._checkpoint()
@@ -191,7 +191,7 @@ class _LogCheck:
             if point is None:
                 raise NotALogError(f"{self._directory}: no segment of a log is there")
             path = files.segment_path(self._directory, point.segment_base)
-            out.note([Mistake(path, 0, point.log_start, point.flushed_end, "a segment", "no file")])
+            out.note([FileMistake(path, 0, point.log_start, point.flushed_end, "a segment", "no file")])
             return out
         bases = sorted(generations)
         out.log_start = bases[0]
@@ -202,7 +202,7 @@ class _LogCheck:
                      if following is None or following > point.log_start]  # fmt: skip
             if point.log_start < bases[0]:
                 path = files.segment_path(self._directory, point.log_start)
-                out.note([Mistake(path, 0, point.log_start, bases[0], f"offset {point.log_start}", "no file")])
+                out.note([FileMistake(path, 0, point.log_start, bases[0], f"offset {point.log_start}", "no file")])
             out.log_start = max(bases[0], point.log_start)
         self._sums = RangeSums(out.log_start, cuts=self._cuts)
         nexts = iter(list(zip(bases, [*bases[1:], None], strict=True)))
@@ -220,16 +220,16 @@ class _LogCheck:
         self._out.note(mistakes)
         path = f"{self._directory}/{files.CHECKPOINT}"
         if point is None and self._is_made and not mistakes:
-            self._out.note([Mistake(path, 0, None, None, "a checkpoint", "none")])
+            self._out.note([FileMistake(path, 0, None, None, "a checkpoint", "none")])
         if point is not None and self._ids not in (None, (point.stream_id, point.partition)):
             wanted, got = ids_text(self._ids), ids_text((point.stream_id, point.partition))
-            self._out.note([Mistake(path, 0, None, None, wanted, got)])
+            self._out.note([FileMistake(path, 0, None, None, wanted, got)])
             return None
         return point
 
     def _segment(self, base_offset: int, following: int | None) -> bool:
         """Check one segment; return True if the next ones are to be judged, too."""
-        looked: Looked | None = None
+        looked: SegmentFindings | None = None
         for number in range(limits.VERIFY_AGAIN_MAX):
             state, before = self._sums.state(), looked
             path = self._path_of(base_offset)
@@ -271,7 +271,7 @@ class _LogCheck:
     def _following(self, base_offset: int) -> int | None:
         return min((base for base in _generations(self._vfs, self._directory) if base > base_offset), default=None)
 
-    def _take(self, looked: Looked) -> None:
+    def _take(self, looked: SegmentFindings) -> None:
         out = self._out
         self._at = looked
         if looked.ids is not None and not out.segments:
@@ -289,7 +289,7 @@ class _LogCheck:
         out, point = self._out, self._point
         if point is not None and out.log_end < point.flushed_end and self._at is not None and not self._at.is_open_end:
             wanted = f"offsets up to {point.flushed_end}, which were flushed"
-            place = Mistake(self._at.path, self._at.size_bytes, out.log_end, point.flushed_end, wanted, "the end")
+            place = FileMistake(self._at.path, self._at.size_bytes, out.log_end, point.flushed_end, wanted, "the end")
             out.note([place])
         # Read the lineage last: it is written before the batches, and grows during the check.
         self._check_lineage(out.log_end if point is None else point.flushed_end)
@@ -309,13 +309,13 @@ class _LogCheck:
 
 def verify_segment(
     vfs: Vfs, path: str, *, ids: tuple[int, int] | None = None, tell: Callable[[int], None] = lambda _: None
-) -> Verified:
+) -> VerifiedLog:
     """Verify one segment file and its index; `ids` as in `verify_log`. ValueError: not a segment's name; OSError."""
     directory, _, name = path.rpartition("/")
     base_offset = files.base_offset_of(name)
     if base_offset is None:
         raise ValueError(f"{path}: not the name of a segment: <offset of 20 digits>.arrows")
-    out = Verified(directory, log_start=base_offset, segments=1)
+    out = VerifiedLog(directory, log_start=base_offset, segments=1)
     point = side_files.checked_checkpoint(vfs, directory)[0]
     later = (base for base in _generations(vfs, directory) if base > base_offset)
     sums = RangeSums()

@@ -23,9 +23,9 @@ from penstock.batch import codec
 from penstock.batch.header import BatchHeader
 from penstock.commitlog import files, index, lookups
 from penstock.commitlog.errors import IndexDamagedError, IndexShortError, LogCutError
-from penstock.commitlog.index import Entries, Extent, FileEntries, PackedEntries
+from penstock.commitlog.index import BatchExtent, Entries, FileEntries, PackedEntries
 from penstock.commitlog.index_check import IndexCheck
-from penstock.commitlog.mistakes import Mistake, mistake_of
+from penstock.commitlog.mistakes import FileMistake, mistake_of
 from penstock.commitlog.rebuild import RebuiltIndexes, rebuild_entries, rebuild_head, rebuild_index, write_while
 from penstock.commitlog.resumed_index import IndexHead, ResumedEntries
 from penstock.commitlog.scan import Window
@@ -54,7 +54,7 @@ class Slice(NamedTuple):
 class _IndexLook(NamedTuple):
     """Result of checking an index file up to a batch and its end. `lacks`: the last entries are missing."""
 
-    mistakes: list[Mistake]
+    mistakes: list[FileMistake]
     lacks: bool
     end_position: int
     end_offset: int
@@ -91,7 +91,7 @@ class LogView:
         self._on_damage = on_damage
         self.log_start = log_start
         self.log_end = log_end
-        self.wrong_indexes: list[Mistake] = []  # errors in index files, which are then rebuilt
+        self.wrong_indexes: list[FileMistake] = []  # errors in index files, which are then rebuilt
 
     def starting_at(self, log_start: int) -> LogView:
         """Return the same view with a log_start raised to this offset."""
@@ -139,7 +139,7 @@ class LogView:
             raise error
         return self.slice(self.log_start, end=self.log_end, bytes_max=bytes_max)
 
-    def batch_at(self, offset: int) -> tuple[int, Extent]:
+    def batch_at(self, offset: int) -> tuple[int, BatchExtent]:
         """Return the number of the segment that holds `offset`, and its batch's place. RemoteError as in `slice`."""
         if not self.log_start <= offset < self.log_end:
             raise self._out_of_range(offset)
@@ -248,7 +248,7 @@ class LogView:
             file.close()
 
     def _index_look(self, segment: Segment, file: File, start: int, stop: int, *, is_sealed: bool) -> _IndexLook:
-        def first(_: Segment, entries: Entries) -> tuple[int, Extent] | None:
+        def first(_: Segment, entries: Entries) -> tuple[int, BatchExtent] | None:
             number = max(0, entries.last_at_or_below(start))
             return (number, entries.extent(number)) if entries.count else None
 
@@ -259,7 +259,7 @@ class LogView:
         position, offset = extent.position, extent.base_offset
         check = IndexCheck(self._vfs, files.index_path(segment.path), number)
         try:
-            found: list[Mistake] = []
+            found: list[FileMistake] = []
             window = Window(file, segment.size_bytes)
             while position < segment.size_bytes and offset < stop:
                 header = codec.read_header(window.read(position, codec.PREFIX_BYTES), file=file.path, position=position)
@@ -332,7 +332,7 @@ class LogView:
         finally:
             file.close()
 
-    def _read(self, segment: Segment, file: File, extent: Extent) -> tuple[BatchHeader, Buffer]:
+    def _read(self, segment: Segment, file: File, extent: BatchExtent) -> tuple[BatchHeader, Buffer]:
         data = file.read_at(extent.position, extent.size_bytes)
         try:
             header = codec.verify(data, file=segment.path, position=extent.position)
@@ -535,7 +535,7 @@ class LogView:
         return _corrupt_range(Damage(segment.path, 0, offset, segment.end_offset, "no batch holds this offset"))
 
 
-def _is_wanted(file: File, extent: Extent, wants: Wants) -> bool:
+def _is_wanted(file: File, extent: BatchExtent, wants: Wants) -> bool:
     """True if `wants` accepts the header; also if the header is invalid, since reading the batch reports the error."""
     try:
         header = codec.read_header(file.read_at(extent.position, codec.PREFIX_BYTES))

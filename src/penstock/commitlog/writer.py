@@ -20,7 +20,7 @@ from penstock.commitlog.flush_state import FlushState
 from penstock.commitlog.known_damage import KnownDamage
 from penstock.commitlog.open_files import OpenFiles
 from penstock.commitlog.rebuild import RebuiltIndexes
-from penstock.commitlog.recovery import Recovered
+from penstock.commitlog.recovery import RecoveredLog
 from penstock.commitlog.retention import LogConfig
 from penstock.commitlog.retention_tracker import RetentionTracker
 from penstock.commitlog.segment import ActiveSegment, Damage
@@ -57,7 +57,7 @@ class LogWriter:
         directory: str,
         ids: tuple[int, int],
         config: LogConfig,
-        found: Recovered,
+        found: RecoveredLog,
         now_us: int,
         open_files: OpenFiles,
         noticed: Callable[[int, int], None] | None,

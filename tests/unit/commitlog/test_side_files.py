@@ -12,7 +12,7 @@ from penstock.commitlog import Log, LogConfig, LogState, Scrub
 from penstock.commitlog.checkpoint import SLOT_BYTES, SLOT_STEP_BYTES
 from penstock.commitlog.index import ENTRY_BYTES
 from penstock.commitlog.lineage import LineageEntry, pack_entry
-from penstock.commitlog.verifying import Verified, verify_log
+from penstock.commitlog.verifying import VerifiedLog, verify_log
 from penstock.vfs.memory import MemoryVfs
 from tests.damage import content, flip, write
 from tests.logs import DIRECTORY, PARTITION, STREAM_ID, append, open_log, read_batches, save
@@ -127,7 +127,7 @@ def grown() -> tuple[MemoryVfs, Log]:
     return disk, log
 
 
-def verified(disk: MemoryVfs) -> Verified:
+def verified(disk: MemoryVfs) -> VerifiedLog:
     """What `penstock verify` of the files says."""
     return verify_log(disk, DIRECTORY, ids=(STREAM_ID, PARTITION), is_made=True)
 

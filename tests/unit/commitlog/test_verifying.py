@@ -12,8 +12,8 @@ from penstock.batch.schema import SCHEMA_BYTES, schema_message
 from penstock.commitlog import Log
 from penstock.commitlog.files import segment_path
 from penstock.commitlog.lineage import LineageEntry, pack_entry
-from penstock.commitlog.mistakes import Mistake
-from penstock.commitlog.verifying import NotALogError, Verified, extent_of, size_of, verify_log, verify_segment
+from penstock.commitlog.mistakes import FileMistake
+from penstock.commitlog.verifying import NotALogError, VerifiedLog, log_bounds, size_of, verify_log, verify_segment
 from penstock.vfs.memory import Keep, MemoryFile, MemoryVfs
 from tests.damage import WIDE, content, flip, write
 from tests.extent import each_change
@@ -57,7 +57,7 @@ def closed_log(batches: int = 12) -> MemoryVfs:
     return disk
 
 
-def verified(disk: MemoryVfs) -> Verified:
+def verified(disk: MemoryVfs) -> VerifiedLog:
     """What is found; nothing is written."""
     before = {path: content(disk, path) for path in disk.files()}
     found = verify_log(disk, DIRECTORY)
@@ -65,14 +65,14 @@ def verified(disk: MemoryVfs) -> Verified:
     return found
 
 
-def sound(disk: MemoryVfs) -> Verified:
+def sound(disk: MemoryVfs) -> VerifiedLog:
     found = verified(disk)
     assert not found.mistakes
     assert found.torn is None
     return found
 
 
-def the_mistake(disk: MemoryVfs) -> Mistake:
+def the_mistake(disk: MemoryVfs) -> FileMistake:
     (mistake,) = verified(disk).mistakes
     return mistake
 
@@ -304,10 +304,10 @@ def test_what_cannot_be_opened_is_damage_and_all_else_is_verified(name: str) -> 
     lost: tuple[int | None, int | None] = (None, None)
     if name in ("first", "last"):
         lost = (0, int(second[-27:-7])) if name == "first" else (int(last[-27:-7]), None)
-    assert found.mistakes == [Mistake(disk.refused, 0, *lost, "bytes", "not a regular file, but a FIFO")]
+    assert found.mistakes == [FileMistake(disk.refused, 0, *lost, "bytes", "not a regular file, but a FIFO")]
     assert found.rows == 60 - (0 if lost[0] is None else (lost[1] or 60) - lost[0])
     assert size_of(disk, DIRECTORY) >= found.size_bytes
-    assert extent_of(disk, DIRECTORY).log_start == 0
+    assert log_bounds(disk, DIRECTORY).log_start == 0
     disk.error = errno.EMFILE  # of this process, and no fault of the file
     with pytest.raises(OSError, match="FIFO"):
         verify_log(disk, DIRECTORY)
@@ -404,7 +404,7 @@ def test_no_log_at_all() -> None:
     with pytest.raises(NotALogError, match="no segment"):
         verify_log(disk, DIRECTORY)
     with pytest.raises(NotALogError, match="no segment"):
-        extent_of(disk, DIRECTORY)
+        log_bounds(disk, DIRECTORY)
 
 
 def test_all_segments_gone() -> None:
@@ -421,7 +421,7 @@ def test_where_a_log_begins_and_what_of_it_is_committed() -> None:
     log.note_committed(47)
     give_up_before(log, 33)
     save(log)
-    assert extent_of(disk, DIRECTORY) == (33, 47)
+    assert log_bounds(disk, DIRECTORY) == (33, 47)
     found = verify_log(disk, DIRECTORY, cuts=(40, 47))
     assert [one[:3] for one in found.sums] == [(33, 40, 7), (40, 47, 7), (47, 65_536, 13)]
 
