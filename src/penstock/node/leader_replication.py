@@ -38,9 +38,9 @@ from penstock.metadata.image import PartitionState
 from penstock.node.partition import Partition
 from penstock.node.partition_errors import as_remote_error
 from penstock.node.step import FileRange, Lane, Outbox
-from penstock.replication.agenda import Agenda
 from penstock.replication.isr_proposals import ChangeBatch, IsrProposer
 from penstock.replication.leader import Ends, Leadership
+from penstock.replication.leadership_timers import LeadershipTimers
 from penstock.replication.positions import Look
 from penstock.replication.sessions import Sessions
 
@@ -140,7 +140,7 @@ class LeaderReplication:
         self._confirmed_us = confirmed_us  # send time of the last heartbeat that the metadata leader confirmed
         self._sessions = Sessions()
         self._is_draining = False
-        self._agenda: Agenda[Leadership] = Agenda()
+        self._agenda: LeadershipTimers[Leadership] = LeadershipTimers()
         self._proposer = IsrProposer(self._agenda)
         self._incarnation: Incarnation | None = None
 

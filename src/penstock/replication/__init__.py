@@ -8,7 +8,7 @@ holds every comparison that safety depends on, as pure functions; the rest is bo
 | `rules`     | both     | commit, joining the ISR, divergence of logs                                      |
 | `leader`    | leader   | one partition: high watermark, ISR, durability of acks                            |
 | `standing`  | leader   | one follower of it: its ends, and since when it is behind                          |
-| `agenda`    | leader   | deadlines and proposals of all led partitions: one heap                           |
+| `leadership_timers`    | leader   | deadlines and proposals of all led partitions: one heap                           |
 | `isr_proposals` | leader   | ISR changes, many in one request, one request in flight                           |
 | `sessions`  | leader   | followers' fetch sessions: news, long polls, fair shares                          |
 | `positions` | leader   | the positions that a follower has named, and what it was sent                     |

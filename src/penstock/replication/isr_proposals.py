@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 from penstock.base import limits
 from penstock.messages import IsrChange, IsrResult
-from penstock.replication.agenda import Agenda
 from penstock.replication.leader import Leadership
+from penstock.replication.leadership_timers import LeadershipTimers
 
 
 class ChangeBatch(NamedTuple):
@@ -24,7 +24,7 @@ class ChangeBatch(NamedTuple):
 class IsrProposer:
     """Sends all ISR proposals of one broker. Times are elapsed microseconds."""
 
-    def __init__(self, agenda: Agenda[Leadership]) -> None:
+    def __init__(self, agenda: LeadershipTimers[Leadership]) -> None:
         self._agenda = agenda
         self._number = 0
         self._under_way: list[tuple[Leadership, IsrChange]] = []

@@ -32,7 +32,7 @@ from penstock.base.config import Durability
 from penstock.base.ids import BrokerId, Incarnation, LeaderEpoch, PartitionKey
 from penstock.messages import IsrChange, IsrMember
 from penstock.replication import rules
-from penstock.replication.agenda import Agenda
+from penstock.replication.leadership_timers import LeadershipTimers
 from penstock.replication.standing import Follower, Observer
 
 
@@ -119,7 +119,7 @@ class Leadership:
         live: Mapping[BrokerId, Incarnation],
         ends: Ends,
         terms: Terms,
-        agenda: Agenda[Leadership],
+        agenda: LeadershipTimers[Leadership],
         now_us: int,
     ) -> None:
         self.key = key

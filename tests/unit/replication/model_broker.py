@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any, cast
 from penstock.base.config import Durability
 from penstock.base.errors import RemoteError
 from penstock.base.ids import PartitionKey
-from penstock.replication.agenda import Agenda
 from penstock.replication.catch_up import CatchUp
 from penstock.replication.fetcher import Delivery, Fetcher
 from penstock.replication.follower import Following
 from penstock.replication.isr_proposals import IsrProposer
 from penstock.replication.leader import Ends, Leadership
+from penstock.replication.leadership_timers import LeadershipTimers
 from penstock.replication.sessions import Sessions
 from tests.unit.replication.model_log import Batch, ModelLog, OverlapError
 from tests.unit.replication.model_metadata import Image, Partition
@@ -47,7 +47,7 @@ class Broker:
         self.incarnation = self.cluster.metadata.register(self.number, clean=clean)
         self.has_lost = False
         self.heard = 0  # images
-        self.agenda: Agenda[Leadership] = Agenda()
+        self.agenda: LeadershipTimers[Leadership] = LeadershipTimers()
         self.proposer = IsrProposer(self.agenda)
         self.sessions = Sessions()
         self.fetchers: dict[int, Fetcher] = {}

@@ -10,8 +10,8 @@ import pytest
 from penstock.base import limits
 from penstock.base.config import Durability
 from penstock.base.ids import PartitionKey
-from penstock.replication.agenda import Agenda
 from penstock.replication.leader import Ends, Leadership, Standing, Terms
+from penstock.replication.leadership_timers import LeadershipTimers
 from tests.unit.replication.model_metadata import Partition
 
 LAG_US = 10_000_000
@@ -39,7 +39,7 @@ def leads(
     state = partition(isr, replicas=replicas)
     return Leadership(
         PartitionKey(7, 0), 1, state, LIVE if live is None else live, Ends(*ends), terms,
-        Agenda() if agenda is None else agenda, 0,
+        LeadershipTimers() if agenda is None else agenda, 0,
     )  # fmt: skip
 
 
@@ -163,7 +163,7 @@ def test_a_log_that_has_failed_counts_only_up_to_its_disk() -> None:
 
 class TestIsr:
     def test_who_lags_is_to_leave_after_a_while_and_not_before(self) -> None:
-        agenda: Agenda[Leadership] = Agenda()
+        agenda: LeadershipTimers[Leadership] = LeadershipTimers()
         leadership = leads(agenda)
         for broker in (2, 3):
             fetches(leadership, broker, 0)
@@ -188,7 +188,7 @@ class TestIsr:
             assert leadership.proposal(now_us + 2) is None
 
     def test_where_nothing_is_written_nobody_lags(self) -> None:
-        agenda: Agenda[Leadership] = Agenda()
+        agenda: LeadershipTimers[Leadership] = LeadershipTimers()
         leadership = leads(agenda)
         for broker in (2, 3):
             fetches(leadership, broker, 0)
@@ -198,7 +198,7 @@ class TestIsr:
         assert agenda.next_deadline_us is None
 
     def test_who_is_fenced_is_to_leave_at_once(self) -> None:
-        agenda: Agenda[Leadership] = Agenda()
+        agenda: LeadershipTimers[Leadership] = LeadershipTimers()
         leadership = leads(agenda)
         leadership.image(partition(), WITHOUT_3, 5)
         assert agenda.take_wishes(9) == [leadership]
@@ -212,7 +212,7 @@ class TestIsr:
         ids=["below", "committed", "", "epoch"],
     )
     def test_who_joins_has_all_of_the_epochs_before(self, log_end, may_join) -> None:
-        agenda: Agenda[Leadership] = Agenda()
+        agenda: LeadershipTimers[Leadership] = LeadershipTimers()
         leadership = leads(agenda, isr=(1, 2), ends=(0, 5, 9, 9))
         fetches(leadership, 3, log_end, flushed_end=log_end)
         assert (leadership.proposal(0) is not None) == may_join
@@ -295,7 +295,7 @@ class TestProposals:
         assert leadership.committed_end == 4
 
     def test_a_refused_one_is_asked_again_a_little_later(self) -> None:
-        agenda: Agenda[Leadership] = Agenda()
+        agenda: LeadershipTimers[Leadership] = LeadershipTimers()
         leadership, change = self.shrinking(agenda)
         leadership.refused(change, LAG_US + 10)
         assert leadership.proposal(LAG_US + 11) is None
@@ -360,7 +360,7 @@ class Flood:
     BEHIND_MS, SYNCED_MS = 2, 6
 
     def __init__(self, isr: tuple[int, ...], durability: Durability) -> None:
-        self.agenda: Agenda[Leadership] = Agenda()
+        self.agenda: LeadershipTimers[Leadership] = LeadershipTimers()
         self.leadership = leads(self.agenda, isr=isr, replicas=(1, 2), durability=durability, min_isr=1)
         self.now_ms = 0
 
@@ -413,7 +413,7 @@ def test_commits_wait_for_who_keeps_up_and_fails_only_for_a_moment_and_not_soon_
 
 
 def test_an_idle_leadership_is_small_and_has_no_entry_in_the_agenda() -> None:
-    agenda: Agenda[Leadership] = Agenda()
+    agenda: LeadershipTimers[Leadership] = LeadershipTimers()
     state, terms = partition(), Terms(Durability.AUTO, 2, LAG_US // 1_000)
     tracemalloc.start()
     try:
@@ -436,7 +436,7 @@ def test_an_idle_leadership_is_small_and_has_no_entry_in_the_agenda() -> None:
 
 
 def test_who_appends_all_the_time_is_planned_once() -> None:
-    agenda: Agenda[Leadership] = Agenda()
+    agenda: LeadershipTimers[Leadership] = LeadershipTimers()
     leadership = leads(agenda)
     for step in range(1_000):
         leadership.appended(step + 1, step)

@@ -8,14 +8,14 @@ import pytest
 
 from penstock.base.config import Durability
 from penstock.base.ids import BrokerId
-from penstock.replication.agenda import Agenda
 from penstock.replication.leader import Leadership
+from penstock.replication.leadership_timers import LeadershipTimers
 from tests.unit.replication.test_leader import LAG_US, LIVE, fetches, leads, partition
 
 WITH_OBSERVERS = {**LIVE, 4: 14, 5: 15}
 
 
-def observed(agenda: Agenda[Leadership] | None = None, **fields: object) -> Leadership:
+def observed(agenda: LeadershipTimers[Leadership] | None = None, **fields: object) -> Leadership:
     leadership = leads(agenda, live=WITH_OBSERVERS, **fields)
     state = replace(partition(leadership.isr, 2, leadership.replicas), observers=(4, 5))
     leadership.image(state, WITH_OBSERVERS, 0)  # type: ignore[arg-type]
@@ -46,7 +46,7 @@ def test_no_commit_counts_one_or_waits_for_one(durability: Durability) -> None:
 
 
 def test_none_joins_however_much_it_has_and_none_is_late() -> None:
-    agenda: Agenda[Leadership] = Agenda()
+    agenda: LeadershipTimers[Leadership] = LeadershipTimers()
     leadership = observed(agenda)
     leadership.appended(10, 0)
     for follower in (2, 3):

@@ -11,11 +11,11 @@ from penstock.base.config import Durability
 from penstock.base.ids import PartitionKey
 from penstock.commitlog import Log, RangeRefusedError, Slice
 from penstock.metadata.image import PartitionState
-from penstock.replication.agenda import Agenda
 from penstock.replication.catch_up import CatchUp
 from penstock.replication.fetcher import Fetcher
 from penstock.replication.follower import Following, Orders
 from penstock.replication.leader import Ends, Leadership, Terms
+from penstock.replication.leadership_timers import LeadershipTimers
 from penstock.replication.sessions import Sessions
 from penstock.vfs.memory import MemoryVfs
 from tests.logs import append, flush, open_log, run
@@ -56,7 +56,7 @@ class Pair:
         state = PartitionState((1, 2), (1, 2), (), leader, self.epoch, self.epoch)
         ends = Ends(log.log_start, log.log_start, log.flushed_end, log.log_end)
         terms: Terms = Terms(Durability.OS, 1)
-        self.leadership = Leadership(KEY, leader, state, LIVE, ends, terms, Agenda(), self.now_us)
+        self.leadership = Leadership(KEY, leader, state, LIVE, ends, terms, LeadershipTimers(), self.now_us)
         self.sessions = Sessions()
         self.sessions.lead(self.leadership, Led(log))
         self.following = Following(KEY, self.logs[self.follower], leader, self.epoch, is_in_sync=True)

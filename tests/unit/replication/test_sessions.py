@@ -17,8 +17,8 @@ from penstock.messages import (
     ReplicaNews,
     ReplicaProgressRequest,
 )
-from penstock.replication.agenda import Agenda
 from penstock.replication.leader import Ends, Leadership, Terms
+from penstock.replication.leadership_timers import LeadershipTimers
 from penstock.replication.sessions import FetchAnswer, Sessions
 from tests.unit.replication.model_log import Batch, ModelLog
 from tests.unit.replication.model_metadata import Partition
@@ -41,7 +41,7 @@ class Leader:
             log = self.logs[number] = ModelLog()
             state = Partition((1, 2, 3), isr, 1, 5, 1)
             key = PartitionKey(number, 0)
-            self.led[number] = Leadership(key, 1, state, LIVE, Ends(0, 0, 0, 0), terms, Agenda(), 0)
+            self.led[number] = Leadership(key, 1, state, LIVE, Ends(0, 0, 0, 0), terms, LeadershipTimers(), 0)
             self.sessions.lead(self.led[number], log)
 
     def append(self, number: int, size: int = 100) -> None:
@@ -447,6 +447,8 @@ def test_a_leadership_that_begins_knows_whose_logs_take_nothing() -> None:
     leader.fetch((1, 0), first=True)
     leader.fetch(caller="d", impeded=(PartitionName(1, 0), PartitionName(7, 0)))
     state = Partition((1, 2, 3), (1, 2), 1, 6, 2)
-    again = Leadership(PartitionKey(1, 0), 1, state, LIVE, Ends(0, 0, 0, 0), Terms(Durability.OS, 1), Agenda(), 0)
+    again = Leadership(
+        PartitionKey(1, 0), 1, state, LIVE, Ends(0, 0, 0, 0), Terms(Durability.OS, 1), LeadershipTimers(), 0
+    )
     leader.sessions.lead(again, leader.logs[1])
     assert wanted(again, 2_000) == (1,)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from penstock.replication.agenda import Agenda
+from penstock.replication.leadership_timers import LeadershipTimers
 from penstock.replication.rate import ByteRate
 
 
 def test_an_item_comes_once_at_the_earliest_time_that_was_planned() -> None:
-    agenda: Agenda[str] = Agenda()
+    agenda: LeadershipTimers[str] = LeadershipTimers()
     agenda.plan("a", 50)
     agenda.plan("a", 70)
     agenda.plan("b", 60)
@@ -19,7 +19,7 @@ def test_an_item_comes_once_at_the_earliest_time_that_was_planned() -> None:
 
 
 def test_what_was_dropped_does_not_come() -> None:
-    agenda: Agenda[str] = Agenda()
+    agenda: LeadershipTimers[str] = LeadershipTimers()
     agenda.plan("a", 1)
     agenda.wish("a")
     agenda.drop("a")
@@ -29,7 +29,7 @@ def test_what_was_dropped_does_not_come() -> None:
 
 
 def test_wishes_come_in_order_and_once() -> None:
-    agenda: Agenda[str] = Agenda()
+    agenda: LeadershipTimers[str] = LeadershipTimers()
     for name in "abcab":
         agenda.wish(name)
     assert agenda.take_wishes(2) == ["a", "b"]
@@ -37,7 +37,7 @@ def test_wishes_come_in_order_and_once() -> None:
 
 
 def test_dropped_items_leave_no_heap_behind() -> None:
-    agenda: Agenda[int] = Agenda()
+    agenda: LeadershipTimers[int] = LeadershipTimers()
     for number in range(1_000):
         agenda.plan(number, number)
         agenda.drop(number)

@@ -15,7 +15,7 @@ _T = TypeVar("_T")
 _TRIM_FROM = 64  # heap entries; below that, stale ones cost nothing
 
 
-class Agenda(Generic[_T]):
+class LeadershipTimers(Generic[_T]):
     """Deadlines and wishes; an item is known by its identity or its hash."""
 
     def __init__(self) -> None:
