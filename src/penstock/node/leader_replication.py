@@ -39,7 +39,7 @@ from penstock.node.partition import Partition
 from penstock.node.partition_errors import as_remote_error
 from penstock.node.step import FileRange, Lane, Outbox
 from penstock.replication.isr_proposals import ChangeBatch, IsrProposer
-from penstock.replication.leader import Ends, Leadership
+from penstock.replication.leader import Leadership, LogEndsAtStart
 from penstock.replication.leadership_timers import LeadershipTimers
 from penstock.replication.positions import Look
 from penstock.replication.sessions import Sessions
@@ -164,7 +164,7 @@ class LeaderReplication:
         log = partition.log
         # Offsets truncated on request were committed, even if this broker had not learned so.
         committed_end = max(partition.committed_end, partition.truncated_end)
-        ends = Ends(log.log_start, committed_end, log.flushed_end, log.log_end)
+        ends = LogEndsAtStart(log.log_start, committed_end, log.flushed_end, log.log_end)
         leadership = Leadership(
             partition.key, self._broker_id, state, live, ends, partition.terms, self._agenda, now.elapsed_us
         )

@@ -45,10 +45,10 @@ from penstock.node.partition_admission import admit_to_partition
 from penstock.node.partition_errors import STORE_FAILED, outcome_unknown_text, partition_label
 from penstock.node.step import NatsAnswers, Outbox, Step
 from penstock.replication.follower import Following
-from penstock.replication.leader import Leadership, Standing, terms_of
+from penstock.replication.leader import CommitStatus, Leadership, terms_of
 from penstock.vfs import Vfs
 
-_WRITTEN = Standing(1, fsynced=False)
+_WRITTEN = CommitStatus(1, fsynced=False)
 _NOTHING: Mapping[str, int] = MappingProxyType({})
 NO_ROLLUP = -1  # no rollup message (one that purges everything before it) is waiting to be applied
 UNKNOWN_ROLLUP = -2  # the log may hold such a message
@@ -441,7 +441,7 @@ class Partition:
         return None
 
     def _ack(
-        self, acked: Waiters | Again | None, base: int, timestamp_us: int, step: Step, so: Standing, arrived_us: int
+        self, acked: Waiters | Again | None, base: int, timestamp_us: int, step: Step, so: CommitStatus, arrived_us: int
     ) -> None:
         if acked is not None:
             got = Got(self.key.partition, self.leader_epoch, so.replicas, so.fsynced)

@@ -32,8 +32,8 @@ from penstock.base.config import Durability
 from penstock.base.ids import BrokerId, Incarnation, LeaderEpoch, PartitionKey
 from penstock.messages import IsrChange, IsrMember
 from penstock.replication import rules
+from penstock.replication.follower_progress import FollowerProgress, ObserverProgress
 from penstock.replication.leadership_timers import LeadershipTimers
-from penstock.replication.standing import Follower, Observer
 
 
 class Assignment(Protocol):
@@ -68,7 +68,7 @@ class Assignment(Protocol):
         """Raised with every change."""
 
 
-class Ends(NamedTuple):
+class LogEndsAtStart(NamedTuple):
     """The ends of a log when its leadership begins; `committed_end` is known from before."""
 
     log_start: int  # log start offset
@@ -77,7 +77,7 @@ class Ends(NamedTuple):
     log_end: int  # log end offset
 
 
-class Terms(NamedTuple):
+class CommitTerms(NamedTuple):
     """The stream's settings for commits."""
 
     durability: Durability
@@ -86,19 +86,19 @@ class Terms(NamedTuple):
 
 
 @lru_cache(limits.SHARED_ISRS_MAX)
-def terms_of(durability: Durability, min_isr: int) -> Terms:
+def terms_of(durability: Durability, min_isr: int) -> CommitTerms:
     """Return the terms; streams with equal settings share one object."""
-    return Terms(durability, min_isr)
+    return CommitTerms(durability, min_isr)
 
 
-class Standing(NamedTuple):
+class CommitStatus(NamedTuple):
     """Durability of a message: the number of in-sync replicas that have it, and if it is on all their disks."""
 
     replicas: int
     fsynced: bool
 
 
-_WRITTEN, _ON_DISK = Standing(1, fsynced=False), Standing(1, fsynced=True)
+_WRITTEN, _ON_DISK = CommitStatus(1, fsynced=False), CommitStatus(1, fsynced=True)
 
 
 class Leadership:
@@ -117,8 +117,8 @@ class Leadership:
         broker_id: BrokerId,
         assignment: Assignment,
         live: Mapping[BrokerId, Incarnation],
-        ends: Ends,
-        terms: Terms,
+        ends: LogEndsAtStart,
+        terms: CommitTerms,
         agenda: LeadershipTimers[Leadership],
         now_us: int,
     ) -> None:
@@ -130,8 +130,8 @@ class Leadership:
         self._broker_id = broker_id
         self._terms = terms
         self._agenda = agenda
-        self._followers: tuple[Follower, ...] = ()
-        self._observers: tuple[Observer, ...] = ()
+        self._followers: tuple[FollowerProgress, ...] = ()
+        self._observers: tuple[ObserverProgress, ...] = ()
         self._has_failed = False
         self._has_rivals = False  # others may lead, until the image says that this leader commits without them
         self._unsettled: dict[frozenset[int], bool] | None = None  # proposed members → True if the answer was lost
@@ -179,7 +179,7 @@ class Leadership:
             and all(one.log_end is not None for one in self._followers if one.broker_id in self._must_have)
         )
 
-    def standing(self, end: int) -> Standing:
+    def standing(self, end: int) -> CommitStatus:
         """The durability that an ack may report for the messages below `end`."""
         count, fsynced = 1, self.flushed_end >= end
         if not self._followers:
@@ -192,7 +192,7 @@ class Leadership:
             elif follower.log_end is not None and follower.log_end >= end:
                 count += 1
                 fsynced = fsynced and (follower.flushed_end or 0) >= end
-        return Standing(count, fsynced)
+        return CommitStatus(count, fsynced)
 
     @property
     def holders(self) -> tuple[BrokerId, ...]:
@@ -204,7 +204,7 @@ class Leadership:
         ends = {one.broker_id: one.log_end for one in self._fetching()}
         return {one: None if end is None else max(0, self.log_end - end) for one, end in ends.items()}
 
-    def _fetching(self) -> tuple[Follower | Observer, ...]:
+    def _fetching(self) -> tuple[FollowerProgress | ObserverProgress, ...]:
         return *self._followers, *self._observers
 
     @property
@@ -241,7 +241,7 @@ class Leadership:
         assert self.log_start <= log_start <= self.committed_end, (self.key, log_start, self.committed_end)
         self.log_start = log_start
 
-    def reconfigured(self, terms: Terms) -> bool:
+    def reconfigured(self, terms: CommitTerms) -> bool:
         self._terms = terms
         if self._has_rivals:
             self._agenda.wish(self)
@@ -290,7 +290,7 @@ class Leadership:
             if broker_id in self.isr:
                 self._agenda.wish(self)
 
-    def _progressed(self, follower: Follower, now_us: int) -> bool:
+    def _progressed(self, follower: FollowerProgress, now_us: int) -> bool:
         reached = self._reached(follower)
         assert reached is not None
         follower.reached(reached, self.log_end, now_us)
@@ -308,19 +308,19 @@ class Leadership:
             self._agenda.plan(self, now_us + self._terms.lag_ms_max * 1_000)
         return moved
 
-    def _note_joining(self, follower: Follower) -> None:
+    def _note_joining(self, follower: FollowerProgress) -> None:
         if follower.broker_id in self.isr:
             follower.joins_at = None
         elif follower.joins_at is None and self._has_all(follower):
             follower.joins_at = self.flushed_end
 
-    def _follower(self, broker_id: BrokerId) -> Follower | None:
+    def _follower(self, broker_id: BrokerId) -> FollowerProgress | None:
         for follower in self._followers:
             if follower.broker_id == broker_id:
                 return follower
         return None
 
-    def _reached(self, follower: Follower) -> int | None:
+    def _reached(self, follower: FollowerProgress) -> int | None:
         return follower.flushed_end if rules.waits_for_all_disks(self._terms.durability) else follower.log_end
 
     # Events of the metadata
@@ -333,7 +333,7 @@ class Leadership:
         self.replicas = assignment.replicas
         known = {follower.broker_id: follower for follower in self._followers}
         self._followers = tuple(
-            known.get(broker_id) or Follower(broker_id, live.get(broker_id), now_us)
+            known.get(broker_id) or FollowerProgress(broker_id, live.get(broker_id), now_us)
             for broker_id in assignment.replicas
             if broker_id != self._broker_id
         )
@@ -343,7 +343,7 @@ class Leadership:
                 follower.begin(incarnation, now_us)
             self._note_joining(follower)  # a follower that has all when it leaves may send nothing more
         observed = {one.broker_id: one for one in self._observers}
-        self._observers = tuple(observed.get(one) or Observer(one) for one in assignment.observers)
+        self._observers = tuple(observed.get(one) or ObserverProgress(one) for one in assignment.observers)
         self._has_rivals = bool(assignment.eligible or assignment.unsure)
         if assignment.version > self.version:  # every earlier proposal is now in force or can no longer be
             self.version = assignment.version
@@ -452,12 +452,12 @@ class Leadership:
         """True if everything from before this leadership and everything committed since is on this broker's disk."""
         return self.flushed_end >= max(self.committed_end, self.epoch_start)
 
-    def _should_move(self, follower: Follower, now_us: int) -> bool:
+    def _should_move(self, follower: FollowerProgress, now_us: int) -> bool:
         if follower.broker_id in self.isr:
             return follower.incarnation is None or self._is_late(follower, now_us)
         return self._may_join(follower, now_us)
 
-    def _may_join(self, follower: Follower, now_us: int) -> bool:
+    def _may_join(self, follower: FollowerProgress, now_us: int) -> bool:
         return (
             follower.incarnation is not None
             and self._has_all(follower)  # with fsync that is on its disk already
@@ -465,14 +465,14 @@ class Leadership:
             and not self._is_late(follower, now_us)
         )
 
-    def _has_all(self, follower: Follower) -> bool:
+    def _has_all(self, follower: FollowerProgress) -> bool:
         return rules.may_join(self._reached(follower), self.committed_end, self.epoch_start)
 
-    def _is_behind(self, follower: Follower) -> bool:
+    def _is_behind(self, follower: FollowerProgress) -> bool:
         reached = self._reached(follower)
         return reached is None or reached < self.log_end
 
-    def _is_late(self, follower: Follower, now_us: int) -> bool:
+    def _is_late(self, follower: FollowerProgress, now_us: int) -> bool:
         if follower.is_impeded:
             return True
         return self._is_behind(follower) and now_us - follower.caught_up_us > self._terms.lag_ms_max * 1_000

@@ -40,8 +40,8 @@ from penstock.metadata.commands import ReplicaEnd
 from penstock.metadata.elections import Elected, Return, Rules
 from penstock.metadata.image import PartitionState
 from penstock.replication import rules
-from penstock.replication.leader import Ends, Leadership, Terms
-from penstock.replication.standing import Follower
+from penstock.replication.follower_progress import FollowerProgress
+from penstock.replication.leader import CommitTerms, Leadership, LogEndsAtStart
 
 KEY = PartitionKey(1, 0)
 RUN = Incarnation(1)  # the present run of each broker that is live
@@ -146,8 +146,8 @@ def _thawed(frozen: tuple[Any, ...]) -> Leadership:
     return leadership
 
 
-def _thawed_follower(values: tuple[Any, ...]) -> Follower:
-    follower = Follower.__new__(Follower)
+def _thawed_follower(values: tuple[Any, ...]) -> FollowerProgress:
+    follower = FollowerProgress.__new__(FollowerProgress)
     follower._awaited_us = follower._kept_up_us = None
     follower._mark, follower.caught_up_us, follower.is_awaited = (0, 0), 0, False
     for name, value in zip(_KEPT_OF_FOLLOWERS, values, strict=True):
@@ -172,7 +172,7 @@ class Model:
         self, *, replicas: int = 2, min_isr: int = 1, durability: Durability = Durability.AUTO, **faults: int
     ) -> None:
         self._rules = Rules(min_isr, allow_unclean_election=False)
-        self._terms = Terms(durability, min_isr)
+        self._terms = CommitTerms(durability, min_isr)
         self._may_lose = durability is not Durability.FSYNC and bool(faults.get("power"))
         ids = tuple(range(1, replicas + 1))
         state = State(
@@ -370,7 +370,7 @@ class Model:
                 leadership.image(partition, live, 0)
             else:
                 state = self._begins(state, number)
-                ends = Ends(0, 0, broker.flushed, len(broker.log))
+                ends = LogEndsAtStart(0, 0, broker.flushed, len(broker.log))
                 leadership = Leadership(KEY, number, partition, live, ends, self._terms, _AGENDA, 0)
                 if broker.has_failed:
                     leadership.failed()

@@ -9,7 +9,7 @@ from penstock.metadata.image import PartitionState, StreamState
 from penstock.metadata.streams import created_config
 from penstock.node.in_flight import InFlightBudget
 from penstock.node.partition import Partition
-from penstock.replication.leader import Ends, Leadership
+from penstock.replication.leader import Leadership, LogEndsAtStart
 from penstock.replication.leadership_timers import LeadershipTimers
 from penstock.vfs import Vfs
 from tests.unit.node.harness import START_US
@@ -42,7 +42,7 @@ def led(state: StreamState, log: Log, vfs: Vfs) -> Partition:
     """Its partition, led; the log has the beginning of that once `Upkeep.lead` was called."""
     key = PartitionKey(state.stream_id, PartitionId(0))
     partition = Partition(state, key, log, vfs, InFlightBudget(10**9))
-    ends = Ends(log.log_start, partition.committed_end, log.flushed_end, log.log_end)
+    ends = LogEndsAtStart(log.log_start, partition.committed_end, log.flushed_end, log.log_end)
     live = {ONE: Incarnation(1)}
     partition.lead(Leadership(key, ONE, state.partitions[0], live, ends, partition.terms, LeadershipTimers(), 0))
     return partition

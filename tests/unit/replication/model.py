@@ -17,7 +17,7 @@ from typing import Any
 from penstock.base.config import Durability
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import BrokerId
-from penstock.replication.leader import Terms
+from penstock.replication.leader import CommitTerms
 from tests.unit.replication.model_broker import METADATA, Broker
 from tests.unit.replication.model_metadata import Metadata
 
@@ -40,7 +40,7 @@ class Cluster:
     ) -> None:
         self.now_us = 1_000_000
         self.chance = random.Random(seed)
-        self.terms = Terms(durability, min_isr)
+        self.terms = CommitTerms(durability, min_isr)
         self.catch_up_bytes_per_s = catch_up_bytes_per_s
         self.values = 0
         self.metadata = Metadata(range(1, count + 1))

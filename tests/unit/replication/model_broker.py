@@ -11,7 +11,7 @@ from penstock.replication.catch_up import CatchUp
 from penstock.replication.fetcher import Delivery, Fetcher
 from penstock.replication.follower import Following
 from penstock.replication.isr_proposals import IsrProposer
-from penstock.replication.leader import Ends, Leadership
+from penstock.replication.leader import Leadership, LogEndsAtStart
 from penstock.replication.leadership_timers import LeadershipTimers
 from penstock.replication.sessions import Sessions
 from tests.unit.replication.model_log import Batch, ModelLog, OverlapError
@@ -117,7 +117,7 @@ class Broker:
         if self.cutting is not None:
             self.cut()  # a node would wait for its disk
         log = self.log
-        ends = Ends(log.log_start, min(self.committed_end, log.log_end), log.flushed_end, log.log_end)
+        ends = LogEndsAtStart(log.log_start, min(self.committed_end, log.log_end), log.flushed_end, log.log_end)
         self.leadership = Leadership(
             KEY, self.number, image.partition, image.live, ends, self.cluster.terms, self.agenda, self.cluster.now_us
         )

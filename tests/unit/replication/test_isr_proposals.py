@@ -7,7 +7,7 @@ from penstock.base.config import Durability
 from penstock.base.ids import PartitionKey
 from penstock.messages import IsrResult
 from penstock.replication.isr_proposals import IsrProposer
-from penstock.replication.leader import Ends, Leadership, Terms
+from penstock.replication.leader import CommitTerms, Leadership, LogEndsAtStart
 from penstock.replication.leadership_timers import LeadershipTimers
 from tests.unit.replication.model_metadata import Partition
 
@@ -17,9 +17,11 @@ TIMEOUT_US = limits.ISR_CHANGE_TIMEOUT_MS * 1_000
 def joining(count: int) -> tuple[IsrProposer, list[Leadership]]:
     """Partitions of which broker 2 has all, and wants to be in sync."""
     agenda: LeadershipTimers[Leadership] = LeadershipTimers()
-    live, terms = {1: 11, 2: 12}, Terms(Durability.OS, 1)
+    live, terms = {1: 11, 2: 12}, CommitTerms(Durability.OS, 1)
     led = [
-        Leadership(PartitionKey(n, 0), 1, Partition((1, 2), (1,), 1, 3, 1), live, Ends(0, 0, 0, 0), terms, agenda, 0)
+        Leadership(
+            PartitionKey(n, 0), 1, Partition((1, 2), (1,), 1, 3, 1), live, LogEndsAtStart(0, 0, 0, 0), terms, agenda, 0
+        )
         for n in range(1, count + 1)
     ]
     for leadership in led:

@@ -10,7 +10,7 @@ import pytest
 from penstock.base import limits
 from penstock.base.config import Durability
 from penstock.base.ids import PartitionKey
-from penstock.replication.leader import Ends, Leadership, Standing, Terms
+from penstock.replication.leader import CommitStatus, CommitTerms, Leadership, LogEndsAtStart
 from penstock.replication.leadership_timers import LeadershipTimers
 from tests.unit.replication.model_metadata import Partition
 
@@ -35,10 +35,10 @@ def leads(
     ends=(0, 0, 0, 0),
     live=None,
 ) -> Leadership:
-    terms = Terms(durability, min_isr, LAG_US // 1_000)
+    terms = CommitTerms(durability, min_isr, LAG_US // 1_000)
     state = partition(isr, replicas=replicas)
     return Leadership(
-        PartitionKey(7, 0), 1, state, LIVE if live is None else live, Ends(*ends), terms,
+        PartitionKey(7, 0), 1, state, LIVE if live is None else live, LogEndsAtStart(*ends), terms,
         LeadershipTimers() if agenda is None else agenda, 0,
     )  # fmt: skip
 
@@ -74,7 +74,7 @@ def test_one_replica_commits_what_is_on_its_disk() -> None:
     assert not leadership.appended(5, 0)
     assert leadership.flushed(3)
     assert leadership.committed_end == 3
-    assert leadership.standing(3) == Standing(1, True)
+    assert leadership.standing(3) == CommitStatus(1, True)
 
 
 def test_nothing_is_committed_before_every_member_has_fetched_in_this_epoch() -> None:
@@ -102,7 +102,7 @@ def test_below_min_isr_nothing_is_taken_or_committed() -> None:
     assert not leadership.accepts
     assert not leadership.flushed(4)
     assert leadership.committed_end == 2
-    assert leadership.reconfigured(Terms(Durability.AUTO, 1, LAG_US // 1_000))
+    assert leadership.reconfigured(CommitTerms(Durability.AUTO, 1, LAG_US // 1_000))
     assert leadership.accepts
     assert leadership.committed_end == 4
 
@@ -145,11 +145,11 @@ def test_an_ack_says_how_many_have_it_and_whether_all_those_on_disk() -> None:
     leadership.appended(4, 0)
     fetches(leadership, 2, 4, flushed_end=2)
     fetches(leadership, 3, 4, flushed_end=4)  # not in sync: it may be gone tomorrow
-    assert leadership.standing(4) == Standing(2, False)
+    assert leadership.standing(4) == CommitStatus(2, False)
     leadership.flushed(4)
-    assert leadership.standing(4) == Standing(2, False)
+    assert leadership.standing(4) == CommitStatus(2, False)
     leadership.progressed(2, 12, 4, 0)
-    assert leadership.standing(4) == Standing(2, True)
+    assert leadership.standing(4) == CommitStatus(2, True)
 
 
 def test_a_log_that_has_failed_counts_only_up_to_its_disk() -> None:
@@ -414,12 +414,12 @@ def test_commits_wait_for_who_keeps_up_and_fails_only_for_a_moment_and_not_soon_
 
 def test_an_idle_leadership_is_small_and_has_no_entry_in_the_agenda() -> None:
     agenda: LeadershipTimers[Leadership] = LeadershipTimers()
-    state, terms = partition(), Terms(Durability.AUTO, 2, LAG_US // 1_000)
+    state, terms = partition(), CommitTerms(Durability.AUTO, 2, LAG_US // 1_000)
     tracemalloc.start()
     try:
         before = tracemalloc.get_traced_memory()[0]
         led = [
-            Leadership(PartitionKey(7, n), 1, state, LIVE, Ends(0, 10**6, 10**6, 10**6), terms, agenda, 0)
+            Leadership(PartitionKey(7, n), 1, state, LIVE, LogEndsAtStart(0, 10**6, 10**6, 10**6), terms, agenda, 0)
             for n in range(1_000)
         ]
         for leadership in led:

@@ -14,7 +14,7 @@ from penstock.metadata.image import PartitionState
 from penstock.replication.catch_up import CatchUp
 from penstock.replication.fetcher import Fetcher
 from penstock.replication.follower import Following, Orders
-from penstock.replication.leader import Ends, Leadership, Terms
+from penstock.replication.leader import CommitTerms, Leadership, LogEndsAtStart
 from penstock.replication.leadership_timers import LeadershipTimers
 from penstock.replication.sessions import Sessions
 from penstock.vfs.memory import MemoryVfs
@@ -54,8 +54,8 @@ class Pair:
         log = self.logs[leader]
         log.start_epoch(self.epoch)
         state = PartitionState((1, 2), (1, 2), (), leader, self.epoch, self.epoch)
-        ends = Ends(log.log_start, log.log_start, log.flushed_end, log.log_end)
-        terms: Terms = Terms(Durability.OS, 1)
+        ends = LogEndsAtStart(log.log_start, log.log_start, log.flushed_end, log.log_end)
+        terms: CommitTerms = CommitTerms(Durability.OS, 1)
         self.leadership = Leadership(KEY, leader, state, LIVE, ends, terms, LeadershipTimers(), self.now_us)
         self.sessions = Sessions()
         self.sessions.lead(self.leadership, Led(log))

@@ -17,7 +17,7 @@ from penstock.messages import (
     ReplicaNews,
     ReplicaProgressRequest,
 )
-from penstock.replication.leader import Ends, Leadership, Terms
+from penstock.replication.leader import CommitTerms, Leadership, LogEndsAtStart
 from penstock.replication.leadership_timers import LeadershipTimers
 from penstock.replication.sessions import FetchAnswer, Sessions
 from tests.unit.replication.model_log import Batch, ModelLog
@@ -36,12 +36,12 @@ class Leader:
         self.logs: dict[int, ModelLog] = {}
         self.led: dict[int, Leadership] = {}
         self.now_us = 1_000
-        terms = Terms(durability, 1)
+        terms = CommitTerms(durability, 1)
         for number in range(1, partitions + 1):
             log = self.logs[number] = ModelLog()
             state = Partition((1, 2, 3), isr, 1, 5, 1)
             key = PartitionKey(number, 0)
-            self.led[number] = Leadership(key, 1, state, LIVE, Ends(0, 0, 0, 0), terms, LeadershipTimers(), 0)
+            self.led[number] = Leadership(key, 1, state, LIVE, LogEndsAtStart(0, 0, 0, 0), terms, LeadershipTimers(), 0)
             self.sessions.lead(self.led[number], log)
 
     def append(self, number: int, size: int = 100) -> None:
@@ -448,7 +448,14 @@ def test_a_leadership_that_begins_knows_whose_logs_take_nothing() -> None:
     leader.fetch(caller="d", impeded=(PartitionName(1, 0), PartitionName(7, 0)))
     state = Partition((1, 2, 3), (1, 2), 1, 6, 2)
     again = Leadership(
-        PartitionKey(1, 0), 1, state, LIVE, Ends(0, 0, 0, 0), Terms(Durability.OS, 1), LeadershipTimers(), 0
+        PartitionKey(1, 0),
+        1,
+        state,
+        LIVE,
+        LogEndsAtStart(0, 0, 0, 0),
+        CommitTerms(Durability.OS, 1),
+        LeadershipTimers(),
+        0,
     )
     leader.sessions.lead(again, leader.logs[1])
     assert wanted(again, 2_000) == (1,)

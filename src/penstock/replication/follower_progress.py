@@ -18,7 +18,7 @@ from penstock.base.ids import BrokerId, Incarnation
 _AWAITED_US = limits.JOIN_AWAITED_MS * 1_000
 
 
-class Follower:
+class FollowerProgress:
     """One follower of one leadership. Times are elapsed microseconds."""
 
     __slots__ = (
@@ -75,7 +75,7 @@ class Follower:
         return True
 
 
-class Observer:
+class ObserverProgress:
     """Leader's state of one observer (read replica); no decision depends on it."""
 
     __slots__ = ("broker_id", "is_impeded", "log_end")

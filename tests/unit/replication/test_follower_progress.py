@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from penstock.base.ids import BrokerId, Incarnation
-from penstock.replication.standing import Follower
+from penstock.replication.follower_progress import FollowerProgress
 
 
 def test_an_empty_log_does_not_keep_up_until_it_has_reached_what_was_there() -> None:
-    follower = Follower(BrokerId(2), Incarnation(1), 0)
+    follower = FollowerProgress(BrokerId(2), Incarnation(1), 0)
     follower.reached(0, 1_000, 10)
     assert not follower.keeps_up(10), "commits would wait for what is far behind"
     follower.reached(900, 1_100, 20)
