@@ -19,7 +19,7 @@ from penstock.base.ids import BrokerId, LeaderEpoch, Offset, PartitionKey
 from penstock.commitlog import Log, LogConfig, LogState
 from penstock.messages import Divergence, ReplicaNews
 from penstock.replication import rules
-from penstock.replication.follower import Following, Orders
+from penstock.replication.follower import Following, LogOrders
 from penstock.vfs.memory import Keep, MemoryVfs
 from tests.extent import examples
 from tests.logs import (
@@ -104,9 +104,9 @@ class TwoLogs(RuleBasedStateMachine):
             self.obey(following.news(self.news(replica_start=error.details["replica_start"])))
             return
         if piece is None:
-            assert following.news(self.news()) == Orders()
+            assert following.news(self.news()) == LogOrders()
         else:
-            assert following.news(self.news(size_bytes=piece.length)) == Orders(append=True)
+            assert following.news(self.news(size_bytes=piece.length)) == LogOrders(append=True)
             data = as_logs_see(self.disks[self.leader]).open(piece.path).read_at(piece.position, piece.length)
             overlaps = piece.base_offset < named.log_end
             self.has_merged = self.has_merged or overlaps  # the rest of that batch is another one
@@ -121,7 +121,7 @@ class TwoLogs(RuleBasedStateMachine):
         said.setdefault("committed_end", leader.log_end)
         return ReplicaNews(*KEY, LeaderEpoch(self.epoch), log_start=Offset(leader.log_start), **said)
 
-    def obey(self, orders: Orders) -> None:
+    def obey(self, orders: LogOrders) -> None:
         follower = self.logs[1 - self.leader]
         assert not orders.error, "the leader contradicts itself"
         if orders.reset is not None:

@@ -24,7 +24,7 @@ from penstock.node.peer_client import PeerClient
 from penstock.node.step import Lane, Outbox
 from penstock.replication.catch_up import CatchUp
 from penstock.replication.fetcher import Delivery, Fetcher, FetchSent
-from penstock.replication.follower import Following, Orders
+from penstock.replication.follower import Following, LogOrders
 
 
 class FollowerReplication:
@@ -264,7 +264,7 @@ class FollowerReplication:
         if orders.truncate is not None or orders.reset is not None:
             self._cut(fetcher, partition, following, orders, refill)
 
-    def _append(self, fetcher: Fetcher, partition: Partition, data: memoryview, now: Now) -> tuple[Orders, bytes]:
+    def _append(self, fetcher: Fetcher, partition: Partition, data: memoryview, now: Now) -> tuple[LogOrders, bytes]:
         """Append the batches and continue fetching; return a truncation to do first and the batches to append then."""
         following = partition.following
         assert following is not None
@@ -286,7 +286,7 @@ class FollowerReplication:
             self._upkeep.moved(partition, partition.committed_end)
             self.free(partition)
             fetcher.proceed(following)
-        return Orders(), b""
+        return LogOrders(), b""
 
     def _refused(self, partition: Partition, error: Exception) -> None:
         if not isinstance(error, ShortageError):
@@ -322,7 +322,9 @@ class FollowerReplication:
         partition.follow_committed(ends.committed_end)
         self._upkeep.moved(partition, committed_end)
 
-    def _cut(self, fetcher: Fetcher, partition: Partition, following: Following, orders: Orders, refill: bytes) -> None:
+    def _cut(
+        self, fetcher: Fetcher, partition: Partition, following: Following, orders: LogOrders, refill: bytes
+    ) -> None:
         if orders.cuts_committed:
             self._outbox.notice(
                 f"{partition.label}: messages that readers may have seen are cut to agree with "

@@ -38,10 +38,10 @@ from penstock.metadata.image import PartitionState
 from penstock.node.partition import Partition
 from penstock.node.partition_errors import as_remote_error
 from penstock.node.step import FileRange, Lane, Outbox
+from penstock.replication.fetch_sessions import BatchLookup
 from penstock.replication.isr_proposals import ChangeBatch, IsrProposer
 from penstock.replication.leader import Leadership, LogEndsAtStart
 from penstock.replication.leadership_timers import LeadershipTimers
-from penstock.replication.positions import Look
 from penstock.replication.sessions import Sessions
 
 AskMetadata = Callable[[ChangeIsrRequest, Callable[[Response | RemoteError], None]], None]
@@ -266,7 +266,7 @@ class LeaderReplication:
         if self._agenda.has_wishes:
             self._propose(now)
 
-    def _look(self, look: Look) -> None:
+    def _look(self, look: BatchLookup) -> None:
         partition = self._partitions.get(look.key)
         if partition is None or partition.leadership is None:
             return

@@ -11,7 +11,7 @@ holds every comparison that safety depends on, as pure functions; the rest is bo
 | `leadership_timers`    | leader   | deadlines and proposals of all led partitions: one heap                           |
 | `isr_proposals` | leader   | ISR changes, many in one request, one request in flight                           |
 | `sessions`  | leader   | followers' fetch sessions: news, long polls, fair shares                          |
-| `positions` | leader   | the positions that a follower has named, and what it was sent                     |
+| `fetch_sessions` | leader   | the positions that a follower has named, and what it was sent                     |
 | `follower`  | follower | one partition: reconcile, append, truncate, reset                                 |
 | `fetcher`   | follower | fetches from one leader's broker: what is named next, backoff                     |
 | `pace`      | follower | rate limit of one log that catches up; `rate`: the limit that all share           |

@@ -36,8 +36,8 @@ from penstock.messages import (
     ReplicaProgressRequest,
 )
 from penstock.replication.catch_up import CatchUp
-from penstock.replication.follower import Following, FollowState, Orders
-from penstock.replication.freshness import Heard
+from penstock.replication.follower import Following, FollowState, LogOrders
+from penstock.replication.freshness import LeaderNews
 from penstock.replication.pace import Pace
 
 _IN_FLIGHT_MAX = 2  # one long poll, and one that makes the leader answer it
@@ -56,7 +56,7 @@ class Delivery(NamedTuple):
     """Work for one log; its batches are the bytes from `position` to `position_end` of the raw part."""
 
     following: Following
-    orders: Orders
+    orders: LogOrders
     position: int
     position_end: int
 
@@ -101,7 +101,7 @@ class Fetcher:
         self._patient_us = 0  # received bytes of an answer extend the next deadline to here
         self._began_us: int | None = None  # start of a large answer
         self._bytes_max = limits.REPLICA_FETCH_BYTES
-        self.heard = Heard()
+        self.heard = LeaderNews()
         self.unreachable_since_us: int | None = None  # since when the leader is unreachable; sent with the heartbeat
 
     @property

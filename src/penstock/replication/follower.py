@@ -33,7 +33,7 @@ from penstock.replication.freshness import Freshness
 from penstock.replication.rules import EpochEnd
 
 
-class FollowedLog(rules.Lineage, Protocol):
+class FollowedLog(rules.EpochLineage, Protocol):
     """The log of a follower, as this module uses it."""
 
     @property
@@ -93,7 +93,7 @@ _NEXT = MappingProxyType(
 )
 
 
-class Orders(NamedTuple):
+class LogOrders(NamedTuple):
     """Work to do on the log, in this order; at most one of the first three."""
 
     append: bool = False  # the batches that came with the news; then `Following.ends`
@@ -117,7 +117,7 @@ class _Overlapped(NamedTuple):
     shown_end: int  # committed end shown to readers
 
 
-_NOTHING = Orders()
+_NOTHING = LogOrders()
 
 
 class Following:
@@ -191,7 +191,7 @@ class Following:
         """The session ended, and with it what the leader knew of this position."""
         self._is_asked = False
 
-    def news(self, news: ReplicaNews, made_us: int = 0) -> Orders:
+    def news(self, news: ReplicaNews, made_us: int = 0) -> LogOrders:
         """Handle the leader's news of an answer made at `made_us`; return the work to do."""
         if news.leader_epoch != self.leader_epoch or not self.may_ask:
             return _NOTHING
@@ -200,7 +200,7 @@ class Following:
         if news.error:
             self.freshness.lose()
             self._is_asked = False
-            return Orders(error=news.error)
+            return LogOrders(error=news.error)
         if news.diverging is not None:
             epoch_end = EpochEnd(news.diverging.leader_epoch, news.diverging.end_offset)
             return self._diverges(epoch_end, news.log_start) if self._is_asked else _NOTHING
@@ -213,27 +213,27 @@ class Following:
         self._leader_log_start = max(self._leader_log_start, news.log_start)
         if news.size_bytes and self._is_asked:
             self._is_asked = False
-            return Orders(append=True)
+            return LogOrders(append=True)
         return _NOTHING
 
-    def _starts_later(self, replica_start: int) -> Orders:
+    def _starts_later(self, replica_start: int) -> LogOrders:
         if replica_start <= self.log.log_end:  # contradictory answer
             self._is_asked = False
-            return Orders(error="bad_request")
+            return LogOrders(error="bad_request")
         return self._cut(_On.STARTS_LATER, reset=replica_start)
 
-    def _diverges(self, leader: EpochEnd, leader_log_start: int) -> Orders:
+    def _diverges(self, leader: EpochEnd, leader_log_start: int) -> LogOrders:
         end = rules.truncation_end(leader, self.log)
         if self.log.log_end <= leader_log_start:
             return self._cut(_On.STARTS_LATER, reset=leader_log_start)
         if end >= self.log.log_end:  # contradictory answer: a divergence must cut something
             self._is_asked = False
-            return Orders(error="bad_request")
+            return LogOrders(error="bad_request")
         if end < max(self.log.log_start, leader_log_start):  # nothing below is retained anyway
             return self._cut(_On.STARTS_LATER, reset=leader_log_start)
         return self._cut(_On.DIVERGES, truncate=end)
 
-    def _cut(self, on: _On, *, truncate: int | None = None, reset: int | None = None) -> Orders:
+    def _cut(self, on: _On, *, truncate: int | None = None, reset: int | None = None) -> LogOrders:
         self._is_asked = False
         self.freshness.lose()
         self._on(on)
@@ -242,10 +242,10 @@ class Following:
         cuts_committed = end < self.committed_end
         self.committed_end = Offset(min(self.committed_end, end))
         if reset is None:
-            return Orders(truncate=Offset(end), cuts_committed=cuts_committed)
-        return Orders(reset=Offset(end), cuts_committed=cuts_committed)
+            return LogOrders(truncate=Offset(end), cuts_committed=cuts_committed)
+        return LogOrders(reset=Offset(end), cuts_committed=cuts_committed)
 
-    def overlaps(self, base_offset: int) -> Orders:
+    def overlaps(self, base_offset: int) -> LogOrders:
         """Cut the log: the received batches begin at `base_offset`, inside it. Then append them and call `refilled`."""
         overlapped = _Overlapped(self.leader_epoch, self.committed_end)
         if base_offset < self.log.log_start:

@@ -23,7 +23,7 @@ from __future__ import annotations
 _NEVER_US = _NEVER = -1
 
 
-class Heard:
+class LeaderNews:
     """Statements of one leader's broker about all partitions that it leads. Times are elapsed microseconds here."""
 
     __slots__ = ("confirmed_us", "is_open", "listened_us", "number", "session", "told_us")
@@ -62,7 +62,7 @@ class Freshness:
 
     def __init__(self, as_of_us: int | None = None) -> None:
         self._as_of_us = _NEVER_US if as_of_us is None else as_of_us
-        self._heard = Heard()
+        self._heard = LeaderNews()
         self._session = _NEVER  # in which the leader last reported on it
         self._named = _NEVER  # number of this session's request that named it as an empty log
         self._has_rivals = True
@@ -71,7 +71,7 @@ class Freshness:
         self._since_us = self._listened_us = _NEVER_US  # first answer that counts; `listened_us` of earlier leaders
         self._mark_end = self._mark_us = _NEVER  # once this end is shown, everything of that moment is shown
 
-    def follow(self, heard: Heard, *, has_rivals: bool) -> None:
+    def follow(self, heard: LeaderNews, *, has_rivals: bool) -> None:
         """Follow another leadership, reported by `heard`. `has_rivals`: other brokers may lead it, too."""
         self.lose()
         self._heard, self._has_rivals = heard, has_rivals

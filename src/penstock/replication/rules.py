@@ -34,7 +34,7 @@ class EpochEnd(NamedTuple):
     end_offset: int
 
 
-class Lineage(Protocol):
+class EpochLineage(Protocol):
     """The leader epochs of one log (KIP-101's leader epoch cache)."""
 
     def epoch_end(self, leader_epoch: int) -> tuple[int, int]:
@@ -77,7 +77,9 @@ def is_as_durable(flushed_end: int | None, joins_at: int | None) -> bool:
     return flushed_end is not None and joins_at is not None and flushed_end >= joins_at
 
 
-def divergence(last_epoch: int, log_end: int, log: Lineage, log_start: int, leader_log_end: int) -> EpochEnd | None:
+def divergence(
+    last_epoch: int, log_end: int, log: EpochLineage, log_start: int, leader_log_end: int
+) -> EpochEnd | None:
     """Return where the leader's `log` diverges from a follower's; None if the follower can fetch from its `log_end` on.
 
     A follower's log that ends below the leader's `log_start` must agree, too: new batches are appended to it.
@@ -91,7 +93,7 @@ def divergence(last_epoch: int, log_end: int, log: Lineage, log_start: int, lead
     return EpochEnd(epoch, max(end, log_start))
 
 
-def truncation_end(leader: EpochEnd, log: Lineage) -> int:
+def truncation_end(leader: EpochEnd, log: EpochLineage) -> int:
     """Return the offset up to which a follower's `log` may agree with its leader's, by the leader's answer."""
     _, own_end = log.epoch_end(leader.leader_epoch)
     return min(leader.end_offset, own_end)

@@ -35,14 +35,21 @@ from penstock.messages import (
     ReplicaProgressRequest,
 )
 from penstock.replication import rules
+from penstock.replication.fetch_sessions import (
+    BatchLookup,
+    FetchSession,
+    FollowerPosition,
+    FoundBatches,
+    Line,
+    without_batches,
+)
 from penstock.replication.leader import Leadership
-from penstock.replication.positions import FetchSession, Found, Line, Look, Position, without_batches
 
 
-class LedLog(rules.Lineage, Protocol):
+class LedLog(rules.EpochLineage, Protocol):
     """The log of a leader, as this module uses it."""
 
-    def find(self, offset: int, bytes_max: int) -> Found | None:
+    def find(self, offset: int, bytes_max: int) -> FoundBatches | None:
         """Return batches from `offset` on, also uncommitted ones, at least one; None: a disk thread must read.
 
         Raise RemoteError (offset_out_of_range, whose detail `replica_start` is where a replica may begin instead, and
@@ -55,7 +62,7 @@ class FetchAnswer(NamedTuple):
 
     caller: Hashable
     response: ReplicaFetchResponse
-    found: tuple[Found, ...]
+    found: tuple[FoundBatches, ...]
 
 
 class Sessions:
@@ -64,7 +71,7 @@ class Sessions:
     def __init__(self) -> None:
         self._led: dict[PartitionKey, tuple[Leadership, LedLog]] = {}
         self._sessions: dict[BrokerId, FetchSession] = {}
-        self._looks: list[Look] = []
+        self._looks: list[BatchLookup] = []
         self._answers: list[FetchAnswer] = []
 
     # Led partitions
@@ -106,7 +113,7 @@ class Sessions:
             if position.agrees:
                 session.ends.setdefault(leadership.key, now_us)
 
-    def _followers(self, leadership: Leadership) -> Iterable[tuple[FetchSession, Position]]:
+    def _followers(self, leadership: Leadership) -> Iterable[tuple[FetchSession, FollowerPosition]]:
         for broker_id in leadership.holders:
             session = self._sessions.get(broker_id)
             if session is not None and (position := session.positions.get(leadership.key)) is not None:
@@ -186,7 +193,7 @@ class Sessions:
         key = PartitionKey(named.stream_id, named.partition)
         before = session.positions.get(key)
         session.forget(key)
-        position = session.positions[key] = Position(named.leader_epoch, named.log_end)
+        position = session.positions[key] = FollowerPosition(named.leader_epoch, named.log_end)
         led = self._led.get(key)
         position.error = _refusal(led, named, session.broker_id)
         if position.error:
@@ -225,7 +232,9 @@ class Sessions:
             if (led := self._led.get(key)) is not None:
                 led[0].impeded(session.broker_id, session.incarnation)
 
-    def _note_ends(self, session: FetchSession, leadership: Leadership, position: Position, now_us: int) -> None:
+    def _note_ends(
+        self, session: FetchSession, leadership: Leadership, position: FollowerPosition, now_us: int
+    ) -> None:
         if position.is_behind(leadership) and position.agrees:
             session.ends.setdefault(leadership.key, now_us)
 
@@ -256,14 +265,14 @@ class Sessions:
         answers, self._answers = self._answers, []
         return answers
 
-    def looks(self) -> list[Look]:
+    def looks(self) -> list[BatchLookup]:
         """Return the reads that disk threads are to do."""
         if not self._looks:
             return []
         looks, self._looks = self._looks, []
         return looks
 
-    def found(self, look: Look, found: Found | RemoteError) -> None:
+    def found(self, look: BatchLookup, found: FoundBatches | RemoteError) -> None:
         """Take the result of a disk thread's read."""
         session, led = self._sessions.get(look.broker_id), self._led.get(look.key)
         position = None if session is None else session.positions.get(look.key)
@@ -295,7 +304,7 @@ class Sessions:
     def _answer(self, session: FetchSession, now_us: int, *, only_with_news: bool = False) -> None:
         """Answer the waiting fetch; with `only_with_news` not if there turns out to be no news."""
         news: list[ReplicaNews] = []
-        found: list[Found] = []
+        found: list[FoundBatches] = []
         left_bytes = session.bytes_max
         kept_bytes = min(limits.REPLICA_CATCH_UP_BYTES, left_bytes // 4) if session.catching_up else 0
         left_bytes = kept_bytes + max(0, self._fill(session, session.in_sync, left_bytes - kept_bytes, news, found))
@@ -322,7 +331,7 @@ class Sessions:
             _forget_answered(session, key, position)
 
     def _fill(
-        self, session: FetchSession, line: Line, left_bytes: int, news: list[ReplicaNews], found: list[Found]
+        self, session: FetchSession, line: Line, left_bytes: int, news: list[ReplicaNews], found: list[FoundBatches]
     ) -> int:
         """Take pieces from the front of `line` while they fit, and at least one; return the bytes left."""
         first = len(found)
@@ -352,8 +361,8 @@ class Sessions:
         return left_bytes
 
     def _look_up(
-        self, session: FetchSession, key: PartitionKey, position: Position, log: LedLog, bytes_max: int
-    ) -> Found | RemoteError | None:
+        self, session: FetchSession, key: PartitionKey, position: FollowerPosition, log: LedLog, bytes_max: int
+    ) -> FoundBatches | RemoteError | None:
         if position.found is not None:
             return position.found
         if position.look is not None:
@@ -363,7 +372,7 @@ class Sessions:
         except RemoteError as error:
             return error
         if batches is None:
-            position.look = Look(
+            position.look = BatchLookup(
                 session.broker_id, key, position.leader_epoch, position.log_end, bytes_max, position.is_refused
             )
             self._looks.append(position.look)
@@ -377,7 +386,9 @@ class Sessions:
             if led is not None and position.agrees and position.is_behind(led[0]):
                 news.append(self._news(session, led[0], position, 0))
 
-    def _news(self, session: FetchSession, leadership: Leadership, position: Position, size_bytes: int) -> ReplicaNews:
+    def _news(
+        self, session: FetchSession, leadership: Leadership, position: FollowerPosition, size_bytes: int
+    ) -> ReplicaNews:
         session.ends.pop(leadership.key, None)
         position.told_committed_end, position.told_start = leadership.committed_end, leadership.log_start
         return ReplicaNews(
@@ -401,7 +412,7 @@ def _refuse(session: FetchSession, key: PartitionKey, error: ErrorCode) -> None:
     session.refused[key] = None
 
 
-def _forget_answered(session: FetchSession, key: PartitionKey, position: Position) -> None:
+def _forget_answered(session: FetchSession, key: PartitionKey, position: FollowerPosition) -> None:
     position.is_owed = False
     session.ends.pop(key, None)
 

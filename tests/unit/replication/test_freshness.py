@@ -5,10 +5,10 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.replication.freshness import Freshness, Heard
+from penstock.replication.freshness import Freshness, LeaderNews
 
 
-def followed(heard: Heard, *, has_rivals: bool = False) -> Freshness:
+def followed(heard: LeaderNews, *, has_rivals: bool = False) -> Freshness:
     freshness = Freshness()
     freshness.follow(heard, has_rivals=has_rivals)
     heard.begin(1)
@@ -16,7 +16,7 @@ def followed(heard: Heard, *, has_rivals: bool = False) -> Freshness:
 
 
 def test_nothing_is_known_before_the_leader_has_told_of_it() -> None:
-    heard = Heard()
+    heard = LeaderNews()
     freshness = followed(heard)
     heard.answered(1, 100, None, is_all=True)
     assert freshness.as_of_us is None
@@ -28,7 +28,7 @@ def test_nothing_is_known_before_the_leader_has_told_of_it() -> None:
 
 
 def test_an_empty_log_was_named_and_that_is_enough() -> None:
-    heard = Heard()
+    heard = LeaderNews()
     freshness = followed(heard)
     freshness.named(2, 0)
     heard.answered(1, 100, None, is_all=True)
@@ -38,7 +38,7 @@ def test_an_empty_log_was_named_and_that_is_enough() -> None:
 
 
 def test_an_answer_that_does_not_tell_all_moves_nothing() -> None:
-    heard = Heard()
+    heard = LeaderNews()
     freshness = followed(heard)
     freshness.told(5, 5, 100, is_settled=True)
     heard.answered(1, 100, None, is_all=True)
@@ -47,7 +47,7 @@ def test_an_answer_that_does_not_tell_all_moves_nothing() -> None:
 
 
 def test_who_lacks_what_it_was_told_of_is_as_old_as_what_it_shows() -> None:
-    heard = Heard()
+    heard = LeaderNews()
     freshness = followed(heard)
     freshness.told(5, 5, 100, is_settled=True)
     heard.answered(1, 100, None, is_all=True)
@@ -63,7 +63,7 @@ def test_who_lacks_what_it_was_told_of_is_as_old_as_what_it_shows() -> None:
 
 
 def test_a_new_leader_that_may_know_less_than_the_last_one_counts_once_it_does_not() -> None:
-    heard = Heard()
+    heard = LeaderNews()
     freshness = followed(heard)
     freshness.told(5, 9, 100, is_settled=False)
     heard.answered(1, 100, None, is_all=True)
@@ -78,7 +78,7 @@ def test_a_new_leader_that_may_know_less_than_the_last_one_counts_once_it_does_n
 
 
 def test_where_others_may_lead_its_word_counts_up_to_when_it_was_confirmed() -> None:
-    heard = Heard()
+    heard = LeaderNews()
     freshness = followed(heard, has_rivals=True)
     freshness.told(5, 5, 100, is_settled=True)
     heard.answered(1, 100, None, is_all=True)
@@ -90,7 +90,7 @@ def test_where_others_may_lead_its_word_counts_up_to_when_it_was_confirmed() -> 
 
 
 def test_what_was_known_stays_known_when_the_leader_is_lost() -> None:
-    heard = Heard()
+    heard = LeaderNews()
     freshness = followed(heard)
     freshness.told(5, 5, 100, is_settled=True)
     heard.answered(1, 100, None, is_all=True)
@@ -106,7 +106,7 @@ EVENT = st.sampled_from(["commit", "answer", "partial", "fetch", "lose", "tick"]
 @given(st.lists(st.tuples(EVENT, st.integers(1, 5)), max_size=80))
 def test_all_that_was_committed_by_then_is_shown(events: list[tuple[str, int]]) -> None:
     """A leader that commits, answers (all, or only of others), is lost; a replica that shows what it has got so far."""
-    heard = Heard()
+    heard = LeaderNews()
     freshness = followed(heard)
     now_us = committed = shown = told = session = number = 0
     session = 1

@@ -13,7 +13,7 @@ from penstock.commitlog import Log, RangeRefusedError, Slice
 from penstock.metadata.image import PartitionState
 from penstock.replication.catch_up import CatchUp
 from penstock.replication.fetcher import Fetcher
-from penstock.replication.follower import Following, Orders
+from penstock.replication.follower import Following, LogOrders
 from penstock.replication.leader import CommitTerms, Leadership, LogEndsAtStart
 from penstock.replication.leadership_timers import LeadershipTimers
 from penstock.replication.sessions import Sessions
@@ -98,18 +98,18 @@ class Pair:
             if (log_start := self.following.ends().log_start) is not None:
                 flush(log)  # a log starts anew only where it is on the disk
                 log.follow_start(log_start)
-            if orders != Orders():
+            if orders != LogOrders():
                 self.fetcher.proceed(self.following)
         return len(raw)
 
-    def _append(self, log: Log, data: bytes) -> Orders:
+    def _append(self, log: Log, data: bytes) -> LogOrders:
         try:
             log.append_fetched(data)
         except RangeRefusedError as error:
             if error.truncate_to is None:
                 raise
             return self.following.overlaps(error.truncate_to)
-        return Orders(append=True)
+        return LogOrders(append=True)
 
     def content(self, number: int) -> bytes:
         log, disk, found = self.logs[number], self.disks[number], b""

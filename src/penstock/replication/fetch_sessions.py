@@ -18,7 +18,7 @@ from penstock.replication import rules
 from penstock.replication.leader import Leadership
 
 
-class Found(Protocol):
+class FoundBatches(Protocol):
     """Consecutive whole batches."""
 
     @property
@@ -26,7 +26,7 @@ class Found(Protocol):
         """The size in bytes."""
 
 
-class Look(NamedTuple):
+class BatchLookup(NamedTuple):
     """A read for a disk thread; `Sessions.found` takes the result."""
 
     broker_id: BrokerId
@@ -37,7 +37,7 @@ class Look(NamedTuple):
     verifies: bool = False  # also verify the batches: the follower has refused them
 
 
-class Position:
+class FollowerPosition:
     """A follower's position in one partition, and what it has been told of it."""
 
     __slots__ = ("diverging", "error", "found", "is_owed", "is_refused", "leader_epoch", "log_end", "look",
@@ -48,11 +48,11 @@ class Position:
         self.log_end = log_end
         self.is_owed = True  # an answer is owed since it was named
         self.is_refused = False  # it was sent the batches from its end on, and names the same end again
-        self.look: Look | None = None  # a disk thread is reading
+        self.look: BatchLookup | None = None  # a disk thread is reading
         self.error = ""
         self.diverging: rules.EpochEnd | None = None
         self.replica_start = 0  # where it has to start over
-        self.found: Found | None = None  # by a disk thread
+        self.found: FoundBatches | None = None  # by a disk thread
         self.told_committed_end = 0
         self.told_start = 0
 
@@ -87,7 +87,7 @@ class FetchSession:
         self.broker_id = broker_id
         self.incarnation = incarnation
         self.number = number
-        self.positions: dict[PartitionKey, Position] = {}
+        self.positions: dict[PartitionKey, FollowerPosition] = {}
         self.impeded: set[PartitionKey] = set()  # partitions whose logs accept nothing, named or not
         self.refused: Line = OrderedDict()  # positions that do not agree; answered first
         self.in_sync: Line = OrderedDict()  # positions with news, in order
@@ -116,7 +116,7 @@ class FetchSession:
         return self.deadline_us
 
 
-def without_batches(key: PartitionKey, position: Position, leadership: Leadership | None) -> ReplicaNews:
+def without_batches(key: PartitionKey, position: FollowerPosition, leadership: Leadership | None) -> ReplicaNews:
     """Return the answer for a position that does not agree."""
     # An error carries the follower's own epoch, so that the follower can match it.
     epoch = position.leader_epoch
