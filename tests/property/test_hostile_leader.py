@@ -9,7 +9,7 @@ from penstock.base import limits
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import PartitionKey
 from penstock.messages import Divergence, ReplicaFetchResponse, ReplicaNews
-from penstock.replication.catch_up import CatchUp
+from penstock.replication.catch_up_budget import CatchUpBudget
 from penstock.replication.fetcher import Fetcher
 from penstock.replication.follower import Following
 from tests.extent import each_change, examples
@@ -38,7 +38,7 @@ class Pair:
 
     def __init__(self) -> None:
         self.now_us = 1_000_000
-        self.fetcher = Fetcher(2, 12, lambda: 1.0, CatchUp(10**9))  # type: ignore[arg-type]
+        self.fetcher = Fetcher(2, 12, lambda: 1.0, CatchUpBudget(10**9))  # type: ignore[arg-type]
         self.followings = {}
         for number in (1, 2, 3):
             log = ModelLog()

@@ -22,7 +22,7 @@ from penstock.node.log_maintenance import LogMaintenance
 from penstock.node.partition import Partition
 from penstock.node.peer_client import PeerClient
 from penstock.node.step import Lane, Outbox
-from penstock.replication.catch_up import CatchUp
+from penstock.replication.catch_up_budget import CatchUpBudget
 from penstock.replication.fetcher import Delivery, Fetcher, FetchSent
 from penstock.replication.follower import Following, LogOrders
 
@@ -59,7 +59,7 @@ class FollowerReplication:
         self._is_impeded = impeded
         self._fetchers: dict[BrokerId, Fetcher] = {}
         self._without_us: dict[BrokerId, int] = {}  # leaders without a connection, and since when (elapsed)
-        self._catch_up = CatchUp(catch_up_bytes_per_s)
+        self._catch_up = CatchUpBudget(catch_up_bytes_per_s)
         self._incarnation: Incarnation | None = None
 
     def registered(self, incarnation: Incarnation, now: Now) -> None:

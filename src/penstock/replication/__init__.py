@@ -14,7 +14,7 @@ holds every comparison that safety depends on, as pure functions; the rest is bo
 | `fetch_sessions` | leader   | the positions that a follower has named, and what it was sent                     |
 | `follower`  | follower | one partition: reconcile, append, truncate, reset                                 |
 | `fetcher`   | follower | fetches from one leader's broker: what is named next, backoff                     |
-| `pace`      | follower | rate limit of one log that catches up; `rate`: the limit that all share           |
+| `catch_up_pace`      | follower | rate limit of one log that catches up; `rate`: the limit that all share           |
 
 ```
 follower                                            leader

@@ -35,10 +35,10 @@ from penstock.messages import (
     ReplicaNews,
     ReplicaProgressRequest,
 )
-from penstock.replication.catch_up import CatchUp
+from penstock.replication.catch_up_budget import CatchUpBudget
+from penstock.replication.catch_up_pace import CatchUpPace
 from penstock.replication.follower import Following, FollowState, LogOrders
 from penstock.replication.freshness import LeaderNews
-from penstock.replication.pace import Pace
 
 _IN_FLIGHT_MAX = 2  # one long poll, and one that makes the leader answer it
 _TIMEOUT_US = limits.REPLICA_FETCH_TIMEOUT_MS * 1_000
@@ -74,7 +74,7 @@ class Fetcher:
     """
 
     def __init__(
-        self, broker_id: BrokerId, incarnation: Incarnation, chance: Callable[[], float], catch_up: CatchUp
+        self, broker_id: BrokerId, incarnation: Incarnation, chance: Callable[[], float], catch_up: CatchUpBudget
     ) -> None:
         self._broker_id = broker_id
         self._incarnation = incarnation
@@ -83,7 +83,7 @@ class Fetcher:
         self._followings: dict[PartitionKey, Following] = {}
         self._ready: dict[PartitionKey, None] = {}
         self._catching_up: dict[PartitionKey, None] = {}
-        self._paces: dict[PartitionKey, Pace] = {}  # of partitions that are not in sync
+        self._paces: dict[PartitionKey, CatchUpPace] = {}  # of partitions that are not in sync
         self._stalls: dict[PartitionKey, int] = {}  # consecutive stalls
         self._stalled: list[tuple[int, PartitionKey]] = []  # a heap of backoff deadlines
         self._forgotten: dict[PartitionKey, None] = {}  # to be reported to the leader
@@ -327,7 +327,7 @@ class Fetcher:
     def _charge(self, following: Following, news: ReplicaNews, now_us: int) -> None:
         """Charge an answer for a partition that is not in sync to the shared rate."""
         key, log_end = following.key, following.log.log_end
-        pace = self._paces.get(key) or self._paces.setdefault(key, Pace())
+        pace = self._paces.get(key) or self._paces.setdefault(key, CatchUpPace())
         if news.leader_epoch == following.leader_epoch and news.committed_end:
             pace.told(news.committed_end, log_end)
         if news.size_bytes:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 from penstock.base.config import Durability
 from penstock.base.errors import RemoteError
 from penstock.base.ids import PartitionKey
-from penstock.replication.catch_up import CatchUp
+from penstock.replication.catch_up_budget import CatchUpBudget
 from penstock.replication.fetcher import Delivery, Fetcher
 from penstock.replication.follower import Following
 from penstock.replication.isr_proposals import IsrProposer
@@ -52,7 +52,7 @@ class Broker:
         self.sessions = Sessions()
         self.fetchers: dict[int, Fetcher] = {}
         self.looking: list[Any] = []
-        self.rate = CatchUp(self.cluster.catch_up_bytes_per_s)
+        self.rate = CatchUpBudget(self.cluster.catch_up_bytes_per_s)
         self.committed_end = self.shown_end = min(self.log.noted_committed_end, self.log.log_end)
         while self.hear():
             pass

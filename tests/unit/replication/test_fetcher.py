@@ -10,7 +10,7 @@ from penstock.base import limits
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import PartitionKey
 from penstock.messages import Divergence, ReplicaFetchRequest, ReplicaFetchResponse, ReplicaNews
-from penstock.replication.catch_up import CatchUp
+from penstock.replication.catch_up_budget import CatchUpBudget
 from penstock.replication.fetcher import Delivery, Fetcher
 from penstock.replication.follower import Following
 from tests.unit.replication.model_log import Batch, ModelLog
@@ -31,7 +31,7 @@ class Follower:
         unsynced_bytes_max: int = 10**9,
     ) -> None:
         self.now_us = 1_000_000
-        self.fetcher = Fetcher(2, 12, lambda: 1.0, CatchUp(bytes_per_s, unsynced_bytes_max))
+        self.fetcher = Fetcher(2, 12, lambda: 1.0, CatchUpBudget(bytes_per_s, unsynced_bytes_max))
         self.followings = [
             Following(PartitionKey(number, 0), ModelLog(), 1, 5, is_in_sync=in_sync, tells_flushes=True)
             for number in range(1, partitions + 1)

@@ -11,7 +11,7 @@ from penstock.base.config import Durability
 from penstock.base.ids import PartitionKey
 from penstock.commitlog import Log, RangeRefusedError, Slice
 from penstock.metadata.image import PartitionState
-from penstock.replication.catch_up import CatchUp
+from penstock.replication.catch_up_budget import CatchUpBudget
 from penstock.replication.fetcher import Fetcher
 from penstock.replication.follower import Following, LogOrders
 from penstock.replication.leader import CommitTerms, Leadership, LogEndsAtStart
@@ -60,7 +60,7 @@ class Pair:
         self.sessions = Sessions()
         self.sessions.lead(self.leadership, Led(log))
         self.following = Following(KEY, self.logs[self.follower], leader, self.epoch, is_in_sync=True)
-        self.fetcher = Fetcher(self.follower, self.follower, lambda: 0.5, CatchUp(10**9))
+        self.fetcher = Fetcher(self.follower, self.follower, lambda: 0.5, CatchUpBudget(10**9))
         self.fetcher.follow(self.following)
 
     def append(self, rows: int, size_bytes: int) -> None:

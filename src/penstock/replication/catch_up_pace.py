@@ -11,7 +11,7 @@ from __future__ import annotations
 from penstock.base import limits
 
 
-class Pace:
+class CatchUpPace:
     """The allowance of one log in one leadership, while it is not in sync."""
 
     __slots__ = ("_came", "_count", "_free", "_leader_end")

@@ -14,7 +14,7 @@ from penstock.base.ids import PartitionKey
 from penstock.replication.rate import ByteRate
 
 
-class CatchUp:
+class CatchUpBudget:
     """One budget, shared by all fetchers of a broker. Times are elapsed microseconds."""
 
     def __init__(self, bytes_per_s: int, unsynced_bytes_max: int = limits.CATCH_UP_UNSYNCED_BYTES_MAX) -> None:
