@@ -24,7 +24,7 @@ from penstock import aio
 from penstock.base.config import StreamConfig
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.client.users import password_credential, rule
-from penstock.metadata import since
+from penstock.metadata import feature_versions
 from penstock.metadata.commands import Command
 from tests.broker_process import DEADLINE_S, BrokerProcess, broker_environment, eventually
 from tests.extent import each_change, needs_time
@@ -251,19 +251,19 @@ def test_what_is_new_in_the_metadata_says_since_when(older: Path) -> None:
     known = json.loads(done.stdout)
     commands = {str(one.__struct_config__.tag): one for one in Command.__args__}
     assert set(known["commands"]) <= set(commands)
-    own = since.version_of(penstock.__version__)
-    assert {one.__struct_config__.tag for one, version in since.COMMANDS.items() if version <= own} == (
+    own = feature_versions.version_of(penstock.__version__)
+    assert {one.__struct_config__.tag for one, version in feature_versions.COMMANDS.items() if version <= own} == (
         set(commands) - set(known["commands"])
     )
     for tag, fields in known["commands"].items():
-        listed = since.COMMAND_FIELDS.get(commands[tag], {})
+        listed = feature_versions.COMMAND_FIELDS.get(commands[tag], {})
         assert set(commands[tag].__struct_fields__) - set(fields) == set(listed), tag
-    assert set(StreamConfig.__struct_fields__) - set(known["config"]) == set(since.CONFIG_FIELDS)
-    assert all(version <= own for version in since.COMMANDS.values())
+    assert set(StreamConfig.__struct_fields__) - set(known["config"]) == set(feature_versions.CONFIG_FIELDS)
+    assert all(version <= own for version in feature_versions.COMMANDS.values())
 
 
 def test_the_version_before_is_an_earlier_one(older: Path) -> None:
     text = (older / "penstock" / "__init__.py").read_text()
     assert '__version__ = "0.1.0"' in text
-    assert since.version_of("0.1.0") < since.version_of(penstock.__version__)
+    assert feature_versions.version_of("0.1.0") < feature_versions.version_of(penstock.__version__)
     assert inspect.getfile(penstock) != str(older / "penstock" / "__init__.py")

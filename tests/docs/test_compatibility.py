@@ -12,8 +12,8 @@ from penstock.batch.schema import FORMAT_VERSION
 from penstock.broker.data_dir import DATA_FORMAT
 from penstock.commitlog.index import ENTRY_VERSION
 from penstock.metadata.commands import DeleteUser
+from penstock.metadata.feature_versions import unsupported_reason
 from penstock.metadata.image import BrokerState
-from penstock.metadata.since import unknown_to
 from penstock.metadata.snapshot import SNAPSHOT_VERSION
 from penstock.node.metadata_entries import TooOldError
 from penstock.raft import records, snapshot_file
@@ -32,7 +32,7 @@ def test_the_versions_of_formats_are_those_of_the_code() -> None:
 
 def test_what_is_said_is_what_the_page_says() -> None:
     older = BrokerState(BrokerId(3), "b3:7422", None, "d", Incarnation(1), True, True, "0.1.0")
-    error = unknown_to([older], DeleteUser(name="ann", deleted_us=0))
+    error = unsupported_reason([older], DeleteUser(name="ann", deleted_us=0))
     assert error is not None
     assert f"`{error.message.replace('delete', 'create')}`" in PAGE
     assert str(TooOldError(ValueError("x"))).removesuffix(" (x)") in PAGE

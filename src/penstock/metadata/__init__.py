@@ -7,7 +7,7 @@
 | `elections`                            | leader election of one partition                                   |
 | `placement`                            | the brokers for a new stream's partitions                          |
 | `controller`                           | the metadata leader: answers brokers, proposes commands            |
-| `sessions`, `reports`, `preferred`     | dead brokers, unreachable leaders, preferred leaders that return   |
+| `sessions`, `reachability`, `preferred`     | dead brokers, unreachable leaders, preferred leaders that return   |
 | `command_proposals`                            | proposed commands that are not applied yet                         |
 | `snapshot`, `persistent`               | the bytes of an image; the maps it consists of                     |
 | `journal`, `fold`                      | the commands of a broker from before Raft, on its disk             |

@@ -18,7 +18,7 @@ Rules:
 | fence, id    | the broker's session timed out (`sessions`)                                                  |
 | stop, id     | the broker asks to stop                                                                      |
 | isr, id      | it asks for partitions that it leads; requests that wait become the next command             |
-| elect        | leaders are unreachable (`reports`), have resigned, or preferred ones are back (`preferred`) |
+| elect        | leaders are unreachable (`reachability`), have resigned, or preferred ones are back (`preferred`) |
 | recover      | the longest log of a partition is known (`recoveries`)                                       |
 """
 
@@ -63,8 +63,8 @@ from penstock.metadata.disk_identity import may_have_run
 from penstock.metadata.elections import Rules
 from penstock.metadata.image import BrokerState, ClusterImage, Outcome
 from penstock.metadata.preferred import PreferredLeaders
+from penstock.metadata.reachability import ReachabilityReports
 from penstock.metadata.recoveries import Recoveries
-from penstock.metadata.reports import Reports
 from penstock.metadata.sessions import Sessions
 from penstock.metadata.subscription_refusals import SubscriptionRefusals
 
@@ -112,7 +112,7 @@ class Controller:
         self._broker_id = broker_id
         self._has_keys = has_keys
         self._sessions = Sessions(config.session_ms * 1_000)
-        self._reports = Reports(config.leader_report_window_ms * 1_000)
+        self._reports = ReachabilityReports(config.leader_report_window_ms * 1_000)
         self._recoveries = Recoveries()
         self._refusals = SubscriptionRefusals()
         self._preferred = PreferredLeaders(config.preferred_leader_steady_ms * 1_000)

@@ -25,8 +25,8 @@ from penstock.base.ids import BrokerId
 from penstock.base.meters import Histogram
 from penstock.messages import RaftRequest
 from penstock.metadata.commands import Command, CreateStream, encode_command
+from penstock.metadata.feature_versions import unsupported_reason
 from penstock.metadata.image import Outcome
-from penstock.metadata.since import unknown_to
 from penstock.metadata.snapshot import encode_image
 from penstock.node.cluster_formation import ClusterFormation
 from penstock.node.metadata_entries import TooOldError, applied, image_in
@@ -194,7 +194,7 @@ class Quorum:
 
         `placed` gets the index and term of its entry, before that is committed.
         """
-        if (error := unknown_to(self.image.brokers.values(), command)) is not None:
+        if (error := unsupported_reason(self.image.brokers.values(), command)) is not None:
             done(error)
             return
         data = encode_command(command)

@@ -17,8 +17,8 @@ from penstock.base.ids import BrokerId
 from penstock.base.subjects import AUDIT_STREAM
 from penstock.groups.rows import OFFSETS_STREAM
 from penstock.metadata.commands import AddReplicas, AlterStream
+from penstock.metadata.feature_versions import unsupported_reason
 from penstock.metadata.image import ClusterImage, StreamState
-from penstock.metadata.since import unknown_to
 
 
 class ExpansionCandidates(Protocol):
@@ -41,7 +41,7 @@ def next_step(image: ClusterImage, candidates: ExpansionCandidates) -> AddReplic
         if state is None or not state.config.is_internal:  # a user may have created a stream of that name long ago
             continue
         step = _step(image, state, candidates)
-        if step is not None and unknown_to(image.brokers.values(), step) is None:
+        if step is not None and unsupported_reason(image.brokers.values(), step) is None:
             return step
     return None
 

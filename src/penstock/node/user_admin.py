@@ -35,8 +35,8 @@ from penstock.messages import (
     UserChangedResponse,
 )
 from penstock.metadata.commands import AlterUser, ChangeRules, CreateUser, DeleteUser, ExportUsers
+from penstock.metadata.feature_versions import unsupported_reason
 from penstock.metadata.image import ClusterImage, Outcome
-from penstock.metadata.since import unknown_to
 from penstock.metadata.users import check_alter_user, check_change_rules, check_create_user, check_way_in
 from penstock.node.access import Access
 from penstock.node.apply_barriers import ClusterApplyBarrier
@@ -164,7 +164,7 @@ class UserAdmin:
         check_create_user(self._image, user)
         chance = b"" if self._image.users else self._chance.randbytes(32)
         command = CreateUser(user=user, created_us=user.created_us, by=by, is_first=is_first, chance=chance)
-        if (error := unknown_to(self._image.brokers.values(), command)) is not None:
+        if (error := unsupported_reason(self._image.brokers.values(), command)) is not None:
             raise error
         if not (self._image.users or is_set_up):
             self._check_ready()

@@ -18,7 +18,7 @@ from penstock.metadata.elections import Rules
 from penstock.metadata.image import ClusterImage, PartitionState
 
 
-class Reports:
+class ReachabilityReports:
     """The reports that count now."""
 
     def __init__(self, window_us: int) -> None:

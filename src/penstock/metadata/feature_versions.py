@@ -66,7 +66,7 @@ def version_of(text: str) -> Version:
     return () if found is None else tuple(map(int, found[0].split(".")))
 
 
-def unknown_to(brokers: Iterable[BrokerState], command: Command) -> RemoteError | None:
+def unsupported_reason(brokers: Iterable[BrokerState], command: Command) -> RemoteError | None:
     """Return the error if a broker is too old for the command, else None."""
     needed, what = max(_new_in(command), default=((), ""))
     if not needed:

@@ -10,7 +10,7 @@ from penstock.access import User
 from penstock.base.config import StreamConfig
 from penstock.base.errors import ErrorCode
 from penstock.base.ids import BrokerId, Incarnation
-from penstock.metadata import since
+from penstock.metadata import feature_versions
 from penstock.metadata.commands import AlterStream, Command, CreateStream, CreateUser, DeleteStream
 from penstock.metadata.image import BrokerState
 
@@ -38,7 +38,7 @@ CREATE = CreateStream(config=StreamConfig(name="a", subject="a"), created_us=0)
     ],
 )
 def test_a_command_waits_for_the_last_broker(versions: tuple[str, ...], older: list[int]) -> None:
-    error = since.unknown_to(brokers(*versions), USER)
+    error = feature_versions.unsupported_reason(brokers(*versions), USER)
     assert ([] if error is None else error.details["brokers"]) == older
     if error is not None:
         assert error.code == ErrorCode.UNSUPPORTED_VERSION
@@ -47,7 +47,7 @@ def test_a_command_waits_for_the_last_broker(versions: tuple[str, ...], older: l
 
 def test_what_was_always_known_waits_for_nobody() -> None:
     for command in (CREATE, DeleteStream(stream_id=1)):
-        assert since.unknown_to(brokers("0.1.0"), command) is None
+        assert feature_versions.unsupported_reason(brokers("0.1.0"), command) is None
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_a_field_counts_where_it_says_something(
     monkeypatch: pytest.MonkeyPatch, command: Command, is_refused: bool
 ) -> None:
     fields: dict[Any, Any] = {CreateStream: {"assignments": (0, 2)}}
-    monkeypatch.setattr(since, "CONFIG_FIELDS", {"dedup_ids_max": (0, 2)})
-    monkeypatch.setattr(since, "COMMAND_FIELDS", fields)
-    assert (since.unknown_to(brokers("0.1.0"), command) is not None) is is_refused
-    assert since.unknown_to(brokers("0.2.0"), command) is None
+    monkeypatch.setattr(feature_versions, "CONFIG_FIELDS", {"dedup_ids_max": (0, 2)})
+    monkeypatch.setattr(feature_versions, "COMMAND_FIELDS", fields)
+    assert (feature_versions.unsupported_reason(brokers("0.1.0"), command) is not None) is is_refused
+    assert feature_versions.unsupported_reason(brokers("0.2.0"), command) is None

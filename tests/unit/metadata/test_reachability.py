@@ -11,7 +11,7 @@ from penstock.messages import UnreachableLeader
 from penstock.metadata.apply import apply
 from penstock.metadata.commands import CreateStream
 from penstock.metadata.image import ClusterImage
-from penstock.metadata.reports import Reports
+from penstock.metadata.reachability import ReachabilityReports
 from tests.unit.metadata.test_controller import ONE, THREE, TWO, register
 
 WINDOW_US = 1_000_000
@@ -46,7 +46,7 @@ def counted(image: ClusterImage) -> tuple[ClusterImage, CountedStreams]:
 
 def test_all_partitions_are_looked_at_once_for_the_same_reports_and_image() -> None:
     image, streams = counted(image_with(ONE, TWO, THREE))
-    reports = Reports(WINDOW_US)
+    reports = ReachabilityReports(WINDOW_US)
     accused = UnreachableLeader(ONE, image.brokers[ONE].incarnation)
     reports.heard(image, TWO, [accused], 0)
     for tick_us in range(0, 500_000, 100_000):
