@@ -50,9 +50,9 @@ from penstock.metadata.commands import (
     StopBroker,
     TruncatePartition,
 )
-from penstock.metadata.image import ClusterImage, Outcome
+from penstock.metadata.image import ClusterImage, CommandOutcome
 
-_CHANGES: dict[type[Command], Callable[[ClusterImage, int, Any], tuple[ClusterImage, Outcome]]] = {
+_CHANGES: dict[type[Command], Callable[[ClusterImage, int, Any], tuple[ClusterImage, CommandOutcome]]] = {
     CreateStream: streams.create_stream,
     AlterStream: streams.alter_stream,
     DeleteStream: streams.delete_stream,
@@ -78,7 +78,7 @@ _CHANGES: dict[type[Command], Callable[[ClusterImage, int, Any], tuple[ClusterIm
 }
 
 
-def apply(image: ClusterImage, index: int, command: Command) -> tuple[ClusterImage, Outcome | RemoteError]:
+def apply(image: ClusterImage, index: int, command: Command) -> tuple[ClusterImage, CommandOutcome | RemoteError]:
     """Return the image after `command`, and its outcome. A refused command changes nothing but the index."""
     assert index > image.index, (index, image.index)
     try:

@@ -22,13 +22,13 @@ from penstock.metadata.commands import (
     SetIntake,
     TruncatePartition,
 )
-from penstock.metadata.image import Outcome
+from penstock.metadata.image import CommandOutcome
 
 _OF_STREAMS = CreateStream | AlterStream | AddPartitions | DeleteStream | SetIntake
 _OF_USERS = CreateUser | AlterUser | DeleteUser | ChangeRules | ExportUsers
 
 
-def is_audited(command: Command, outcome: Outcome) -> bool:
+def is_audited(command: Command, outcome: CommandOutcome) -> bool:
     """True if an applied command is an act."""
     if not outcome.changed:
         return False

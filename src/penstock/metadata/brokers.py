@@ -17,12 +17,12 @@ from penstock.base.ids import BrokerId, Incarnation, PartitionId, PartitionKey, 
 from penstock.metadata import elections
 from penstock.metadata.commands import FenceBroker, RegisterBroker, StopBroker
 from penstock.metadata.elections import Elected, Return, Rules
-from penstock.metadata.image import BrokerState, ClusterImage, Outcome, PartitionState, StreamState
+from penstock.metadata.image import BrokerState, ClusterImage, CommandOutcome, PartitionState, StreamState
 
 _Change: TypeAlias = Callable[[PartitionState, Rules], Elected]
 
 
-def register_broker(image: ClusterImage, index: int, command: RegisterBroker) -> tuple[ClusterImage, Outcome]:
+def register_broker(image: ClusterImage, index: int, command: RegisterBroker) -> tuple[ClusterImage, CommandOutcome]:
     """Begin an incarnation of a broker; one that is still live ends."""
     broker_id = command.broker_id
     known = image.brokers.get(broker_id)
@@ -54,17 +54,19 @@ def _knows_last_run(command: RegisterBroker, known: BrokerState) -> bool:
     return is_same_process or command.run_before in (0, known.incarnation)
 
 
-def fence_broker(image: ClusterImage, index: int, command: FenceBroker) -> tuple[ClusterImage, Outcome]:
+def fence_broker(image: ClusterImage, index: int, command: FenceBroker) -> tuple[ClusterImage, CommandOutcome]:
     """Fence an incarnation whose session timed out. Raise RemoteError (stale_incarnation) if it has ended already."""
     return _ended(image, command, clean_stop=False)
 
 
-def stop_broker(image: ClusterImage, index: int, command: StopBroker) -> tuple[ClusterImage, Outcome]:
+def stop_broker(image: ClusterImage, index: int, command: StopBroker) -> tuple[ClusterImage, CommandOutcome]:
     """End an incarnation that is stopping. Raise RemoteError (stale_incarnation) if it has ended already."""
     return _ended(image, command, clean_stop=True)
 
 
-def _ended(image: ClusterImage, command: FenceBroker | StopBroker, *, clean_stop: bool) -> tuple[ClusterImage, Outcome]:
+def _ended(
+    image: ClusterImage, command: FenceBroker | StopBroker, *, clean_stop: bool
+) -> tuple[ClusterImage, CommandOutcome]:
     broker_id = command.broker_id
     broker = image.live_run(broker_id, command.incarnation)
     ended = msgspec.structs.replace(broker, is_live=False, clean_stop=clean_stop)
@@ -73,7 +75,7 @@ def _ended(image: ClusterImage, command: FenceBroker | StopBroker, *, clean_stop
     return _everywhere(image, broker_id, lambda one, rules: elections.gone(one, broker_id, live, rules, silent=silent))
 
 
-def _everywhere(image: ClusterImage, broker_id: BrokerId, change: _Change) -> tuple[ClusterImage, Outcome]:
+def _everywhere(image: ClusterImage, broker_id: BrokerId, change: _Change) -> tuple[ClusterImage, CommandOutcome]:
     """Apply `change` to every partition that the broker holds."""
     done: dict[tuple[PartitionState, Rules], Elected] = {}
     changed: dict[StreamId, StreamState] = {}
@@ -100,4 +102,4 @@ def _everywhere(image: ClusterImage, broker_id: BrokerId, change: _Change) -> tu
         if is_changed:
             changed[stream_id] = state.with_partitions(tuple(partitions))
     image = replace(image, streams=image.streams.with_items(changed))
-    return image, Outcome(changed=True, partitions=tuple(keys), unclean=tuple(unclean))
+    return image, CommandOutcome(changed=True, partitions=tuple(keys), unclean=tuple(unclean))

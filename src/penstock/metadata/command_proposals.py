@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.metadata.commands import Command
-from penstock.metadata.image import Outcome
+from penstock.metadata.image import CommandOutcome
 
-Done = Callable[[Outcome | RemoteError], None]
+Done = Callable[[CommandOutcome | RemoteError], None]
 
 
 class Proposal(NamedTuple):
@@ -62,7 +62,7 @@ class CommandProposals:
             if under_way.number == number:
                 self._end(key, error)
 
-    def applied(self, index: int, raft_term: int, outcome: Outcome | RemoteError) -> None:
+    def applied(self, index: int, raft_term: int, outcome: CommandOutcome | RemoteError) -> None:
         """The entry at `index` was applied; `outcome` counts if it is the command that was proposed in that term."""
         for key, under_way in list(self._by_key.items()):
             if not 0 < under_way.index <= index:
@@ -79,5 +79,5 @@ class CommandProposals:
         for key in list(self._by_key):
             self._end(key, error)
 
-    def _end(self, key: Hashable, outcome: Outcome | RemoteError) -> None:
+    def _end(self, key: Hashable, outcome: CommandOutcome | RemoteError) -> None:
         self._by_key.pop(key).done(outcome)

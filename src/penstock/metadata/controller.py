@@ -61,7 +61,7 @@ from penstock.metadata.commands import (
 )
 from penstock.metadata.disk_identity import may_have_run
 from penstock.metadata.elections import Rules
-from penstock.metadata.image import BrokerState, ClusterImage, Outcome
+from penstock.metadata.image import BrokerState, ClusterImage, CommandOutcome
 from penstock.metadata.preferred import PreferredLeaders
 from penstock.metadata.reachability import ReachabilityReports
 from penstock.metadata.recoveries import Recoveries
@@ -171,7 +171,7 @@ class Controller:
         self._proposals.not_proposed(number, error)
 
     def applied(
-        self, index: int, raft_term: int, image: ClusterImage, outcome: Outcome | RemoteError, now: Now
+        self, index: int, raft_term: int, image: ClusterImage, outcome: CommandOutcome | RemoteError, now: Now
     ) -> None:
         """A command was applied, proposed by any broker."""
         if not self.leads:
@@ -336,7 +336,7 @@ class Controller:
             registered_us=now.wall_us,
         )
 
-        def done(outcome: Outcome | RemoteError) -> None:
+        def done(outcome: CommandOutcome | RemoteError) -> None:
             if isinstance(outcome, RemoteError):
                 self._answer(caller, outcome)
             else:
@@ -414,7 +414,7 @@ class Controller:
         silent = self._last(now, request.broker_id)
         command = StopBroker(broker_id=request.broker_id, incarnation=request.incarnation, silent=silent)
 
-        def done(outcome: Outcome | RemoteError) -> None:
+        def done(outcome: CommandOutcome | RemoteError) -> None:
             self._answer(caller, outcome if isinstance(outcome, RemoteError) else StopBrokerResponse())
 
         self._proposals.begin(("stop", request.broker_id), command, done)
@@ -452,14 +452,14 @@ class Controller:
             asked.append(waiting.popleft())
         changes = tuple(change for _, request in asked for change in request.changes)
 
-        def done(outcome: Outcome | RemoteError) -> None:
+        def done(outcome: CommandOutcome | RemoteError) -> None:
             self._answer_isr_changes(asked, outcome)
             self._propose_isr_changes(broker_id)
 
         self._proposals.begin(key, ChangeIsr(broker_id=broker_id, incarnation=incarnation, changes=changes), done)
 
     def _answer_isr_changes(
-        self, asked: list[tuple[Hashable, ChangeIsrRequest]], outcome: Outcome | RemoteError
+        self, asked: list[tuple[Hashable, ChangeIsrRequest]], outcome: CommandOutcome | RemoteError
     ) -> None:
         position = 0
         for caller, request in asked:
@@ -491,7 +491,7 @@ def _isr_result(result: int | RemoteError) -> IsrResult:
     return IsrResult(version=result)
 
 
-def _ignore(outcome: Outcome | RemoteError) -> None:
+def _ignore(outcome: CommandOutcome | RemoteError) -> None:
     """Handle a result that no caller waits for: if the cause persists, it is found again."""
 
 

@@ -65,7 +65,7 @@ class PartitionState(msgspec.Struct, frozen=True, array_like=True, gc=False):
         return (*self.replicas, *self.observers) if self.observers else self.replicas
 
 
-class Truncated(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class TruncatedEnd(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A partition was truncated up to an offset, by request; see `penstock.node.partition`."""
 
     partition: PartitionId
@@ -73,7 +73,7 @@ class Truncated(msgspec.Struct, frozen=True, array_like=True, gc=False):
     leader_epoch: LeaderEpoch  # in which `before` was committed; applies only to messages written up to then
 
 
-class Archived(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class ArchivedEnd(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """An archive has everything before an offset of a partition; see `penstock.node.archives`."""
 
     partition: PartitionId
@@ -82,7 +82,7 @@ class Archived(msgspec.Struct, frozen=True, array_like=True, gc=False):
     leader_epoch: LeaderEpoch  # in which everything before was committed; applies only to messages written up to then
 
 
-class Mark(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class KeyBoundary(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """End of a partition's messages with keys that moved to added partitions; see `penstock.node.key_migration`."""
 
     partitions: int  # number of partitions after that addition
@@ -99,12 +99,12 @@ class StreamState(msgspec.Struct, frozen=True, array_like=True, gc=False):
     config: StreamConfig  # `replicas` and `min_isr` are numbers
     created_us: int
     partitions: tuple[PartitionState, ...]  # by their number
-    truncated: tuple[Truncated, ...] = ()  # by partition; empty for most streams
+    truncated: tuple[TruncatedEnd, ...] = ()  # by partition; empty for most streams
     intake: Intake = Intake.OPEN
     intake_us: int = 0  # when it began; rises with every change; 0: never changed
-    archived: tuple[Archived, ...] = ()  # by partition, then by archive
+    archived: tuple[ArchivedEnd, ...] = ()  # by partition, then by archive
     counts: tuple[int, ...] = ()  # its partition counts, in order; empty: never changed
-    marks: tuple[Mark, ...] = ()  # by number of partitions, then by partition
+    marks: tuple[KeyBoundary, ...] = ()  # by number of partitions, then by partition
     owner: str = ""  # the user who created it; "": authentication was off, or it is an internal stream
 
     @property
@@ -145,11 +145,11 @@ class StreamState(msgspec.Struct, frozen=True, array_like=True, gc=False):
             self.owner,
         )
 
-    def truncated_at(self, number: int) -> Truncated | None:
+    def truncated_at(self, number: int) -> TruncatedEnd | None:
         """The last requested truncation of a partition."""
         return next((one for one in self.truncated if one.partition == number), None) if self.truncated else None
 
-    def archived_at(self, number: int) -> tuple[Archived, ...]:
+    def archived_at(self, number: int) -> tuple[ArchivedEnd, ...]:
         """Each archive's state for a partition; empty if one of the stream's archives has not reported it."""
         found = tuple(one for one in self.archived if one.partition == number)
         return found if len(found) == len({one.archive for one in self.archived}) else ()
@@ -160,7 +160,7 @@ class StreamState(msgspec.Struct, frozen=True, array_like=True, gc=False):
         by_keys = self.config.split.how is not PartitionBy.GROUP and not self.config.is_internal
         return bool(self.counts) and by_keys
 
-    def marked(self, partitions: int) -> dict[int, Mark]:
+    def marked(self, partitions: int) -> dict[int, KeyBoundary]:
         """The marks of the growth to that number of partitions, by the partition that keys left."""
         return {one.partition: one for one in self.marks if one.partitions == partitions}
 
@@ -195,7 +195,7 @@ class BrokerLoad(NamedTuple):
     replicas: int = 0  # partitions of which it has a copy, observers included
 
 
-class Owned(NamedTuple):
+class OwnedStreams(NamedTuple):
     """The resources used by the streams that a user created."""
 
     streams: int = 0
@@ -203,24 +203,24 @@ class Owned(NamedTuple):
     message_ids: int = 0  # the most that leaders may keep for all these partitions
 
     @classmethod
-    def of(cls, state: StreamState, by: int = 1) -> Owned:
+    def of(cls, state: StreamState, by: int = 1) -> OwnedStreams:
         """The usage of one stream, `by` times."""
         return cls(1, len(state.partitions), message_ids_of(state.config)).times(by)
 
     @classmethod
-    def needed(cls, config: StreamConfig) -> Owned:
+    def needed(cls, config: StreamConfig) -> OwnedStreams:
         """The usage of a stream with that config."""
         return cls(1, config.partitions, message_ids_of(config))
 
-    def beyond(self, other: Owned) -> Owned:
+    def beyond(self, other: OwnedStreams) -> OwnedStreams:
         """The excess over `other`, 0 where there is none."""
-        return Owned(*(max(0, one - less) for one, less in zip(self, other, strict=True)))
+        return OwnedStreams(*(max(0, one - less) for one, less in zip(self, other, strict=True)))
 
-    def times(self, by: int) -> Owned:
-        return Owned(*(by * one for one in self))
+    def times(self, by: int) -> OwnedStreams:
+        return OwnedStreams(*(by * one for one in self))
 
-    def plus(self, other: Owned) -> Owned:
-        return Owned(*(one + more for one, more in zip(self, other, strict=True)))
+    def plus(self, other: OwnedStreams) -> OwnedStreams:
+        return OwnedStreams(*(one + more for one, more in zip(self, other, strict=True)))
 
 
 def message_ids_of(config: StreamConfig) -> int:
@@ -229,7 +229,7 @@ def message_ids_of(config: StreamConfig) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class CommandOutcome:
     """The result of a command. `stream` is the stream concerned, as it is now (or was before it was deleted)."""
 
     stream: StreamState | None = None
@@ -254,7 +254,9 @@ class ClusterImage:
     users: PersistentMap[str, User] = field(default_factory=PersistentMap)  # by name; EVERYBODY among them
     decoy_key: bytes = b""  # random, set with the first user: source of the decoy challenges for unknown users
     acted: int = 0  # the index of the last audited command; see `audited_commands`
-    owned: Mapping[str, Owned] = field(default_factory=dict)  # by owner, as `owned_by` gives; derived, as `loads`
+    owned: Mapping[str, OwnedStreams] = field(
+        default_factory=dict
+    )  # by owner, as `owned_by` gives; derived, as `loads`
 
     @property
     def is_guarded(self) -> bool:
@@ -333,11 +335,11 @@ class ClusterImage:
         """Return this image with one of its streams changed, on the same brokers."""
         before = self.streams[state.stream_id]
         streams = self.streams.with_item(state.stream_id, state)
-        if Owned.of(before) == Owned.of(state):
+        if OwnedStreams.of(before) == OwnedStreams.of(state):
             return replace(self, streams=streams)
         owned = dict(self.owned)
         if _is_owned(state, self.users):
-            owned[state.owner] = owned[state.owner].plus(Owned.of(before, -1)).plus(Owned.of(state))
+            owned[state.owner] = owned[state.owner].plus(OwnedStreams.of(before, -1)).plus(OwnedStreams.of(state))
         return replace(self, streams=streams, owned=owned)
 
     def without_stream(self, state: StreamState) -> ClusterImage:
@@ -355,22 +357,22 @@ class ClusterImage:
         owned = {owner: count for owner, count in self.owned.items() if owner != name}
         return replace(self, users=self.users.without(name), owned=owned)
 
-    def _owning(self, state: StreamState, by: int) -> Mapping[str, Owned]:
+    def _owning(self, state: StreamState, by: int) -> Mapping[str, OwnedStreams]:
         if not _is_owned(state, self.users):
             return self.owned
         owned = dict(self.owned)
-        now = owned.pop(state.owner, Owned()).plus(Owned.of(state, by))
+        now = owned.pop(state.owner, OwnedStreams()).plus(OwnedStreams.of(state, by))
         if now.streams:  # as with loads, no entry without streams
             owned[state.owner] = now
         return owned
 
 
-def owned_by(streams: Iterable[StreamState], users: Mapping[str, User]) -> Mapping[str, Owned]:
+def owned_by(streams: Iterable[StreamState], users: Mapping[str, User]) -> Mapping[str, OwnedStreams]:
     """Return the usage of these users, by the streams that they created."""
-    owned: dict[str, Owned] = {}
+    owned: dict[str, OwnedStreams] = {}
     for state in streams:
         if _is_owned(state, users):
-            owned[state.owner] = owned.get(state.owner, Owned()).plus(Owned.of(state))
+            owned[state.owner] = owned.get(state.owner, OwnedStreams()).plus(OwnedStreams.of(state))
     return owned
 
 

@@ -30,13 +30,13 @@ from penstock.metadata.commands import (
     Recovery,
 )
 from penstock.metadata.elections import Rules
-from penstock.metadata.image import ClusterImage, Outcome, PartitionState, StreamState
+from penstock.metadata.image import ClusterImage, CommandOutcome, PartitionState, StreamState
 
 _T = TypeVar("_T", IsrChange, Election, Recovery)
 
 
-def change_isr(image: ClusterImage, index: int, command: ChangeIsr) -> tuple[ClusterImage, Outcome]:
-    """Change ISRs; `Outcome.results` has the result of each. RemoteError (stale_incarnation) refuses all of them."""
+def change_isr(image: ClusterImage, index: int, command: ChangeIsr) -> tuple[ClusterImage, CommandOutcome]:
+    """Change ISRs; `CommandOutcome.results` has the result of each. RemoteError (stale_incarnation) refuses all of them."""
     image.live_run(command.broker_id, command.incarnation)
 
     def changed(partition: PartitionState, rules: Rules, change: IsrChange) -> PartitionState:
@@ -76,8 +76,8 @@ def _with_isr(image: ClusterImage, partition: PartitionState, rules: Rules, chan
     return with_fields(partition, isr=isr, eligible=eligible, unsure=unsure, version=partition.version + 1)
 
 
-def elect_leaders(image: ClusterImage, index: int, command: ElectLeaders) -> tuple[ClusterImage, Outcome]:
-    """Elect other leaders; `Outcome.results` has the result of each election."""
+def elect_leaders(image: ClusterImage, index: int, command: ElectLeaders) -> tuple[ClusterImage, CommandOutcome]:
+    """Elect other leaders; `CommandOutcome.results` has the result of each election."""
     live, silent = image.live_brokers(), frozenset(command.silent)
 
     def elected(partition: PartitionState, rules: Rules, election: Election) -> PartitionState:
@@ -100,8 +100,10 @@ def _in_another_epoch(partition: PartitionState, meant: LeaderEpoch) -> RemoteEr
     return RemoteError(ErrorCode.VERSION_CONFLICT, text, version=partition.version)
 
 
-def recover_partitions(image: ClusterImage, index: int, command: RecoverPartitions) -> tuple[ClusterImage, Outcome]:
-    """Elect the longest logs; `Outcome.results` has each result, `Outcome.recovered` the successful ones."""
+def recover_partitions(
+    image: ClusterImage, index: int, command: RecoverPartitions
+) -> tuple[ClusterImage, CommandOutcome]:
+    """Elect the longest logs; `CommandOutcome.results` has each result, `CommandOutcome.recovered` the successful ones."""
     live, silent = image.live_brokers(), frozenset(command.silent)
     recovered: list[Recovery] = []
     unclean: list[PartitionKey] = []
@@ -129,7 +131,7 @@ def recover_partitions(image: ClusterImage, index: int, command: RecoverPartitio
 
 def _each(
     image: ClusterImage, wishes: Iterable[_T], change: Callable[[PartitionState, Rules, _T], PartitionState]
-) -> tuple[ClusterImage, Outcome]:
+) -> tuple[ClusterImage, CommandOutcome]:
     """Apply `change` to the partition of each wish."""
     changed: dict[StreamId, StreamState] = {}
     results: list[int | RemoteError] = []
@@ -148,7 +150,7 @@ def _each(
             changed[state.stream_id] = _with_partition(state, wish.partition, partition)
             keys[PartitionKey(wish.stream_id, wish.partition)] = None
     image = replace(image, streams=image.streams.with_items(changed))
-    return image, Outcome(changed=bool(keys), partitions=tuple(keys), results=tuple(results))
+    return image, CommandOutcome(changed=bool(keys), partitions=tuple(keys), results=tuple(results))
 
 
 def _with_partition(state: StreamState, number: int, partition: PartitionState) -> StreamState:

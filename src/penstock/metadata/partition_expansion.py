@@ -22,7 +22,7 @@ from penstock.base.errors import ConfigError, ErrorCode, RemoteError
 from penstock.base.ids import PartitionId
 from penstock.base.partitioning import PartitionBy, parse_split
 from penstock.metadata.commands import AddPartitions, MarkKeys
-from penstock.metadata.image import ClusterImage, Mark, Outcome, StreamState
+from penstock.metadata.image import ClusterImage, CommandOutcome, KeyBoundary, StreamState
 from penstock.metadata.streams import check_epoch, made_partitions, no_such_field
 
 
@@ -87,7 +87,7 @@ def _check_may_grow(state: StreamState) -> None:
         )
 
 
-def add_partitions(image: ClusterImage, index: int, command: AddPartitions) -> tuple[ClusterImage, Outcome]:
+def add_partitions(image: ClusterImage, index: int, command: AddPartitions) -> tuple[ClusterImage, CommandOutcome]:
     """Add partitions to a stream. Raise RemoteError as `ClusterImage.by_id`, or stream_changed, read_only, not_yet."""
     state = image.by_id(command.stream_id)
     before = len(state.partitions)
@@ -107,11 +107,11 @@ def add_partitions(image: ClusterImage, index: int, command: AddPartitions) -> t
         partitions=(*state.partitions, *added),
         counts=(*(state.counts or (before,)), before + len(added)),
     )
-    outcome = Outcome(stream=changed, changed=True, partitions=changed.partition_keys())
+    outcome = CommandOutcome(stream=changed, changed=True, partitions=changed.partition_keys())
     return image.with_placed(changed), outcome
 
 
-def mark_keys(image: ClusterImage, index: int, command: MarkKeys) -> tuple[ClusterImage, Outcome]:
+def mark_keys(image: ClusterImage, index: int, command: MarkKeys) -> tuple[ClusterImage, CommandOutcome]:
     """Record a partition's mark. Raise RemoteError as `check_epoch`, or bad_request."""
     check_epoch(image, command)
     state = image.by_id(command.stream_id)
@@ -123,11 +123,11 @@ def mark_keys(image: ClusterImage, index: int, command: MarkKeys) -> tuple[Clust
         raise RemoteError(ErrorCode.BAD_REQUEST, text)
     known = state.marked(command.partitions).get(command.partition)
     if known is not None and not (known.leader_epoch < command.leader_epoch and command.end_offset < known.end_offset):
-        return image, Outcome(stream=state)
+        return image, CommandOutcome(stream=state)
     where = command.partitions, PartitionId(command.partition), command.end_offset
-    now = Mark(*where, command.leader_epoch, command.marked_us)
+    now = KeyBoundary(*where, command.leader_epoch, command.marked_us)
     others = (one for one in state.marks if one is not known)
     marks = tuple(sorted((*others, now), key=lambda one: (one.partitions, one.partition)))
     changed = msgspec.structs.replace(state, marks=marks)
     streams = image.streams.with_item(state.stream_id, changed)
-    return replace(image, streams=streams), Outcome(stream=changed, changed=True)
+    return replace(image, streams=streams), CommandOutcome(stream=changed, changed=True)

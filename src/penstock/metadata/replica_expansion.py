@@ -15,10 +15,10 @@ from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import BrokerId
 from penstock.metadata import elections
 from penstock.metadata.commands import AddReplicas
-from penstock.metadata.image import ClusterImage, Outcome, PartitionState, StreamState
+from penstock.metadata.image import ClusterImage, CommandOutcome, PartitionState, StreamState
 
 
-def add_replicas(image: ClusterImage, index: int, command: AddReplicas) -> tuple[ClusterImage, Outcome]:
+def add_replicas(image: ClusterImage, index: int, command: AddReplicas) -> tuple[ClusterImage, CommandOutcome]:
     """Add replicas. Raise RemoteError as `ClusterImage.by_id`, or stream_changed if the replicas differ by now."""
     state = image.by_id(command.stream_id)
     count = _checked(image, state, command.assignments)
@@ -29,7 +29,7 @@ def add_replicas(image: ClusterImage, index: int, command: AddReplicas) -> tuple
     changed = msgspec.structs.replace(
         state, config=msgspec.structs.replace(state.config, replicas=count), partitions=partitions
     )
-    return image.with_placed(changed), Outcome(stream=changed, changed=True, partitions=changed.partition_keys())
+    return image.with_placed(changed), CommandOutcome(stream=changed, changed=True, partitions=changed.partition_keys())
 
 
 def _checked(image: ClusterImage, state: StreamState, assignments: Sequence[tuple[BrokerId, ...]]) -> int:

@@ -42,17 +42,17 @@ from penstock.metadata.commands import (
 )
 from penstock.metadata.elections import Rules
 from penstock.metadata.image import (
-    Archived,
+    ArchivedEnd,
     ClusterImage,
-    Outcome,
-    Owned,
+    CommandOutcome,
+    OwnedStreams,
     PartitionState,
     StreamState,
-    Truncated,
+    TruncatedEnd,
 )
 from penstock.metadata.persistent import PersistentMap
 
-_NOTHING: Mapping[str, Owned] = {}
+_NOTHING: Mapping[str, OwnedStreams] = {}
 _ON_FIRST_BROKER = (BrokerId(1),)
 # Other parts of the image depend on these fields.
 _FIXED = frozenset({"name", "partitions", "range_bounds", "replicas"})
@@ -65,7 +65,7 @@ def check_create(
     brokers: int,
     ready: int,
     by: str = "",
-    under_way: Mapping[str, Owned] = _NOTHING,
+    under_way: Mapping[str, OwnedStreams] = _NOTHING,
 ) -> StreamState | None:
     """Return the existing stream if it is as `config` wants it, None if it can be created; else raise RemoteError.
 
@@ -94,7 +94,7 @@ def check_room(
     by: str = "",
     *,
     streams: int = 1,
-    under_way: Mapping[str, Owned] = _NOTHING,
+    under_way: Mapping[str, OwnedStreams] = _NOTHING,
 ) -> None:
     """Raise RemoteError (too_large) if so many more streams and partitions do not fit, or not into the share of `by`.
 
@@ -103,7 +103,7 @@ def check_room(
     """
     user = image.users.get(by)
     sharer = "" if user is None or user.is_admin else by
-    has = image.owned.get(by, Owned()).plus(under_way.get(by, Owned()))
+    has = image.owned.get(by, OwnedStreams()).plus(under_way.get(by, OwnedStreams()))
     there = len(image.streams) + sum(one.streams for one in under_way.values())
     shares = FairShares([(sharer, has.streams), ("", there - has.streams)])
     if streams and not shares.fits(sharer, streams, limits.STREAMS_MAX):
@@ -127,7 +127,7 @@ def check_owned(
     config: StreamConfig,
     owner: str,
     before: StreamState | None = None,
-    under_way: Mapping[str, Owned] = _NOTHING,
+    under_way: Mapping[str, OwnedStreams] = _NOTHING,
 ) -> None:
     """Raise RemoteError (quota_exceeded) if the owner's streams would exceed its quotas; administrators have none.
 
@@ -137,9 +137,9 @@ def check_owned(
     user = None if config.is_internal else image.users.get(owner)
     if user is None or user.is_admin:
         return
-    has = image.owned.get(owner, Owned()).plus(under_way.get(owner, Owned()))
-    gone = Owned() if before is None else Owned.of(before)
-    now = has.plus(gone.times(-1)).plus(Owned.needed(config))
+    has = image.owned.get(owner, OwnedStreams()).plus(under_way.get(owner, OwnedStreams()))
+    gone = OwnedStreams() if before is None else OwnedStreams.of(before)
+    now = has.plus(gone.times(-1)).plus(OwnedStreams.needed(config))
     quotas = user.quotas
     for name, most in (
         ("streams", quotas.streams_max),
@@ -270,14 +270,14 @@ def _merged(config: StreamConfig, changes: Mapping[str, Any]) -> StreamConfig:
     return created_config(changed, config.replicas)
 
 
-def create_stream(image: ClusterImage, index: int, command: CreateStream) -> tuple[ClusterImage, Outcome]:
+def create_stream(image: ClusterImage, index: int, command: CreateStream) -> tuple[ClusterImage, CommandOutcome]:
     """Create or find a stream. Raise RemoteError (stream_exists, quota_exceeded, not_enough_replicas, bad_request)."""
     existing = _existing(image, command.config)
     if existing is not None:
-        return image, Outcome(stream=existing)
+        return image, CommandOutcome(stream=existing)
     check_owned(image, command.config, command.by)
     made = _made(image, StreamId(index), command)
-    return image.with_stream(made), Outcome(stream=made, changed=True, partitions=made.partition_keys())
+    return image.with_stream(made), CommandOutcome(stream=made, changed=True, partitions=made.partition_keys())
 
 
 def _made(image: ClusterImage, stream_id: StreamId, command: CreateStream) -> StreamState:
@@ -340,7 +340,7 @@ def _check_observers(
             raise RemoteError(ErrorCode.BAD_REQUEST, text)
 
 
-def alter_stream(image: ClusterImage, index: int, command: AlterStream) -> tuple[ClusterImage, Outcome]:
+def alter_stream(image: ClusterImage, index: int, command: AlterStream) -> tuple[ClusterImage, CommandOutcome]:
     """Change a config; elect leaders. Raise RemoteError (stream_not_found, stream_changed, invalid_config)."""
     state = image.by_id(command.stream_id)
     if fixed := sorted(_FIXED.intersection(command.changes)):
@@ -375,16 +375,18 @@ def _observed(changed: StreamState, observers: tuple[tuple[BrokerId, ...], ...] 
 
 def _with_altered(
     image: ClusterImage, state: StreamState, changed: StreamState, unclean: tuple[PartitionKey, ...]
-) -> tuple[ClusterImage, Outcome]:
+) -> tuple[ClusterImage, CommandOutcome]:
     pairs = zip(state.partition_keys(), state.partitions, changed.partitions, strict=True)
     keys = tuple(key for key, before, now in pairs if now != before)
-    outcome = Outcome(stream=changed, changed=changed != state, partitions=keys, unclean=unclean)
+    outcome = CommandOutcome(stream=changed, changed=changed != state, partitions=keys, unclean=unclean)
     if changed.config.observers != state.config.observers:
         return image.with_placed(changed), outcome
     return image.with_changed(changed), outcome
 
 
-def truncate_partition(image: ClusterImage, index: int, command: TruncatePartition) -> tuple[ClusterImage, Outcome]:
+def truncate_partition(
+    image: ClusterImage, index: int, command: TruncatePartition
+) -> tuple[ClusterImage, CommandOutcome]:
     """Truncate the beginning of a partition. Raise RemoteError as `check_epoch`, or read_only.
 
     The leader has committed everything before `before` in this very epoch: every later leader has it, or an unclean
@@ -397,14 +399,14 @@ def truncate_partition(image: ClusterImage, index: int, command: TruncatePartiti
         raise RemoteError(ErrorCode.READ_ONLY, text)
     known = state.truncated_at(command.partition)
     if known is not None and known.leader_epoch == command.leader_epoch and known.before >= command.before:
-        return image, Outcome(stream=state)  # a duplicate, or a later truncation came first
+        return image, CommandOutcome(stream=state)  # a duplicate, or a later truncation came first
     others = [one for one in state.truncated if one is not known]
-    now = Truncated(command.partition, command.before, command.leader_epoch)
+    now = TruncatedEnd(command.partition, command.before, command.leader_epoch)
     truncated = tuple(sorted((*others, now), key=lambda one: one.partition))
     return _with_altered(image, state, msgspec.structs.replace(state, truncated=truncated), ())
 
 
-def report_archived(image: ClusterImage, index: int, command: ReportArchived) -> tuple[ClusterImage, Outcome]:
+def report_archived(image: ClusterImage, index: int, command: ReportArchived) -> tuple[ClusterImage, CommandOutcome]:
     """Record or forget an archive's progress. Raise RemoteError as `check_epoch`, or bad_request (too many).
 
     Within a leader epoch the highest offset counts, as with truncations.
@@ -414,11 +416,11 @@ def report_archived(image: ClusterImage, index: int, command: ReportArchived) ->
     if command.end_offset is None:
         archived = tuple(one for one in state.archived if one.archive != command.archive)
     else:
-        now = Archived(command.partition, command.archive, command.end_offset, command.leader_epoch)
+        now = ArchivedEnd(command.partition, command.archive, command.end_offset, command.leader_epoch)
         here = [one for one in state.archived if one.partition == now.partition]
         known = next((one for one in here if one.archive == now.archive), None)
         if known is not None and known.leader_epoch == now.leader_epoch and known.end_offset >= now.end_offset:
-            return image, Outcome(stream=state)
+            return image, CommandOutcome(stream=state)
         if len({now.archive, *(one.archive for one in state.archived)}) > limits.ARCHIVES_MAX:
             text = f"stream {state.name!r} has {limits.ARCHIVES_MAX} archives, and can have no more"
             text += ": forget one with `penstock stream forget-archive`"
@@ -426,7 +428,7 @@ def report_archived(image: ClusterImage, index: int, command: ReportArchived) ->
         others = (one for one in state.archived if one is not known)
         archived = tuple(sorted((*others, now), key=lambda one: (one.partition, one.archive)))
     if archived == state.archived:
-        return image, Outcome(stream=state)
+        return image, CommandOutcome(stream=state)
     return _with_altered(image, state, msgspec.structs.replace(state, archived=archived), ())
 
 
@@ -439,11 +441,11 @@ def check_epoch(image: ClusterImage, command: TruncatePartition | ReportArchived
         raise RemoteError(code, text, leader_epoch=partition.leader_epoch)
 
 
-def set_intake(image: ClusterImage, index: int, command: SetIntake) -> tuple[ClusterImage, Outcome]:
+def set_intake(image: ClusterImage, index: int, command: SetIntake) -> tuple[ClusterImage, CommandOutcome]:
     """Pause, resume, seal …; no change if it is so already. Raise RemoteError (read_only): sealed is final."""
     state = image.by_id(command.stream_id)
     if state.intake is command.intake:
-        return image, Outcome(stream=state)
+        return image, CommandOutcome(stream=state)
     if state.intake is Intake.SEALED:
         text = f"stream {state.name!r} is sealed, for good: it takes no messages again; make another one"
         raise RemoteError(ErrorCode.READ_ONLY, text)
@@ -452,26 +454,26 @@ def set_intake(image: ClusterImage, index: int, command: SetIntake) -> tuple[Clu
     return _with_altered(image, state, changed, ())
 
 
-def delete_stream(image: ClusterImage, index: int, command: DeleteStream) -> tuple[ClusterImage, Outcome]:
+def delete_stream(image: ClusterImage, index: int, command: DeleteStream) -> tuple[ClusterImage, CommandOutcome]:
     """Delete a stream. Raise RemoteError (stream_not_found, stream_changed)."""
     state = image.by_id(command.stream_id)
-    outcome = Outcome(stream=state, changed=True, deleted=True, partitions=state.partition_keys())
+    outcome = CommandOutcome(stream=state, changed=True, deleted=True, partitions=state.partition_keys())
     return image.without_stream(state), outcome
 
 
-def form_cluster(image: ClusterImage, index: int, command: FormCluster) -> tuple[ClusterImage, Outcome]:
+def form_cluster(image: ClusterImage, index: int, command: FormCluster) -> tuple[ClusterImage, CommandOutcome]:
     """Set the cluster's id. Raise RemoteError (cluster_mismatch) if it has another one."""
     if image.cluster_id not in ("", command.cluster_id):
         text = f"the cluster id is {image.cluster_id} and cannot become {command.cluster_id}"
         raise RemoteError(ErrorCode.CLUSTER_MISMATCH, text)
-    return replace(image, cluster_id=command.cluster_id), Outcome(changed=image.cluster_id != command.cluster_id)
+    return replace(image, cluster_id=command.cluster_id), CommandOutcome(changed=image.cluster_id != command.cluster_id)
 
 
-def start_broker(image: ClusterImage, index: int, command: StartBroker) -> tuple[ClusterImage, Outcome]:
+def start_broker(image: ClusterImage, index: int, command: StartBroker) -> tuple[ClusterImage, CommandOutcome]:
     """Begin a new leadership of every partition."""
     raising = Raising()
     raised = {stream_id: raising.stream(state, 1) for stream_id, state in image.streams.items()}
-    return replace(image, streams=PersistentMap(raised)), Outcome(changed=True)
+    return replace(image, streams=PersistentMap(raised)), CommandOutcome(changed=True)
 
 
 class Raising:

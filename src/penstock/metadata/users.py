@@ -20,9 +20,9 @@ from penstock.access.users import EVERYBODY, credential_mistake, quotas_mistake,
 from penstock.base import limits
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.metadata.commands import AlterUser, ChangeRules, CreateUser, DeleteUser, ExportUsers
-from penstock.metadata.image import ClusterImage, Outcome
+from penstock.metadata.image import ClusterImage, CommandOutcome
 
-Changed = tuple[ClusterImage, Outcome]
+Changed = tuple[ClusterImage, CommandOutcome]
 
 
 def check_create_user(image: ClusterImage, user: User) -> None:
@@ -105,7 +105,7 @@ def create_user(image: ClusterImage, index: int, command: CreateUser) -> Changed
     _check_own(image, user.name, user.credentials)
     existing = image.users.get(user.name)
     if existing is not None and _proofs(existing) == _proofs(user) and existing.rules == user.rules:
-        return image, Outcome()  # a retry
+        return image, CommandOutcome()  # a retry
     if existing is not None:
         raise RemoteError(ErrorCode.USER_EXISTS, f"there is a user {user.name!r} already", user=user.name)
     if command.is_first and image.users:
@@ -114,8 +114,8 @@ def create_user(image: ClusterImage, index: int, command: CreateUser) -> Changed
         text = "the first user must be an administrator: from then on all clients have to log in"
         raise RemoteError(ErrorCode.CHANGE_REFUSED, text)
     if not image.users:
-        return _way_left(_with(replace(image, decoy_key=command.chance), user)), Outcome(changed=True)
-    return _with(image, user), Outcome(changed=True)
+        return _way_left(_with(replace(image, decoy_key=command.chance), user)), CommandOutcome(changed=True)
+    return _with(image, user), CommandOutcome(changed=True)
 
 
 def alter_user(image: ClusterImage, index: int, command: AlterUser) -> Changed:
@@ -127,12 +127,12 @@ def alter_user(image: ClusterImage, index: int, command: AlterUser) -> Changed:
     altered = _altered(user, command)
     _check_own(image, command.name, altered.credentials)
     if altered == user:
-        return image, Outcome()
+        return image, CommandOutcome()
     if not altered.credentials and user.credentials:
         text = f"user {command.name!r} would have no credentials left; delete the user instead"
         raise RemoteError(ErrorCode.CHANGE_REFUSED, text)
     changed = _with(image, altered)
-    return _way_left(changed) if user.is_admin else changed, Outcome(changed=True)
+    return _way_left(changed) if user.is_admin else changed, CommandOutcome(changed=True)
 
 
 def _proofs(user: User) -> list[tuple[str, bytes]]:
@@ -162,7 +162,7 @@ def delete_user(image: ClusterImage, index: int, command: DeleteUser) -> Changed
     user = image.user(command.name)
     _check_ruled(image, command.name)
     changed = image.without_user(command.name)
-    return _way_left(changed) if user.is_admin else changed, Outcome(changed=True)
+    return _way_left(changed) if user.is_admin else changed, CommandOutcome(changed=True)
 
 
 def change_rules(image: ClusterImage, index: int, command: ChangeRules) -> Changed:
@@ -173,17 +173,17 @@ def change_rules(image: ClusterImage, index: int, command: ChangeRules) -> Chang
         user = image.user(command.name)
     rules = tuple(sorted({*user.rules, *command.add} - {*command.drop}))
     if rules == user.rules:
-        return image, Outcome()
+        return image, CommandOutcome()
     changed = msgspec.structs.replace(user, rules=rules)
     if user.is_admin and not changed.is_admin:
         _check_ruled(image, command.name)
-        return _way_left(_with(image, changed)), Outcome(changed=True)
-    return _with(image, changed), Outcome(changed=True)
+        return _way_left(_with(image, changed)), CommandOutcome(changed=True)
+    return _with(image, changed), CommandOutcome(changed=True)
 
 
 def export_users(image: ClusterImage, index: int, command: ExportUsers) -> Changed:
     """Apply `ExportUsers`. It changes nothing, but counts as a change, because it is audited."""
-    return image, Outcome(changed=True)
+    return image, CommandOutcome(changed=True)
 
 
 def _check_ruled(image: ClusterImage, without: str) -> None:

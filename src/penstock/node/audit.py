@@ -46,7 +46,7 @@ from penstock.metadata.commands import (
     SetIntake,
     TruncatePartition,
 )
-from penstock.metadata.image import ClusterImage, Outcome
+from penstock.metadata.image import ClusterImage, CommandOutcome
 from penstock.node.log_queries import Query
 from penstock.node.partition import Partition
 from penstock.node.step import InternalCaller, Lane, Outbox
@@ -78,7 +78,7 @@ class AuditedCommand(NamedTuple):
     when_us: int = 0  # 0: unknown
 
 
-def audited_command_of(index: int, command: Command, outcome: Outcome) -> AuditedCommand | None:
+def audited_command_of(index: int, command: Command, outcome: CommandOutcome) -> AuditedCommand | None:
     """Return the audit row of a command that was applied; None if it has none."""
     if not is_audited(command, outcome) or (told := _told(command, outcome)) is None:
         return None
@@ -103,7 +103,7 @@ def _time(when_us: int) -> str | None:
     return f"{moment:%Y-%m-%dT%H:%M:%S}.{when_us % 1_000_000:06d}Z"
 
 
-def _told(command: Command, outcome: Outcome) -> dict[str, Any] | None:
+def _told(command: Command, outcome: CommandOutcome) -> dict[str, Any] | None:
     stream = None if outcome.stream is None else outcome.stream.name
     match command:
         case CreateStream():
@@ -192,7 +192,7 @@ class AuditLog:
         """Note that the commands up to this image were not seen one by one."""
         self._known_from = max(self._known_from, image.acted)
 
-    def applied(self, index: int, command: Command, outcome: Outcome) -> None:
+    def applied(self, index: int, command: Command, outcome: CommandOutcome) -> None:
         """Remember a command that was applied."""
         if (act := audited_command_of(index, command, outcome)) is not None:
             if len(self._acts) == self._acts.maxlen:

@@ -30,7 +30,7 @@ from penstock.messages import (
 )
 from penstock.metadata.commands import Command, RegisterBroker
 from penstock.metadata.controller import Controller, ControllerConfig
-from penstock.metadata.image import ClusterImage, Outcome, StreamState
+from penstock.metadata.image import ClusterImage, CommandOutcome, StreamState
 from penstock.node.access import Access
 from penstock.node.addresses import PeerAddresses
 from penstock.node.apply_barriers import LocalApplyBarrier
@@ -337,17 +337,17 @@ class Cluster:
 
     # Callbacks of the quorum
 
-    def applied(self, place: EntryPosition, command: Command, outcome: Outcome | RemoteError) -> None:
+    def applied(self, place: EntryPosition, command: Command, outcome: CommandOutcome | RemoteError) -> None:
         """Handle a command that was applied."""
         self.guarded.look(self.image)
-        if isinstance(outcome, Outcome):
+        if isinstance(outcome, CommandOutcome):
             self._audit.applied(place.log_index, command, outcome)
         if isinstance(command, RegisterBroker) and command.broker_id == self._settings.broker_id:
             self.registered_us = command.registered_us
         if not self._is_started:
-            if isinstance(outcome, Outcome) and outcome.deleted and outcome.stream is not None:
+            if isinstance(outcome, CommandOutcome) and outcome.deleted and outcome.stream is not None:
                 self.deleted.append(outcome.stream)
-        elif isinstance(outcome, Outcome):
+        elif isinstance(outcome, CommandOutcome):
             self._tell_cluster_id()
             self._look_at_standing()
             if outcome.changed:

@@ -34,7 +34,7 @@ from penstock.commitlog import LogView
 from penstock.hot.message_ids import MessageIds
 from penstock.ingest.admission import Rules
 from penstock.ingest.dedup import Dedup
-from penstock.metadata.image import Mark, StreamState
+from penstock.metadata.image import KeyBoundary, StreamState
 from penstock.node.partition_errors import as_remote_error
 from penstock.node.step import DiskWork, Lane, Step
 
@@ -113,7 +113,7 @@ def _step(stream: StreamState, number: int) -> tuple[int, int] | None:
     return next(((before, after) for before, after in steps if before <= number < after), None)
 
 
-def _marks(stream: StreamState, number: int) -> tuple[Mark, ...]:
+def _marks(stream: StreamState, number: int) -> tuple[KeyBoundary, ...]:
     step = _step(stream, number)
     return () if step is None else tuple(stream.marked(step[1]).values())
 

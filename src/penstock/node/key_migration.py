@@ -28,7 +28,7 @@ from penstock.base.errors import RemoteError
 from penstock.base.ids import Offset, PartitionId
 from penstock.hot.keymap import KeyMap, key_map_of
 from penstock.messages import MarkKeysRequest, Response
-from penstock.metadata.image import Mark, StreamState
+from penstock.metadata.image import KeyBoundary, StreamState
 from penstock.node.key_migration_state import KeyMigrationState
 from penstock.node.partition import Partition
 from penstock.node.subscriptions import Subscriptions
@@ -43,7 +43,7 @@ class _Step(NamedTuple):
 
     before: int
     after: int
-    marks: dict[int, Mark]  # by partition
+    marks: dict[int, KeyBoundary]  # by partition
 
     @property
     def is_complete(self) -> bool:

@@ -11,7 +11,7 @@ import msgspec
 from penstock.base.errors import ErrorCode, OperationalError, RemoteError
 from penstock.metadata.apply import apply
 from penstock.metadata.commands import Command, decode_command
-from penstock.metadata.image import ClusterImage, Outcome
+from penstock.metadata.image import ClusterImage, CommandOutcome
 from penstock.metadata.snapshot import decode_image
 from penstock.raft import Entry, EntryKind, Snapshot
 
@@ -33,7 +33,7 @@ def command_in(entry: Entry) -> Command | None:
         return None
 
 
-def applied(image: ClusterImage, entry: Entry) -> tuple[ClusterImage, Command, Outcome | RemoteError]:
+def applied(image: ClusterImage, entry: Entry) -> tuple[ClusterImage, Command, CommandOutcome | RemoteError]:
     """Apply the command of an entry to an image; return the new image, the command and its outcome. TooOldError."""
     try:
         command = decode_command(entry.data)

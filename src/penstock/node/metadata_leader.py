@@ -37,7 +37,7 @@ from penstock.messages import (
 from penstock.metadata.command_proposals import Proposal
 from penstock.metadata.commands import FormCluster
 from penstock.metadata.controller import Controller, HeardOf
-from penstock.metadata.image import ClusterImage, Outcome
+from penstock.metadata.image import ClusterImage, CommandOutcome
 from penstock.metadata.voters import next_voter
 from penstock.node.access import Access
 from penstock.node.audit import audit_config
@@ -129,7 +129,7 @@ class MetadataLeader:
         if not self._lacks_name:
             return
 
-        def done(outcome: Outcome | RemoteError) -> None:
+        def done(outcome: CommandOutcome | RemoteError) -> None:
             self._is_forming = False  # if refused, as by a full disk, the next tick retries
 
         self._is_forming = True
@@ -174,7 +174,7 @@ class MetadataLeader:
             return
         assert self._first_user is not None
 
-        def done(outcome: Outcome | RemoteError) -> None:
+        def done(outcome: CommandOutcome | RemoteError) -> None:
             self._is_making = False  # if refused, as by a full disk, the next tick retries
 
         user = self._first_user()
@@ -193,7 +193,7 @@ class MetadataLeader:
         if command is None:
             return
 
-        def done(outcome: Outcome | RemoteError) -> None:
+        def done(outcome: CommandOutcome | RemoteError) -> None:
             self._is_altering = False  # if refused, as by a full disk, the next applied command or tick retries
 
         self._is_altering = True
@@ -204,7 +204,7 @@ class MetadataLeader:
         if self._is_widening or not self._quorum.is_leader or (command := self._administration.wider()) is None:
             return
 
-        def done(outcome: Outcome | RemoteError) -> None:
+        def done(outcome: CommandOutcome | RemoteError) -> None:
             self._is_widening = False  # the next tick makes the next change, or retries
 
         self._is_widening = True
@@ -219,7 +219,7 @@ class MetadataLeader:
             self._may_be_left_over = False
             return
 
-        def done(outcome: Outcome | RemoteError) -> None:
+        def done(outcome: CommandOutcome | RemoteError) -> None:
             self._is_sweeping = False
 
         self._is_sweeping = True
@@ -234,11 +234,11 @@ class MetadataLeader:
         self._administration.stop(error)
         self._users.stop(error)
 
-    def applied(self, index: int, raft_term: int, image: ClusterImage, outcome: Outcome | RemoteError) -> None:
+    def applied(self, index: int, raft_term: int, image: ClusterImage, outcome: CommandOutcome | RemoteError) -> None:
         """Handle an applied command."""
         self._controller.applied(index, raft_term, image, outcome, self._clock())
         self._alter_offsets()
-        if isinstance(outcome, Outcome) and outcome.changed and outcome.stream is not None:
+        if isinstance(outcome, CommandOutcome) and outcome.changed and outcome.stream is not None:
             self._may_be_left_over |= outcome.deleted or target_of(outcome.stream) is not None
         self._sweep()
         self.carry_out()
@@ -290,7 +290,7 @@ class MetadataLeader:
         def placed(index: int, raft_term: int) -> None:
             self._controller.proposed(proposal.number, index, raft_term)
 
-        def done(outcome: Outcome | RemoteError) -> None:
+        def done(outcome: CommandOutcome | RemoteError) -> None:
             # The controller learns of applied commands, refused or not, from `applied`.
             if isinstance(outcome, RemoteError):
                 self._controller.not_proposed(proposal.number, outcome)
@@ -307,7 +307,7 @@ class MetadataLeader:
             self._controller.register(done, request, now, self._heard_of(request))
             return
 
-        def left(outcome: Outcome | RemoteError) -> None:
+        def left(outcome: CommandOutcome | RemoteError) -> None:
             if isinstance(outcome, RemoteError):
                 done(outcome)
             else:
@@ -322,10 +322,10 @@ class MetadataLeader:
         knows = self._quorum.disk_of(broker_id) == request.data_dir_id and request.raft_term <= raft_term
         return HeardOf(index if knows else 0, self._quorum.speakers.lately(broker_id))
 
-    def _change(self, membership: Membership, done: Callable[[Outcome | RemoteError], None]) -> None:
+    def _change(self, membership: Membership, done: Callable[[CommandOutcome | RemoteError], None]) -> None:
         self._is_changing = True
 
-        def changed(outcome: Outcome | RemoteError) -> None:
+        def changed(outcome: CommandOutcome | RemoteError) -> None:
             self._is_changing = False
             done(outcome)
 

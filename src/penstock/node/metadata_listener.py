@@ -8,14 +8,14 @@ from typing import Protocol
 from penstock.base.errors import RemoteError
 from penstock.base.ids import Incarnation, StreamId
 from penstock.messages import LogEnd, ResignedLeadership, StreamInfo, UnreachableLeader
-from penstock.metadata.image import ClusterImage, Outcome, StreamState
+from penstock.metadata.image import ClusterImage, CommandOutcome, StreamState
 from penstock.node.stream_waiters import ANYHOW, ExpectedStream
 
 
 class MetadataListener(Protocol):
     """Applies the image on this broker and reports back for heartbeats."""
 
-    def applied(self, outcome: Outcome) -> None:
+    def applied(self, outcome: CommandOutcome) -> None:
         """Apply a change by one command."""
 
     def replaced(self, before: ClusterImage) -> None:

@@ -11,10 +11,10 @@ from typing import NamedTuple
 
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import BrokerId
-from penstock.metadata.image import Outcome
+from penstock.metadata.image import CommandOutcome
 from penstock.raft import Entry, NotLeaderError
 
-Done = Callable[[Outcome | RemoteError], None]
+Done = Callable[[CommandOutcome | RemoteError], None]
 _UNKNOWN = "the change may or may not have been made: this broker lost track of it; check before a retry"
 
 
@@ -59,7 +59,7 @@ class PendingProposals:
         found = (self._waiting.get(entry.index) for entry in entries)
         return all(proposal is None or proposal.may_use_reserve for proposal in found)
 
-    def resolve(self, entry: Entry, outcome: Outcome | RemoteError, leader: BrokerId | None) -> None:
+    def resolve(self, entry: Entry, outcome: CommandOutcome | RemoteError, leader: BrokerId | None) -> None:
         """Answer the proposal at the entry's index; with another term it fails, and the client may ask `leader`."""
         proposal = self._waiting.pop(entry.index, None)
         if proposal is not None:

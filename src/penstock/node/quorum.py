@@ -26,7 +26,7 @@ from penstock.base.meters import Histogram
 from penstock.messages import RaftRequest
 from penstock.metadata.commands import Command, CreateStream, encode_command
 from penstock.metadata.feature_versions import unsupported_reason
-from penstock.metadata.image import Outcome
+from penstock.metadata.image import CommandOutcome
 from penstock.metadata.snapshot import encode_image
 from penstock.node.cluster_formation import ClusterFormation
 from penstock.node.metadata_entries import TooOldError, applied, image_in
@@ -226,7 +226,7 @@ class Quorum:
             self._raft.read_index(context)
             self._confirmations[context] = done
 
-        def refused(error: Outcome | RemoteError) -> None:
+        def refused(error: CommandOutcome | RemoteError) -> None:
             assert isinstance(error, RemoteError)
             done(error)
 
@@ -432,7 +432,7 @@ class Quorum:
     def _apply(self, entry: Entry) -> None:
         if self.trouble:
             return
-        outcome: Outcome | RemoteError = Outcome(changed=True)
+        outcome: CommandOutcome | RemoteError = CommandOutcome(changed=True)
         if entry.kind is EntryKind.COMMAND:
             try:
                 self.image, command, outcome = applied(self.image, entry)

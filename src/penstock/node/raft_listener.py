@@ -8,7 +8,7 @@ from penstock.base.errors import RemoteError
 from penstock.base.ids import BrokerId
 from penstock.messages import Response
 from penstock.metadata.commands import Command
-from penstock.metadata.image import ClusterImage, Outcome
+from penstock.metadata.image import ClusterImage, CommandOutcome
 
 
 class EntryPosition(NamedTuple):
@@ -21,7 +21,7 @@ class EntryPosition(NamedTuple):
 class RaftListener(Protocol):
     """Is notified of metadata changes and of this broker's role in the quorum."""
 
-    def applied(self, place: EntryPosition, command: Command, outcome: Outcome | RemoteError) -> None:
+    def applied(self, place: EntryPosition, command: Command, outcome: CommandOutcome | RemoteError) -> None:
         """Called after a command has changed the image, or was refused."""
 
     def replaced(self, before: ClusterImage) -> None:

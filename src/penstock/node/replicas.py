@@ -29,7 +29,7 @@ from penstock.messages import (
     Response,
     UnreachableLeader,
 )
-from penstock.metadata.image import ClusterImage, Outcome
+from penstock.metadata.image import ClusterImage, CommandOutcome
 from penstock.node.archives import Archives
 from penstock.node.cluster_events import ClusterEventLog
 from penstock.node.disk_space_probe import DiskSpaceProbe
@@ -185,7 +185,7 @@ class Replicas:
 
     # The metadata image
 
-    def applied(self, outcome: Outcome) -> None:
+    def applied(self, outcome: CommandOutcome) -> None:
         """Apply an image that one command has changed."""
         self.streams.applied(outcome)
         self.truncations.look()

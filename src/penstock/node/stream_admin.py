@@ -59,7 +59,7 @@ from penstock.metadata.commands import (
     SetIntake,
     TruncatePartition,
 )
-from penstock.metadata.image import ClusterImage, Outcome, Owned, StreamState
+from penstock.metadata.image import ClusterImage, CommandOutcome, OwnedStreams, StreamState
 from penstock.metadata.partition_expansion import check_growth
 from penstock.metadata.streams import (
     altered_config,
@@ -121,7 +121,7 @@ class StreamAdmin:
         self._info = info
         self._access = access
         self._creations: list[_Creation] = []
-        self._under_way: dict[str, Owned] = {}  # streams and partitions proposed for users and not yet applied
+        self._under_way: dict[str, OwnedStreams] = {}  # streams and partitions proposed for users and not yet applied
         self._handlers: dict[type[Request], Callable[[Any, Done], None]] = {
             CreateStreamRequest: self._create,
             AlterStreamRequest: self._alter,
@@ -136,21 +136,21 @@ class StreamAdmin:
     def _image(self) -> ClusterImage:
         return self._quorum.image
 
-    def _propose(self, command: Command, done: Callable[[Outcome | RemoteError], None]) -> None:
+    def _propose(self, command: Command, done: Callable[[CommandOutcome | RemoteError], None]) -> None:
         self._quorum.propose(self._access.signed(command), done)
 
     def _propose_more(
-        self, command: Command, payer: str, more: Owned, done: Callable[[Outcome | RemoteError], None]
+        self, command: Command, payer: str, more: OwnedStreams, done: Callable[[CommandOutcome | RemoteError], None]
     ) -> None:
         """Propose a command that adds streams or partitions for a user.
 
         They count against the limits until the command is applied or refused, so that many requests at once cannot
         exceed them.
         """
-        self._under_way[payer] = self._under_way.get(payer, Owned()).plus(more)
+        self._under_way[payer] = self._under_way.get(payer, OwnedStreams()).plus(more)
 
-        def heard(outcome: Outcome | RemoteError) -> None:
-            left = self._under_way.pop(payer, Owned()).plus(more.times(-1))  # no entry: its sum was zero
+        def heard(outcome: CommandOutcome | RemoteError) -> None:
+            left = self._under_way.pop(payer, OwnedStreams()).plus(more.times(-1))  # no entry: its sum was zero
             if any(left):
                 self._under_way[payer] = left
             done(outcome)
@@ -191,14 +191,14 @@ class StreamAdmin:
             intake=request.intake,
         )
 
-        def made(outcome: Outcome | RemoteError) -> None:
+        def made(outcome: CommandOutcome | RemoteError) -> None:
             if isinstance(outcome, RemoteError):
                 done(self._as_seen(outcome, request.config.name, who))
                 return
             assert outcome.stream is not None
             self._wait(outcome.stream, done, deadline_us, beside, is_new=outcome.changed)
 
-        self._propose_more(command, by, Owned.needed(request.config), made)
+        self._propose_more(command, by, OwnedStreams.needed(request.config), made)
 
     def _as_seen(self, error: RemoteError, name: str, who: Principal | None) -> RemoteError:
         """Return the error for a taken stream name; it reveals nothing of a stream that the caller may not see."""
@@ -242,7 +242,7 @@ class StreamAdmin:
         by = self._access.signature  # the staged stream has as many partitions as its target
         check_room(image, target.config.partitions, by, under_way=self._under_way)
 
-        def made(outcome: Outcome | RemoteError) -> None:
+        def made(outcome: CommandOutcome | RemoteError) -> None:
             there = self._image.names.get(name)
             if there is not None:  # also if it was created with another config of the target
                 wait(self._image.streams[there])
@@ -255,7 +255,7 @@ class StreamAdmin:
         command = CreateStream(
             config=staged_config(target.stream_id, target.config), created_us=now.wall_us, assignments=assignments
         )
-        self._propose_more(command, by, Owned(1, len(assignments)), made)
+        self._propose_more(command, by, OwnedStreams(1, len(assignments)), made)
 
     def _overlapping(self, config: StreamConfig) -> tuple[str, ...]:
         """Return the streams that store messages of the same subjects and that the caller may see."""
@@ -333,7 +333,7 @@ class StreamAdmin:
             creation.done(error)
             return
 
-        def deleted(outcome: Outcome | RemoteError) -> None:
+        def deleted(outcome: CommandOutcome | RemoteError) -> None:
             # Answer only now, so that the name is free for another try.
             text = (
                 error.message if isinstance(outcome, RemoteError) else f"{error.message}; so the stream was not created"
@@ -349,7 +349,7 @@ class StreamAdmin:
         state = self._named(request.name, request.stream_id)
         deadline_us = now.elapsed_us + limits.FORWARD_TIMEOUT_MS * 1_000
 
-        def changed(outcome: Outcome | RemoteError) -> None:
+        def changed(outcome: CommandOutcome | RemoteError) -> None:
             if isinstance(outcome, RemoteError):
                 done(outcome)
                 return
@@ -376,7 +376,7 @@ class StreamAdmin:
         if config.observers != state.config.observers:
             observers = self._placing.observers(state.partitions, config)
 
-        def altered(outcome: Outcome | RemoteError) -> None:
+        def altered(outcome: CommandOutcome | RemoteError) -> None:
             if isinstance(outcome, RemoteError):
                 done(outcome)
                 return
@@ -384,7 +384,7 @@ class StreamAdmin:
             done(AlterStreamResponse(stream=self._info(outcome.stream)))
 
         command = AlterStream(stream_id=state.stream_id, changes=request.changes, observers=observers)
-        self._propose_more(command, payer, Owned.needed(config).beyond(Owned.of(state)), altered)
+        self._propose_more(command, payer, OwnedStreams.needed(config).beyond(OwnedStreams.of(state)), altered)
 
     def _payer(self, state: StreamState) -> str:
         """Return the user whose quota the stream counts for; empty: none, or an administrator changes the stream."""
@@ -422,7 +422,7 @@ class StreamAdmin:
         made: Callable[[StreamState], None],
         done: Done,
     ) -> None:
-        def added(outcome: Outcome | RemoteError) -> None:
+        def added(outcome: CommandOutcome | RemoteError) -> None:
             if isinstance(outcome, RemoteError):
                 done(outcome)
                 return
@@ -437,12 +437,14 @@ class StreamAdmin:
             range_bounds=range_bounds,
         )
         grown = msgspec.structs.replace(state.config, partitions=len(state.partitions) + len(assignments))
-        self._propose_more(command, self._payer(state), Owned.needed(grown).beyond(Owned.of(state)), added)
+        self._propose_more(
+            command, self._payer(state), OwnedStreams.needed(grown).beyond(OwnedStreams.of(state)), added
+        )
 
     def mark_keys(self, request: MarkKeysRequest, done: Done) -> None:
         """Record that a partition's leader has committed all that it has of the keys that left the partition."""
 
-        def marked(outcome: Outcome | RemoteError) -> None:
+        def marked(outcome: CommandOutcome | RemoteError) -> None:
             done(outcome if isinstance(outcome, RemoteError) else MarkKeysResponse())
 
         command = MarkKeys(
@@ -459,7 +461,7 @@ class StreamAdmin:
         if request.leader_epoch is None:
             raise RemoteError(ErrorCode.BAD_REQUEST, "only a partition's leader knows what is committed: ask that one")
 
-        def truncated(outcome: Outcome | RemoteError) -> None:
+        def truncated(outcome: CommandOutcome | RemoteError) -> None:
             done(outcome if isinstance(outcome, RemoteError) else TruncateResponse(log_start=request.before))
 
         command = TruncatePartition(
@@ -474,7 +476,7 @@ class StreamAdmin:
         if request.leader_epoch is None:
             raise RemoteError(ErrorCode.BAD_REQUEST, "only a partition's leader knows what is committed: ask that one")
 
-        def reported(outcome: Outcome | RemoteError) -> None:
+        def reported(outcome: CommandOutcome | RemoteError) -> None:
             if isinstance(outcome, RemoteError):
                 done(outcome)
                 return
@@ -495,7 +497,7 @@ class StreamAdmin:
     def _delete(self, request: DeleteStreamRequest, done: Done) -> None:
         state = self._named(request.name, request.stream_id)
 
-        def deleted(outcome: Outcome | RemoteError) -> None:
+        def deleted(outcome: CommandOutcome | RemoteError) -> None:
             done(outcome if isinstance(outcome, RemoteError) else DeleteStreamResponse(stream_id=state.stream_id))
 
         self._propose(DeleteStream(stream_id=state.stream_id), deleted)

@@ -24,7 +24,7 @@ from penstock.base.errors import CorruptionError, ErrorCode, OperationalError, R
 from penstock.base.ids import BrokerId, PartitionId, PartitionKey, StreamId
 from penstock.commitlog import Log, LogConfig, LogMissingError, OpenFiles
 from penstock.messages import ResignedLeadership
-from penstock.metadata.image import ClusterImage, Outcome, StreamState
+from penstock.metadata.image import ClusterImage, CommandOutcome, StreamState
 from penstock.node.folders import LogFolders, log_path, marker_of, stream_path
 from penstock.node.in_flight import InFlightBudget
 from penstock.node.leader_hints import not_leader
@@ -245,7 +245,7 @@ class StreamLifecycle:
 
     # The metadata image
 
-    def applied(self, outcome: Outcome) -> None:
+    def applied(self, outcome: CommandOutcome) -> None:
         """Apply one command's changes of the image."""
         for key in outcome.unclean:
             stream = self._image().streams[key.stream_id]

@@ -36,7 +36,7 @@ from penstock.messages import (
 )
 from penstock.metadata.commands import AlterUser, ChangeRules, CreateUser, DeleteUser, ExportUsers
 from penstock.metadata.feature_versions import unsupported_reason
-from penstock.metadata.image import ClusterImage, Outcome
+from penstock.metadata.image import ClusterImage, CommandOutcome
 from penstock.metadata.users import check_alter_user, check_change_rules, check_create_user, check_way_in
 from penstock.node.access import Access
 from penstock.node.apply_barriers import ClusterApplyBarrier
@@ -103,7 +103,7 @@ class UserAdmin:
             nonlocal index
             index = at
 
-        def made(outcome: Outcome | RemoteError) -> None:
+        def made(outcome: CommandOutcome | RemoteError) -> None:
             if isinstance(outcome, RemoteError):
                 told(outcome)
             else:  # also if nothing changed: an earlier request may not have waited for all brokers
@@ -122,7 +122,7 @@ class UserAdmin:
 
         look_again = self._access.again(request)
 
-        def noted(outcome: Outcome | RemoteError) -> None:
+        def noted(outcome: CommandOutcome | RemoteError) -> None:
             answer: Response | RemoteError
             try:
                 look_again()

@@ -21,7 +21,7 @@ from penstock.messages import (
     TestAccessResponse,
     UserInfo,
 )
-from penstock.metadata.image import ClusterImage, Owned
+from penstock.metadata.image import ClusterImage, OwnedStreams
 from penstock.node.access import Access
 from penstock.node.metadata_api import Handler
 from penstock.node.step import Outbox
@@ -48,7 +48,7 @@ class UserApi:
             names = [name for name in names if name in request.names]
         page, next_after = page_of(names, request.after)
         response = ListUsersResponse(
-            users=tuple(user_info(users[name], self._image().owned.get(name, Owned())) for name in page),
+            users=tuple(user_info(users[name], self._image().owned.get(name, OwnedStreams())) for name in page),
             next_after=next_after,
             is_guarded=self._access.is_guarded,
             user=who,
@@ -88,7 +88,7 @@ def _tested(image: ClusterImage, rules: tuple, request: TestAccessRequest) -> Te
     return TestAccessResponse(is_allowed=False, reason=f"no rule allows it{near}", subjects=subjects)
 
 
-def user_info(user: User, owned: Owned) -> UserInfo:
+def user_info(user: User, owned: OwnedStreams) -> UserInfo:
     """Return the public description of a user and what it owns, without anything that would allow to impersonate it."""
     return UserInfo(
         name=user.name,

@@ -9,7 +9,7 @@ from penstock.base.config import StreamConfig
 from penstock.metadata.apply import apply
 from penstock.metadata.commands import AlterStream, Command, CreateStream, DeleteStream, StartBroker
 from penstock.metadata.fold import fold
-from penstock.metadata.image import ClusterImage, Outcome
+from penstock.metadata.image import ClusterImage, CommandOutcome
 
 NAMES = st.sampled_from(["orders", "trades", "logs"])
 COMMANDS: st.SearchStrategy[Command] = st.one_of(
@@ -29,7 +29,7 @@ def test_as_one_by_one(commands: list[Command]) -> None:
     starts = [0]
     for index, command in enumerate(commands, 1):
         image, outcome = apply(image, index, command)
-        if isinstance(outcome, Outcome) and outcome.deleted and outcome.stream is not None:
+        if isinstance(outcome, CommandOutcome) and outcome.deleted and outcome.stream is not None:
             deleted.append(outcome.stream.stream_id)
         if isinstance(command, StartBroker):
             starts.append(command.started_us)

@@ -30,7 +30,7 @@ from penstock.metadata.commands import (
     encode_command,
 )
 from penstock.metadata.elections import recovers
-from penstock.metadata.image import ClusterImage, Outcome, PartitionState, StreamState, loads_of
+from penstock.metadata.image import ClusterImage, CommandOutcome, PartitionState, StreamState, loads_of
 from tests.extent import each_change, examples
 from tests.unit.metadata.copies import Copies
 from tests.work import lines_run
@@ -136,7 +136,9 @@ def check_partition(image: ClusterImage, state: StreamState, partition: Partitio
         assert not unsure & isr
 
 
-def check_step(before: ClusterImage, command: Command, after: ClusterImage, outcome: Outcome | RemoteError) -> None:
+def check_step(
+    before: ClusterImage, command: Command, after: ClusterImage, outcome: CommandOutcome | RemoteError
+) -> None:
     if isinstance(outcome, RemoteError):
         assert (after.streams, after.brokers, after.names) == (before.streams, before.brokers, before.names)
         return
@@ -169,7 +171,7 @@ def check_step(before: ClusterImage, command: Command, after: ClusterImage, outc
 
 
 def check_copies(
-    draw: st.DrawFn, copies: Logs, before: ClusterImage, command: Command, after: ClusterImage, outcome: Outcome
+    draw: st.DrawFn, copies: Logs, before: ClusterImage, command: Command, after: ClusterImage, outcome: CommandOutcome
 ) -> None:
     for key in [key for key in copies if key.stream_id not in after.streams]:
         del copies[key]
@@ -202,7 +204,7 @@ def test_any_commands(data: st.DataObject) -> None:
         image, outcome = apply(before, index, command)
         again, _ = apply(again, index, decode_command(encode_command(command)))
         check_step(before, command, image, outcome)
-        if isinstance(outcome, Outcome):
+        if isinstance(outcome, CommandOutcome):
             check_copies(data.draw, copies, before, command, image, outcome)
         for state in image.streams.values():
             for partition in state.partitions:
@@ -238,7 +240,7 @@ def test_partitions_that_are_alike_and_stay_so_are_not_changed() -> None:
         image, streams=image.streams.with_item(StreamId(4), msgspec.structs.replace(state, partitions=alike))
     )
     _, outcome = apply(image, 6, FenceBroker(broker_id=BROKERS[1], incarnation=Incarnation(5)))
-    assert isinstance(outcome, Outcome)
+    assert isinstance(outcome, CommandOutcome)
     assert outcome.partitions == ()
 
 
@@ -254,9 +256,9 @@ def aged(streams: int) -> ClusterImage:
 
 @each_change
 def test_a_broker_that_leads_thousands_is_fenced_at_once() -> None:
-    def fenced(image: ClusterImage) -> tuple[ClusterImage, Outcome]:
+    def fenced(image: ClusterImage) -> tuple[ClusterImage, CommandOutcome]:
         after, outcome = apply(image, image.index + 1, FenceBroker(broker_id=BrokerId(1), incarnation=Incarnation(1)))
-        assert isinstance(outcome, Outcome)
+        assert isinstance(outcome, CommandOutcome)
         return after, outcome
 
     after, outcome = fenced(aged(10_000))

@@ -20,7 +20,7 @@ from penstock.metadata.commands import (
     RegisterBroker,
     StopBroker,
 )
-from penstock.metadata.image import ClusterImage, Outcome, PartitionState, loads_of
+from penstock.metadata.image import ClusterImage, CommandOutcome, PartitionState, loads_of
 from penstock.metadata.placement import place, place_observers
 from penstock.metadata.snapshot import decode_image, encode_image
 from penstock.metadata.streams import altered_config, check_create, created_config
@@ -31,7 +31,7 @@ def ids(*numbers: int) -> tuple[BrokerId, ...]:
     return tuple(map(BrokerId, numbers))
 
 
-def after(image: ClusterImage, command: Command) -> tuple[ClusterImage, Outcome | RemoteError]:
+def after(image: ClusterImage, command: Command) -> tuple[ClusterImage, CommandOutcome | RemoteError]:
     return apply(image, image.index + 1, command)
 
 
@@ -44,7 +44,7 @@ def made(image: ClusterImage, replicas: tuple[int, ...], observers: tuple[int, .
         observers=(ids(*observers),) if observers else (),
     )
     image, outcome = after(image, command)
-    assert isinstance(outcome, Outcome)
+    assert isinstance(outcome, CommandOutcome)
     return image
 
 
@@ -95,7 +95,7 @@ def test_they_come_and_go_by_alter_and_loads_and_snapshots_follow() -> None:
     version = hot(image).version
     for count, observers in ((2, (3, 4)), (1, (4,)), (0, ())):
         image, outcome = after(image, alter(image, count, observers))
-        assert isinstance(outcome, Outcome)
+        assert isinstance(outcome, CommandOutcome)
         assert hot(image).observers == ids(*observers)
         assert hot(image).version == (version := version + 1)
         assert hot(image).isr == ids(1, 2)
@@ -142,7 +142,7 @@ def test_no_leader_has_one_join() -> None:
     key = (StreamId(image.by_name("hot").stream_id), PartitionId(0))
     change = IsrChange(*key, LeaderEpoch(1), hot(image).version, members)
     image, outcome = after(image, ChangeIsr(broker_id=BrokerId(1), incarnation=Incarnation(1), changes=(change,)))
-    assert isinstance(outcome, Outcome)
+    assert isinstance(outcome, CommandOutcome)
     (refused,) = outcome.results
     assert isinstance(refused, RemoteError)
     assert hot(image).isr == ids(1, 2)

@@ -14,7 +14,7 @@ from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import BrokerId, LeaderEpoch, Offset, PartitionId, StreamId
 from penstock.metadata.apply import apply
 from penstock.metadata.commands import AddPartitions, Command, CreateStream, MarkKeys, SetIntake, StartBroker
-from penstock.metadata.image import ClusterImage, Mark, Outcome, StreamState
+from penstock.metadata.image import ClusterImage, CommandOutcome, KeyBoundary, StreamState
 from penstock.metadata.partition_expansion import check_growth
 from penstock.metadata.snapshot import decode_image, encode_image
 
@@ -31,7 +31,7 @@ def made(config: StreamConfig = ORDERS) -> ClusterImage:
 def after(image: ClusterImage, *commands: Command) -> ClusterImage:
     for command in commands:
         image, outcome = apply(image, image.index + 1, command)
-        assert isinstance(outcome, Outcome), outcome
+        assert isinstance(outcome, CommandOutcome), outcome
     return image
 
 
@@ -70,8 +70,8 @@ def test_partitions_are_added_behind_those_that_there_are() -> None:
     assert state.is_moving
     image = after(image, mark(5, 1, 7), mark(5, 0, 3))
     assert orders(image).marks == (
-        Mark(5, PartitionId(0), Offset(3), LeaderEpoch(1), 1_003),
-        Mark(5, PartitionId(1), Offset(7), LeaderEpoch(1), 1_007),
+        KeyBoundary(5, PartitionId(0), Offset(3), LeaderEpoch(1), 1_003),
+        KeyBoundary(5, PartitionId(1), Offset(7), LeaderEpoch(1), 1_007),
     )  # fmt: skip
     assert not orders(image).is_moving
     image = after(image, add(5, 1))

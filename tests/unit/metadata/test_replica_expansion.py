@@ -9,7 +9,7 @@ from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import BrokerId, StreamId
 from penstock.metadata.apply import apply
 from penstock.metadata.commands import AddReplicas, Command, CreateStream, RegisterBroker
-from penstock.metadata.image import BrokerLoad, ClusterImage, Outcome
+from penstock.metadata.image import BrokerLoad, ClusterImage, CommandOutcome
 from penstock.metadata.snapshot import decode_image, encode_image
 
 STREAM = StreamId(5)
@@ -30,7 +30,7 @@ def register(number: int) -> RegisterBroker:
 def after(image: ClusterImage, *commands: Command) -> ClusterImage:
     for command in commands:
         image, outcome = apply(image, image.index + 1, command)
-        assert isinstance(outcome, Outcome), outcome
+        assert isinstance(outcome, CommandOutcome), outcome
     return image
 
 

@@ -20,7 +20,7 @@ from penstock.metadata.commands import (
     TruncatePartition,
     decode_command,
 )
-from penstock.metadata.image import ClusterImage, Outcome, PartitionState, Truncated
+from penstock.metadata.image import ClusterImage, CommandOutcome, PartitionState, TruncatedEnd
 from penstock.metadata.streams import altered_config, check_create, created_config, replicas_wanted
 
 ORDERS = StreamConfig(name="orders", subject="orders.>")
@@ -32,7 +32,9 @@ def create(config: StreamConfig = ORDERS) -> CreateStream:
     return CreateStream(config=config, created_us=7)
 
 
-def folded(*commands: Command, image: ClusterImage | None = None) -> tuple[ClusterImage, list[Outcome | RemoteError]]:
+def folded(
+    *commands: Command, image: ClusterImage | None = None
+) -> tuple[ClusterImage, list[CommandOutcome | RemoteError]]:
     image = image or ClusterImage()
     outcomes = []
     for command in commands:
@@ -41,7 +43,7 @@ def folded(*commands: Command, image: ClusterImage | None = None) -> tuple[Clust
     return image, outcomes
 
 
-def code_of(outcome: Outcome | RemoteError) -> str:
+def code_of(outcome: CommandOutcome | RemoteError) -> str:
     assert isinstance(outcome, RemoteError), outcome
     return outcome.code
 
@@ -51,12 +53,12 @@ def test_id_is_the_index_of_the_command() -> None:
     state = image.by_name("orders")
     assert (state.stream_id, state.created_us) == (2, 7)
     assert state.partitions == (PartitionState((BrokerId(1),), (BrokerId(1),), (), BrokerId(1), LeaderEpoch(1), 1),)
-    assert outcomes[1] == Outcome(stream=state, changed=True, partitions=state.partition_keys())
+    assert outcomes[1] == CommandOutcome(stream=state, changed=True, partitions=state.partition_keys())
 
 
 def test_the_same_again_is_the_same_stream() -> None:
     image, outcomes = folded(create(), create())
-    assert outcomes[1] == Outcome(stream=image.by_name("orders"), changed=False)
+    assert outcomes[1] == CommandOutcome(stream=image.by_name("orders"), changed=False)
     assert (len(image.streams), image.index) == (1, 2)
 
 
@@ -96,7 +98,7 @@ def test_alter() -> None:
     image, outcomes = folded(create(), AlterStream(stream_id=1, changes={"max_age_ms": 5, "durability": "os"}))
     config = image.by_name("orders").config
     assert (config.max_age_ms, config.durability, config.subject) == (5, Durability.OS, "orders.>")
-    assert isinstance(outcomes[1], Outcome)
+    assert isinstance(outcomes[1], CommandOutcome)
     assert outcomes[1].changed
 
 
@@ -312,8 +314,8 @@ def truncated(image: ClusterImage) -> list[tuple[int, int, int]]:
 def test_what_is_given_up_of_each_partition_only_rises_within_a_leadership() -> None:
     image, outcomes = folded(create(TRADES), truncate(2, 50), truncate(0, 7), truncate(2, 40), truncate(2, 50))
     assert truncated(image) == [(0, 7, 1), (2, 50, 1)]
-    assert [isinstance(one, Outcome) and one.changed for one in outcomes] == [True, True, True, False, False]
-    assert image.by_name("trades").truncated_at(2) == Truncated(PartitionId(2), Offset(50), LeaderEpoch(1))
+    assert [isinstance(one, CommandOutcome) and one.changed for one in outcomes] == [True, True, True, False, False]
+    assert image.by_name("trades").truncated_at(2) == TruncatedEnd(PartitionId(2), Offset(50), LeaderEpoch(1))
     assert image.by_name("trades").truncated_at(1) is None
 
 
@@ -354,7 +356,7 @@ def test_the_time_of_an_intake_rises_whatever_the_clocks_say() -> None:
         intake(Intake.READ_ONLY, 50),
         intake(Intake.OPEN, 150),
     )
-    assert [isinstance(one, Outcome) and one.stream and one.stream.intake_us for one in outcomes] == [
+    assert [isinstance(one, CommandOutcome) and one.stream and one.stream.intake_us for one in outcomes] == [
         0,
         100,
         100,
@@ -379,7 +381,7 @@ def test_a_sealed_stream_stays_so_and_keeps_what_it_has() -> None:
         ErrorCode.READ_ONLY,
         ErrorCode.INVALID_CONFIG,
     ]
-    assert isinstance(outcomes[3], Outcome)
+    assert isinstance(outcomes[3], CommandOutcome)
     assert not outcomes[3].changed
     state = image.by_name("orders")
     assert (state.intake, state.config.max_age_ms, state.config.allow_unclean_election) == (Intake.SEALED, None, True)

@@ -30,7 +30,7 @@ from penstock.metadata.commands import (
     decode_command,
     encode_command,
 )
-from penstock.metadata.image import ClusterImage, Outcome, Owned
+from penstock.metadata.image import ClusterImage, CommandOutcome, OwnedStreams
 from penstock.metadata.snapshot import decode_image, encode_image
 from penstock.metadata.streams import check_create, check_owned, check_room
 from penstock.metadata.users import check_create_user, check_way_in
@@ -61,7 +61,7 @@ class Folded:
     def __init__(self) -> None:
         self.image = ClusterImage()
 
-    def do(self, command: Command) -> Outcome:
+    def do(self, command: Command) -> CommandOutcome:
         self.image, outcome = apply(self.image, self.image.index + 1, decode_command(encode_command(command)))
         if isinstance(outcome, RemoteError):
             raise outcome
@@ -260,9 +260,9 @@ def make(name: str, by: str = "bob") -> CreateStream:
     return CreateStream(config=StreamConfig(name=name, subject=subject), created_us=7, by=by)
 
 
-def owned(streams: int) -> Owned:
+def owned(streams: int) -> OwnedStreams:
     """So many streams of one partition each."""
-    return Owned(streams, streams, streams * limits.DEDUP_IDS_DEFAULT)
+    return OwnedStreams(streams, streams, streams * limits.DEDUP_IDS_DEFAULT)
 
 
 @pytest.fixture
@@ -359,7 +359,7 @@ def test_ids_that_are_not_kept_count_for_nothing(folded) -> None:
     folded.do(create("bob"))
     folded.do(AlterUser(name="bob", altered_us=9, quotas=Quotas(message_ids_max=1)))
     assert folded.do(more("a", dedup_window_ms=None)).changed
-    assert folded.image.owned == {"bob": Owned(1, 1, 0)}
+    assert folded.image.owned == {"bob": OwnedStreams(1, 1, 0)}
 
 
 def test_what_a_stream_comes_to_is_counted_again_when_it_changes(folded) -> None:
@@ -367,11 +367,11 @@ def test_what_a_stream_comes_to_is_counted_again_when_it_changes(folded) -> None
     folded.do(more("a", dedup_ids_max=10))
     stream_id = folded.image.by_name("a").stream_id
     folded.do(AddPartitions(stream_id=stream_id, before=1, assignments=((BrokerId(1),),)))
-    assert folded.image.owned == {"bob": Owned(1, 2, 20)}
+    assert folded.image.owned == {"bob": OwnedStreams(1, 2, 20)}
     folded.do(AlterStream(stream_id=stream_id, changes={"dedup_ids_max": 7}))
-    assert folded.image.owned == {"bob": Owned(1, 2, 14)}
+    assert folded.image.owned == {"bob": OwnedStreams(1, 2, 14)}
     folded.do(AlterStream(stream_id=stream_id, changes={"dedup_window_ms": None}))
-    assert folded.image.owned == {"bob": Owned(1, 2, 0)}
+    assert folded.image.owned == {"bob": OwnedStreams(1, 2, 0)}
     assert decode_image(encode_image(folded.image)) == folded.image
     folded.do(DeleteUser(name="bob", deleted_us=9))
     folded.do(AlterStream(stream_id=stream_id, changes={"dedup_ids_max": 8, "dedup_window_ms": 5}))

@@ -25,7 +25,7 @@ from penstock.metadata.commands import (
     RegisterBroker,
     encode_command,
 )
-from penstock.metadata.image import ClusterImage, Outcome
+from penstock.metadata.image import ClusterImage, CommandOutcome
 from penstock.metadata.snapshot import SNAPSHOT_VERSION, encode_image
 from penstock.node.metadata_entries import TooOldError
 from penstock.node.peer_client import PeerClient
@@ -95,7 +95,7 @@ class Alone:
 
     # The observer
 
-    def applied(self, place: EntryPosition, command: Command, outcome: Outcome | RemoteError) -> None:
+    def applied(self, place: EntryPosition, command: Command, outcome: CommandOutcome | RemoteError) -> None:
         self.told.append(f"applied {place.log_index}")
 
     def replaced(self, before: ClusterImage) -> None:
@@ -116,7 +116,7 @@ class Alone:
     # What a test does
 
     def done(self, name: str) -> Done:
-        def done(outcome: Outcome | RemoteError) -> None:
+        def done(outcome: CommandOutcome | RemoteError) -> None:
             self.heard.append((name, outcome.code if isinstance(outcome, RemoteError) else ""))
 
         return done

@@ -25,7 +25,7 @@ from penstock.messages import (
 )
 from penstock.metadata.apply import apply
 from penstock.metadata.commands import AddReplicas, AlterStream, Command, CreateStream, FenceBroker, RegisterBroker
-from penstock.metadata.image import ClusterImage, Outcome, StreamState
+from penstock.metadata.image import ClusterImage, CommandOutcome, StreamState
 from penstock.metadata.placement import place_more
 from penstock.node.audit import audit_config
 from penstock.node.internal_streams import staged_config
@@ -130,7 +130,7 @@ class Ready:
 def applied(image: ClusterImage, *commands: Command) -> ClusterImage:
     for command in commands:
         image, outcome = apply(image, image.index + 1, command)
-        assert isinstance(outcome, Outcome), outcome
+        assert isinstance(outcome, CommandOutcome), outcome
     return image
 
 
