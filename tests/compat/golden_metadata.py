@@ -34,8 +34,8 @@ from penstock.metadata.commands import (
     FenceBroker,
     FormCluster,
     MarkKeys,
+    PartitionRecovery,
     RecoverPartitions,
-    Recovery,
     RegisterBroker,
     ReplicaEnd,
     ReportArchived,
@@ -139,7 +139,7 @@ COMMANDS: dict[str, Command] = {
     ),
     "recover-partitions": RecoverPartitions(
         recoveries=(
-            Recovery(
+            PartitionRecovery(
                 StreamId(5),
                 PartitionId(1),
                 LeaderEpoch(4),

@@ -16,10 +16,10 @@ import msgspec
 from penstock.base.ids import BrokerId, Incarnation, PartitionId, PartitionKey, StreamId
 from penstock.metadata import elections
 from penstock.metadata.commands import FenceBroker, RegisterBroker, StopBroker
-from penstock.metadata.elections import Elected, Return, Rules
+from penstock.metadata.elections import BrokerReturn, Elected, ElectionRules
 from penstock.metadata.image import BrokerState, ClusterImage, CommandOutcome, PartitionState, StreamState
 
-_Change: TypeAlias = Callable[[PartitionState, Rules], Elected]
+_Change: TypeAlias = Callable[[PartitionState, ElectionRules], Elected]
 
 
 def register_broker(image: ClusterImage, index: int, command: RegisterBroker) -> tuple[ClusterImage, CommandOutcome]:
@@ -38,7 +38,7 @@ def register_broker(image: ClusterImage, index: int, command: RegisterBroker) ->
         broker_version=command.broker_version,
         process=command.process,
     )
-    back = Return(
+    back = BrokerReturn(
         broker_id,
         clean_stop=clean_stop,
         data_dir_id=command.data_dir_id,
@@ -77,14 +77,14 @@ def _ended(
 
 def _everywhere(image: ClusterImage, broker_id: BrokerId, change: _Change) -> tuple[ClusterImage, CommandOutcome]:
     """Apply `change` to every partition that the broker holds."""
-    done: dict[tuple[PartitionState, Rules], Elected] = {}
+    done: dict[tuple[PartitionState, ElectionRules], Elected] = {}
     changed: dict[StreamId, StreamState] = {}
     keys: list[PartitionKey] = []
     unclean: list[PartitionKey] = []
     for stream_id, state in image.streams.items():
         if not any(broker_id in partition.replicas for partition in state.partitions):
             continue
-        rules = Rules.of(state)
+        rules = ElectionRules.of(state)
         partitions = list(state.partitions)
         is_changed = False
         for number, before in enumerate(partitions):

@@ -224,7 +224,7 @@ class ReplicaEnd(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fi
         return self.last_epoch, self.log_end
 
 
-class Recovery(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+class PartitionRecovery(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """A partition without a leader since that epoch, and all its known logs."""
 
     stream_id: StreamId
@@ -236,7 +236,7 @@ class Recovery(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fiel
 class RecoverPartitions(_Command, frozen=True, kw_only=True, omit_defaults=True, tag="recover_partitions"):
     """Elect the longest logs, each partition for itself. `silent` as in `FenceBroker`, among equally long logs."""
 
-    recoveries: tuple[Recovery, ...]
+    recoveries: tuple[PartitionRecovery, ...]
     silent: tuple[BrokerId, ...] = ()
 
 

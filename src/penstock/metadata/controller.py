@@ -60,12 +60,12 @@ from penstock.metadata.commands import (
     StopBroker,
 )
 from penstock.metadata.disk_identity import may_have_run
-from penstock.metadata.elections import Rules
+from penstock.metadata.elections import ElectionRules
 from penstock.metadata.image import BrokerState, ClusterImage, CommandOutcome
 from penstock.metadata.preferred import PreferredLeaders
 from penstock.metadata.reachability import ReachabilityReports
 from penstock.metadata.recoveries import Recoveries
-from penstock.metadata.sessions import Sessions
+from penstock.metadata.sessions import BrokerSessions
 from penstock.metadata.subscription_refusals import SubscriptionRefusals
 
 _RIVAL_US = limits.RIVAL_MS * 1_000
@@ -81,14 +81,14 @@ class ControllerConfig:
     preferred_leader_steady_ms: int = limits.PREFERRED_LEADER_STEADY_MS
 
 
-class HeardOf(NamedTuple):
+class RaftContact(NamedTuple):
     """The Raft group's knowledge of a broker that asks to be registered."""
 
     acknowledged_index: int = 0  # its acknowledged index: what its disk must hold
     speaker: str | None = None  # the process that sent messages for it lately; None: none did
 
 
-class Answer(NamedTuple):
+class ControllerAnswer(NamedTuple):
     """A response or an error for one caller."""
 
     caller: Hashable
@@ -101,7 +101,7 @@ class ControllerStep:
 
     # 1. report the result of each with `proposed` or `not_proposed`
     propose: list[Proposal] = field(default_factory=list)
-    answers: list[Answer] = field(default_factory=list)  # 2.
+    answers: list[ControllerAnswer] = field(default_factory=list)  # 2.
 
 
 class Controller:
@@ -111,7 +111,7 @@ class Controller:
         """`has_keys`: this broker can store encrypted streams."""
         self._broker_id = broker_id
         self._has_keys = has_keys
-        self._sessions = Sessions(config.session_ms * 1_000)
+        self._sessions = BrokerSessions(config.session_ms * 1_000)
         self._reports = ReachabilityReports(config.leader_report_window_ms * 1_000)
         self._recoveries = Recoveries()
         self._refusals = SubscriptionRefusals()
@@ -120,7 +120,7 @@ class Controller:
         self._isr_waiting: dict[BrokerId, deque[tuple[Hashable, ChangeIsrRequest]]] = {}
         # until the other brokers have reported
         self._stops_waiting: dict[BrokerId, tuple[Hashable, StopBrokerRequest]] = {}
-        self._answers: list[Answer] = []
+        self._answers: list[ControllerAnswer] = []
         self._image = ClusterImage()
         self._raft_term = 0
         self._led_us = 0  # since when this broker is the metadata leader
@@ -295,7 +295,7 @@ class Controller:
             partition = state.partitions[one.partition]
             if (partition.leader, partition.leader_epoch) != (broker_id, one.leader_epoch):
                 continue
-            rules = Rules.of(state)
+            rules = ElectionRules.of(state)
             key = PartitionKey(one.stream_id, one.partition)
             if one.is_refused:
                 self._refusals.add(key, broker_id, now.elapsed_us)
@@ -310,7 +310,7 @@ class Controller:
         return wanted
 
     def register(
-        self, caller: Hashable, request: RegisterBrokerRequest, now: Now, heard: HeardOf | None = None
+        self, caller: Hashable, request: RegisterBrokerRequest, now: Now, heard: RaftContact | None = None
     ) -> None:
         """Register a broker; answered with its incarnation.
 
@@ -319,7 +319,7 @@ class Controller:
         """
         if not self._may_answer(caller):
             return
-        if (refusal := self._registration_refused(request, heard or HeardOf(), now)) is not None:
+        if (refusal := self._registration_refused(request, heard or RaftContact(), now)) is not None:
             self._answer(caller, refusal)
             return
         if self._is_under_way(caller, ("register", request.broker_id)):
@@ -345,7 +345,7 @@ class Controller:
 
         self._proposals.begin(("register", request.broker_id), command, done)
 
-    def _registration_refused(self, request: RegisterBrokerRequest, heard: HeardOf, now: Now) -> RemoteError | None:
+    def _registration_refused(self, request: RegisterBrokerRequest, heard: RaftContact, now: Now) -> RemoteError | None:
         for broker_id, broker in self._image.brokers.items():
             if broker.data_dir_id == request.data_dir_id and broker_id != request.broker_id:
                 text = f"the data directory is that of broker {broker_id}; a new broker begins with an empty one"
@@ -482,7 +482,7 @@ class Controller:
         return self.leads
 
     def _answer(self, caller: Hashable, response: Response | RemoteError) -> None:
-        self._answers.append(Answer(caller, response))
+        self._answers.append(ControllerAnswer(caller, response))
 
 
 def _isr_result(result: int | RemoteError) -> IsrResult:

@@ -58,7 +58,7 @@ from penstock.metadata.image import PartitionState, StreamState
 _NOBODY: Set[BrokerId] = frozenset()
 
 
-class Rules(NamedTuple):
+class ElectionRules(NamedTuple):
     """A stream's settings for the leadership of its partitions."""
 
     min_isr: int
@@ -66,7 +66,7 @@ class Rules(NamedTuple):
     is_in_memory: bool = False  # replicas are empty after any restart, also a clean one
 
     @classmethod
-    def of(cls, state: StreamState) -> Rules:
+    def of(cls, state: StreamState) -> ElectionRules:
         """The rules of a stream, whose `min_isr` is always set once it is created."""
         config = state.config
         assert config.min_isr is not None
@@ -80,7 +80,7 @@ class Elected(NamedTuple):
     is_unclean: bool = False
 
 
-class Return(NamedTuple):
+class BrokerReturn(NamedTuple):
     """The circumstances of a broker's return."""
 
     broker_id: BrokerId
@@ -98,7 +98,7 @@ def gone(
     partition: PartitionState,
     broker_id: BrokerId,
     live: Set[BrokerId],
-    rules: Rules,
+    rules: ElectionRules,
     *,
     silent: Set[BrokerId] = _NOBODY,
 ) -> Elected:
@@ -108,7 +108,7 @@ def gone(
     return _elected(_left(partition, broker_id), live, rules, silent=silent)
 
 
-def returned(partition: PartitionState, broker: Return, live: Set[BrokerId], rules: Rules) -> Elected:
+def returned(partition: PartitionState, broker: BrokerReturn, live: Set[BrokerId], rules: ElectionRules) -> Elected:
     """A broker has registered, perhaps without having been fenced before. `live`: all live brokers, including it."""
     broker_id = broker.broker_id
     if broker_id not in partition.replicas:
@@ -135,7 +135,7 @@ def returned(partition: PartitionState, broker: Return, live: Set[BrokerId], rul
     return _elected(partition, live, rules, emptied=broker_id if rules.is_in_memory else None)
 
 
-def altered(partition: PartitionState, live: Set[BrokerId], rules: Rules) -> Elected:
+def altered(partition: PartitionState, live: Set[BrokerId], rules: ElectionRules) -> Elected:
     """The stream's rules have changed."""
     return _elected(partition, live, rules)
 
@@ -155,7 +155,7 @@ def recovered(
     partition: PartitionState,
     ends: Mapping[BrokerId, ReplicaEnd],
     live: Set[BrokerId],
-    rules: Rules,
+    rules: ElectionRules,
     *,
     silent: Set[BrokerId] = _NOBODY,
 ) -> Elected | None:
@@ -208,7 +208,7 @@ def _length(end: ReplicaEnd) -> tuple[LeaderEpoch, Offset]:
 def moved(
     partition: PartitionState,
     live: Set[BrokerId],
-    rules: Rules,
+    rules: ElectionRules,
     *,
     resigned: bool,
     silent: Set[BrokerId] = _NOBODY,
@@ -241,7 +241,7 @@ def preferred(partition: PartitionState, live: Set[BrokerId]) -> PartitionState 
 
 
 def beside_wanted(
-    partition: PartitionState, isr: tuple[BrokerId, ...], rules: Rules
+    partition: PartitionState, isr: tuple[BrokerId, ...], rules: ElectionRules
 ) -> tuple[tuple[BrokerId, ...], tuple[BrokerId, ...]]:
     """Return (eligible, unsure) beside the ISR wanted by a leader that does not say that it commits.
 
@@ -272,7 +272,7 @@ def _left(partition: PartitionState, broker_id: BrokerId) -> PartitionState:
 def _elected(
     partition: PartitionState,
     live: Set[BrokerId],
-    rules: Rules,
+    rules: ElectionRules,
     *,
     emptied: BrokerId | None = None,
     silent: Set[BrokerId] = _NOBODY,
@@ -298,7 +298,9 @@ def _elected(
     return _elected_uncleanly(partition, live, rules, silent)
 
 
-def _elected_uncleanly(partition: PartitionState, live: Set[BrokerId], rules: Rules, silent: Set[BrokerId]) -> Elected:
+def _elected_uncleanly(
+    partition: PartitionState, live: Set[BrokerId], rules: ElectionRules, silent: Set[BrokerId]
+) -> Elected:
     """Elect a leader that may lack acked messages, if the stream allows it."""
     if not rules.allow_unclean_election:
         return Elected(partition)

@@ -29,7 +29,7 @@ from penstock.base.config import Intake, StreamConfig
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import BrokerId, Incarnation, LeaderEpoch, Offset, PartitionId, PartitionKey, StreamId
 from penstock.base.partitioning import PartitionBy
-from penstock.metadata.commands import Recovery
+from penstock.metadata.commands import PartitionRecovery
 from penstock.metadata.persistent import PersistentMap
 
 
@@ -238,7 +238,7 @@ class CommandOutcome:
     partitions: tuple[PartitionKey, ...] = ()  # changed, new or deleted partitions
     unclean: tuple[PartitionKey, ...] = ()  # partitions whose new leader may lack acked messages
     results: tuple[int | RemoteError, ...] = ()  # of each ISR change or election: the partition's version, or the error
-    recovered: tuple[Recovery, ...] = ()  # successful recoveries, with the compared logs
+    recovered: tuple[PartitionRecovery, ...] = ()  # successful recoveries, with the compared logs
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,7 @@ _HEAD = _FILE_HEAD.pack(_MAGIC, JOURNAL_VERSION)
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class JournalEntry:
     """One command and its position."""
 
     index: int
@@ -48,7 +48,7 @@ class Entry:
     command: Command
 
 
-def read_journal(vfs: Vfs) -> tuple[list[Entry], str | None]:
+def read_journal(vfs: Vfs) -> tuple[list[JournalEntry], str | None]:
     """Return the journal's entries, and a note if a torn tail is left out.
 
     Raise CorruptionError if a synced entry is corrupt or lost, RemoteError (unsupported_version) if a newer version
@@ -78,7 +78,7 @@ def read_journal(vfs: Vfs) -> tuple[list[Entry], str | None]:
     return entries, None
 
 
-def read_entries(data: bytes, path: str) -> Iterator[Entry]:
+def read_entries(data: bytes, path: str) -> Iterator[JournalEntry]:
     """Yield the entries of a journal up to a torn tail. Raise CorruptionError, RemoteError (unsupported_version)."""
     magic, version = _FILE_HEAD.unpack_from(data)
     if magic != _MAGIC:
@@ -106,7 +106,7 @@ def read_entries(data: bytes, path: str) -> Iterator[Entry]:
             text = f"{path}: entry {index} is not known to this Penstock ({error}): a newer one wrote it; upgrade"
             raise RemoteError(ErrorCode.UNSUPPORTED_VERSION, text) from None
         end_position = position + _ENTRY_HEAD.size + len(content)
-        yield Entry(index, position, end_position, command)
+        yield JournalEntry(index, position, end_position, command)
         position = end_position
 
 

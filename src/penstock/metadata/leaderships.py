@@ -26,20 +26,20 @@ from penstock.metadata.commands import (
     Election,
     ElectionReason,
     ElectLeaders,
+    PartitionRecovery,
     RecoverPartitions,
-    Recovery,
 )
-from penstock.metadata.elections import Rules
+from penstock.metadata.elections import ElectionRules
 from penstock.metadata.image import ClusterImage, CommandOutcome, PartitionState, StreamState
 
-_T = TypeVar("_T", IsrChange, Election, Recovery)
+_T = TypeVar("_T", IsrChange, Election, PartitionRecovery)
 
 
 def change_isr(image: ClusterImage, index: int, command: ChangeIsr) -> tuple[ClusterImage, CommandOutcome]:
     """Change ISRs; `CommandOutcome.results` has the result of each. RemoteError (stale_incarnation) refuses all of them."""
     image.live_run(command.broker_id, command.incarnation)
 
-    def changed(partition: PartitionState, rules: Rules, change: IsrChange) -> PartitionState:
+    def changed(partition: PartitionState, rules: ElectionRules, change: IsrChange) -> PartitionState:
         _check_leadership(partition, command.broker_id, change)
         return _with_isr(image, partition, rules, change)
 
@@ -63,7 +63,9 @@ def _named(leader: BrokerId | None) -> str:
     return "no broker" if leader is None else f"broker {leader}"
 
 
-def _with_isr(image: ClusterImage, partition: PartitionState, rules: Rules, change: IsrChange) -> PartitionState:
+def _with_isr(
+    image: ClusterImage, partition: PartitionState, rules: ElectionRules, change: IsrChange
+) -> PartitionState:
     wanted = {member.broker_id for member in change.isr}
     if len(wanted) != len(change.isr) or not wanted.issubset(partition.replicas) or partition.leader not in wanted:
         text = f"an ISR of {sorted(wanted)} is invalid: it must have the leader, and other replicas, each once"
@@ -80,7 +82,7 @@ def elect_leaders(image: ClusterImage, index: int, command: ElectLeaders) -> tup
     """Elect other leaders; `CommandOutcome.results` has the result of each election."""
     live, silent = image.live_brokers(), frozenset(command.silent)
 
-    def elected(partition: PartitionState, rules: Rules, election: Election) -> PartitionState:
+    def elected(partition: PartitionState, rules: ElectionRules, election: Election) -> PartitionState:
         if partition.leader is None or election.leader_epoch != partition.leader_epoch:
             raise _in_another_epoch(partition, election.leader_epoch)
         if election.reason is ElectionReason.PREFERRED:
@@ -105,10 +107,10 @@ def recover_partitions(
 ) -> tuple[ClusterImage, CommandOutcome]:
     """Elect the longest logs; `CommandOutcome.results` has each result, `CommandOutcome.recovered` the successful ones."""
     live, silent = image.live_brokers(), frozenset(command.silent)
-    recovered: list[Recovery] = []
+    recovered: list[PartitionRecovery] = []
     unclean: list[PartitionKey] = []
 
-    def led(partition: PartitionState, rules: Rules, recovery: Recovery) -> PartitionState:
+    def led(partition: PartitionState, rules: ElectionRules, recovery: PartitionRecovery) -> PartitionState:
         if partition.leader is not None or recovery.leader_epoch != partition.leader_epoch:
             raise _in_another_epoch(partition, recovery.leader_epoch)
         for end in recovery.ends:
@@ -130,7 +132,7 @@ def recover_partitions(
 
 
 def _each(
-    image: ClusterImage, wishes: Iterable[_T], change: Callable[[PartitionState, Rules, _T], PartitionState]
+    image: ClusterImage, wishes: Iterable[_T], change: Callable[[PartitionState, ElectionRules, _T], PartitionState]
 ) -> tuple[ClusterImage, CommandOutcome]:
     """Apply `change` to the partition of each wish."""
     changed: dict[StreamId, StreamState] = {}
@@ -141,7 +143,7 @@ def _each(
             image.partition(wish.stream_id, wish.partition)
             state = changed.get(wish.stream_id) or image.by_id(wish.stream_id)
             before = state.partitions[wish.partition]
-            partition = elections.after(before, change(before, Rules.of(state), wish))
+            partition = elections.after(before, change(before, ElectionRules.of(state), wish))
         except RemoteError as error:
             results.append(error)
             continue

@@ -19,7 +19,7 @@ from penstock.base.ids import BrokerId
 from penstock.metadata.image import BrokerLoad, BrokerState, ClusterImage, PartitionState
 
 
-class Chance(Protocol):
+class PlacementRandom(Protocol):
     """A seeded random generator."""
 
     def random(self) -> float:
@@ -27,7 +27,7 @@ class Chance(Protocol):
 
 
 def place(
-    image: ClusterImage, partitions: int, replicas: int, chance: Chance, among: Set[BrokerId]
+    image: ClusterImage, partitions: int, replicas: int, chance: PlacementRandom, among: Set[BrokerId]
 ) -> tuple[tuple[BrokerId, ...], ...]:
     """Return each partition's replicas, preferred leader first. Raise RemoteError (not_enough_replicas)."""
     live = [broker for broker_id, broker in sorted(image.brokers.items()) if broker.is_live and broker_id in among]
@@ -51,7 +51,7 @@ def place_observers(
     image: ClusterImage,
     partitions: Sequence[PartitionState | tuple[BrokerId, ...]],
     observers: int,
-    chance: Chance,
+    chance: PlacementRandom,
     among: Set[BrokerId],
 ) -> tuple[tuple[BrokerId, ...], ...]:
     """Return the observers of each partition, which is given as its state or its replicas.
@@ -86,7 +86,7 @@ def place_observers(
 
 
 def place_more(
-    image: ClusterImage, partitions: Sequence[PartitionState], chance: Chance, among: Set[BrokerId]
+    image: ClusterImage, partitions: Sequence[PartitionState], chance: PlacementRandom, among: Set[BrokerId]
 ) -> tuple[tuple[BrokerId, ...], ...] | None:
     """Return the replicas of each partition and one more, `among` these; None if a partition has no candidate."""
     live = [broker for broker_id, broker in sorted(image.brokers.items()) if broker.is_live and broker_id in among]
@@ -104,7 +104,7 @@ def place_more(
 
 
 def _with_followers(
-    first: BrokerState, live: list[BrokerState], replicas: int, held: Counter[BrokerId], chance: Chance
+    first: BrokerState, live: list[BrokerState], replicas: int, held: Counter[BrokerId], chance: PlacementRandom
 ) -> tuple[BrokerId, ...]:
     chosen = [first.broker_id]
     on_rack = Counter([rack_of(first)])
@@ -118,7 +118,7 @@ def _with_followers(
 
 
 def _least(
-    brokers: Iterable[BrokerState], load: Callable[[BrokerState], tuple[int, int]], chance: Chance
+    brokers: Iterable[BrokerState], load: Callable[[BrokerState], tuple[int, int]], chance: PlacementRandom
 ) -> BrokerState:
     return min(brokers, key=lambda one: (*load(one), chance.random()))
 

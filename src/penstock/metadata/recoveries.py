@@ -15,8 +15,8 @@ from penstock.base import limits
 from penstock.base.ids import BrokerId, Incarnation, LeaderEpoch, PartitionKey
 from penstock.messages.peers import LogEnd
 from penstock.metadata import elections
-from penstock.metadata.commands import Recovery, ReplicaEnd
-from penstock.metadata.elections import Rules
+from penstock.metadata.commands import PartitionRecovery, ReplicaEnd
+from penstock.metadata.elections import ElectionRules
 from penstock.metadata.image import ClusterImage, PartitionState
 
 _NEVER_US = 2**63
@@ -76,7 +76,9 @@ class Recoveries:
             self._seen = None
         return list(news)
 
-    def due(self, image: ClusterImage, now_us: int, among: Iterable[PartitionKey] | None = None) -> list[Recovery]:
+    def due(
+        self, image: ClusterImage, now_us: int, among: Iterable[PartitionKey] | None = None
+    ) -> list[PartitionRecovery]:
         """Return the partitions that can be led now, `among` these or all; at most as many as fit into a command."""
         if among is None:
             seen = self._seen
@@ -85,7 +87,7 @@ class Recoveries:
                 return []
             self._next_us = _NEVER_US
         live = {one.broker_id: one.incarnation for one in image.brokers.values() if one.is_live}
-        found: list[Recovery] = []
+        found: list[PartitionRecovery] = []
         for key in list(self._told) if among is None else among:
             if (recovery := self._due(image, key, live, now_us)) is not None:
                 found.append(recovery)
@@ -97,7 +99,7 @@ class Recoveries:
 
     def _due(
         self, image: ClusterImage, key: PartitionKey, live: Mapping[BrokerId, Incarnation], now_us: int
-    ) -> Recovery | None:
+    ) -> PartitionRecovery | None:
         told = self._told[key]
         partition = _partition(image, key, told.leader_epoch)
         if partition is None:
@@ -108,7 +110,7 @@ class Recoveries:
             return None
         ends = _counting(partition, told, live)
         missing = [one for one in partition.replicas if one in live and one not in ends]
-        rules = Rules.of(image.streams[key.stream_id])
+        rules = ElectionRules.of(image.streams[key.stream_id])
         if not (elections.holders(partition).isdisjoint(missing) or rules.allow_unclean_election):
             return None
         if missing and now_us < told.since_us + _WAIT_US:
@@ -116,7 +118,7 @@ class Recoveries:
             return None
         if elections.recovered(partition, ends, live.keys(), rules) is None:
             return None
-        return Recovery(*key, told.leader_epoch, tuple(ends.values()))
+        return PartitionRecovery(*key, told.leader_epoch, tuple(ends.values()))
 
 
 def _partition(image: ClusterImage, key: PartitionKey, leader_epoch: LeaderEpoch) -> PartitionState | None:

@@ -24,7 +24,7 @@ class _Session:
     has_keys: bool | None = None  # from its last heartbeat; None: not reported yet
 
 
-class Sessions:
+class BrokerSessions:
     """One session for each live broker."""
 
     def __init__(self, session_us: int) -> None:

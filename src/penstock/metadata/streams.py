@@ -40,7 +40,7 @@ from penstock.metadata.commands import (
     StartBroker,
     TruncatePartition,
 )
-from penstock.metadata.elections import Rules
+from penstock.metadata.elections import ElectionRules
 from penstock.metadata.image import (
     ArchivedEnd,
     ClusterImage,
@@ -349,8 +349,8 @@ def alter_stream(image: ClusterImage, index: int, command: AlterStream) -> tuple
         raise _invalid([f"{name}: cannot be changed, because the stream is sealed" for name in kept])
     changed = msgspec.structs.replace(state, config=_merged(state.config, command.changes))
     changed = _observed(changed, command.observers)
-    rules, live = Rules.of(changed), image.live_brokers()
-    if rules == Rules.of(state) and changed.partitions == state.partitions:
+    rules, live = ElectionRules.of(changed), image.live_brokers()
+    if rules == ElectionRules.of(state) and changed.partitions == state.partitions:
         return _with_altered(image, state, changed, ())
     elected = [elections.altered(partition, live, rules) for partition in changed.partitions]
     partitions = tuple(

@@ -36,7 +36,7 @@ from penstock.messages import (
 )
 from penstock.metadata.command_proposals import Proposal
 from penstock.metadata.commands import FormCluster
-from penstock.metadata.controller import Controller, HeardOf
+from penstock.metadata.controller import Controller, RaftContact
 from penstock.metadata.image import ClusterImage, CommandOutcome
 from penstock.metadata.voters import next_voter
 from penstock.node.access import Access
@@ -316,11 +316,11 @@ class MetadataLeader:
 
         self._change(_without(self._quorum.membership, request.broker_id), left)
 
-    def _heard_of(self, request: RegisterBrokerRequest) -> HeardOf:
+    def _heard_of(self, request: RegisterBrokerRequest) -> RaftContact:
         broker_id = request.broker_id
         index, raft_term = self._quorum.speakers.acknowledged(broker_id, request.process)
         knows = self._quorum.disk_of(broker_id) == request.data_dir_id and request.raft_term <= raft_term
-        return HeardOf(index if knows else 0, self._quorum.speakers.lately(broker_id))
+        return RaftContact(index if knows else 0, self._quorum.speakers.lately(broker_id))
 
     def _change(self, membership: Membership, done: Callable[[CommandOutcome | RemoteError], None]) -> None:
         self._is_changing = True

@@ -10,7 +10,7 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from penstock.base.ids import BrokerId, LeaderEpoch, Offset, PartitionKey
-from penstock.metadata.commands import Recovery, RegisterBroker, ReplicaEnd
+from penstock.metadata.commands import PartitionRecovery, RegisterBroker, ReplicaEnd
 from penstock.metadata.elections import holders
 from penstock.metadata.image import ClusterImage, PartitionState
 
@@ -68,7 +68,7 @@ class Copies:
         if is_acked and len(partition.isr) >= min_isr and not (partition.eligible or partition.unsure):
             self._acked = list(log)
 
-    def recovery(self, draw: st.DrawFn, image: ClusterImage, key: PartitionKey) -> Recovery:
+    def recovery(self, draw: st.DrawFn, image: ClusterImage, key: PartitionKey) -> PartitionRecovery:
         """What those tell who are there; who was not in sync may be late."""
         partition = image.partition(*key)
         told = []
@@ -81,14 +81,14 @@ class Copies:
                     told.append(ReplicaEnd(one, incarnation, LeaderEpoch(0), Offset(0), has_failed))
                 else:
                     told.append(ReplicaEnd(one, incarnation, last_epoch, Offset(len(log)), has_failed))
-        return Recovery(*key, partition.leader_epoch, tuple(told))
+        return PartitionRecovery(*key, partition.leader_epoch, tuple(told))
 
     def led(
         self,
         image: ClusterImage,
         before: PartitionState,
         partition: PartitionState,
-        recovery: Recovery | None,
+        recovery: PartitionRecovery | None,
         *,
         is_unclean: bool,
     ) -> None:

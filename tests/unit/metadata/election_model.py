@@ -37,7 +37,7 @@ from penstock.base.ids import BrokerId, Incarnation, PartitionKey
 from penstock.messages import IsrChange
 from penstock.metadata import elections, leaderships
 from penstock.metadata.commands import ReplicaEnd
-from penstock.metadata.elections import Elected, Return, Rules
+from penstock.metadata.elections import BrokerReturn, Elected, ElectionRules
 from penstock.metadata.image import PartitionState
 from penstock.replication import rules
 from penstock.replication.follower_progress import FollowerProgress
@@ -171,7 +171,7 @@ class Model:
     def __init__(
         self, *, replicas: int = 2, min_isr: int = 1, durability: Durability = Durability.AUTO, **faults: int
     ) -> None:
-        self._rules = Rules(min_isr, allow_unclean_election=False)
+        self._rules = ElectionRules(min_isr, allow_unclean_election=False)
         self._terms = CommitTerms(durability, min_isr)
         self._may_lose = durability is not Durability.FSYNC and bool(faults.get("power"))
         ids = tuple(range(1, replicas + 1))
@@ -275,7 +275,7 @@ class Model:
     def _start(self, state: State, number: int, *, is_clean: bool) -> State:
         disks, disk = list(state.disks), state.broker(number).disk
         known, disks[number - 1] = disks[number - 1], disk
-        back = Return(number, is_clean, str(disk), str(known))
+        back = BrokerReturn(number, is_clean, str(disk), str(known))
         state = state._replace(live=state.live | {number}, disks=tuple(disks))
         if not is_clean:
             state = state.with_broker(number, flushed=len(state.broker(number).log))

@@ -38,8 +38,8 @@ from penstock.metadata.commands import (
     ElectionReason,
     ElectLeaders,
     FenceBroker,
+    PartitionRecovery,
     RecoverPartitions,
-    Recovery,
     RegisterBroker,
     ReplicaEnd,
     StopBroker,
@@ -172,7 +172,7 @@ class Story:
                 has_failed = told.startswith("failed")
                 last_epoch, log_end = map(int, (told.removeprefix("failed").strip(":") or "0:0").split(":"))
                 ends.append(ReplicaEnd(BrokerId(int(one)), run, LeaderEpoch(last_epoch), Offset(log_end), has_failed))
-        recovery = Recovery(state.stream_id, PartitionId(0), epoch, tuple(ends))
+        recovery = PartitionRecovery(state.stream_id, PartitionId(0), epoch, tuple(ends))
         return self.apply(RecoverPartitions(recoveries=(recovery,)))
 
     def _show(self, words: list[str], options: dict[str, str]) -> list[str]:

@@ -42,7 +42,7 @@ from penstock.metadata.commands import (
     RegisterBroker,
     StopBroker,
 )
-from penstock.metadata.controller import Controller, ControllerConfig, HeardOf
+from penstock.metadata.controller import Controller, ControllerConfig, RaftContact
 from penstock.metadata.image import ClusterImage, PartitionState
 
 _R = TypeVar("_R", bound=Response)
@@ -545,7 +545,7 @@ def test_who_lacks_what_it_has_acknowledged_has_an_older_copy(log_index: int | N
         runs=("p", "q"),
         log_index=log_index,
     )
-    cluster.controller.register("c", request, cluster.now, HeardOf(acknowledged_index=7))
+    cluster.controller.register("c", request, cluster.now, RaftContact(acknowledged_index=7))
     cluster.commit()
     assert isinstance(cluster.answers["c"], RemoteError) == is_refused
 
@@ -623,7 +623,7 @@ def test_who_speaks_in_the_raft_group_is_who_is_there(speaker: str | None, proce
     request = RegisterBrokerRequest(
         broker_id=THREE, data_dir_id="disk3", address="h:3", broker_version="1", clean_stop=False, process="q"
     )
-    cluster.controller.register("c", request, cluster.now, HeardOf(speaker=speaker))
+    cluster.controller.register("c", request, cluster.now, RaftContact(speaker=speaker))
     cluster.commit()
     assert cluster.image.brokers[THREE].process == process
 
