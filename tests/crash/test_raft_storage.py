@@ -13,8 +13,8 @@ from penstock.raft import (
     Entry,
     EntryKind,
     HardState,
-    Membership,
     NotWrittenError,
+    RaftMembership,
     Ready,
     Snapshot,
     Storage,
@@ -27,7 +27,7 @@ from penstock.vfs.mark import Mark
 from penstock.vfs.memory import Keep, MemoryVfs
 from tests.extent import each_change
 
-MEMBERSHIP = Membership((1, 2, 3))
+MEMBERSHIP = RaftMembership((1, 2, 3))
 BEGIN = Snapshot(0, 0, MEMBERSHIP, b"")
 
 
@@ -51,7 +51,7 @@ STORY: list[Save] = [
     ready(entry(4, 3, 1_500), entry(5, 3), state=HardState(3, 2, 3)),
     Snapshot(3, 3, MEMBERSHIP, b"three" * 200),
     ready(entry(6, 3), state=HardState(3, 2, 5)),
-    ready(entry(11, 4), state=HardState(4, None, 10), snapshot=Snapshot(10, 4, Membership((1, 2)), b"ten")),
+    ready(entry(11, 4), state=HardState(4, None, 10), snapshot=Snapshot(10, 4, RaftMembership((1, 2)), b"ten")),
     ready(entry(12, 4), state=HardState(4, None, 11)),
     Snapshot(12, 4, MEMBERSHIP, b"twelve"),
     ready(entry(13, 5), state=HardState(5, 3, 12)),
@@ -406,7 +406,7 @@ def test_the_log_that_is_removed_under_a_broker() -> None:
 def test_who_joins_begins_with_nothing_and_remembers_it() -> None:
     memory = MemoryVfs()
     storage = Storage.open(memory)
-    assert storage.state == StoredState(HardState(), Snapshot(0, 0, Membership(), b""), ())
+    assert storage.state == StoredState(HardState(), Snapshot(0, 0, RaftMembership(), b""), ())
     save(storage, ready(state=HardState(3, 2, 0)))
     memory = memory.crash_clone()
     storage = Storage.open(memory)

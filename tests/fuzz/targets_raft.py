@@ -13,12 +13,12 @@ from penstock.base import limits
 from penstock.base.errors import CorruptionError, ErrorCode, RemoteError
 from penstock.base.ids import BrokerId
 from penstock.hot.crc import crc32c
-from penstock.raft import Membership, Snapshot, Storage
+from penstock.raft import RaftMembership, Snapshot, Storage
+from penstock.raft.disk_state import stored_entries, stored_snapshot
 from penstock.raft.membership import encode_membership
 from penstock.raft.messages import Message
 from penstock.raft.records import decode_record, read_contents, read_records
 from penstock.raft.snapshot_file import decode_snapshot, encode_snapshot
-from penstock.raft.stored import stored_entries, stored_snapshot
 from penstock.raft.terms import next_term
 from penstock.raft.values import NUMBER_MAX
 from penstock.raft.wire import contradiction, decode_message, encode_message, is_believable
@@ -29,7 +29,7 @@ from tests.fuzz.shapes import DEEP, made_msgpack, maker_of
 from tests.fuzz.target import Cover, Modules, Target
 
 _MESSAGES = tuple(maker_of(kind) for kind in Message.__args__)
-_membership = maker_of(Membership)
+_membership = maker_of(RaftMembership)
 _NO_DIGITS = str.maketrans("", "", "0123456789")
 _RECORD = struct.Struct("<II")
 _EDGES = (0, 1, 2, 3, 4, 2**31, 2**62, 2**63, 2**64 - 1)
@@ -115,7 +115,9 @@ def made_log(chance: Random) -> bytes:
         number += 1
         if chance.random() < 0.7:
             index = index + 1 if chance.random() < 0.8 else max(base + 1, index - 1)
-            data = b"c" * int(chance.random() * 20) if chance.random() < 0.8 else encode_membership(Membership((1, 2)))
+            data = (
+                b"c" * int(chance.random() * 20) if chance.random() < 0.8 else encode_membership(RaftMembership((1, 2)))
+            )
             body = struct.pack("<QQB", edge(index), edge(1), edge(1 if data[:1] == b"c" else 2) % 256) + data
             out += _record(edge(number), edge(number - 1), edge(2) % 256, body)
         else:
@@ -174,7 +176,7 @@ def raft_storage(modules: Modules, data: bytes) -> object:
     flags, *parts = parted(data) or [b""]
     files = {path: part for path, part in zip(_PATHS, parts, strict=False) if part}
     vfs = holding(files)
-    bootstrap = Snapshot(0, 0, Membership((1,)), b"") if flags[:1] == b"\1" else None
+    bootstrap = Snapshot(0, 0, RaftMembership((1,)), b"") if flags[:1] == b"\1" else None
     try:
         stored_snapshot(vfs)
         list(stored_entries(vfs))
@@ -227,7 +229,7 @@ def raft_snapshot(modules: Modules, data: bytes) -> object:
 def made_snapshot(chance: Random) -> bytes:
     """One, sound or with a membership that cannot be."""
     index = chance.choice((0, 1, 3, 3, 2**62))
-    membership = Membership((1, 2, 3), (4,)) if chance.random() < 0.5 else Membership((1,))
+    membership = RaftMembership((1, 2, 3), (4,)) if chance.random() < 0.5 else RaftMembership((1,))
     head, data = encode_snapshot(Snapshot(index, min(index, 1), membership, b"image" * int(chance.random() * 3)))
     if chance.random() < 0.3:
         packed = made_msgpack(chance, _membership) if chance.random() < 0.9 else b"\x93\x91\x01\x90" + DEEP
@@ -307,7 +309,7 @@ TARGETS: tuple[Target, ...] = (
         made_storage,
         (
             Cover("penstock.raft.storage", ("Storage.open", "Storage._begin", "Storage._cut", "Storage._keep_aside")),
-            Cover("penstock.raft.stored"),
+            Cover("penstock.raft.disk_state"),
             Cover("penstock.raft.tasks", ("checked_state",)),
         ),
         seal=sealed_storage,

@@ -27,7 +27,7 @@ from penstock.base.ids import BrokerId
 from penstock.metadata.commands import FormCluster
 from penstock.metadata.image import ClusterImage
 from penstock.node.metadata_entries import command_in
-from penstock.raft import Entry, Membership, Message
+from penstock.raft import Entry, Message, RaftMembership
 from penstock.raft.messages import FROM_MEMBERS, AppendRequest, VoteRequest
 
 _FORMS = b"form_cluster"  # in every such command: the others need not be decoded
@@ -36,7 +36,7 @@ _FORMS = b"form_cluster"  # in every such command: the others need not be decode
 class ClusterFormation:
     """The formation state of one broker."""
 
-    def __init__(self, image: Callable[[], ClusterImage], membership: Callable[[], Membership]) -> None:
+    def __init__(self, image: Callable[[], ClusterImage], membership: Callable[[], RaftMembership]) -> None:
         self._image = image
         self._membership = membership
         self._is_in_log = False  # the cluster id, committed or not

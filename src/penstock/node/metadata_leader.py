@@ -47,7 +47,7 @@ from penstock.node.quorum import Quorum
 from penstock.node.settings import Settings
 from penstock.node.stream_admin import StreamAdmin
 from penstock.node.user_admin import UserAdmin, UserChange
-from penstock.raft import Membership
+from penstock.raft import RaftMembership
 
 Done = Callable[[Response | RemoteError], None]
 _LAG_MAX = limits.PROMOTION_LAG_MAX
@@ -322,7 +322,7 @@ class MetadataLeader:
         knows = self._quorum.disk_of(broker_id) == request.data_dir_id and request.raft_term <= raft_term
         return RaftContact(index if knows else 0, self._quorum.speakers.lately(broker_id))
 
-    def _change(self, membership: Membership, done: Callable[[CommandOutcome | RemoteError], None]) -> None:
+    def _change(self, membership: RaftMembership, done: Callable[[CommandOutcome | RemoteError], None]) -> None:
         self._is_changing = True
 
         def changed(outcome: CommandOutcome | RemoteError) -> None:
@@ -349,13 +349,13 @@ class MetadataLeader:
             if wanted != self._quorum.membership:
                 self._change(wanted, lambda outcome: None)
 
-    def _wanted(self) -> Membership:
+    def _wanted(self) -> RaftMembership:
         """Return the membership with the next change that is due."""
         membership = self._quorum.membership
         live = sorted(self._quorum.image.live_brokers())
         for broker_id in live:
             if broker_id not in membership:
-                return Membership(membership.voters, tuple(sorted((*membership.learners, broker_id))))
+                return RaftMembership(membership.voters, tuple(sorted((*membership.learners, broker_id))))
         members = len(membership.voters) + sum(learner in live for learner in membership.learners)
         voters = min(limits.RAFT_VOTERS_MAX, members - (members + 1) % 2)
         if len(membership.voters) >= voters:
@@ -366,11 +366,11 @@ class MetadataLeader:
         if chosen is None:
             return membership
         left = tuple(one for one in membership.learners if one != chosen)
-        return Membership(tuple(sorted((*membership.voters, chosen))), left)
+        return RaftMembership(tuple(sorted((*membership.voters, chosen))), left)
 
 
-def _without(membership: Membership, broker_id: BrokerId) -> Membership:
-    return Membership(
+def _without(membership: RaftMembership, broker_id: BrokerId) -> RaftMembership:
+    return RaftMembership(
         tuple(one for one in membership.voters if one != broker_id),
         tuple(one for one in membership.learners if one != broker_id),
     )

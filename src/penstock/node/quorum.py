@@ -39,10 +39,10 @@ from penstock.node.step import Lane, Outbox
 from penstock.raft import (
     Entry,
     EntryKind,
-    Membership,
     NotLeaderError,
     NotWrittenError,
     Raft,
+    RaftMembership,
     Ready,
     SaveTask,
     Snapshot,
@@ -124,7 +124,7 @@ class Quorum:
         return self._raft.applied
 
     @property
-    def membership(self) -> Membership:
+    def membership(self) -> RaftMembership:
         return self._raft.membership
 
     @property
@@ -202,7 +202,7 @@ class Quorum:
         has_reserve = not isinstance(command, CreateStream)
         self._input(Input(lambda: self._raft.propose(data), done, placed, has_reserve, len(data)))
 
-    def change_membership(self, membership: Membership, done: Done) -> None:
+    def change_membership(self, membership: RaftMembership, done: Done) -> None:
         """Change the membership by one voter at most; `done` gets the outcome once committed, or the error."""
         self._input(Input(lambda: self._raft.propose_change(membership), done))
 

@@ -17,7 +17,7 @@ survives a power loss, and `tests/sim/raft` tests that the whole is safe.
 | `messages`   | the messages between brokers                                         |
 | `wire`       | their bytes, and the checks for contradictory messages               |
 | `storage`    | the files on the disk: log, snapshot, sync mark, reserve             |
-| `stored`     | read-only access to them                                             |
+| `disk_state`     | read-only access to them                                             |
 | `records`    | the bytes of the log file                                            |
 | `dump`       | the files as rows for `penstock dump`                                |
 | `values`     | entries, snapshots, `Ready`, the settings                            |
@@ -61,8 +61,8 @@ from penstock.raft.values import (
     Entry,
     EntryKind,
     HardState,
-    Membership,
     RaftConfig,
+    RaftMembership,
     Read,
     Ready,
     Snapshot,
@@ -75,7 +75,7 @@ __all__ = [
     "Entry",
     "EntryKind",
     "HardState",
-    "Membership",
+    "RaftMembership",
     "Message",
     "NotLeaderError",
     "NotWrittenError",

@@ -57,12 +57,12 @@ from penstock.raft.messages import (
 from penstock.raft.quorum import Vote
 from penstock.raft.terms import DRAWS, ROUND_MAX, next_term, round_of
 from penstock.raft.values import (
-    Chance,
+    ElectionRandom,
     Entry,
     EntryKind,
     HardState,
-    Membership,
     RaftConfig,
+    RaftMembership,
     Read,
     Ready,
     Snapshot,
@@ -74,7 +74,7 @@ from penstock.raft.wire import is_believable
 class Raft:
     """One broker's part in Raft. Not thread-safe: one owner drives it, by the module's rules."""
 
-    def __init__(self, config: RaftConfig, chance: Chance, state: StoredState) -> None:
+    def __init__(self, config: RaftConfig, chance: ElectionRandom, state: StoredState) -> None:
         self.config = config
         self.id = config.id
         self.dropped = 0  # messages that contradicted this broker's state
@@ -136,7 +136,7 @@ class Raft:
         return self._log.applied
 
     @property
-    def membership(self) -> Membership:
+    def membership(self) -> RaftMembership:
         """The membership of the last entry that set one, committed or not."""
         return self._log.membership
 
@@ -180,7 +180,7 @@ class Raft:
             raise RemoteError(ErrorCode.TOO_LARGE, f"a metadata command of {len(data)} bytes is too large")
         return leader.append(EntryKind.COMMAND, data), self._term
 
-    def propose_change(self, membership: Membership) -> tuple[int, int]:
+    def propose_change(self, membership: RaftMembership) -> tuple[int, int]:
         """Append another membership, which differs by at most one voter and holds at once.
 
         Return and raise as `propose`; raise ChangeRefusedError if the change is not safe.

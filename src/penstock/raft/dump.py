@@ -20,7 +20,7 @@ from penstock.raft.membership import decode_membership
 from penstock.raft.records import Record, decode_record, read_records
 from penstock.raft.snapshot_file import decode_snapshot
 from penstock.raft.terms import term_text
-from penstock.raft.values import EntryKind, HardState, Membership
+from penstock.raft.values import EntryKind, HardState, RaftMembership
 
 Row = dict[str, object]
 
@@ -77,6 +77,6 @@ def _snapshot_rows(data: bytes, path: str) -> Iterator[Row]:
     yield {**row, "what": _members_text(snapshot.membership), "size_bytes": len(snapshot.data)}
 
 
-def _members_text(membership: Membership) -> str:
+def _members_text(membership: RaftMembership) -> str:
     voters, learners = (", ".join(map(str, ids)) or "none" for ids in (membership.voters, membership.learners))
     return f"voters {voters}; learners {learners}"

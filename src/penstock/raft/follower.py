@@ -37,11 +37,11 @@ class Follower:
     """The follower role; `leader` is None until known."""
 
     leader: BrokerId | None
-    incoming: Incoming | None = None
+    incoming: IncomingSnapshot | None = None
 
 
 @dataclass(slots=True)
-class Incoming:
+class IncomingSnapshot:
     """A snapshot in transfer; `data` is what has arrived."""
 
     key: tuple[BrokerId, int, int, int, int, int]
@@ -112,8 +112,8 @@ def take_heartbeat(log: RaftLog, broker_id: BrokerId, message: Heartbeat) -> Hea
 
 
 def take_chunk(
-    log: RaftLog, broker_id: BrokerId, incoming: Incoming | None, message: SnapshotChunk
-) -> tuple[Incoming | None, AppendResponse | SnapshotResponse | Contradiction | None]:
+    log: RaftLog, broker_id: BrokerId, incoming: IncomingSnapshot | None, message: SnapshotChunk
+) -> tuple[IncomingSnapshot | None, AppendResponse | SnapshotResponse | Contradiction | None]:
     """Add a chunk; return (the transfer so far, the response). The response is None if the CRC does not match."""
     to, term = message.sender, message.term
     if found := _contradiction(log, message, [(message.index, message.snapshot_term)]):
@@ -122,7 +122,7 @@ def take_chunk(
         return None, AppendResponse(broker_id, to, term, log.commit)
     key = (to, term, message.index, message.snapshot_term, message.size_bytes, message.crc)
     if incoming is None or incoming.key != key:
-        incoming = Incoming(key)
+        incoming = IncomingSnapshot(key)
     if message.position == len(incoming.data):
         incoming.data += message.data
     if len(incoming.data) < message.size_bytes:

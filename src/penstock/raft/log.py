@@ -10,7 +10,7 @@ later entries go out with the next Ready. The current membership is the last one
 from __future__ import annotations
 
 from penstock.raft.membership import decode_membership
-from penstock.raft.values import Entry, EntryKind, Membership, Snapshot, StoredState
+from penstock.raft.values import Entry, EntryKind, RaftMembership, Snapshot, StoredState
 
 
 class RaftLog:
@@ -38,7 +38,7 @@ class RaftLog:
         return self._entries[-1].term if self._entries else self.base_term
 
     @property
-    def membership(self) -> Membership:
+    def membership(self) -> RaftMembership:
         """The membership of the last entry that set one."""
         return self._memberships[-1][1]
 
@@ -48,7 +48,7 @@ class RaftLog:
         return self._memberships[-1][0]
 
     @property
-    def committed_membership(self) -> Membership:
+    def committed_membership(self) -> RaftMembership:
         """The last membership that is committed."""
         return next((found for at, found in reversed(self._memberships) if at <= self.commit), self.membership)
 

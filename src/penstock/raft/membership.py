@@ -23,21 +23,21 @@ from __future__ import annotations
 import msgspec
 
 from penstock.base import limits
-from penstock.raft.values import Membership
+from penstock.raft.values import RaftMembership
 
 _encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(Membership)
+_decoder = msgspec.msgpack.Decoder(RaftMembership)
 
 
-def encode_membership(membership: Membership) -> bytes:
+def encode_membership(membership: RaftMembership) -> bytes:
     """Encode as MessagePack."""
     return _encoder.encode(membership)
 
 
-def decode_membership(data: bytes) -> Membership:
+def decode_membership(data: bytes) -> RaftMembership:
     """Decode a membership. Raise msgspec.DecodeError if `data` is not a valid one."""
     try:
-        membership: Membership = _decoder.decode(data)
+        membership: RaftMembership = _decoder.decode(data)
     except (UnicodeDecodeError, RecursionError) as error:
         raise msgspec.DecodeError(str(error)) from None
     if text := flaw_in(membership):
@@ -45,7 +45,7 @@ def decode_membership(data: bytes) -> Membership:
     return membership
 
 
-def flaw_in(membership: Membership) -> str:
+def flaw_in(membership: RaftMembership) -> str:
     """Return why this membership is invalid; "" if it is valid."""
     voters, learners = membership.voters, membership.learners
     if not voters:
@@ -61,7 +61,7 @@ def flaw_in(membership: Membership) -> str:
     return ""
 
 
-def flaw_in_change(now: Membership, then: Membership) -> str:
+def flaw_in_change(now: RaftMembership, then: RaftMembership) -> str:
     """Return why `then` may not follow `now`; "" if it may."""
     if text := flaw_in(then):
         return text

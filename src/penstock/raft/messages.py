@@ -20,7 +20,7 @@ from typing import Annotated
 import msgspec
 
 from penstock.base import limits
-from penstock.raft.values import Entry, Member, Membership, Number
+from penstock.raft.values import Entry, Member, Number, RaftMembership
 
 ReadContext = Annotated[bytes, msgspec.Meta(max_length=limits.RAFT_READ_CONTEXT_BYTES_MAX)]
 
@@ -86,7 +86,7 @@ class SnapshotChunk(_Message, frozen=True, array_like=True, gc=False, tag=7):
 
     index: Number
     snapshot_term: Number
-    membership: Membership
+    membership: RaftMembership
     size_bytes: Number
     crc: Annotated[int, msgspec.Meta(ge=0, lt=2**32)]  # CRC-32C of all of it
     position: Number

@@ -20,7 +20,7 @@ from enum import Enum
 from penstock.raft.values import Snapshot
 
 
-class Pace(Enum):
+class ProgressState(Enum):
     """The replication mode of a follower."""
 
     PROBE = "probe"
@@ -28,7 +28,7 @@ class Pace(Enum):
     SNAPSHOT = "snapshot"
 
 
-class Progress:
+class FollowerProgress:
     """One follower; `next_index` is the next entry to send to it."""
 
     __slots__ = (
@@ -47,7 +47,7 @@ class Progress:
     )
 
     def __init__(self, next_index: int) -> None:
-        self.pace = Pace.PROBE
+        self.pace = ProgressState.PROBE
         self.match_index = 0
         self.next_index = next_index
         self.commit_sent = 0
@@ -61,14 +61,14 @@ class Progress:
 
     def may_append(self, in_flight_max: int) -> bool:
         """True if an append may be sent now."""
-        if self.pace is Pace.PROBE:
+        if self.pace is ProgressState.PROBE:
             return not self.is_waiting
-        return self.pace is Pace.REPLICATE and len(self.in_flight) < in_flight_max
+        return self.pace is ProgressState.REPLICATE and len(self.in_flight) < in_flight_max
 
     def sent(self, last_index: int, commit: int) -> None:
         """Record an append that ends at `last_index`."""
         self.commit_sent = commit
-        if self.pace is Pace.PROBE:
+        if self.pace is ProgressState.PROBE:
             self.is_waiting = True
         elif last_index >= self.next_index:
             self.in_flight.append(last_index)
@@ -77,15 +77,15 @@ class Progress:
     def accepted(self, index: int) -> bool:
         """Record that the follower's log matches up to `index`. Return True if that is new."""
         is_end_of_snapshot = self.snapshot is not None and index >= self.snapshot.index
-        if index < self.match_index or (index == self.match_index and self.pace is Pace.REPLICATE):
+        if index < self.match_index or (index == self.match_index and self.pace is ProgressState.REPLICATE):
             return False
-        if self.pace is Pace.SNAPSHOT and not is_end_of_snapshot:
+        if self.pace is ProgressState.SNAPSHOT and not is_end_of_snapshot:
             self.match_index = index
             return True
         self.match_index = index
         self.unanswered_ticks = 0
-        if self.pace is not Pace.REPLICATE:
-            self._turn(Pace.REPLICATE, index + 1)
+        if self.pace is not ProgressState.REPLICATE:
+            self._turn(ProgressState.REPLICATE, index + 1)
         self.next_index = max(self.next_index, index + 1)
         while self.in_flight and self.in_flight[0] <= index:
             self.in_flight.popleft()
@@ -93,38 +93,38 @@ class Progress:
 
     def rejected(self, index: int, commit: int) -> bool:
         """The follower lacks the entry at `index` and has committed up to `commit`. Return True if that is new."""
-        if self.pace is Pace.SNAPSHOT or (self.pace is Pace.PROBE and index != self.next_index - 1):
+        if self.pace is ProgressState.SNAPSHOT or (self.pace is ProgressState.PROBE and index != self.next_index - 1):
             return False
         if index <= self.match_index:
-            if self.pace is Pace.REPLICATE or commit >= index:  # late or contradictory: do not resend at once
+            if self.pace is ProgressState.REPLICATE or commit >= index:  # late or contradictory: do not resend at once
                 return False
             self.match_index = commit  # it has lost acknowledged entries: its disk was set back to an older state
-        self._turn(Pace.PROBE, max(self.match_index, commit) + 1)
+        self._turn(ProgressState.PROBE, max(self.match_index, commit) + 1)
         return True
 
     def forgot(self, commit: int) -> bool:
         """The follower lost acknowledged entries beyond `commit`. Return True if another entry is sent next."""
         self.match_index = min(self.match_index, commit)
-        if self.pace is Pace.SNAPSHOT:
+        if self.pace is ProgressState.SNAPSHOT:
             return False
         self.probe()
         return True
 
     def begin_anew(self) -> None:
         """Start over with a snapshot: the follower has nothing, not even a membership."""
-        if self.pace is not Pace.SNAPSHOT:
+        if self.pace is not ProgressState.SNAPSHOT:
             self.match_index = 0
-            self._turn(Pace.PROBE, 1)
+            self._turn(ProgressState.PROBE, 1)
             self.wants_snapshot = True
 
     def probe(self) -> None:
         """Return to PROBE, after the last entry that the follower is known to have."""
-        if self.pace is not Pace.SNAPSHOT:
-            self._turn(Pace.PROBE, self.match_index + 1)
+        if self.pace is not ProgressState.SNAPSHOT:
+            self._turn(ProgressState.PROBE, self.match_index + 1)
 
     def start_snapshot(self, snapshot: Snapshot) -> None:
         """Send this snapshot in chunks instead of entries."""
-        self._turn(Pace.SNAPSHOT, self.next_index)
+        self._turn(ProgressState.SNAPSHOT, self.next_index)
         self.snapshot = snapshot
         self.wants_snapshot = False
 
@@ -148,11 +148,11 @@ class Progress:
             return False
         self.unanswered_ticks = 0
         self.is_waiting = False
-        if self.pace is Pace.REPLICATE:
+        if self.pace is ProgressState.REPLICATE:
             self.probe()
         return True
 
-    def _turn(self, pace: Pace, next_index: int) -> None:
+    def _turn(self, pace: ProgressState, next_index: int) -> None:
         self.pace = pace
         self.next_index = next_index
         self.in_flight.clear()

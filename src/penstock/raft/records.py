@@ -54,7 +54,7 @@ class Record(NamedTuple):
 
 
 @dataclass(slots=True)
-class Contents:
+class LogContents:
     """The state that the records of a file add up to."""
 
     base_index: int = 0
@@ -85,7 +85,7 @@ class Contents:
         return tuple(self.entries[max(0, index - self.base_index) :])
 
 
-class Writer:
+class RecordWriter:
     """Encodes records with rising numbers."""
 
     def __init__(self, last_number: int, synced_number: int) -> None:
@@ -113,9 +113,9 @@ class Writer:
         return b"".join(self._parts)
 
 
-def file_bytes(contents: Contents, synced_number: int) -> tuple[bytes, Contents]:
+def file_bytes(contents: LogContents, synced_number: int) -> tuple[bytes, LogContents]:
     """Return a new file with the same contents, and the contents with their new record numbers."""
-    writer = Writer(contents.last_number, synced_number)
+    writer = RecordWriter(contents.last_number, synced_number)
     writer.base(contents.base_index, contents.base_term, has_snapshot=contents.has_snapshot)
     for entry in contents.entries:
         writer.entry(entry)
@@ -138,13 +138,13 @@ def check_head(data: bytes, path: str, magic: bytes, version_max: int) -> None:
         raise CorruptionError(path, len(magic), "a version from 1 on", version)
 
 
-def read_contents(data: bytes, path: str, marked_number: int) -> Contents:
+def read_contents(data: bytes, path: str, marked_number: int) -> LogContents:
     """Return the contents of a file up to a torn tail, which begins at `end_position`.
 
     Raise CorruptionError if a synced record is corrupt or missing: one up to `marked_number`, or one that a later
     record says was synced.
     """
-    contents = Contents()
+    contents = LogContents()
     for record in read_records(data, path):
         _take(contents, record, path)
         contents.synced_number = max(contents.synced_number, record.synced_number)
@@ -235,7 +235,7 @@ def _check_numbers(record: Record, path: str, *numbers: int) -> None:
         raise CorruptionError(path, record.position, f"numbers up to {NUMBER_MAX}", f"{max(numbers)}")
 
 
-def _take(contents: Contents, record: Record, path: str) -> None:
+def _take(contents: LogContents, record: Record, path: str) -> None:
     is_first = record.position == HEAD_BYTES
     if (record.kind == _KIND_BASE) != is_first:
         raise CorruptionError(path, record.position, "a base first and nowhere else", f"record of kind {record.kind}")

@@ -34,9 +34,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from penstock.base.errors import CorruptionError, OperationalError
+from penstock.raft.disk_state import stored_snapshot
 from penstock.raft.errors import NotWrittenError
-from penstock.raft.records import Contents, Writer, read_contents
-from penstock.raft.stored import stored_snapshot
+from penstock.raft.records import LogContents, RecordWriter, read_contents
 from penstock.raft.tasks import (
     FOLDER,
     LOG_PATH,
@@ -45,8 +45,8 @@ from penstock.raft.tasks import (
     NEW_SNAPSHOT_PATH,
     RESERVE_PATH,
     SNAPSHOT_PATH,
-    Append,
-    Rewrite,
+    AppendRecords,
+    RewriteLog,
     checked_state,
 )
 from penstock.raft.values import NO_SNAPSHOT, HardState, Ready, Snapshot, StoredState
@@ -54,13 +54,13 @@ from penstock.vfs import File, Vfs
 from penstock.vfs.mark import Mark
 from penstock.vfs.reserve import Reserve
 
-SaveTask = Append | Rewrite
+SaveTask = AppendRecords | RewriteLog
 
 
 class Storage:
     """Raft's files, opened. One owner; only a task's `run` is called in another thread, one task at a time."""
 
-    def __init__(self, vfs: Vfs, mark: Mark, reserve: Reserve, snapshot: Snapshot, contents: Contents) -> None:
+    def __init__(self, vfs: Vfs, mark: Mark, reserve: Reserve, snapshot: Snapshot, contents: LogContents) -> None:
         """For `open` only."""
         self._vfs = vfs
         self._mark = mark
@@ -122,8 +122,8 @@ class Storage:
         if mark.index or snapshot != (bootstrap if snapshot else None):
             raise CorruptionError(LOG_PATH, 0, "the log that belongs to the other files here", "no file")
         begin = bootstrap or NO_SNAPSHOT
-        storage = cls(vfs, mark, reserve, begin, Contents())
-        contents = _contents_behind(begin, Contents(), HardState(begin.term, None, begin.index))
+        storage = cls(vfs, mark, reserve, begin, LogContents())
+        contents = _contents_behind(begin, LogContents(), HardState(begin.term, None, begin.index))
         contents.has_snapshot = bootstrap is not None
         vfs.open(MARK_PATH, create=True).close()  # creates the folder, which is synced next
         vfs.sync_dir(FOLDER)
@@ -186,13 +186,13 @@ class Storage:
             self._task = self._rewrite(ready.snapshot, contents, may_use_reserve=may_use_reserve)
             return self._task
         contents = self._contents
-        writer = Writer(contents.last_number, self._mark.index)
+        writer = RecordWriter(contents.last_number, self._mark.index)
         for entry in ready.entries:
             writer.entry(entry)
         if hard_state != contents.hard_state:
             writer.hard_state(hard_state)
         assert self._file is not None
-        self._task = Append(
+        self._task = AppendRecords(
             self._file,
             self._mark,
             self._reserve,
@@ -214,14 +214,14 @@ class Storage:
         self._task = self._rewrite(snapshot, contents, may_use_reserve=False)  # a local snapshot is not urgent
         return self._task
 
-    def _rewrite(self, snapshot: Snapshot | None, contents: Contents, *, may_use_reserve: bool = True) -> Rewrite:
+    def _rewrite(self, snapshot: Snapshot | None, contents: LogContents, *, may_use_reserve: bool = True) -> RewriteLog:
         vfs, mark, reserve = self._vfs, self._mark, self._reserve
-        return Rewrite(vfs, mark, reserve, snapshot, contents, mark.index, may_use_reserve)
+        return RewriteLog(vfs, mark, reserve, snapshot, contents, mark.index, may_use_reserve)
 
     def saved(self, task: SaveTask) -> None:
         """Handle a task whose `run` returned."""
         self._task = None
-        if isinstance(task, Append):
+        if isinstance(task, AppendRecords):
             contents = self._contents
             contents.put(task.entries)
             contents.hard_state = task.hard_state
@@ -260,7 +260,7 @@ class Storage:
             raise OperationalError(f"the metadata log failed before ({self._failed}); restart the broker")
 
 
-def _check_mark(mark: Mark, contents: Contents) -> None:
+def _check_mark(mark: Mark, contents: LogContents) -> None:
     """Raise CorruptionError if the mark is not this log's: a log with lost records would be taken for whole."""
     wanted = f"the mark of {LOG_PATH}, without which it cannot be known that nothing was cut off that log"
     if not mark.is_there:
@@ -270,7 +270,7 @@ def _check_mark(mark: Mark, contents: Contents) -> None:
         raise CorruptionError(MARK_PATH, 0, f"{wanted}, at record {contents.synced_number} or later", found)
 
 
-def _contents_behind(snapshot: Snapshot, contents: Contents, hard_state: HardState) -> Contents:
+def _contents_behind(snapshot: Snapshot, contents: LogContents, hard_state: HardState) -> LogContents:
     """Return an empty log that continues from `snapshot`."""
     return replace(
         contents,

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from penstock.base.errors import CorruptionError
 from penstock.raft.errors import NotWrittenError
-from penstock.raft.records import Contents, file_bytes
+from penstock.raft.records import LogContents, file_bytes
 from penstock.raft.snapshot_file import encode_snapshot
 from penstock.raft.values import Entry, HardState, Snapshot
 from penstock.vfs import Buffer, File, Vfs
@@ -31,7 +31,7 @@ NEW_SNAPSHOT_PATH = f"{SNAPSHOT_PATH}.new"
 
 
 @dataclass(slots=True, eq=False)
-class Append:
+class AppendRecords:
     """Appends records to the log."""
 
     file: File
@@ -65,14 +65,14 @@ class Append:
 
 
 @dataclass(slots=True, eq=False)
-class Rewrite:
+class RewriteLog:
     """Installs a snapshot and a log that begins after it."""
 
     vfs: Vfs
     mark: Mark
     reserve: Reserve
     snapshot: Snapshot | None  # None: keep the present one
-    contents: Contents  # of the new log
+    contents: LogContents  # of the new log
     synced_number: int
     may_use_reserve: bool
     file: File | None = None  # the new log, once it exists
@@ -122,7 +122,7 @@ class Rewrite:
         return file
 
 
-def checked_state(snapshot: Snapshot, contents: Contents) -> Contents | None:
+def checked_state(snapshot: Snapshot, contents: LogContents) -> LogContents | None:
     """Return the log if it continues from the snapshot, else None. Raise CorruptionError if a snapshot is missing."""
     if contents.base_index > snapshot.index:
         text = f"the snapshot at {contents.base_index}, where {LOG_PATH} begins"

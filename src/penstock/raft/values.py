@@ -42,7 +42,7 @@ class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
     data: bytes
 
 
-class Membership(msgspec.Struct, frozen=True, array_like=True):
+class RaftMembership(msgspec.Struct, frozen=True, array_like=True):
     """The voters and the learners, each sorted and without duplicates."""
 
     voters: tuple[Member, ...] = ()
@@ -58,11 +58,11 @@ class Snapshot:
 
     index: int
     term: int
-    membership: Membership
+    membership: RaftMembership
     data: bytes
 
 
-NO_SNAPSHOT = Snapshot(0, 0, Membership(), b"")
+NO_SNAPSHOT = Snapshot(0, 0, RaftMembership(), b"")
 """The state of a broker that knows no cluster yet."""
 
 
@@ -107,7 +107,7 @@ class Ready:
     reads: tuple[Read, ...]  # 6.
 
 
-class Chance(Protocol):
+class ElectionRandom(Protocol):
     """A seeded random generator, such as random.Random."""
 
     def randrange(self, stop: int, /) -> int:

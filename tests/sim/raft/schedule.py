@@ -13,7 +13,7 @@ from functools import partial
 from random import Random
 
 from penstock.base.errors import RemoteError
-from penstock.raft import Membership
+from penstock.raft import RaftMembership
 from penstock.raft.leader import Leader
 from tests.sim.raft.broker import Broker
 from tests.sim.raft.checks import check
@@ -324,7 +324,7 @@ class Storm:
         others = [voter for voter in membership.voters if voter not in (leader.id, deposed)]
         if deposed in membership.voters and others:
             voters = tuple(voter for voter in membership.voters if voter != deposed)
-            leader.ask(partial(self._propose_change, leader, Membership(voters, membership.learners)))
+            leader.ask(partial(self._propose_change, leader, RaftMembership(voters, membership.learners)))
             self._separate([leader.id, *others[: len(voters) // 2]])
 
     def _change(self, leader: Broker) -> None:
@@ -345,12 +345,12 @@ class Storm:
             voters.append(broker_id)
         else:
             learners.append(broker_id)
-        if not self._propose_change(leader, Membership(tuple(sorted(voters)), tuple(sorted(learners)))):
+        if not self._propose_change(leader, RaftMembership(tuple(sorted(voters)), tuple(sorted(learners)))):
             return
         if broker_id not in self.world.brokers:
             self.world.add(broker_id, None)
 
-    def _propose_change(self, leader: Broker, membership: Membership) -> bool:
+    def _propose_change(self, leader: Broker, membership: RaftMembership) -> bool:
         try:
             leader.raft.propose_change(membership)
         except RemoteError:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from random import Random
 
-from penstock.raft import Membership, Message, Snapshot, decode_message, encode_message
+from penstock.raft import Message, RaftMembership, Snapshot, decode_message, encode_message
 from tests.sim.raft.broker import Broker, PowerLoss
 from tests.sim.raft.checks import Checks
 
@@ -49,7 +49,7 @@ class World:
         self._made = 0
         self._trace = hashlib.sha256()
         voters = tuple(range(1, profile.voters + 1))
-        self.bootstrap = Snapshot(0, 0, Membership(voters), b"")
+        self.bootstrap = Snapshot(0, 0, RaftMembership(voters), b"")
         for voter in voters:
             self.add(voter, self.bootstrap)
 

@@ -8,7 +8,7 @@ from penstock.base.ids import BrokerId
 from penstock.metadata.commands import FormCluster, encode_command
 from penstock.metadata.image import ClusterImage
 from penstock.node.cluster_formation import ClusterFormation
-from penstock.raft import Entry, EntryKind, Membership, Message
+from penstock.raft import Entry, EntryKind, Message, RaftMembership
 from penstock.raft.messages import AppendRequest, AppendResponse, Heartbeat, VoteRequest, VoteResponse
 
 ONE, TWO, THREE, FOUR = map(BrokerId, (1, 2, 3, 4))
@@ -16,7 +16,7 @@ ONE, TWO, THREE, FOUR = map(BrokerId, (1, 2, 3, 4))
 
 def forming(*, named: bool = False) -> ClusterFormation:
     image = ClusterImage(cluster_id="x") if named else ClusterImage()
-    return ClusterFormation(lambda: image, lambda: Membership((ONE, TWO, THREE)))
+    return ClusterFormation(lambda: image, lambda: RaftMembership((ONE, TWO, THREE)))
 
 
 def names(cluster_id: str) -> Entry:

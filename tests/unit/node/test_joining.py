@@ -21,7 +21,7 @@ from penstock.messages import (
 from penstock.node.node import Node
 from penstock.node.settings import Settings
 from penstock.node.step import PeerRequest, Step
-from penstock.raft import Membership, decode_message, encode_message
+from penstock.raft import RaftMembership, decode_message, encode_message
 from penstock.raft.messages import AppendResponse, SnapshotChunk
 from penstock.raft.terms import next_term
 from penstock.vfs.memory import MemoryVfs
@@ -143,7 +143,7 @@ def test_a_newcomer_takes_the_members_that_a_cluster_was_formed_with() -> None:
     node, _ = newcomer()
     node.joined(CLUSTER, now(0))
     node.peer_up(ANNA, now(1))
-    chunk = SnapshotChunk(ANNA, DORA, TERM, 0, 0, Membership((ANNA, BERT, CARL)), 0, crc32c(b""), 0, b"")
+    chunk = SnapshotChunk(ANNA, DORA, TERM, 0, 0, RaftMembership((ANNA, BERT, CARL)), 0, crc32c(b""), 0, b"")
     node.request("anna", RaftRequest(data_dir_id="disk-1", to_data_dir_id="disk-4"), encode_message(chunk), now(2))
     step = node.take()
     assert step is not None

@@ -5,9 +5,9 @@ from __future__ import annotations
 from penstock.base.ids import BrokerId
 from penstock.metadata.snapshot import encode_image
 from penstock.node.known_brokers import read_known_brokers
-from penstock.raft import Entry, EntryKind, Membership, Snapshot, Storage
+from penstock.raft import Entry, EntryKind, RaftMembership, Snapshot, Storage
 from penstock.raft.membership import encode_membership
-from penstock.raft.records import Contents, file_bytes
+from penstock.raft.records import LogContents, file_bytes
 from penstock.vfs.memory import MemoryVfs
 from tests.unit.node.members import Brokers
 
@@ -35,7 +35,7 @@ def test_what_is_only_in_the_snapshot_is_known_too() -> None:
     brokers.run(5_000)
     image = brokers.leader.image
     vfs = MemoryVfs()
-    Storage.open(vfs, Snapshot(image.index, 1, Membership((BrokerId(1), BrokerId(9))), encode_image(image))).close()
+    Storage.open(vfs, Snapshot(image.index, 1, RaftMembership((BrokerId(1), BrokerId(9))), encode_image(image))).close()
     known = read_known_brokers(vfs)
     assert known is not None
     assert (known.members, sorted(known.addresses)) == ({1, 2, 3, 9}, [1, 2, 3])
@@ -49,8 +49,8 @@ def test_damage_is_left_to_the_start() -> None:
 
 def test_what_a_newer_version_wrote_is_left_to_the_start() -> None:
     vfs = MemoryVfs()
-    contents = Contents()
-    members = encode_membership(Membership((BrokerId(1), BrokerId(2))))
+    contents = LogContents()
+    members = encode_membership(RaftMembership((BrokerId(1), BrokerId(2))))
     unknown = b"register_broker, in another way"
     contents.put((Entry(1, 1, EntryKind.MEMBERSHIP, members), Entry(1, 2, EntryKind.COMMAND, unknown)))
     vfs.open("raft/log", create=True).write_at(0, file_bytes(contents, 0)[0])

@@ -34,7 +34,7 @@ from penstock.node.pending_proposals import Done
 from penstock.node.quorum import Quorum
 from penstock.node.raft_listener import EntryPosition
 from penstock.node.step import DiskWork, Outbox
-from penstock.raft import Membership, Raft, RaftConfig, Snapshot, Storage, encode_message
+from penstock.raft import Raft, RaftConfig, RaftMembership, Snapshot, Storage, encode_message
 from penstock.raft.messages import SnapshotChunk
 from penstock.raft.tasks import LOG_PATH, RESERVE_PATH, SNAPSHOT_PATH
 from penstock.raft.terms import next_term
@@ -73,7 +73,7 @@ class Alone:
         self.notices: list[str] = []
         self.told: list[str] = []
         self.heard: list[tuple[str, str]] = []
-        first = Snapshot(0, 0, Membership((ONE,)), b"") if is_voter else None
+        first = Snapshot(0, 0, RaftMembership((ONE,)), b"") if is_voter else None
         storage = Storage.open(self.vfs, first)
         raft = Raft(RaftConfig(ONE), Random(1), storage.state)
         peers = PeerClient(self.outbox)
@@ -288,7 +288,7 @@ def test_a_snapshot_that_this_version_does_not_know_ends_its_part() -> None:
     two, term = BrokerId(2), next_term(0, BrokerId(2), 7)
     fields = msgspec.msgpack.decode(encode_image(ClusterImage(index=5)))
     data = msgspec.msgpack.encode([SNAPSHOT_VERSION + 1, *fields[1:]])
-    members = Membership((two, BrokerId(3)), (ONE,))
+    members = RaftMembership((two, BrokerId(3)), (ONE,))
     chunk = SnapshotChunk(two, ONE, term, 5, term, members, len(data), crc32c(data), 0, data)
     one.quorum.received(
         RaftRequest(data_dir_id="another", to_data_dir_id="disk", process="q", to_process=""), encode_message(chunk)
@@ -357,7 +357,7 @@ def test_a_member_of_several_waits_for_ticks() -> None:
     one = Alone().start()
     assert one.quorum.is_alone
     assert not one.quorum.needs_ticks
-    one.quorum.change_membership(Membership((ONE,), (BrokerId(2),)), one.done("learner"))
+    one.quorum.change_membership(RaftMembership((ONE,), (BrokerId(2),)), one.done("learner"))
     one.take()
     one.run_disk()
     assert one.heard == [("learner", "")]

@@ -33,7 +33,7 @@ from penstock.node.step import PeerRequest
 from penstock.node.stream_admin import StreamAdmin
 from penstock.node.stream_placement import StreamPlacement
 from penstock.node.stream_waiters import Done
-from penstock.raft import Membership
+from penstock.raft import RaftMembership
 from tests.unit.node.test_quorum import Alone
 
 ONE, TWO = BrokerId(1), BrokerId(2)
@@ -231,7 +231,7 @@ def test_how_many_replicas_a_stream_gets_does_not_depend_on_who_is_away(world: W
 
 
 def test_a_voter_that_was_never_there_counts_as_a_broker(world: World) -> None:
-    world.alone.quorum.change_membership(Membership((ONE,), (BrokerId(3),)), lambda outcome: None)
+    world.alone.quorum.change_membership(RaftMembership((ONE,), (BrokerId(3),)), lambda outcome: None)
     world.ask(CREATE)
     assert (world.codes, world.names) == ([ErrorCode.BROKER_UNAVAILABLE], [])
 

@@ -29,10 +29,10 @@ from penstock.raft import (
     Entry,
     EntryKind,
     HardState,
-    Membership,
     Message,
     Raft,
     RaftConfig,
+    RaftMembership,
     Ready,
     Snapshot,
     StoredState,
@@ -67,10 +67,10 @@ def shown(term: int) -> str:
     return f"{round_of(term)}.{next(one for one in range(10) if names(term, one))}"
 
 
-def membership_of(words: Iterable[str]) -> Membership:
+def membership_of(words: Iterable[str]) -> RaftMembership:
     """`1 2 / 3` is two voters and a learner."""
     voters, _, learners = " ".join(words).partition("/")
-    return Membership(tuple(map(int, voters.split())), tuple(map(int, learners.split())))
+    return RaftMembership(tuple(map(int, voters.split())), tuple(map(int, learners.split())))
 
 
 def entry_text(entry: Entry) -> str:
@@ -94,7 +94,7 @@ def message_text(message: Message) -> str:
     return f"{sender}->{to} {type(message).__name__} term={shown(term)} {said}".rstrip()
 
 
-def members_text(membership: Membership) -> str:
+def members_text(membership: RaftMembership) -> str:
     """`(1 2 / 3)`."""
     learners = f" / {' '.join(map(str, membership.learners))}" if membership.learners else ""
     return f"({' '.join(map(str, membership.voters))}{learners})"

@@ -17,10 +17,10 @@ from penstock.raft import (
     Entry,
     EntryKind,
     HardState,
-    Membership,
     NotLeaderError,
     Raft,
     RaftConfig,
+    RaftMembership,
     Snapshot,
     StoredState,
     decode_message,
@@ -47,7 +47,7 @@ from tests.unit.raft.stories import NoChance, term_of
 from tests.unit.raft.test_wire import MESSAGES
 
 FIRST, SECOND = term_of("1.1"), term_of("2.2")  # of broker 1, which leads; of broker 2
-THREE = Snapshot(0, 0, Membership((1, 2, 3)), b"")
+THREE = Snapshot(0, 0, RaftMembership((1, 2, 3)), b"")
 
 
 def raft(broker_id: int = 1, begin: Snapshot = THREE, *entries: Entry, term: int = 0, **settings: int) -> Raft:
@@ -84,7 +84,7 @@ def leader(**settings: int) -> Raft:
         lambda broker: broker.tick(),
         lambda broker: broker.step(LeadNow(2, 1, SECOND)),
         lambda broker: broker.propose(b""),
-        lambda broker: broker.propose_change(Membership((1, 2))),
+        lambda broker: broker.propose_change(RaftMembership((1, 2))),
         lambda broker: broker.read_index(b""),
         lambda broker: broker.transfer(2),
         lambda broker: broker.campaign(),
@@ -150,31 +150,31 @@ def test_too_many_reads_are_refused() -> None:
 
 
 def test_a_single_voter_leads_at_once_and_changes_by_one() -> None:
-    broker = raft(7, Snapshot(5, 2, Membership((7,)), b"imported"), term=2)
+    broker = raft(7, Snapshot(5, 2, RaftMembership((7,)), b"imported"), term=2)
     broker.campaign()
     done(broker)
     assert (broker.is_leader, round_of(broker.term), broker.commit) == (True, 3, 6)
     assert broker.propose(b"a") == (7, broker.term)
     with pytest.raises(ChangeRefusedError, match="there would be no voters"):
-        broker.propose_change(Membership(()))
-    broker.propose_change(Membership((7,), (8,)))
-    assert broker.membership == Membership((7,), (8,))
+        broker.propose_change(RaftMembership(()))
+    broker.propose_change(RaftMembership((7,), (8,)))
+    assert broker.membership == RaftMembership((7,), (8,))
 
 
 def test_the_log_of_a_single_voter_is_committed_as_it_lies_there() -> None:
     """On a full disk it cannot be elected again; what it has can be read all the same."""
-    change = encode_membership(Membership((1, 2)))
-    alone = raft(1, Snapshot(0, 0, Membership((1,), (3,)), b""), Entry(1, 1, EntryKind.COMMAND, b"a"), term=1)
+    change = encode_membership(RaftMembership((1, 2)))
+    alone = raft(1, Snapshot(0, 0, RaftMembership((1,), (3,)), b""), Entry(1, 1, EntryKind.COMMAND, b"a"), term=1)
     assert alone.has_ready()
     ready = alone.ready()
     assert [entry.data for entry in ready.committed] == [b"a"]
     assert not ready.must_sync
-    not_alone = raft(1, Snapshot(0, 0, Membership((1,)), b""), Entry(1, 1, EntryKind.MEMBERSHIP, change), term=1)
+    not_alone = raft(1, Snapshot(0, 0, RaftMembership((1,)), b""), Entry(1, 1, EntryKind.MEMBERSHIP, change), term=1)
     assert not not_alone.has_ready()
 
 
 def test_who_does_not_vote_does_not_stand() -> None:
-    broker = raft(4, Snapshot(0, 0, Membership((1, 2, 3), (4,)), b""))
+    broker = raft(4, Snapshot(0, 0, RaftMembership((1, 2, 3), (4,)), b""))
     broker.campaign()
     for _ in range(100):
         broker.tick()
@@ -231,7 +231,7 @@ def test_a_disk_that_stays_full_lets_nothing_pile_up() -> None:
 
 
 def test_committed_entries_are_handed_out_in_pieces() -> None:
-    broker = raft(1, Snapshot(0, 0, Membership((1,)), b""), apply_bytes_max=250)
+    broker = raft(1, Snapshot(0, 0, RaftMembership((1,)), b""), apply_bytes_max=250)
     broker.campaign()
     for _ in range(5):
         broker.propose(bytes(100))
@@ -244,10 +244,10 @@ def test_committed_entries_are_handed_out_in_pieces() -> None:
 
 
 def test_a_restart_begins_at_the_snapshot_with_the_membership_in_the_log() -> None:
-    change = Entry(1, 2, EntryKind.MEMBERSHIP, encode_membership(Membership((1, 2))))
+    change = Entry(1, 2, EntryKind.MEMBERSHIP, encode_membership(RaftMembership((1, 2))))
     state = StoredState(HardState(1, None, 1), THREE, (Entry(1, 1, EntryKind.COMMAND, b"a"), change))
     broker = Raft(RaftConfig(1), Random(1), state)
-    assert broker.membership == Membership((1, 2))
+    assert broker.membership == RaftMembership((1, 2))
     ready = broker.ready()
     assert [entry.index for entry in ready.committed] == [1]
     assert not ready.must_sync
@@ -255,7 +255,7 @@ def test_a_restart_begins_at_the_snapshot_with_the_membership_in_the_log() -> No
 
 def test_a_later_leader_takes_a_change_back() -> None:
     broker = leader()
-    broker.propose_change(Membership((1, 2)))
+    broker.propose_change(RaftMembership((1, 2)))
     done(broker)
     broker.step(
         AppendRequest(3, 1, term_of("2.3"), 1, FIRST, 1, (Entry(term_of("2.3"), 2, EntryKind.LEADERSHIP, b""),))
@@ -401,11 +401,11 @@ def test_a_contradiction_says_what_is_where() -> None:
 
 
 def test_a_false_snapshot_is_dropped_and_asked_for_again() -> None:
-    broker = raft(2, Snapshot(0, 0, Membership(()), b""))
+    broker = raft(2, Snapshot(0, 0, RaftMembership(()), b""))
     broker.step(SnapshotChunk(1, 2, FIRST, 5, 1, THREE.membership, 4, 12345, 0, b"data"))
     assert broker.dropped == 1
     assert broker.commit == 0
-    assert broker.membership == Membership(())
+    assert broker.membership == RaftMembership(())
 
 
 # A peer that says anything at all.
@@ -414,7 +414,7 @@ small = st.integers(0, 12)
 peers = st.integers(1, 5)
 rounds = st.integers(0, 3)
 terms = st.one_of(st.integers(0, 4), st.builds(next_term, rounds, peers, st.just(0)))
-members = st.sampled_from([(1, 2, 3), (1, 2), (2, 3), (1, 2, 3, 4), (4,)]).map(Membership)
+members = st.sampled_from([(1, 2, 3), (1, 2), (2, 3), (1, 2, 3, 4), (4,)]).map(RaftMembership)
 kinds = st.sampled_from(EntryKind)
 crcs = st.sampled_from([0, crc32c(b"data"), crc32c(b"data")])
 
@@ -485,7 +485,7 @@ def test_no_message_crashes_the_core(kind: str, actions: list) -> None:
     broker = {
         "leader": leader,
         "follower": lambda: raft(1, THREE, *(Entry(at, at, EntryKind.COMMAND, b"a") for at in (1, 2)), term=2),
-        "joining": lambda: raft(1, Snapshot(0, 0, Membership(()), b"")),
+        "joining": lambda: raft(1, Snapshot(0, 0, RaftMembership(()), b"")),
     }[kind]()
     commit = broker.commit
     term = broker.term

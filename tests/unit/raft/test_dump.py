@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.raft import Entry, EntryKind, HardState, Membership, Ready, Snapshot, Storage
+from penstock.raft import Entry, EntryKind, HardState, RaftMembership, Ready, Snapshot, Storage
 from penstock.raft.dump import file_rows
 from penstock.raft.membership import encode_membership
 from penstock.raft.terms import next_term
@@ -14,11 +14,11 @@ from penstock.vfs.memory import MemoryVfs
 @pytest.fixture
 def files() -> dict[str, bytes]:
     memory = MemoryVfs()
-    storage = Storage.open(memory, Snapshot(0, 0, Membership((1,)), b"image"))
+    storage = Storage.open(memory, Snapshot(0, 0, RaftMembership((1,)), b"image"))
     entries = (
         Entry(1, 1, EntryKind.LEADERSHIP, b""),
         Entry(1, 2, EntryKind.COMMAND, b"command"),
-        Entry(next_term(1, 1, 7), 3, EntryKind.MEMBERSHIP, encode_membership(Membership((1,), (2, 3)))),
+        Entry(next_term(1, 1, 7), 3, EntryKind.MEMBERSHIP, encode_membership(RaftMembership((1,), (2, 3)))),
     )
     task = storage.save(Ready(True, None, entries, HardState(1, 1, 0), (), (), ()))
     assert task is not None

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.raft import Entry, EntryKind, HardState, Membership, Snapshot, StoredState
+from penstock.raft import Entry, EntryKind, HardState, RaftMembership, Snapshot, StoredState
 from penstock.raft.log import RaftLog
 from penstock.raft.membership import encode_membership
 
-BEGIN = Snapshot(10, 2, Membership((1, 2, 3)), b"")
-FOUR = Membership((1, 2, 3, 4))
+BEGIN = Snapshot(10, 2, RaftMembership((1, 2, 3)), b"")
+FOUR = RaftMembership((1, 2, 3, 4))
 
 
-def entry(index: int, term: int, membership: Membership | None = None) -> Entry:
+def entry(index: int, term: int, membership: RaftMembership | None = None) -> Entry:
     if membership is not None:
         return Entry(term, index, EntryKind.MEMBERSHIP, encode_membership(membership))
     return Entry(term, index, EntryKind.COMMAND, b"x" * 10)
@@ -92,7 +92,7 @@ def test_compaction_before_a_change_has_the_membership_of_that_place() -> None:
 
 def test_a_snapshot_of_the_leader_replaces_everything() -> None:
     found = log(12)
-    snapshot = Snapshot(20, 5, Membership((1, 2)), b"image")
+    snapshot = Snapshot(20, 5, RaftMembership((1, 2)), b"image")
     found.restore(snapshot)
     assert (found.base_index, found.last_index, found.last_term, found.commit) == (20, 20, 5, 20)
     assert found.membership == snapshot.membership

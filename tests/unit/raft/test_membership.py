@@ -6,14 +6,14 @@ import msgspec
 import pytest
 
 from penstock.base import limits
-from penstock.raft import Membership
+from penstock.raft import RaftMembership
 from penstock.raft.membership import decode_membership, encode_membership, flaw_in, flaw_in_change
 
 
-def membership(text: str) -> Membership:
+def membership(text: str) -> RaftMembership:
     """`1 2 / 3` is two voters and a learner."""
     voters, _, learners = text.partition("/")
-    return Membership(tuple(map(int, voters.split())), tuple(map(int, learners.split())))
+    return RaftMembership(tuple(map(int, voters.split())), tuple(map(int, learners.split())))
 
 
 @pytest.mark.parametrize(
@@ -74,8 +74,8 @@ def test_no_membership(data: bytes) -> None:
 
 def test_too_many_learners() -> None:
     learners = tuple(range(2, limits.RAFT_LEARNERS_MAX + 3))
-    assert "learners" in flaw_in(Membership((1,), learners))
-    assert not flaw_in(Membership((1,), learners[1:]))
+    assert "learners" in flaw_in(RaftMembership((1,), learners))
+    assert not flaw_in(RaftMembership((1,), learners[1:]))
 
 
 @pytest.mark.parametrize("data", [b"\x93\x91\x01\x90" + b"\x91" * 5_000, b"\xa1\xff"])

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-from penstock.raft import Membership, Snapshot
-from penstock.raft.progress import Pace, Progress
+from penstock.raft import RaftMembership, Snapshot
+from penstock.raft.progress import FollowerProgress, ProgressState
 
-SNAPSHOT = Snapshot(5, 1, Membership((1, 2, 3)), b"0123456789")
+SNAPSHOT = Snapshot(5, 1, RaftMembership((1, 2, 3)), b"0123456789")
 
 
-def replicating(match_index: int) -> Progress:
-    progress = Progress(match_index + 1)
+def replicating(match_index: int) -> FollowerProgress:
+    progress = FollowerProgress(match_index + 1)
     assert progress.accepted(match_index)
     return progress
 
 
 def test_a_probe_goes_out_alone() -> None:
-    progress = Progress(7)
+    progress = FollowerProgress(7)
     assert progress.may_append(4)
     progress.sent(9, 0)
     assert not progress.may_append(4)
     assert progress.next_index == 7
     assert progress.accepted(9)
-    assert (progress.pace, progress.match_index, progress.next_index) == (Pace.REPLICATE, 9, 10)
+    assert (progress.pace, progress.match_index, progress.next_index) == (ProgressState.REPLICATE, 9, 10)
 
 
 def test_a_window_of_appends() -> None:
@@ -44,10 +44,10 @@ def test_what_is_empty_takes_no_place_in_the_window() -> None:
 
 
 def test_a_rejection_goes_back_to_what_is_committed_there() -> None:
-    progress = Progress(20)
+    progress = FollowerProgress(20)
     assert not progress.rejected(12, 3)  # of a probe before
     assert progress.rejected(19, 11)
-    assert (progress.pace, progress.next_index) == (Pace.PROBE, 12)
+    assert (progress.pace, progress.next_index) == (ProgressState.PROBE, 12)
     progress = replicating(10)
     progress.sent(15, 0)
     assert not progress.rejected(10, 0)  # it has that one: the rejection is old
@@ -77,11 +77,11 @@ def test_who_lacks_what_it_says_is_committed_is_not_asked_in_haste() -> None:
 def test_who_forgot_what_it_acknowledged_is_sent_that_again() -> None:
     progress = replicating(10)
     assert progress.forgot(4)
-    assert (progress.pace, progress.match_index, progress.next_index) == (Pace.PROBE, 4, 5)
+    assert (progress.pace, progress.match_index, progress.next_index) == (ProgressState.PROBE, 4, 5)
     assert progress.accepted(12)
     progress.start_snapshot(SNAPSHOT)
     assert not progress.forgot(3)  # what it needs is on its way
-    assert (progress.pace, progress.match_index) == (Pace.SNAPSHOT, 3)
+    assert (progress.pace, progress.match_index) == (ProgressState.SNAPSHOT, 3)
 
 
 def test_what_is_not_answered_is_sent_again() -> None:
@@ -92,7 +92,7 @@ def test_what_is_not_answered_is_sent_again() -> None:
     assert not progress.is_overdue(4)
     progress.tick()
     assert progress.is_overdue(4)
-    assert (progress.pace, progress.next_index) == (Pace.PROBE, 4)
+    assert (progress.pace, progress.next_index) == (ProgressState.PROBE, 4)
     assert progress.may_append(1)
     for _ in range(9):
         progress.tick()
@@ -100,7 +100,7 @@ def test_what_is_not_answered_is_sent_again() -> None:
 
 
 def test_a_snapshot_in_chunks() -> None:
-    progress = Progress(2)
+    progress = FollowerProgress(2)
     progress.start_snapshot(SNAPSHOT)
     assert not progress.may_append(9)
     progress.chunk_end, progress.is_waiting = 4, True
@@ -113,14 +113,14 @@ def test_a_snapshot_in_chunks() -> None:
     assert progress.chunk_position == 9
     assert not progress.rejected(1, 0)
     assert progress.accepted(3)  # of an append before
-    assert progress.pace is Pace.SNAPSHOT
+    assert progress.pace is ProgressState.SNAPSHOT
     assert progress.accepted(5)
-    assert (progress.pace, progress.next_index) == (Pace.REPLICATE, 6)
+    assert (progress.pace, progress.next_index) == (ProgressState.REPLICATE, 6)
     assert progress.snapshot is None
 
 
 def test_a_follower_that_lost_the_first_chunk() -> None:
-    progress = Progress(2)
+    progress = FollowerProgress(2)
     progress.start_snapshot(SNAPSHOT)
     progress.chunk_position, progress.chunk_end = 4, 8
     assert not progress.received(0)
@@ -128,10 +128,10 @@ def test_a_follower_that_lost_the_first_chunk() -> None:
 
 
 def test_an_empty_snapshot_at_the_beginning() -> None:
-    progress = Progress(1)
-    progress.start_snapshot(Snapshot(0, 0, Membership((1,)), b""))
+    progress = FollowerProgress(1)
+    progress.start_snapshot(Snapshot(0, 0, RaftMembership((1,)), b""))
     assert progress.accepted(0)
-    assert (progress.pace, progress.next_index) == (Pace.REPLICATE, 1)
+    assert (progress.pace, progress.next_index) == (ProgressState.REPLICATE, 1)
 
 
 def test_a_follower_that_knows_no_cluster_begins_anew() -> None:
@@ -141,4 +141,4 @@ def test_a_follower_that_knows_no_cluster_begins_anew() -> None:
     assert (progress.match_index, progress.next_index) == (0, 1)
     progress.start_snapshot(SNAPSHOT)
     progress.begin_anew()  # it says so again
-    assert progress.pace is Pace.SNAPSHOT
+    assert progress.pace is ProgressState.SNAPSHOT

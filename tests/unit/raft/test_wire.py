@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from penstock.base import limits
 from penstock.base.errors import ErrorCode, RemoteError
-from penstock.raft import Entry, EntryKind, Membership, decode_message, encode_message
+from penstock.raft import Entry, EntryKind, RaftMembership, decode_message, encode_message
 from penstock.raft.membership import encode_membership
 from penstock.raft.messages import (
     FROM_LEADER,
@@ -31,7 +31,7 @@ from penstock.raft.messages import (
 from penstock.raft.wire import contradiction
 from tests.unit.raft.stories import term_of
 
-MEMBERSHIP = Membership((1, 2, 3), (4,))
+MEMBERSHIP = RaftMembership((1, 2, 3), (4,))
 THIRD, FOURTH = term_of("3.1"), term_of("4.1")
 ANOTHERS = "its term is that of another candidate"
 
@@ -117,7 +117,7 @@ def test_the_largest_messages_fit() -> None:
         encode_message(AppendRequest(2**31 - 1, 2**31 - 2, 2**62, 2**62, 2**62, 2**62, tuple(entries)))
     ids = tuple(range(2**31 - limits.RAFT_LEARNERS_MAX, 2**31))
     chunk = bytes(limits.RAFT_SNAPSHOT_CHUNK_BYTES)
-    encode_message(SnapshotChunk(1, 2, 2**62, 2**62, 2**62, Membership((1,), ids), 2**62, 1, 2**62, chunk))
+    encode_message(SnapshotChunk(1, 2, 2**62, 2**62, 2**62, RaftMembership((1,), ids), 2**62, 1, 2**62, chunk))
 
 
 @pytest.mark.parametrize(
@@ -140,8 +140,8 @@ def test_the_largest_messages_fit() -> None:
         SnapshotChunk(1, 2, THIRD, 100, 2, MEMBERSHIP, 10, 0, 0, b""),
         SnapshotChunk(1, 2, THIRD, 100, 2, MEMBERSHIP, 10, 0, 8, b"xyz"),
         SnapshotChunk(1, 2, THIRD, 100, 2, MEMBERSHIP, limits.RAFT_SNAPSHOT_BYTES_MAX + 1, 0, 0, b"x"),
-        SnapshotChunk(1, 2, THIRD, 100, 2, Membership((), (1,)), 10, 0, 0, b"x"),
-        SnapshotChunk(1, 2, THIRD, 100, 2, Membership((1,), (1,)), 10, 0, 0, b"x"),
+        SnapshotChunk(1, 2, THIRD, 100, 2, RaftMembership((), (1,)), 10, 0, 0, b"x"),
+        SnapshotChunk(1, 2, THIRD, 100, 2, RaftMembership((1,), (1,)), 10, 0, 0, b"x"),
     ],
 )
 def test_what_contradicts_itself(message) -> None:
