@@ -18,7 +18,7 @@ from penstock.base.config import StreamConfig
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.subjects import matches
 from penstock.batch import codec, projecting
-from penstock.ingest.producers import Backwards, Producers
+from penstock.ingest.producers import ProducerCollector, Producers
 from penstock.messages import (
     AlterStreamRequest,
     AlterStreamResponse,
@@ -64,7 +64,7 @@ _NOW_US = 2_000_000_000_000_000
 def known_producers() -> Producers:
     """Those of a log in which there are none."""
     producers = Producers()
-    producers.known(Backwards(0))
+    producers.known(ProducerCollector(0))
     return producers
 
 

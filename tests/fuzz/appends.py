@@ -26,7 +26,7 @@ from penstock.batch import codec, layout
 from penstock.batch.codec import Producer
 from penstock.batch.header import CRC_POSITION
 from penstock.hot.crc import crc32c_with_gap
-from penstock.ingest.producers import Place
+from penstock.ingest.producers import ProducerBatch
 from penstock.messages import AppendOnceRequest, AppendOnceResponse, Request
 from penstock.wire.bodies import decode_request_body, request_body
 from tests.property.test_producers import WINDOW_US, Batch, Model
@@ -107,7 +107,7 @@ class _Producers:
             end += rows
             self.values += _values(raw)
         assert self._log_end() == end
-        return expected[2:4] if isinstance(expected, Place) else expected
+        return expected[2:4] if isinstance(expected, ProducerBatch) else expected
 
     def _log_end(self) -> int:
         end = self.broker.stream("orders").partitions[0].log_end

@@ -94,7 +94,7 @@ _NOW_US = 10**15
 def runs(modules: Modules, data: bytes) -> object:
     """Headers of batches, the last one first, as a new leader reads who published and appended what."""
     headers = _headers_in(data)
-    runs_found, producers_found = published.Backwards(0), producers.Backwards(0)
+    runs_found, producers_found = published.RunCollector(0), producers.ProducerCollector(0)
     for header in headers:
         if runs_found.wants(header):
             runs_found.add(header)
@@ -106,7 +106,7 @@ def runs(modules: Modules, data: bytes) -> object:
     out = [f"{known_runs.count} {known_producers.count}"]
     for header in headers:
         for number in (header.producer_epoch, header.producer_epoch + 1, 0):
-            piece = published.Piece(header.run_id, header.producer_sequence, number, header.run_plan)
+            piece = published.RunPiece(header.run_id, header.producer_sequence, number, header.run_plan)
             try:
                 out.append("-" if known_runs.find(piece, _NOW_US) is None else "there")
             except RemoteError as error:

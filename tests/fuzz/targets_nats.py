@@ -8,9 +8,9 @@ from penstock.ingest.connect import Authentication
 from penstock.ingest.nats import (
     MessagesSkipped,
     NatsSession,
+    NatsSessionState,
     RepliesUnanswerable,
     SessionClosed,
-    SessionState,
     TlsWanted,
 )
 from tests import groups
@@ -32,10 +32,10 @@ def _new(flags: int) -> NatsSession:
         return session
     hello = b'INFO {"headers":true,"tls_available":true}\r\n'
     session.receive(hello, 0, len(hello), 1)
-    if session.state is SessionState.TLS:
+    if session.state is NatsSessionState.TLS:
         session.tls_established()
     session.receive(b"PONG\r\n", 0, 6, 2)
-    assert session.state is SessionState.READY, session.state
+    assert session.state is NatsSessionState.READY, session.state
     for sid, subject in enumerate(_SUBJECTS, 1):
         session.subscribe(sid, subject)
     session.barrier()
@@ -43,7 +43,7 @@ def _new(flags: int) -> NatsSession:
     return session
 
 
-def _fed(data: bytes, flags: int, step: int) -> tuple[list[object], dict[int, list[object]], SessionState, bytes]:
+def _fed(data: bytes, flags: int, step: int) -> tuple[list[object], dict[int, list[object]], NatsSessionState, bytes]:
     """What comes of bytes that are read so many at a time; as a connection keeps what is not yet used."""
     session = _new(flags)
     events: list[object] = []
@@ -66,11 +66,11 @@ def _fed(data: bytes, flags: int, step: int) -> tuple[list[object], dict[int, li
                 unanswerable += event.count
             else:
                 events.append(event)
-        if session.state is SessionState.TLS:
+        if session.state is NatsSessionState.TLS:
             session.tls_established()
-        if session.state is SessionState.CLOSED:
+        if session.state is NatsSessionState.CLOSED:
             break
-    if session.state is not SessionState.CLOSED:  # how many of them came in one read does not matter
+    if session.state is not NatsSessionState.CLOSED:  # how many of them came in one read does not matter
         events += [sum(one.count for one in skipped), skipped[0].line if skipped else "", unanswerable]
     return events, rows, session.state, session.take_output()
 
@@ -87,7 +87,7 @@ def nats_session(modules: Modules, data: bytes) -> object:
     if any(_is_early(one) for one in (*events, *again[0])):
         return "early"  # before any subscription: whether the PONG before it was read by itself decides
     assert again[2] is state, (again[2], state, events, again[0])
-    if state is SessionState.CLOSED:
+    if state is NatsSessionState.CLOSED:
         assert isinstance(events[-1], SessionClosed)
         assert sum(isinstance(event, SessionClosed) for event in events) == 1
         return f"closed {events[-1].kind} {len(events)}"

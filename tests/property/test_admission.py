@@ -11,7 +11,7 @@ from penstock.batch import codec
 from penstock.hot.group import Group
 from penstock.hot.message_ids import MessageIds
 from penstock.ingest import acks
-from penstock.ingest.admission import Admission, Rules, admit, refuse_all
+from penstock.ingest.admission import Admission, AdmissionRules, admit, refuse_all
 from tests import groups
 from tests.extent import each_change, examples
 from tests.unit.node.harness import parse_acks
@@ -53,8 +53,8 @@ MESSAGES = st.lists(
 )
 RULES = st.sampled_from(
     [
-        Rules.of(StreamConfig(name="orders", subject="orders.>", max_message_bytes=LIMIT)),
-        Rules.of(StreamConfig(name="orders", subject=">", acks=Acks.NEVER, max_message_bytes=LIMIT)),
+        AdmissionRules.of(StreamConfig(name="orders", subject="orders.>", max_message_bytes=LIMIT)),
+        AdmissionRules.of(StreamConfig(name="orders", subject=">", acks=Acks.NEVER, max_message_bytes=LIMIT)),
     ]
 )
 Message = tuple[bytes, int | None, bytes | None, bytes]
@@ -78,7 +78,7 @@ def answered(admission: Admission) -> list[str]:
 @each_change
 @given(MESSAGES, RULES, st.integers(0, 9))
 @settings(max_examples=examples(400))
-def test_nothing_disappears(messages: list[Message], rules: Rules, log_end: int) -> None:
+def test_nothing_disappears(messages: list[Message], rules: AdmissionRules, log_end: int) -> None:
     group = group_of(messages)
     admission = admit(group, rules, log_end=log_end)
     if admission.needs_ids:  # nothing is decided yet
@@ -101,7 +101,7 @@ def test_nothing_disappears(messages: list[Message], rules: Rules, log_end: int)
 
 
 @given(MESSAGES, RULES, st.integers(0, 9))
-def test_rows_keep_the_order_of_the_wire(messages: list[Message], rules: Rules, log_end: int) -> None:
+def test_rows_keep_the_order_of_the_wire(messages: list[Message], rules: AdmissionRules, log_end: int) -> None:
     numbered = [(s, r, b, v + b"#%d" % n if len(v) < LIMIT else v) for n, (s, r, b, v) in enumerate(messages)]
     admission = admit(group_of(numbered), rules, log_end=log_end)
     numbers = [int(value.rpartition(b"#")[2]) for value in groups.values(admission.rows) if value is not None]
@@ -109,7 +109,7 @@ def test_rows_keep_the_order_of_the_wire(messages: list[Message], rules: Rules, 
 
 
 @given(MESSAGES, RULES)
-def test_refusing_all_tells_the_same_ones(messages: list[Message], rules: Rules) -> None:
+def test_refusing_all_tells_the_same_ones(messages: list[Message], rules: AdmissionRules) -> None:
     group = group_of(messages)
     refused = refuse_all(group, rules, acks.unavailable("busy"), "over_budget")
     assert len(refused.rows) == 0

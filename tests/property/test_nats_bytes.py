@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from penstock.hot.group import Group
 from penstock.hot.scan import Frames, ProtocolError, scan
-from penstock.ingest.nats import NatsSession, SessionClosed, SessionEvent, SessionState
+from penstock.ingest.nats import NatsSession, NatsSessionState, SessionClosed, SessionEvent
 from tests.groups import messages
 
 _names = st.binary(min_size=1, max_size=12).filter(lambda name: not set(name) & set(b" \t\n"))
@@ -99,7 +99,7 @@ def test_a_session_survives_any_bytes(data: bytes, cuts: list[int], ready: bool)
     session = NatsSession(name="test", version="0")
     if ready:
         session.receive(_INFO + b"PONG\r\n", 0, len(_INFO) + 6, 0)
-        assert session.state is SessionState.READY
+        assert session.state is NatsSessionState.READY
     events: list[SessionEvent] = []
     position = 0
     for end in [*sorted(cut % (len(data) + 1) for cut in cuts), len(data)]:
@@ -109,4 +109,4 @@ def test_a_session_survives_any_bytes(data: bytes, cuts: list[int], ready: bool)
         position = received.position
         events += received.events
     closed = [event for event in events if isinstance(event, SessionClosed)]
-    assert len(closed) == (session.state is SessionState.CLOSED)
+    assert len(closed) == (session.state is NatsSessionState.CLOSED)

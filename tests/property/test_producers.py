@@ -13,7 +13,7 @@ from penstock.base import limits
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.batch.codec import Producer
 from penstock.batch.header import HEADER_VERSION, BatchHeader
-from penstock.ingest.producers import Backwards, Place, Producers
+from penstock.ingest.producers import ProducerBatch, ProducerCollector, Producers
 from tests.extent import examples
 
 WINDOW_US = limits.PRODUCER_WINDOW_MS * 1_000
@@ -24,7 +24,7 @@ class Batch(NamedTuple):
     """One that is in the log."""
 
     producer: Producer
-    place: Place
+    place: ProducerBatch
 
     @property
     def header(self) -> BatchHeader:
@@ -62,7 +62,7 @@ class Model:
             found.insert(0, (number, one))
         return found[-KEPT:]
 
-    def answer(self, producer: Producer, rows: int) -> Place | ErrorCode | None:
+    def answer(self, producer: Producer, rows: int) -> ProducerBatch | ErrorCode | None:
         known = [one for _, one in self.of(producer.producer_id)]
         first, end = producer.producer_sequence, producer.producer_sequence + rows
         if not known:
@@ -85,7 +85,7 @@ class Model:
     def store(self, producer: Producer, rows: int) -> Batch:
         base = self.log[-1].place.end_offset if self.log else 0
         first = producer.producer_sequence
-        batch = Batch(producer, Place(first, first + rows, base, base + rows, self.now_us))
+        batch = Batch(producer, ProducerBatch(first, first + rows, base, base + rows, self.now_us))
         self.log.append(batch)
         since_us = self.now_us - WINDOW_US
         last = {one.producer.producer_id: number for number, one in enumerate(self.log)
@@ -105,7 +105,7 @@ def known_at_most(count: int) -> Iterator[None]:
         limits.PRODUCERS_MAX = before
 
 
-def asked(producers: Producers, producer: Producer, rows: int, now_us: int) -> Place | str | None:
+def asked(producers: Producers, producer: Producer, rows: int, now_us: int) -> ProducerBatch | str | None:
     try:
         return producers.find(producer, rows, now_us)
     except RemoteError as error:
@@ -114,7 +114,7 @@ def asked(producers: Producers, producer: Producer, rows: int, now_us: int) -> P
 
 def read(model: Model) -> Producers:
     """What a leader that begins now finds in the log."""
-    found = Backwards(model.now_us - WINDOW_US)
+    found = ProducerCollector(model.now_us - WINDOW_US)
     for batch in reversed(model.log):
         if found.wants(batch.header):
             found.add(batch.header)
@@ -189,5 +189,5 @@ def test_no_row_of_a_producer_is_stored_twice_or_left_out(acts: list[tuple[int, 
 
 def test_batches_of_nobody_are_passed_over() -> None:
     producers = read(Model(1))
-    producers.appended(Batch(Producer(), Place(0, 1, 0, 1, 0)).header)
+    producers.appended(Batch(Producer(), ProducerBatch(0, 1, 0, 1, 0)).header)
     assert producers.count == 0

@@ -13,7 +13,7 @@ from penstock.base import limits
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.staged import is_once, once_id
 from penstock.batch.header import ENDS_RUN, HEADER_VERSION, OF_RUN, BatchHeader
-from penstock.ingest.published import Backwards, Piece, Published, PublishedRuns
+from penstock.ingest.published import PublishedRun, PublishedRuns, RunCollector, RunPiece
 from tests.extent import examples
 
 WINDOW_US = limits.PUBLISHED_WINDOW_MS * 1_000
@@ -38,7 +38,7 @@ class Model:
         batch_id = recent[last[query_id]].producer_sequence
         return [one for one in self.log if (one.run_id, one.producer_sequence) == (query_id, batch_id)]
 
-    def answer(self, piece: Piece) -> tuple[int, int, bool, int] | str | None:
+    def answer(self, piece: RunPiece) -> tuple[int, int, bool, int] | str | None:
         pieces = self.of(piece.query_id)
         if not pieces:
             return ErrorCode.OUT_OF_SEQUENCE if piece.number else None
@@ -56,7 +56,7 @@ class Model:
             return None
         return there
 
-    def store(self, piece: Piece, *, is_last: bool) -> BatchHeader:
+    def store(self, piece: RunPiece, *, is_last: bool) -> BatchHeader:
         base = self.log[-1].end_offset if self.log else 0
         flags = OF_RUN | (ENDS_RUN if is_last else 0)
         numbers = (HEADER_VERSION, flags, 0, 0, 3, 1, base, base + 3, self.now_us, self.now_us)
@@ -75,9 +75,9 @@ def known_at_most(count: int) -> Iterator[None]:
         limits.PUBLISHED_QUERIES_MAX, limits.PUBLISHED_ONCE_MAX = before
 
 
-def asked(runs: PublishedRuns, piece: Piece, now_us: int) -> tuple[int, int, bool, int] | str | None:
+def asked(runs: PublishedRuns, piece: RunPiece, now_us: int) -> tuple[int, int, bool, int] | str | None:
     try:
-        found: Published | None = runs.find(piece, now_us)
+        found: PublishedRun | None = runs.find(piece, now_us)
     except RemoteError as error:
         return error.code
     return None if found is None else found[:4]
@@ -85,7 +85,7 @@ def asked(runs: PublishedRuns, piece: Piece, now_us: int) -> tuple[int, int, boo
 
 def read(model: Model) -> PublishedRuns:
     """What a leader that begins now finds in the log."""
-    found = Backwards(model.now_us - WINDOW_US)
+    found = RunCollector(model.now_us - WINDOW_US)
     for header in reversed(model.log):
         if found.wants(header):
             found.add(header)
@@ -122,7 +122,7 @@ def test_what_is_known_is_what_the_log_says(acts: list[tuple[int, int, int, int,
             own = [one for one in model.log if one.run_id == query_id]
             batch_id = max(0, (own[-1].producer_sequence if own else 0) + batch_shift)
             number = sum(one.producer_sequence == batch_id for one in own)
-            piece = Piece(query_id, batch_id, max(0, number + piece_shift), plan)
+            piece = RunPiece(query_id, batch_id, max(0, number + piece_shift), plan)
             wanted = model.answer(piece)
             assert asked(kept, piece, model.now_us) == wanted
             assert asked(read(model), piece, model.now_us) == wanted
@@ -147,7 +147,7 @@ def test_no_piece_is_stored_twice_or_left_out(acts: list[tuple[int, int, int, in
         own = [one for one in model.log if one.run_id == query_id]
         batch_id = max(0, (own[-1].producer_sequence if own else 0) + batch_shift)
         number = max(0, sum(one.producer_sequence == batch_id for one in own) + piece_shift)
-        piece = Piece(query_id, batch_id, number, plan)
+        piece = RunPiece(query_id, batch_id, number, plan)
         if asked(runs, piece, model.now_us) is None:
             runs.appended(model.store(piece, is_last=is_last))
     for query in range(1, 7):

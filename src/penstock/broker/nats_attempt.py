@@ -23,7 +23,7 @@ from penstock.broker.nats_connection import NatsConnection
 from penstock.broker.nats_credentials import NatsServer, TlsFiles
 from penstock.hot.group import Group
 from penstock.ingest.connect import ErrorKind
-from penstock.ingest.nats import NatsSession, SessionEvent, SessionReady, SessionState, TlsWanted
+from penstock.ingest.nats import NatsSession, NatsSessionState, SessionEvent, SessionReady, TlsWanted
 
 _TLS_FIRST = "if it speaks TLS first (handshake_first: true), write tls:// in place of nats://"
 
@@ -73,12 +73,12 @@ class NatsAttempt:
     @property
     def is_ready(self) -> bool:
         """True if the session takes commands now."""
-        return self.session.state is SessionState.READY
+        return self.session.state is NatsSessionState.READY
 
     @property
     def silence(self) -> str:
         """Description of a server that has not answered so far."""
-        if self.connection.transport is None or self.session.state is not SessionState.CONNECTING_INFO:
+        if self.connection.transport is None or self.session.state is not NatsSessionState.CONNECTING_INFO:
             return "it does not answer"
         said = "it takes the connection and says nothing: is it a NATS server?"
         return said if self.server.tls else f"{said} {_TLS_FIRST[0].upper()}{_TLS_FIRST[1:]}"

@@ -17,7 +17,7 @@ from typing import Protocol, cast
 from penstock.base import limits
 from penstock.hot.group import Group
 from penstock.ingest.connect import ErrorKind
-from penstock.ingest.nats import NatsSession, SessionClosed, SessionEvent, SessionState
+from penstock.ingest.nats import NatsSession, NatsSessionState, SessionClosed, SessionEvent
 
 # nats-server does not tell a slow consumer why it is disconnected.
 _WHY = "it stopped, or this broker read too slowly (its log then says Slow Consumer)"
@@ -113,8 +113,8 @@ class NatsConnection(asyncio.BufferedProtocol):
         if self._lost:
             return
         self._lost = True
-        self.ended_unheard = self._closed is None and self.session.state is SessionState.CONNECTING_INFO
-        self.session.state = SessionState.CLOSED
+        self.ended_unheard = self._closed is None and self.session.state is NatsSessionState.CONNECTING_INFO
+        self.session.state = NatsSessionState.CLOSED
         if self.ended_unheard:
             why = "" if exc is None else f" ({exc})"
             self._owner.lost(ErrorKind.OTHER, f"it closed the connection before it said anything{why}")
@@ -204,7 +204,7 @@ class NatsConnection(asyncio.BufferedProtocol):
     def discard(self) -> None:
         """Close at once without any further call to the owner."""
         self._lost = True
-        self.session.state = SessionState.CLOSED
+        self.session.state = NatsSessionState.CLOSED
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

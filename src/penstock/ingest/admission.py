@@ -81,7 +81,7 @@ REFUSED = "refused"
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class AdmissionRules:
     """A stream's config as admission to one of its partitions needs it, computed once."""
 
     name: bytes
@@ -102,7 +102,7 @@ class Rules:
         return self.dedup_window_us, self.dedup_ids_max
 
     @classmethod
-    def of(cls, config: StreamConfig, partition: int = 0) -> Rules:
+    def of(cls, config: StreamConfig, partition: int = 0) -> AdmissionRules:
         """Return the rules of one partition of a stream."""
         name = config.name.encode()
         return cls(
@@ -161,7 +161,7 @@ class Admission(msgspec.Struct):
 
 def admit(
     group: Group,
-    rules: Rules,
+    rules: AdmissionRules,
     *,
     log_end: int,
     log_start: int = 0,
@@ -196,13 +196,13 @@ def admit(
     return admission
 
 
-def refuse_all(group: Group, rules: Rules, error: acks.AckError, reason: str) -> Admission:
+def refuse_all(group: Group, rules: AdmissionRules, error: acks.AckError, reason: str) -> Admission:
     """Refuse every message of `group` with `error`, because of what the broker cannot do now."""
     found = close(group, rules.name, rules.acks_replies, rules.skips_reserved, rules.acks_envelopes)
     return _admission(group, found, rules, reason, lambda _verdict, _quoted: acks.error_body(rules.name, error))
 
 
-def _admission(group: Group, found: Sorted, rules: Rules, reason: str, body_of: BodyOf) -> Admission:
+def _admission(group: Group, found: Sorted, rules: AdmissionRules, reason: str, body_of: BodyOf) -> Admission:
     row = found.rollup_row
     flags = row_flags(ids=found.has_ids, ttls=found.has_ttls, subject_rollups=found.has_rollups, rollups=row >= 0)
     out = Admission(found.rows, duplicates=found.duplicates, of=found.group, has_ids=found.has_ids, flags=flags)
@@ -238,7 +238,7 @@ def _admission(group: Group, found: Sorted, rules: Rules, reason: str, body_of: 
     return out
 
 
-def _refuse_too_large(message: TooLarge, rules: Rules, out: Admission) -> None:
+def _refuse_too_large(message: TooLarge, rules: AdmissionRules, out: Admission) -> None:
     """Count one message that is not examined further, and answer it if it is meant for this stream."""
     if rules.skips_reserved and message.subject.startswith(_RESERVED):
         out.drop(RESERVED_SUBJECT)
@@ -277,7 +277,7 @@ def _description(body: bytes, number: int) -> str:
     return told
 
 
-def _body(verdict: int, quoted: bytes | None, rules: Rules) -> bytes:
+def _body(verdict: int, quoted: bytes | None, rules: AdmissionRules) -> bytes:
     """Return the error body of one verdict."""
     match verdict:
         case verdicts.UNSUPPORTED:

@@ -15,7 +15,7 @@ from penstock.hot.rows import Rows
 from penstock.ingest import acks
 
 
-class Reading(Enum):
+class ReadState(Enum):
     """Part of the log being read."""
 
     NOTHING = "nothing"
@@ -35,7 +35,7 @@ class LastSequences:
     __slots__ = ("_offsets", "failure", "is_compacted", "reading")
 
     def __init__(self, log_end: int) -> None:
-        self.reading = Reading.END
+        self.reading = ReadState.END
         self.failure = ""
         self.is_compacted = False
         self._offsets = LastOffsets(limits.LAST_OFFSETS_MAX, log_end)
@@ -43,7 +43,7 @@ class LastSequences:
     @property
     def offsets(self) -> LastOffsets | None:
         """The known offsets; None until the end of the log is read."""
-        return None if self.reading is Reading.END else self._offsets
+        return None if self.reading is ReadState.END else self._offsets
 
     @property
     def known_from(self) -> int:

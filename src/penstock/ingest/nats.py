@@ -47,7 +47,7 @@ _PING = b"PING\r\n"
 _PONG = b"PONG\r\n"
 
 
-class SessionState(Enum):
+class NatsSessionState(Enum):
     """State of a session; see the module's table."""
 
     CONNECTING_INFO = auto()
@@ -179,7 +179,7 @@ class NatsSession:
         now_ms: int = 0,
     ) -> None:
         """`tls_wanted`: refuse a server without TLS."""
-        self.state = SessionState.CONNECTING_INFO
+        self.state = NatsSessionState.CONNECTING_INFO
         self.info = ServerInfo()
         self._name = name
         self._version = version
@@ -206,13 +206,13 @@ class NatsSession:
 
     def receive(self, buffer: bytes | bytearray | memoryview, start: int, end: int, now_ms: int) -> Received:
         """Parse buffer[start:end]. Never raises: invalid input becomes SessionClosed, after the events before it."""
-        if self.state is SessionState.CLOSED:
+        if self.state is NatsSessionState.CLOSED:
             return Received(end, {}, [], 0)
         self.heard(now_ms)
         frames = Frames(self._skip_bytes)
         events: list[SessionEvent] = []
         mistake: OperationalError | None = None
-        was_ready = self.state is SessionState.READY
+        was_ready = self.state is NatsSessionState.READY
         position = end
         try:
             position = scan(buffer, start, end, frames)
@@ -225,7 +225,7 @@ class NatsSession:
                     raise OperationalError("not NATS protocol: a message before any subscription")
                 for line in frames.lines:
                     self._line(line, events)
-                if self.state is SessionState.TLS and position < end:
+                if self.state is NatsSessionState.TLS and position < end:
                     raise OperationalError("nats-server sent plain bytes after asking for TLS")
             except OperationalError as error:
                 mistake = error
@@ -244,14 +244,14 @@ class NatsSession:
 
     def tls_established(self) -> None:
         """TLS is up: as TlsWanted requested, or before INFO if the server does TLS first."""
-        assert self.state in (SessionState.TLS, SessionState.CONNECTING_INFO)
+        assert self.state in (NatsSessionState.TLS, NatsSessionState.CONNECTING_INFO)
         self._tls = True
-        if self.state is SessionState.TLS:
+        if self.state is NatsSessionState.TLS:
             self._connect()
 
     def subscribe(self, sid: int, subject: str, queue: str | None = None) -> None:
         """Subscribe with the new id `sid`. A later barrier confirms it."""
-        assert self.state is SessionState.READY
+        assert self.state is NatsSessionState.READY
         assert sid > 0
         assert sid not in self._subscriptions
         assert subject_mistake(subject, wildcards=True) is None
@@ -261,13 +261,13 @@ class NatsSession:
 
     def unsubscribe(self, sid: int) -> None:
         """End a subscription; messages in flight still arrive. Unknown ids are ignored."""
-        assert self.state is SessionState.READY
+        assert self.state is NatsSessionState.READY
         if self._subscriptions.pop(sid, None) is not None:
             self._output += b"UNSUB %d\r\n" % sid
 
     def barrier(self) -> int:
         """Request a BarrierReached with the returned token."""
-        assert self.state is SessionState.READY
+        assert self.state is NatsSessionState.READY
         if len(self._pings) >= limits.NATS_BARRIERS_MAX:
             raise OperationalError(f"{limits.NATS_BARRIERS_MAX} barriers wait for nats-server already")
         self._last_token += 1
@@ -286,7 +286,7 @@ class NatsSession:
             return events
         self._now_ms = now_ms
         self._next_ping_ms = now_ms + self._ping_interval_ms
-        if self.state is not SessionState.READY:
+        if self.state is not NatsSessionState.READY:
             return events  # the driver has the time-out of connecting
         if not reading:
             self._silent_pings = 0
@@ -307,9 +307,9 @@ class NatsSession:
         return output
 
     def _line(self, line: bytes, events: list[SessionEvent]) -> None:
-        if self.state is SessionState.CLOSED:
+        if self.state is NatsSessionState.CLOSED:
             return
-        if self.state is SessionState.TLS:
+        if self.state is NatsSessionState.TLS:
             raise OperationalError("nats-server sent plain bytes after asking for TLS")
         if line == b"PING":
             self._output += _PONG
@@ -324,13 +324,13 @@ class NatsSession:
 
     def _info(self, info: ServerInfo, events: list[SessionEvent]) -> None:
         self.info = info
-        if self.state is SessionState.CONNECTING_INFO:
+        if self.state is NatsSessionState.CONNECTING_INFO:
             if not info.headers:
                 raise OperationalError(f"nats-server {info.version} knows no headers; Penstock needs 2.2 or newer")
             if self._tls:
                 self._connect()
             elif info.tls_required or (self._tls_wanted and info.tls_available):
-                self.state = SessionState.TLS
+                self.state = NatsSessionState.TLS
                 # sent in clear: a man in the middle could have written them
                 self.info = msgspec.structs.replace(info, connect_urls=())
                 events.append(TlsWanted())
@@ -339,14 +339,14 @@ class NatsSession:
                 self._close(ErrorKind.TLS_REQUIRED, text, events)
             else:
                 self._connect()
-        elif self.state is SessionState.READY:
+        elif self.state is NatsSessionState.READY:
             events.append(InfoChanged(info))
-        if info.ldm and not self._lame_duck and self.state is not SessionState.CLOSED:
+        if info.ldm and not self._lame_duck and self.state is not NatsSessionState.CLOSED:
             self._lame_duck = True
             events.append(LameDuck())
 
     def _connect(self) -> None:
-        self.state = SessionState.CONNECT_SENT
+        self.state = NatsSessionState.CONNECT_SENT
         self._output += connect_line(
             self.info, self._authentication, name=self._name, version=self._version, tls=self._tls
         )
@@ -360,14 +360,14 @@ class NatsSession:
         if not self._pings:
             raise ProtocolError("PONG without PING", 0, b"PONG")
         token, self.proven_ms = self._pings.popleft()
-        if self.state is SessionState.CONNECT_SENT:
-            self.state = SessionState.READY
+        if self.state is NatsSessionState.CONNECT_SENT:
+            self.state = NatsSessionState.READY
             events.append(SessionReady(self.info))
         elif token is not None:
             events.append(BarrierReached(token))
 
     def _error(self, error: ErrorLine, events: list[SessionEvent]) -> None:
-        if error.closes or self.state is not SessionState.READY:
+        if error.closes or self.state is not NatsSessionState.READY:
             # Before READY every error concerns the connection itself.
             kind = error.kind
             if kind is ErrorKind.AUTHORIZATION:
@@ -392,6 +392,6 @@ class NatsSession:
         return None
 
     def _close(self, kind: ErrorKind, reason: str, events: list[SessionEvent]) -> None:
-        if self.state is not SessionState.CLOSED:
-            self.state = SessionState.CLOSED
+        if self.state is not NatsSessionState.CLOSED:
+            self.state = NatsSessionState.CLOSED
             events.append(SessionClosed(kind, reason))

@@ -31,7 +31,7 @@ from penstock.batch.codec import Producer
 from penstock.batch.header import BatchHeader
 
 
-class Place(NamedTuple):
+class ProducerBatch(NamedTuple):
     """Position of a producer's batch. Its rows have the sequences from `sequence` up to `end_sequence`."""
 
     sequence: int
@@ -41,10 +41,10 @@ class Place(NamedTuple):
     timestamp_us: int
 
 
-def _place_of(header: BatchHeader) -> Place:
+def _place_of(header: BatchHeader) -> ProducerBatch:
     sequence = header.producer_sequence
     end_sequence = sequence + header.end_offset - header.base_offset  # also after compaction has removed rows
-    return Place(sequence, end_sequence, header.base_offset, header.end_offset, header.max_timestamp_us)
+    return ProducerBatch(sequence, end_sequence, header.base_offset, header.end_offset, header.max_timestamp_us)
 
 
 class _Known:
@@ -52,7 +52,7 @@ class _Known:
 
     __slots__ = ("epoch", "places")
 
-    def __init__(self, epoch: int, place: Place) -> None:
+    def __init__(self, epoch: int, place: ProducerBatch) -> None:
         self.epoch = epoch
         self.places = deque((place,), limits.PRODUCER_BATCHES_KEPT)
 
@@ -79,18 +79,18 @@ class Producers:
         """Number of known producers."""
         return 0 if self._known is None else len(self._known)
 
-    def known(self, found: Backwards) -> None:
+    def known(self, found: ProducerCollector) -> None:
         """Take the result of reading the log."""
         self._known = found.in_order()
 
-    def page(self, after: int, count: int, now_us: int) -> list[tuple[int, int, Place]]:
+    def page(self, after: int, count: int, now_us: int) -> list[tuple[int, int, ProducerBatch]]:
         """Return id, epoch and last batch of up to `count` producers with an id above `after`, ordered by id."""
         assert self._known is not None
         since_us = now_us - _WINDOW_US
         ids = [one for one, known in self._known.items() if one > after and known.places[-1].timestamp_us >= since_us]
         return [(one, self._known[one].epoch, self._known[one].places[-1]) for one in nsmallest(count, ids)]
 
-    def find(self, producer: Producer, rows: int, now_us: int) -> Place | None:
+    def find(self, producer: Producer, rows: int, now_us: int) -> ProducerBatch | None:
         """Return the place of a stored duplicate of this batch, or None if the batch is to be stored.
 
         Raise RemoteError producer_fenced, out_of_sequence, already_appended or unknown_producer: it must not be stored.
@@ -142,7 +142,7 @@ class Producers:
         return next(iter(self._known.values())).places[-1].timestamp_us
 
 
-class Backwards:
+class ProducerCollector:
     """Collects producers from the headers of a log, the last batch first, back to `since_us`."""
 
     def __init__(self, since_us: int) -> None:

@@ -30,7 +30,7 @@ from penstock.base.staged import is_once
 from penstock.batch.header import ENDS_RUN, OF_RUN, BatchHeader
 
 
-class Piece(NamedTuple):
+class RunPiece(NamedTuple):
     """A piece to publish; `plan` is the mark of its plan plus one, 0 without one."""
 
     query_id: bytes
@@ -39,7 +39,7 @@ class Piece(NamedTuple):
     plan: int = 0
 
 
-class Published(NamedTuple):
+class PublishedRun(NamedTuple):
     """Progress of a query's last batch; the offsets are those of its last piece."""
 
     batch_id: int
@@ -51,7 +51,7 @@ class Published(NamedTuple):
     timestamp_us: int
 
 
-_Known = tuple[dict[bytes, Published], dict[bytes, Published]]
+_Known = tuple[dict[bytes, PublishedRun], dict[bytes, PublishedRun]]
 """Known runs of ordinary queries, and of queries that publish once; ordered by last publication."""
 
 
@@ -59,8 +59,8 @@ def _counts_max() -> tuple[int, int]:
     return limits.PUBLISHED_QUERIES_MAX, limits.PUBLISHED_ONCE_MAX
 
 
-def _published(header: BatchHeader) -> Published:
-    return Published(
+def _published(header: BatchHeader) -> PublishedRun:
+    return PublishedRun(
         header.producer_sequence,
         header.producer_epoch + 1,
         bool(header.flags & ENDS_RUN),
@@ -93,18 +93,18 @@ class PublishedRuns:
         """Number of known queries."""
         return 0 if self._known is None else sum(map(len, self._known))
 
-    def known(self, found: Backwards) -> None:
+    def known(self, found: RunCollector) -> None:
         """Take the result of reading the log."""
         self._known = found.in_order()
 
-    def page(self, after: bytes, count: int, now_us: int) -> list[tuple[bytes, Published]]:
+    def page(self, after: bytes, count: int, now_us: int) -> list[tuple[bytes, PublishedRun]]:
         """Return up to `count` queries with an id above `after`, ordered by id, each with its last batch."""
         assert self._known is not None
         since_us = now_us - _WINDOW_US
         there = (item for some in self._known for item in some.items())
         return nsmallest(count, (item for item in there if item[0] > after and item[1].timestamp_us >= since_us))
 
-    def find(self, piece: Piece, now_us: int) -> Published | None:
+    def find(self, piece: RunPiece, now_us: int) -> PublishedRun | None:
         """Return the stored batch that makes this piece a duplicate or obsolete; None if the piece is to be stored.
 
         Raise RemoteError run_unfinished or out_of_sequence: it must not be stored.
@@ -141,7 +141,7 @@ class PublishedRuns:
                 del some[next(iter(some))]
 
 
-class Backwards:
+class RunCollector:
     """Collects runs from the headers of a log, the last batch first, back to `since_us`."""
 
     def __init__(self, since_us: int) -> None:
@@ -169,6 +169,6 @@ class Backwards:
 _WINDOW_US = limits.PUBLISHED_WINDOW_MS * 1_000
 
 
-def _refused(code: ErrorCode, text: str, last: Published | None) -> RemoteError:
+def _refused(code: ErrorCode, text: str, last: PublishedRun | None) -> RemoteError:
     details = {} if last is None else {"batch_id": last.batch_id, "pieces": last.pieces}
     return RemoteError(code, f"nothing was published: {text}", **details)

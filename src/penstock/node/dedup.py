@@ -32,7 +32,7 @@ from penstock.batch import codec
 from penstock.batch.header import MAY_HOLD_IDS, BatchHeader
 from penstock.commitlog import LogView
 from penstock.hot.message_ids import MessageIds
-from penstock.ingest.admission import Rules
+from penstock.ingest.admission import AdmissionRules
 from penstock.ingest.dedup import Dedup
 from penstock.metadata.image import KeyBoundary, StreamState
 from penstock.node.partition_errors import as_remote_error
@@ -69,7 +69,7 @@ def _may_hold_ids(header: BatchHeader) -> bool:
     return bool(header.flags & MAY_HOLD_IDS)
 
 
-def read_ids(partition: Partition, rules: Rules, now_us: int, step: Step) -> None:
+def read_ids(partition: Partition, rules: AdmissionRules, now_us: int, step: Step) -> None:
     """Have the ids in the log of a partition read, unless that is under way or done.
 
     `now_us`: timestamp that a message written now would get.
@@ -92,7 +92,7 @@ def read_ids(partition: Partition, rules: Rules, now_us: int, step: Step) -> Non
     step.disk.append(DiskWork(Lane.READ, work.run, done))
 
 
-def is_outdated(dedup: Dedup, rules: Rules, stream: StreamState, number: int) -> bool:
+def is_outdated(dedup: Dedup, rules: AdmissionRules, stream: StreamState, number: int) -> bool:
     """True if the window, the limit or the marks have changed: older ids, or those of other partitions, may count."""
     return (dedup.window_us, dedup.ids_max) != rules.dedup or dedup.marks != _marks(stream, number)
 

@@ -10,7 +10,7 @@ import msgspec
 
 from penstock.base import limits
 from penstock.base.ids import LeaderEpoch, Offset, TimestampUs
-from penstock.ingest.waiters import Again, Waiters
+from penstock.ingest.ack_waiters import AckWaiters, DuplicateWaiters
 from penstock.messages import AppendOnceResponse, AppendResponse
 from penstock.node.counters import NodeCounters
 from penstock.node.deferred_refusals import DeferredRefusals
@@ -24,7 +24,7 @@ class PendingBatch:
     end_offset: int
     size_bytes: int
     timestamp_us: int
-    waiters: Waiters | Again | None  # publishers in NATS
+    waiters: AckWaiters | DuplicateWaiters | None  # publishers in NATS
     caller: Hashable | None  # of an append over the socket
     is_duplicate: bool | None = None  # of an idempotent append: the rows were there already
     arrived_us: int = 0  # elapsed

@@ -25,7 +25,7 @@ from penstock.base import limits
 from penstock.batch import codec
 from penstock.commitlog import LogView
 from penstock.hot.last_offsets import LastOffsets
-from penstock.ingest.last_sequences import LastSequences, Reading
+from penstock.ingest.last_sequences import LastSequences, ReadState
 from penstock.node.partition_errors import as_remote_error
 from penstock.node.step import DiskWork, Lane, Step
 
@@ -65,8 +65,8 @@ def read_end(partition: Partition, step: Step) -> None:
 
 def read_older(partition: Partition, lasts: LastSequences, step: Step) -> None:
     """Have older offsets read, if there is room for more subjects and no read is under way."""
-    if lasts.reading is Reading.NOTHING and not lasts.is_full(partition.log_start):
-        lasts.reading = Reading.OLDER
+    if lasts.reading is ReadState.NOTHING and not lasts.is_full(partition.log_start):
+        lasts.reading = ReadState.OLDER
         _read(partition, lasts, Lane.QUERY, limits.SCAN_BYTES_MAX, step)
 
 
@@ -75,7 +75,7 @@ def _read(partition: Partition, lasts: LastSequences, lane: Lane, bytes_max: int
     work = ReadLasts(partition.view(), known_from, bytes_max)
 
     def done(error: Exception | None) -> None:
-        lasts.reading = Reading.NOTHING
+        lasts.reading = ReadState.NOTHING
         lasts.failure = "" if error is None else f"the subjects in the log cannot be read: {as_remote_error(error)}"
         if error is None:
             lasts.found(work.found, known_from)

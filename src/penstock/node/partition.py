@@ -29,12 +29,12 @@ from penstock.batch.header import MAY_HOLD_IDS
 from penstock.commitlog import Log, LogState, LogView, ShortageError, StorageFullError
 from penstock.hot.group import Group
 from penstock.ingest import acks
-from penstock.ingest.admission import Admission, Rules, refuse_all
+from penstock.ingest.ack_waiters import AckDetails, AckWaiters, DuplicateWaiters, again, waiters
+from penstock.ingest.admission import Admission, AdmissionRules, refuse_all
 from penstock.ingest.dedup import Dedup
-from penstock.ingest.last_sequences import LastSequences, Reading
-from penstock.ingest.producers import Place, Producers
+from penstock.ingest.last_sequences import LastSequences, ReadState
+from penstock.ingest.producers import ProducerBatch, Producers
 from penstock.ingest.published import PublishedRuns
-from penstock.ingest.waiters import Again, Got, Waiters, again, waiters
 from penstock.messages.streams import CONSUMER_CONTROL
 from penstock.metadata.image import StreamState
 from penstock.node.counters import PartitionCounters
@@ -151,7 +151,7 @@ class Partition:
     def reads_log(self) -> bool:
         """True if messages wait until the deduplication window or the last sequences are read from the log."""
         reads_ids = self.dedup is not None and self.dedup.is_reading
-        return reads_ids or (self.lasts is not None and self.lasts.reading is Reading.END)
+        return reads_ids or (self.lasts is not None and self.lasts.reading is ReadState.END)
 
     @property
     def is_impeded(self) -> bool:
@@ -196,7 +196,7 @@ class Partition:
         self.stream = stream
         self.leader_epoch = stream.partitions[self.key.partition].leader_epoch
         self.truncated = stream.truncated_at(self.key.partition)
-        self._rules = rules = Rules.of(stream.config, self.key.partition)
+        self._rules = rules = AdmissionRules.of(stream.config, self.key.partition)
         self.undelivered_told = frozenset()
         if self.dedup is not None and is_outdated(self.dedup, rules, stream, self.key.partition):
             self.dedup = None
@@ -398,7 +398,7 @@ class Partition:
         self.dropped = Counter(self.dropped) + Counter(dropped)
         self.counters["dropped"] += sum(dropped.values()) - dropped.get(CONSUMER_CONTROL, 0)
 
-    def _refuse(self, refused: Waiters | Again | None, error: acks.AckError, step: Step) -> None:
+    def _refuse(self, refused: AckWaiters | DuplicateWaiters | None, error: acks.AckError, step: Step) -> None:
         if refused is None:
             return
         commands = refused.refusal_commands(self._rules, error)
@@ -441,15 +441,21 @@ class Partition:
         return None
 
     def _ack(
-        self, acked: Waiters | Again | None, base: int, timestamp_us: int, step: Step, so: CommitStatus, arrived_us: int
+        self,
+        acked: AckWaiters | DuplicateWaiters | None,
+        base: int,
+        timestamp_us: int,
+        step: Step,
+        so: CommitStatus,
+        arrived_us: int,
     ) -> None:
         if acked is not None:
-            got = Got(self.key.partition, self.leader_epoch, so.replicas, so.fsynced)
+            got = AckDetails(self.key.partition, self.leader_epoch, so.replicas, so.fsynced)
             commands, count = acked.ack_commands(self._rules, base, timestamp_us, got), acked.acks_count
             step.publish.append(NatsAnswers(self.sid, commands, count, arrived_us))
             self.meters.acks_made += count
 
-    def append_again(self, caller: Hashable, place: Place, step: Step) -> None:
+    def append_again(self, caller: Hashable, place: ProducerBatch, step: Step) -> None:
         """Answer a repeated append of an idempotent producer with the place of the original, once that is committed."""
         pending = PendingBatch(
             place.base_offset, place.end_offset, 0, place.timestamp_us, None, caller, is_duplicate=True

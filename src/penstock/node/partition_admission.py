@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from penstock.base.clock import Now
 from penstock.hot.group import Group
 from penstock.ingest import acks
-from penstock.ingest.admission import Admission, Rules, admit, refuse_all
+from penstock.ingest.admission import Admission, AdmissionRules, admit, refuse_all
 from penstock.ingest.last_sequences import BEFORE_ALL
 from penstock.node.availability import unavailable_reason
 from penstock.node.dedup import read_ids
@@ -21,7 +21,14 @@ if TYPE_CHECKING:
 
 
 def admit_to_partition(
-    partition: Partition, rules: Rules, budget: InFlightBudget, group: Group, now: Now, step: Step, *, must: bool
+    partition: Partition,
+    rules: AdmissionRules,
+    budget: InFlightBudget,
+    group: Group,
+    now: Now,
+    step: Step,
+    *,
+    must: bool,
 ) -> Admission | None:
     """Admit or refuse the messages of `group`; return None if they must wait until message ids or last offsets are read
     from the log. With `must` they do not wait: they are refused.

@@ -19,7 +19,7 @@ from penstock.batch.codec import Buffer
 from penstock.batch.header import NO_RUN, BatchHeader
 from penstock.commitlog import LogView
 from penstock.hot.rows import Asked
-from penstock.ingest.published import Piece
+from penstock.ingest.published import RunPiece
 from penstock.messages import StagedRange
 from penstock.node.log_queries import RowRules
 
@@ -32,7 +32,7 @@ _ROW_COLUMNS = ("subject", "key", "value", "headers")
 class AssemblePiece:
     """After `run`, `message` holds all rows in a batch of our own, and `asked` what the rows request."""
 
-    def __init__(self, view: LogView, staged: Sequence[StagedRange], rules: RowRules, piece: Piece) -> None:
+    def __init__(self, view: LogView, staged: Sequence[StagedRange], rules: RowRules, piece: RunPiece) -> None:
         """`view`: of the log with all the staged rows; `piece`: the identity under which they are published."""
         self.message = bytearray()
         self.asked: Asked | None = None

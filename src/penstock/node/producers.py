@@ -15,7 +15,7 @@ from penstock.base.clock import Now
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import Offset, PartitionKey, TimestampUs
 from penstock.commitlog import LogState
-from penstock.ingest.producers import Backwards, Producers
+from penstock.ingest.producers import ProducerCollector, Producers
 from penstock.messages import ListProducersRequest, ListProducersResponse, ProducerInfo
 from penstock.node.log_queries import CheckAppend
 from penstock.node.partition import Partition
@@ -98,7 +98,7 @@ class KnownProducers:
     def _read(self, partition: Partition) -> Producers:
         partition.producers = producers = Producers()
         since_us = partition.timestamp_us(self._clock()) - limits.PRODUCER_WINDOW_MS * 1_000
-        work = ReverseLogScan(partition.view(), since_us, Backwards(since_us))
+        work = ReverseLogScan(partition.view(), since_us, ProducerCollector(since_us))
 
         def done(error: Exception | None) -> None:
             if error is None:

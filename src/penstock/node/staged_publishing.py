@@ -32,8 +32,8 @@ from penstock.batch.codec import Producer
 from penstock.batch.header import ENDS_RUN, NO_RUN, OF_RUN
 from penstock.commitlog import LogState
 from penstock.hot.rows import Asked
-from penstock.ingest.producers import Place
-from penstock.ingest.published import Backwards, Piece, Published, PublishedRuns
+from penstock.ingest.producers import ProducerBatch
+from penstock.ingest.published import PublishedRun, PublishedRuns, RunCollector, RunPiece
 from penstock.messages import (
     AppendResponse,
     ListPublishedRequest,
@@ -85,7 +85,7 @@ class _Publish:
     caller: Hashable
     user: str  # the user whose share it takes
     request: PublishStagedRequest
-    piece: Piece
+    piece: RunPiece
     deadline_us: int
     look: Callable[[], None]  # raises RemoteError if the user has lost the permission
     assembled: AssemblePiece | None = None  # under way, or done
@@ -146,7 +146,7 @@ class StagedPublisher:
         if not self._shares.fits(user, 1, limits.PUBLISHES_WAITING_MAX):
             raise RemoteError(ErrorCode.OVERLOADED, "too much is to be published at once; wait for some to be answered")
         plan = 0 if request.plan is None else request.plan + 1
-        piece = Piece(request.query_id, request.batch_id, request.piece, plan)
+        piece = RunPiece(request.query_id, request.batch_id, request.piece, plan)
         self._shares.add(user)
         self._queues.setdefault(partition.key, deque()).append(
             _Publish(caller, user, request, piece, now.elapsed_us + _WAIT_US, self._access.again(request))
@@ -237,7 +237,7 @@ class StagedPublisher:
     def _read(self, partition: Partition) -> PublishedRuns:
         partition.published = runs = PublishedRuns()
         since_us = partition.timestamp_us(self._clock()) - limits.PUBLISHED_WINDOW_MS * 1_000
-        work = ReverseLogScan(partition.view(), since_us, Backwards(since_us))
+        work = ReverseLogScan(partition.view(), since_us, RunCollector(since_us))
 
         def done(error: Exception | None) -> None:
             if error is None:
@@ -321,11 +321,11 @@ class StagedPublisher:
         piece, request = publish.piece, publish.request
         by = Producer(0, piece.number, piece.batch_id, piece.query_id, piece.plan)
         flags = OF_RUN | (ENDS_RUN if request.is_last else 0)
-        there = Published(piece.batch_id, piece.number + 1, request.is_last, piece.plan, 0, 0, 0)
+        there = PublishedRun(piece.batch_id, piece.number + 1, request.is_last, piece.plan, 0, 0, 0)
         caller = InternalCaller(lambda response: self._tell(publish, there, response, duplicate=False))
         self._write(partition, caller, publish.assembled.message, publish.assembled.asked, by, flags)
 
-    def _tell_again(self, partition: Partition, publish: _Publish, last: Published) -> None:
+    def _tell_again(self, partition: Partition, publish: _Publish, last: PublishedRun) -> None:
         if last.end_offset > partition.committed_end and partition.log.state is LogState.FENCED:
             self._outbox.reply(
                 publish.caller, outcome_unknown_text(partition.log.fence_reason)
@@ -333,10 +333,12 @@ class StagedPublisher:
             return
         partition.counters["duplicates"] += 1
         caller = InternalCaller(lambda response: self._tell(publish, last, response, duplicate=True))
-        place = Place(0, 0, last.base_offset, last.end_offset, last.timestamp_us)
+        place = ProducerBatch(0, 0, last.base_offset, last.end_offset, last.timestamp_us)
         partition.append_again(caller, place, self._outbox.step)
 
-    def _tell(self, publish: _Publish, there: Published, response: Response | RemoteError, *, duplicate: bool) -> None:
+    def _tell(
+        self, publish: _Publish, there: PublishedRun, response: Response | RemoteError, *, duplicate: bool
+    ) -> None:
         if not isinstance(response, AppendResponse):
             self._outbox.reply(publish.caller, response)
             return

@@ -14,10 +14,10 @@ from penstock.hot.group import Group
 from penstock.ingest.nats import (
     BarrierReached,
     NatsSession,
+    NatsSessionState,
     SessionClosed,
     SessionEvent,
     SessionReady,
-    SessionState,
     SubscriptionRefused,
 )
 from penstock.node.step import Barrier, NatsAnswers, Subscribe, Unsubscribe
@@ -130,7 +130,7 @@ class Link:
 
     @property
     def _is_ready(self) -> bool:
-        return self._session is not None and self._session.state is SessionState.READY
+        return self._session is not None and self._session.state is NatsSessionState.READY
 
     @property
     def _ready(self) -> NatsSession:

@@ -50,7 +50,7 @@ MUTANTS = (
         "acks what was pending when the disk failed",
         _PARTITION,
         "            self._refuse(pending.waiters, error, step)",
-        "            self._ack(pending.waiters, pending.base_offset, 0, step, CommitStatus(1, fsynced=True), 0)",
+        "            self._ack(pending.ack_waiters, pending.base_offset, 0, step, CommitStatus(1, fsynced=True), 0)",
     ),
     Mutant(
         "denies what may be stored",
@@ -86,13 +86,13 @@ MUTANTS = (
         "producers are not read from the log",
         "penstock.node.producers",
         "                producers.known(work.found)",
-        "                producers.known(Backwards(0))",
+        "                producers.known(ProducerCollector(0))",
     ),
     Mutant(
         "runs are not read from the log",
         _PUBLISHING,
         "                runs.known(work.found)",
-        "                runs.known(Backwards(0))",
+        "                runs.known(RunCollector(0))",
     ),
     Mutant(
         "a piece that is there is stored again",

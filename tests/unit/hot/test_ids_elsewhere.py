@@ -9,7 +9,7 @@ import pytest
 from penstock.base.config import StreamConfig
 from penstock.client.publish_format import parse_ack
 from penstock.hot.message_ids import MessageIds, RemoteMessageIds
-from penstock.ingest.admission import Rules, admit
+from penstock.ingest.admission import AdmissionRules, admit
 from tests import hot_modes
 from tests.envelopes import enveloped, message
 from tests.groups import group_of
@@ -18,7 +18,7 @@ from tests.unit.node.harness import parse_acks
 BOTH = pytest.mark.parametrize(
     "mode", [pytest.param(hot_modes.running, marks=hot_modes.needs_compiled), hot_modes.plain]
 )
-RULES = Rules.of(StreamConfig(name="orders", subject="orders.>"))
+RULES = AdmissionRules.of(StreamConfig(name="orders", subject="orders.>"))
 
 
 def block(*lines: str) -> bytes:

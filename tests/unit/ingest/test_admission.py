@@ -9,12 +9,20 @@ from penstock.base.config import Acks, StreamConfig
 from penstock.hot.group import Group, TooLarge
 from penstock.hot.message_ids import MessageIds
 from penstock.ingest import acks
-from penstock.ingest.admission import OTHER_STREAM, REFUSED, RESERVED_SUBJECT, Admission, Rules, admit, refuse_all
-from penstock.ingest.last_sequences import LastSequences, Reading
+from penstock.ingest.admission import (
+    OTHER_STREAM,
+    REFUSED,
+    RESERVED_SUBJECT,
+    Admission,
+    AdmissionRules,
+    admit,
+    refuse_all,
+)
+from penstock.ingest.last_sequences import LastSequences, ReadState
 from tests import groups
 from tests.unit.node.harness import Ack, parse_acks
 
-RULES = Rules.of(StreamConfig(name="orders", subject="orders.>", max_message_bytes=1_000))
+RULES = AdmissionRules.of(StreamConfig(name="orders", subject="orders.>", max_message_bytes=1_000))
 
 
 def block(*lines: str) -> bytes:
@@ -58,7 +66,7 @@ def test_empty_group() -> None:
 @pytest.mark.parametrize("mode", [Acks.NEVER, Acks.ENVELOPE])
 @pytest.mark.parametrize("lines", [(), ("A: 1",), ("Penstock-Ack: bogus",)])
 def test_replies_of_others_are_left_alone(mode: Acks, lines: tuple[str, ...]) -> None:
-    rules = Rules.of(StreamConfig(name="orders", subject="orders.>", acks=mode))
+    rules = AdmissionRules.of(StreamConfig(name="orders", subject="orders.>", acks=mode))
     admission = admit(one(*lines), rules, log_end=0)
     assert groups.replies(admission.rows) in ([None], [])
     assert not errors(admission)
@@ -96,7 +104,7 @@ def test_bad_base64_is_refused(line: str) -> None:
 
 
 def test_long_key_is_refused() -> None:
-    rules = Rules.of(StreamConfig(name="orders", subject="orders.>"))
+    rules = AdmissionRules.of(StreamConfig(name="orders", subject="orders.>"))
     longest = "k" * limits.KEY_BYTES_MAX
     assert len(admit(one(f"Penstock-Key: {longest}"), rules, log_end=0).rows) == 1
     assert refused_with(admit(one(f"Penstock-Key: {longest}k"), rules, log_end=0)) == 10003
@@ -148,7 +156,7 @@ def test_expected_last_sequence_counts_rows_of_the_same_group() -> None:
         (b"orders.a", b"4", expecting("-9"), b""),
         (b"orders.a", b"5", expecting("9" * 5_000), b""),
     )
-    rules = Rules.of(StreamConfig(name="orders", subject="orders.>"))
+    rules = AdmissionRules.of(StreamConfig(name="orders", subject="orders.>"))
     admission = admit(messages, rules, log_end=7)
     assert groups.replies(admission.rows) == [b"0", b"2"]
     assert [(ack.reply, ack.err_code) for ack in errors(admission)] == [(r, 10071) for r in ("1", "3", "4", "5")]
@@ -168,7 +176,7 @@ def expecting(sequence: str, *lines: str) -> bytes:
 def known_from(offset: int) -> LastSequences:
     """What is known of a log of which nothing was read yet but that it has nothing from `offset` on."""
     lasts = LastSequences(offset)
-    lasts.reading = Reading.NOTHING
+    lasts.reading = ReadState.NOTHING
     return lasts
 
 
@@ -180,7 +188,7 @@ def test_last_sequences_are_asked_for_before_anything_is_decided() -> None:
         assert admission.needs_lasts
         assert not errors(admission)
         assert not len(ids)  # nothing is there yet
-    lasts.reading = Reading.NOTHING
+    lasts.reading = ReadState.NOTHING
     assert len(admit(messages, RULES, log_start=7, log_end=7, ids=ids, lasts=lasts).rows) == 1
     assert len(admit(one("Nats-Expected-Last-Subject-Sequence: "), RULES, log_end=0).rows) == 1  # an empty one is none
 
@@ -289,13 +297,13 @@ def test_a_known_id_is_handed_back_with_its_offset() -> None:
 
 
 def test_an_id_is_expected_only_where_ids_are_kept() -> None:
-    rules = Rules.of(StreamConfig(name="orders", subject="orders.>", dedup_window_ms=None))
+    rules = AdmissionRules.of(StreamConfig(name="orders", subject="orders.>", dedup_window_ms=None))
     assert refused_with(admit(one("Nats-Expected-Last-Msg-Id: x"), rules, log_end=0)) == 10003
     admission = admit(one("Nats-Msg-Id: x"), rules, log_end=0)
     assert (len(admission.rows), admission.has_ids) == (1, True)
 
 
-ALLOWING = Rules.of(StreamConfig(name="orders", subject="orders.>", allow_message_ttl=True))
+ALLOWING = AdmissionRules.of(StreamConfig(name="orders", subject="orders.>", allow_message_ttl=True))
 
 
 @pytest.mark.parametrize("ttl", ["0", "0s", "999ms", "90x", "-1h", "1h-", ".", "s", "1.s.", "nevers", "9000000001"])
@@ -367,7 +375,7 @@ def test_sequence_is_checked_before_size() -> None:
 
 
 def test_header_block_over_64k() -> None:
-    rules = Rules.of(StreamConfig(name="orders", subject="orders.>"))
+    rules = AdmissionRules.of(StreamConfig(name="orders", subject="orders.>"))
     assert refused_with(admit(one("A: " + "x" * limits.HEADER_BLOCK_BYTES_MAX), rules, log_end=0)) == 10097
 
 
@@ -405,11 +413,11 @@ def test_half_characters_of_two_subjects_do_not_make_one() -> None:
 
 @pytest.mark.parametrize("subject", [b"$SYS.x", b"$JS.API.x", b"_INBOX.a.b", b"$PENSTOCK.x"])
 def test_reserved_subjects_only_by_name(subject: bytes) -> None:
-    catch_all = Rules.of(StreamConfig(name="all", subject=">", acks=Acks.NEVER))
+    catch_all = AdmissionRules.of(StreamConfig(name="all", subject=">", acks=Acks.NEVER))
     admission = admit(one(subject=subject), catch_all, log_end=0)
     assert len(admission.rows) == 0
     assert admission.dropped == {RESERVED_SUBJECT: 1}
-    named = Rules.of(StreamConfig(name="inbox", subject=subject.decode().split(".")[0] + ".>"))
+    named = AdmissionRules.of(StreamConfig(name="inbox", subject=subject.decode().split(".")[0] + ".>"))
     assert len(admit(one(subject=subject), named, log_end=0).rows) == 1
 
 
@@ -428,7 +436,7 @@ def test_refuse_all() -> None:
 
 
 def test_refuse_all_does_not_count_what_it_would_not_have_stored() -> None:
-    catch_all = Rules.of(StreamConfig(name="all", subject=">", acks=Acks.NEVER))
+    catch_all = AdmissionRules.of(StreamConfig(name="all", subject=">", acks=Acks.NEVER))
     admission = refuse_all(one(subject=b"_INBOX.a"), catch_all, acks.unavailable("busy"), "over_budget")
     assert admission.dropped == {RESERVED_SUBJECT: 1}
 
@@ -450,7 +458,7 @@ def test_a_message_that_no_stream_takes_is_refused_and_counted() -> None:
     (error,) = errors(admission)
     assert (error.reply, error.err_code) == ("r2", 10054)
     assert f"{size} bytes, the stream takes 1000" in error.body["error"]["description"]
-    everything = admit(messages, Rules.of(StreamConfig(name="all", subject=">")), log_end=0)
+    everything = admit(messages, AdmissionRules.of(StreamConfig(name="all", subject=">")), log_end=0)
     assert everything.dropped == {REFUSED: 3, OTHER_STREAM: 1}
     closed = refuse_all(messages, RULES, acks.unavailable("busy"), "over_budget")
     assert closed.dropped == {"over_budget": 1, REFUSED: 3, OTHER_STREAM: 1}
@@ -511,7 +519,9 @@ def test_a_refusal_quotes_so_much_and_no_more() -> None:
     ],
 )
 def test_refusals_are_bounded_by_what_they_refuse(subject: bytes, headers: bytes, value: bytes) -> None:
-    rules = Rules.of(StreamConfig(name="n" * limits.STREAM_NAME_CHARS_MAX, subject=">", max_message_bytes=1_000))
+    rules = AdmissionRules.of(
+        StreamConfig(name="n" * limits.STREAM_NAME_CHARS_MAX, subject=">", max_message_bytes=1_000)
+    )
     count = 100
     messages = group(*[(subject, b"r", headers or None, value)] * count)
     wire_bytes = count * len(b"MSG %b 1 r %d\r\n%b%b\r\n" % (subject, len(headers + value), headers, value))

@@ -10,13 +10,13 @@ from penstock.base import limits
 from penstock.base.config import Acks, StreamConfig
 from penstock.hot import envelope_acks
 from penstock.ingest import acks
-from penstock.ingest.admission import OTHER_STREAM, REFUSED, Admission, Rules, admit, refuse_all
+from penstock.ingest.admission import OTHER_STREAM, REFUSED, Admission, AdmissionRules, admit, refuse_all
 from tests import groups
 from tests.envelopes import INCORRECT_OFFSET, TOO_LARGE, UNKNOWN, bytes_field, enveloped, message
 from tests.unit.node.harness import Ack, parse_acks
 
 CONFIG = StreamConfig(name="orders", subject="orders.>", max_message_bytes=1_000)
-RULES = Rules.of(CONFIG)
+RULES = AdmissionRules.of(CONFIG)
 LEADER, ALL, NONE = range(3)
 
 
@@ -25,7 +25,7 @@ def admitted(
     *entries: tuple[bytes, bytes],
     block: bytes | None = None,
     reply: bytes | None = b"r",
-    rules: Rules = RULES,
+    rules: AdmissionRules = RULES,
     log_end: int = 7,
 ) -> Admission:
     """What becomes of one message in an envelope, beside one without."""
@@ -258,7 +258,7 @@ def test_a_policy_that_does_not_exist_is_refused(policy: int) -> None:
     [(Acks.REPLY, True, True), (Acks.ENVELOPE, True, False), (Acks.NEVER, False, False)],
 )
 def test_who_is_acked(mode: Acks, enveloped_acked: bool, plain_acked: bool) -> None:
-    rules = Rules.of(StreamConfig(name="orders", subject="orders.>", acks=mode, max_message_bytes=1_000))
+    rules = AdmissionRules.of(StreamConfig(name="orders", subject="orders.>", acks=mode, max_message_bytes=1_000))
     admission = admitted({"ack_policy": ALL, "value": b"x"}, rules=rules)
     assert stored(admission)[1] == b"x"
     assert bool(waiting(admission)) is enveloped_acked
@@ -310,7 +310,7 @@ def test_sizes_count_what_is_stored() -> None:
     ack = refusal(admitted(fits | {"key": b"k" * 69}, entry))
     assert (ack.err_code, ack.body["ack_error"]) == (10054, TOO_LARGE)
     assert "1001 bytes" in ack.body["error"]["description"]
-    large = Rules.of(StreamConfig(name="orders", subject="orders.>"))
+    large = AdmissionRules.of(StreamConfig(name="orders", subject="orders.>"))
     ack = refusal(admitted({"key": b"k" * (limits.KEY_BYTES_MAX + 1)}, rules=large))
     assert (ack.err_code, ack.body["ack_error"]) == (10003, TOO_LARGE)
     ack = refusal(admitted({}, (b"A", b"b" * limits.HEADER_BLOCK_BYTES_MAX), rules=large))
@@ -339,7 +339,7 @@ def test_all_that_is_refused_at_once_hears_of_it() -> None:
     [{}, {"ack_policy": 3}, {"ack_inbox": b"a"}, {"correlation_id": b"c" * 1024, "offset": 9}, {"value": b"v" * 1_001}],
 )
 def test_refusals_are_bounded_by_what_they_refuse(fields: dict[str, Any]) -> None:
-    rules = Rules.of(StreamConfig(name="n" * limits.STREAM_NAME_CHARS_MAX, subject=">", acks=Acks.ENVELOPE))
+    rules = AdmissionRules.of(StreamConfig(name="n" * limits.STREAM_NAME_CHARS_MAX, subject=">", acks=Acks.ENVELOPE))
     value = enveloped(message(fields))
     group = groups.group_of([(b"o", b"r", None, value)] * 100)
     wire_bytes = 100 * len(b"MSG o 1 r %d\r\n%b\r\n" % (len(value), value))
@@ -385,5 +385,5 @@ def test_bytes_that_are_no_record_are_an_error(records: bytes) -> None:
 
 
 def test_partitions_have_subjects_of_their_own() -> None:
-    rules = Rules.of(StreamConfig(name="orders", subject="orders.eu", partitions=3), 2)
+    rules = AdmissionRules.of(StreamConfig(name="orders", subject="orders.eu", partitions=3), 2)
     assert rules.ack_head == envelope_acks.head(b"orders", b"orders.eu.2")

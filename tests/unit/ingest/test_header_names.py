@@ -9,7 +9,7 @@ import pytest
 
 from penstock.base.config import StreamConfig
 from penstock.hot import headers
-from penstock.ingest.admission import Rules, admit
+from penstock.ingest.admission import AdmissionRules, admit
 from tests import groups
 from tests.unit.node.harness import parse_acks
 
@@ -84,7 +84,7 @@ STORED = [
     "Penstock-Stream",
     "Penstock-Timestamp",
 ]
-RULES = Rules.of(StreamConfig(name="orders", subject="orders.>", allow_message_ttl=True, allow_rollup=True))
+RULES = AdmissionRules.of(StreamConfig(name="orders", subject="orders.>", allow_message_ttl=True, allow_rollup=True))
 
 
 def block(name: str, value: str = "1") -> bytes:

@@ -14,8 +14,8 @@ from penstock.hot.acks import pubacks_again, waiting_again
 from penstock.hot.group import Group, TooLarge
 from penstock.hot.message_ids import MessageIds
 from penstock.ingest import acks
-from penstock.ingest.admission import REFUSED, Admission, Rules, admit, refuse_all
-from penstock.ingest.waiters import Got, waiters
+from penstock.ingest.ack_waiters import AckDetails, waiters
+from penstock.ingest.admission import REFUSED, Admission, AdmissionRules, admit, refuse_all
 from tests import groups, hot_modes
 from tests.envelopes import enveloped, message
 
@@ -24,8 +24,8 @@ REPLIES = [
     b"$JS.ACK.hub.ACCHASH.ORDERS.bridge.1.42.7.1700000000123456789.5.rnd",
 ]
 REPLY = REPLIES[0]
-RULES = Rules.of(StreamConfig(name="orders", subject="orders.>", max_message_bytes=1_000))
-GOT = Got(partition=0, leader_epoch=1, replicas=1, fsynced=True)
+RULES = AdmissionRules.of(StreamConfig(name="orders", subject="orders.>", max_message_bytes=1_000))
+GOT = AckDetails(partition=0, leader_epoch=1, replicas=1, fsynced=True)
 TAIL = acks.ack_tails(0, 1, 1)[True]
 
 
@@ -43,7 +43,7 @@ def told(admission: Admission) -> bytes:
     return b"".join([*admission.errors, admission.denials])
 
 
-def acked(admission: Admission, rules: Rules = RULES) -> bytes:
+def acked(admission: Admission, rules: AdmissionRules = RULES) -> bytes:
     """The acks of all that was stored; nothing is acked before it is as durable as promised."""
     rows = admission.rows
     assert waiters(rows, 0, len(rows), is_early=True) is None
@@ -135,7 +135,7 @@ def test_anything_else_is_a_message(message: Message) -> None:
 
 @pytest.mark.parametrize("mode", [Acks.NEVER, Acks.ENVELOPE])
 def test_a_stream_that_acks_no_replies_leaves_flow_control_to_the_consumer(mode: Acks) -> None:
-    rules = Rules.of(StreamConfig(name="orders", subject="orders.>", acks=mode))
+    rules = AdmissionRules.of(StreamConfig(name="orders", subject="orders.>", acks=mode))
     found = admit(between((FLOW, REQUEST, b""), (None, STALLED, b"")), rules, log_end=7)
     assert (groups.values(found.rows), told(found)) == ([b"1", b"2"], b"")
 
@@ -190,7 +190,7 @@ def test_one_in_an_envelope_is_acked_to_jetstream(fields: dict[str, object]) -> 
 @pytest.mark.parametrize("mode", [Acks.NEVER, Acks.ENVELOPE])
 @pytest.mark.parametrize("value", [b"v", enveloped(message({"value": b"v"}))])
 def test_a_stream_that_acks_no_replies_leaves_the_ack_to_the_consumer(mode: Acks, value: bytes) -> None:
-    rules = Rules.of(StreamConfig(name="orders", subject="orders.>", acks=mode))
+    rules = AdmissionRules.of(StreamConfig(name="orders", subject="orders.>", acks=mode))
     found = admit(delivered(value=value), rules, log_end=7)
     assert (len(found.rows), acked(found, rules), told(found), found.undelivered) == (1, b"", b"", {})
 

@@ -17,13 +17,13 @@ from penstock.ingest.nats import (
     LameDuck,
     MessagesSkipped,
     NatsSession,
+    NatsSessionState,
     Received,
     RepliesUnanswerable,
     ServerComplaint,
     SessionClosed,
     SessionEvent,
     SessionReady,
-    SessionState,
     SubscriptionRefused,
     TlsWanted,
 )
@@ -66,7 +66,7 @@ def test_connects_after_info_and_is_ready_at_the_pong() -> None:
     session = _session()
     assert session.take_output() == b""
     assert _events(session, _info(server_name="here")) == []
-    assert session.state is SessionState.CONNECT_SENT
+    assert session.state is NatsSessionState.CONNECT_SENT
     options = _connect_options(session.take_output())
     assert options == {
         "verbose": False,
@@ -213,7 +213,7 @@ def test_null_in_info_means_not_told() -> None:
     fields = ["server_id", "server_name", "version", "host", "nonce", "cluster", "connect_urls", "port", "tls_required"]
     session = _session()
     assert _events(session, _info(**dict.fromkeys(fields), ip=None)) == []
-    assert session.state is SessionState.CONNECT_SENT
+    assert session.state is NatsSessionState.CONNECT_SENT
     assert session.info.nonce == ""
 
 
@@ -305,7 +305,7 @@ def test_a_large_message_on_its_way_is_not_silence() -> None:
     for now_ms in range(100, 2000, 100):
         assert session.tick(now_ms) == []
         session.heard(now_ms)
-    assert session.state is SessionState.READY
+    assert session.state is NatsSessionState.READY
 
 
 def test_refused_subscriptions_are_named_in_the_order_made() -> None:
@@ -323,7 +323,7 @@ def test_refused_subscriptions_are_named_in_the_order_made() -> None:
     assert third.sid is None
     [fourth] = _events(session, b"-ERR 'maximum subscriptions exceeded'\r\n")
     assert isinstance(fourth, SubscriptionRefused)
-    assert session.state is SessionState.READY
+    assert session.state is NatsSessionState.READY
 
 
 def test_a_message_that_is_not_understood_is_told_and_costs_nothing() -> None:
@@ -334,7 +334,7 @@ def test_a_message_that_is_not_understood_is_told_and_costs_nothing() -> None:
     received = _receive(session, before + 2 * strange + after)
     assert values(received.groups[1]) == [b"x", b"y"]
     assert received.events == [MessagesSkipped(2, "MSG $SYS.ACCOUNT.my own account.CONNECT ")]
-    assert session.state is SessionState.READY
+    assert session.state is NatsSessionState.READY
     # A line of any length is passed over as it comes.
     subject = b"s" * 3 * limits.NATS_CONTROL_LINE_BYTES_MAX
     buffer = b""
@@ -347,7 +347,7 @@ def test_a_message_that_is_not_understood_is_told_and_costs_nothing() -> None:
         events += received.events
         assert len(buffer) < limits.NATS_CONTROL_LINE_BYTES_MAX
     assert events == [MessagesSkipped(1, "MSG " + 36 * "s")]
-    assert (buffer, session.state) == (b"", SessionState.READY)
+    assert (buffer, session.state) == (b"", NatsSessionState.READY)
 
 
 def test_a_reply_subject_that_would_end_the_connection_is_told() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from penstock.base import limits
 from penstock.base.ids import Offset, PartitionId
-from penstock.ingest.last_sequences import Reading
+from penstock.ingest.last_sequences import ReadState
 from penstock.messages import CreateStreamResponse, TruncateRequest
 from penstock.node.step import Lane
 from penstock.vfs.faulty import Fault, Kind, no_faults, nth
@@ -258,7 +258,7 @@ def test_what_was_forgotten_while_older_ones_were_read_is_not_taken_from_there(m
     broker.settle()
     (partition,) = [one for one in broker.node._partitions.values() if one.lasts is not None]
     assert partition.lasts is not None
-    assert partition.lasts.reading is Reading.NOTHING
+    assert partition.lasts.reading is ReadState.NOTHING
     assert "2 subjects have later messages" in told(broker, "orders.a", 1)
     truncation = TruncateRequest(
         stream_id=broker.stream_id("orders"), partition=PartitionId(0), before=Offset(3)

@@ -20,10 +20,10 @@ from penstock.hot.acks import (
 from penstock.hot.group import Group
 from penstock.hot.verdicts import Refused
 from penstock.ingest import acks
-from penstock.ingest.admission import Rules
+from penstock.ingest.admission import AdmissionRules
 
 
-class Got(NamedTuple):
+class AckDetails(NamedTuple):
     """Durability of a batch, as its acks state it."""
 
     partition: int
@@ -32,7 +32,7 @@ class Got(NamedTuple):
     fsynced: bool
 
 
-class Waiters(NamedTuple):
+class AckWaiters(NamedTuple):
     """Publishers that wait for rows of one batch."""
 
     replies: bytes
@@ -48,7 +48,7 @@ class Waiters(NamedTuple):
         """Number of waiting publishers."""
         return waiting_count(self.replies) + envelope_acks.waiting_count(self.enveloped)
 
-    def ack_commands(self, rules: Rules, base_offset: int, timestamp_us: int, got: Got) -> bytes:
+    def ack_commands(self, rules: AdmissionRules, base_offset: int, timestamp_us: int, got: AckDetails) -> bytes:
         """Return `PUB` commands for all; their rows begin at `base_offset`."""
         *which, fsynced = got
         found = b""
@@ -60,7 +60,7 @@ class Waiters(NamedTuple):
             found += envelope_acks.acks(self.enveloped, rules.ack_head, base_offset, timestamp_us, tail)
         return found
 
-    def refusal_commands(self, rules: Rules, error: acks.AckError) -> bytes:
+    def refusal_commands(self, rules: AdmissionRules, error: acks.AckError) -> bytes:
         """Return `PUB` commands that send all of them the same error."""
         found = acks.error_acks(rules.name, self.replies, error) if self.replies else b""
         if self.enveloped:
@@ -68,14 +68,14 @@ class Waiters(NamedTuple):
         return found
 
 
-def waiters(rows: Group, start: int, end: int, *, is_early: bool) -> Waiters | None:
+def waiters(rows: Group, start: int, end: int, *, is_early: bool) -> AckWaiters | None:
     """Return the publishers waiting for rows [start, end), or None; `is_early`: those whose ack is due once written."""
     replies = waiting(rows, start, end, is_early)
     enveloped = envelope_acks.waiting(rows, start, end, is_early) if rows.has_enveloped else b""
-    return Waiters(replies, enveloped) if replies or enveloped else None
+    return AckWaiters(replies, enveloped) if replies or enveloped else None
 
 
-class Again(NamedTuple):
+class DuplicateWaiters(NamedTuple):
     """Publishers of duplicates, and the offsets of the stored messages."""
 
     replies: bytes
@@ -97,7 +97,7 @@ class Again(NamedTuple):
         """The greatest of the offsets."""
         return max([*memoryview(self.originals).cast("q"), *[offset for _, offset in self.enveloped]])
 
-    def ack_commands(self, rules: Rules, base_offset: int, timestamp_us: int, got: Got) -> bytes:
+    def ack_commands(self, rules: AdmissionRules, base_offset: int, timestamp_us: int, got: AckDetails) -> bytes:
         """Return `PUB` commands for all; `base_offset` is not used."""
         *which, fsynced = got
         found = b""
@@ -108,13 +108,15 @@ class Again(NamedTuple):
             found += enveloped_pubacks_again(self.enveloped, rules.ack_head, timestamp_us, tail)
         return found
 
-    def refusal_commands(self, rules: Rules, error: acks.AckError) -> bytes:
+    def refusal_commands(self, rules: AdmissionRules, error: acks.AckError) -> bytes:
         """Return `PUB` commands that send all of them the same error."""
-        return Waiters(self.replies, b"".join([record for record, _ in self.enveloped])).refusal_commands(rules, error)
+        return AckWaiters(self.replies, b"".join([record for record, _ in self.enveloped])).refusal_commands(
+            rules, error
+        )
 
 
-def again(group: Group, found: list[Refused], begin: int, end: int) -> Again | None:
+def again(group: Group, found: list[Refused], begin: int, end: int) -> DuplicateWaiters | None:
     """Return the publishers of those duplicates in `found` (rows of `group`) stored in [begin, end), or None."""
     replies, originals = waiting_again(group, found, begin, end)
     enveloped = enveloped_again(found, begin, end)
-    return Again(replies, originals, enveloped) if replies or enveloped else None
+    return DuplicateWaiters(replies, originals, enveloped) if replies or enveloped else None
