@@ -27,7 +27,7 @@ from penstock.base.errors import ErrorCode, OperationalError, RemoteError
 from penstock.base.ids import LeaderEpoch, Offset, PartitionKey
 from penstock.base.subjects import subject_mistake
 from penstock.commitlog import LogView, Slice
-from penstock.fetch.waiters import Waiter, Waiters
+from penstock.fetch.parked import ParkedFetch, ParkedFetches
 from penstock.messages import FetchRequest, FetchResponse
 from penstock.node.access import Access
 from penstock.node.divergence import check_agreement
@@ -72,7 +72,7 @@ class FetchApi:
         self._as_of_us = as_of_us
         self._outbox = outbox
         self._format_version = format_version
-        self._waiters = Waiters()
+        self._waiters = ParkedFetches()
         # Partitions with further fetches that can have enough: answered in the next turns.
         self._unanswered: dict[PartitionKey, None] = {}
         self._stopping: RemoteError | None = None
@@ -143,7 +143,7 @@ class FetchApi:
             self._outbox.reply(look.caller, error)
         self._desk.gone([look.caller for look in looks])
 
-    def _look_again(self, waiter: Waiter, partition: Partition, *, is_final: bool) -> None:
+    def _look_again(self, waiter: ParkedFetch, partition: Partition, *, is_final: bool) -> None:
         try:
             # Permissions may have changed and the log may have been truncated meanwhile.
             assert isinstance(waiter.who, Principal | None)
@@ -220,7 +220,7 @@ class FetchApi:
             return
         wanted_bytes = look.committed_bytes + missing_bytes
         key = look.partition.key
-        self._waiters.park(Waiter(look.caller, request, key, look.deadline_us, wanted_bytes, look.who))
+        self._waiters.park(ParkedFetch(look.caller, request, key, look.deadline_us, wanted_bytes, look.who))
         if look.partition.committed_bytes > look.committed_bytes:
             self.grown(look.partition)  # more was committed meanwhile
 

@@ -7,18 +7,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.base.ids import Offset, StreamId
-from penstock.fetch.waiters import Waiter, Waiters
+from penstock.fetch.parked import ParkedFetch, ParkedFetches
 from penstock.messages import FetchRequest
 
 REQUEST = FetchRequest(stream_id=StreamId(1), offset=Offset(0))
 
 
-def waiter(caller: str, partition: int = 1, deadline_us: int = 100, wanted_bytes: int = 1) -> Waiter:
-    return Waiter(caller, REQUEST, partition, deadline_us, wanted_bytes)
+def waiter(caller: str, partition: int = 1, deadline_us: int = 100, wanted_bytes: int = 1) -> ParkedFetch:
+    return ParkedFetch(caller, REQUEST, partition, deadline_us, wanted_bytes)
 
 
 def test_first_come_first() -> None:
-    waiters = Waiters()
+    waiters = ParkedFetches()
     for caller in "abc":
         waiters.park(waiter(caller))
     waiters.park(waiter("d", partition=2))
@@ -27,7 +27,7 @@ def test_first_come_first() -> None:
 
 
 def test_ready_are_those_for_whom_there_is_enough() -> None:
-    waiters = Waiters()
+    waiters = ParkedFetches()
     for caller, wanted_bytes in (("a", 10), ("b", 30), ("c", 20), ("gone", 5)):
         waiters.park(waiter(caller, wanted_bytes=wanted_bytes))
     waiters.park(waiter("elsewhere", partition=2))
@@ -41,7 +41,7 @@ def test_ready_are_those_for_whom_there_is_enough() -> None:
 
 
 def test_taken_is_gone_and_taking_twice_is_nothing() -> None:
-    waiters = Waiters()
+    waiters = ParkedFetches()
     one = waiter("a")
     waiters.park(one)
     waiters.take(one)
@@ -52,7 +52,7 @@ def test_taken_is_gone_and_taking_twice_is_nothing() -> None:
 
 
 def test_expired_at_the_deadline_not_before() -> None:
-    waiters = Waiters()
+    waiters = ParkedFetches()
     waiters.park(waiter("late", deadline_us=200))
     waiters.park(waiter("soon", deadline_us=100))
     assert waiters.next_deadline_us == 100
@@ -63,14 +63,14 @@ def test_expired_at_the_deadline_not_before() -> None:
 
 
 def test_a_caller_waits_once() -> None:
-    waiters = Waiters()
+    waiters = ParkedFetches()
     waiters.park(waiter("a"))
     with pytest.raises(AssertionError):
         waiters.park(waiter("a", partition=2))
 
 
 def test_a_caller_may_come_again() -> None:
-    waiters = Waiters()
+    waiters = ParkedFetches()
     first, second = waiter("a", deadline_us=1), waiter("a", deadline_us=50)
     waiters.park(first)
     waiters.take(first)
@@ -81,7 +81,7 @@ def test_a_caller_may_come_again() -> None:
 
 
 def test_drop_forgets_only_who_has_gone() -> None:
-    waiters = Waiters()
+    waiters = ParkedFetches()
     for caller in "abc":
         waiters.park(waiter(caller))
     waiters.drop(["a", "c", "stranger"])
@@ -89,7 +89,7 @@ def test_drop_forgets_only_who_has_gone() -> None:
 
 
 def test_many_answered_waiters_leave_no_trace() -> None:
-    waiters = Waiters()
+    waiters = ParkedFetches()
     stays = waiter("stays", deadline_us=10**9)
     waiters.park(stays)
     for number in range(10_000):
@@ -102,7 +102,7 @@ def test_many_answered_waiters_leave_no_trace() -> None:
 
 @given(st.lists(st.tuples(st.sampled_from(["park", "take", "drop", "expire"]), st.integers(0, 7), st.integers(0, 20))))
 def test_like_a_plain_list(steps: list[tuple[str, int, int]]) -> None:
-    waiters, model = Waiters(), {}
+    waiters, model = ParkedFetches(), {}
     for kind, number, time_us in steps:
         if kind == "park" and number not in model:
             model[number] = waiter(str(number), partition=number % 3, deadline_us=time_us)

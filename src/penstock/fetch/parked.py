@@ -18,7 +18,7 @@ from penstock.messages import FetchRequest
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Waiter:
+class ParkedFetch:
     """One waiting fetch: its caller (opaque here), request, deadline, and the committed bytes it waits for."""
 
     caller: Hashable
@@ -29,15 +29,15 @@ class Waiter:
     who: Hashable = None  # the user; opaque here
 
 
-_Heap = list[tuple[int, int, Waiter]]
+_Heap = list[tuple[int, int, ParkedFetch]]
 
 
-class Waiters:
+class ParkedFetches:
     """All parked fetches of one broker."""
 
     def __init__(self) -> None:
-        self._by_partition: dict[Hashable, dict[Waiter, None]] = {}
-        self._by_caller: dict[Hashable, Waiter] = {}
+        self._by_partition: dict[Hashable, dict[ParkedFetch, None]] = {}
+        self._by_caller: dict[Hashable, ParkedFetch] = {}
         self._deadlines: _Heap = []
         self._wanted: dict[Hashable, _Heap] = {}
         self._order = count()
@@ -45,7 +45,7 @@ class Waiters:
     def __len__(self) -> int:
         return len(self._by_caller)
 
-    def park(self, waiter: Waiter) -> None:
+    def park(self, waiter: ParkedFetch) -> None:
         assert waiter.caller not in self._by_caller, waiter
         self._by_caller[waiter.caller] = waiter
         self._by_partition.setdefault(waiter.partition, {})[waiter] = None
@@ -53,11 +53,11 @@ class Waiters:
         heapq.heappush(self._deadlines, (waiter.deadline_us, number, waiter))
         heapq.heappush(self._wanted.setdefault(waiter.partition, []), (waiter.wanted_bytes, number, waiter))
 
-    def waiting(self, partition: Hashable) -> list[Waiter]:
+    def waiting(self, partition: Hashable) -> list[ParkedFetch]:
         """Return the fetches that wait for this partition, first come first."""
         return list(self._by_partition.get(partition, ()))
 
-    def take(self, waiter: Waiter) -> None:
+    def take(self, waiter: ParkedFetch) -> None:
         """Remove `waiter`: it has its answer."""
         if not self._is_parked(waiter):
             return
@@ -76,16 +76,16 @@ class Waiters:
             if (waiter := self._by_caller.get(caller)) is not None:
                 self.take(waiter)
 
-    def expired(self, now_us: int) -> list[Waiter]:
+    def expired(self, now_us: int) -> list[ParkedFetch]:
         """Remove and return fetches past their deadline, earliest first, at most FETCHES_WOKEN_MAX."""
         return self._pop(self._deadlines, now_us)
 
-    def ready(self, partition: Hashable, committed_bytes: int) -> list[Waiter]:
+    def ready(self, partition: Hashable, committed_bytes: int) -> list[ParkedFetch]:
         """Remove and return fetches that wait for at most `committed_bytes`, at most FETCHES_WOKEN_MAX."""
         return self._pop(self._wanted.get(partition, []), committed_bytes)
 
-    def _pop(self, heap: _Heap, reached: int) -> list[Waiter]:
-        out: list[Waiter] = []
+    def _pop(self, heap: _Heap, reached: int) -> list[ParkedFetch]:
+        out: list[ParkedFetch] = []
         while heap and heap[0][0] <= reached and len(out) < limits.FETCHES_WOKEN_MAX:
             waiter = heapq.heappop(heap)[2]
             if self._is_parked(waiter):
@@ -100,7 +100,7 @@ class Waiters:
             heapq.heappop(self._deadlines)
         return self._deadlines[0][0] if self._deadlines else None
 
-    def _is_parked(self, waiter: Waiter) -> bool:
+    def _is_parked(self, waiter: ParkedFetch) -> bool:
         return self._by_caller.get(waiter.caller) is waiter
 
     def _trim(self, heap: _Heap, live: int) -> None:
