@@ -56,7 +56,7 @@ COMPILED = (
     "penstock.hot.subjects",
     "penstock.hot.traces",
     "penstock.hot.unwrap",
-    "penstock.hot.verdicts",
+    "penstock.hot.classification",
 )
 """Every module that is compiled."""
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.base.subjects import subject_mistake
-from penstock.hot import envelope, envelope_acks, verdicts
+from penstock.hot import classification, envelope, envelope_acks
 from tests import groups, hot_modes
 from tests.envelopes import enveloped, message
 from tests.extent import each_change, examples
@@ -84,7 +84,7 @@ def test_the_model_says_what_is_stored_and_acked(messages: list[Any], acks: bool
         what if isinstance(what, bytes) else enveloped(message(what[0], what[1]), crc=what[2]) for _, what in messages
     ]
     group = groups.group_of([(b"a.b", reply, None, value) for (reply, _), value in zip(messages, values, strict=True)])
-    found = verdicts.sort(group, NAME, acks, LIMIT, False, LOG_END, acks_envelopes, None, False, None, 0)
+    found = classification.classify(group, NAME, acks, LIMIT, False, LOG_END, acks_envelopes, None, False, None, 0)
     rows: list[tuple[Any, ...]] = []
     refused, plain = [], []
     early: list[tuple[str, str, int]] = []
@@ -173,7 +173,7 @@ def test_damage_comes_to_the_same_in_both_modes(
 @given(damaged())
 @settings(max_examples=examples(400))
 def test_what_is_no_envelope_is_stored_as_it_came(data: bytes) -> None:
-    found = verdicts.sort(
+    found = classification.classify(
         groups.group_of([(b"a.b", b"r", None, data)]), NAME, True, 1_000, False, LOG_END, True, None, False, None, 0
     )
     if envelope.parse(data, 0, len(data)) is None:

@@ -2,7 +2,7 @@ cimport cython
 from libc.stdint cimport int32_t, int64_t
 from penstock.hot cimport envelope_acks, memory, places, subjects
 from penstock.hot.group cimport Group
-from penstock.hot.verdicts cimport Refused
+from penstock.hot.classification cimport RefusedMessage
 
 cdef unsigned char _SPACE
 cdef bytes _PUB
@@ -49,13 +49,13 @@ cpdef Py_ssize_t waiting_count(bytes replies) except -1
 )
 cpdef bytes pubacks(bytes stream, bytes replies, int64_t base_offset, bytes tail)
 
-@cython.locals(replies=list, numbers="int32_t*", one=Refused, at=Py_ssize_t)
+@cython.locals(replies=list, numbers="int32_t*", one=RefusedMessage, at=Py_ssize_t)
 cpdef tuple waiting_again(Group group, list found, int64_t begin, int64_t end)
 
 @cython.locals(out=list, reply=bytes, body=bytes)
 cpdef bytes pubacks_again(bytes stream, bytes replies, bytes offsets, bytes tail)
 
-@cython.locals(one=Refused)
+@cython.locals(one=RefusedMessage)
 cpdef list enveloped_again(list found, int64_t begin, int64_t end)
 
 cpdef bytes enveloped_pubacks_again(list found, bytes head, int64_t timestamp_us, bytes tail)

@@ -19,8 +19,8 @@ except ImportError:
     from penstock.hot import cython
 
 from penstock.hot import envelope_acks, memory, places, subjects
+from penstock.hot.classification import RefusedMessage
 from penstock.hot.group import Group
-from penstock.hot.verdicts import Refused
 
 _SPACE = 0x20
 _PUB = b"PUB "
@@ -137,7 +137,7 @@ def pubacks(stream: bytes, replies: bytes, base_offset: int, tail: bytes) -> byt
     return memory.part(message, 0, at)
 
 
-def waiting_again(group: Group, found: list[Refused], begin: _int, end: _int) -> tuple[bytes, bytes]:
+def waiting_again(group: Group, found: list[RefusedMessage], begin: _int, end: _int) -> tuple[bytes, bytes]:
     """Collect the duplicates of `found` whose first message is in [begin, end) and that want an ack.
 
     Return their reply subjects, each followed by a space, and the offsets of the first messages, 8 bytes each.
@@ -168,7 +168,7 @@ def pubacks_again(stream: bytes, replies: bytes, offsets: bytes, tail: bytes) ->
     return b"".join(out)
 
 
-def enveloped_again(found: list[Refused], begin: _int, end: _int) -> list[tuple[bytes, int]]:
+def enveloped_again(found: list[RefusedMessage], begin: _int, end: _int) -> list[tuple[bytes, int]]:
     """Return such duplicates that came in an envelope: their records (see `envelope_acks`), and the offsets."""
     return [(one.enveloped, one.number) for one in found if one.enveloped is not None and begin <= one.number < end]
 

@@ -1,6 +1,6 @@
 """Fast path: detect groups whose messages all become rows unchanged, as most do; then nothing is copied.
 
-`verdicts` has the rules for each message.
+`classification` has the rules for each message.
 """
 
 from __future__ import annotations

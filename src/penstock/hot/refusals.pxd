@@ -3,7 +3,7 @@ cimport cython
 from libc.stdint cimport int32_t, int64_t
 from penstock.hot cimport envelope_acks, headers, memory, places, subjects
 from penstock.hot.group cimport Group
-from penstock.hot.verdicts cimport Refused
+from penstock.hot.classification cimport RefusedMessage
 
 cdef int _UNSUPPORTED
 cdef int _BAD_SUBJECT
@@ -21,7 +21,7 @@ cdef bytes _JETSTREAM_ACKED
     text=bytes,
     numbers="int32_t*",
     known=list,
-    one=Refused,
+    one=RefusedMessage,
     at=Py_ssize_t,
     bodies=dict,
     body=bytes,
@@ -31,7 +31,7 @@ cdef bytes _JETSTREAM_ACKED
 cpdef bytes answers(Group group, list refused, object body_of, Py_ssize_t quotes_max, bytes ack_head)
 
 @cython.locals(at=Py_ssize_t)
-cpdef bytes quoted_of(Group group, Refused one)
+cpdef bytes quoted_of(Group group, RefusedMessage one)
 
 @cython.locals(out=bytearray, text="const unsigned char*", begin=Py_ssize_t, end=Py_ssize_t)
 cpdef bytes answers_alike(bytes replies, bytes body)

@@ -27,19 +27,19 @@ try:
 except ImportError:
     from penstock.hot import cython
 
-from penstock.hot import envelope_acks, headers, memory, places, subjects, verdicts
+from penstock.hot import classification, envelope_acks, headers, memory, places, subjects
+from penstock.hot.classification import RefusedMessage
 from penstock.hot.group import Group
-from penstock.hot.verdicts import Refused
 
-_UNSUPPORTED = verdicts.UNSUPPORTED
-_BAD_SUBJECT = verdicts.BAD_SUBJECT
-_ELSEWHERE = verdicts.ELSEWHERE
-_KINDS = verdicts.LAST + 1
+_UNSUPPORTED = classification.UNSUPPORTED
+_BAD_SUBJECT = classification.BAD_SUBJECT
+_ELSEWHERE = classification.ELSEWHERE
+_KINDS = classification.LAST + 1
 _ACK_ERRORS = {
-    verdicts.WRONG_SEQUENCE: envelope_acks.INCORRECT_OFFSET,
-    verdicts.TOO_LARGE: envelope_acks.TOO_LARGE,
-    verdicts.HEADERS_LARGE: envelope_acks.TOO_LARGE,
-    verdicts.KEY_LARGE: envelope_acks.TOO_LARGE,
+    classification.WRONG_SEQUENCE: envelope_acks.INCORRECT_OFFSET,
+    classification.TOO_LARGE: envelope_acks.TOO_LARGE,
+    classification.HEADERS_LARGE: envelope_acks.TOO_LARGE,
+    classification.KEY_LARGE: envelope_acks.TOO_LARGE,
 }
 _NUMBER = 0x00
 _SPACE = 0x20
@@ -51,7 +51,7 @@ _int = int
 
 def answers(
     group: Group,
-    refused: list[Refused],
+    refused: list[RefusedMessage],
     body_of: Callable[[int, bytes | None], bytes],
     quotes_max: _int,
     ack_head: bytes,
@@ -96,7 +96,7 @@ def answers(
     return bytes(out)
 
 
-def quoted_of(group: Group, one: Refused) -> bytes | None:
+def quoted_of(group: Group, one: RefusedMessage) -> bytes | None:
     """Return the part of a message that is quoted to its publisher; see the table."""
     at = one.row * places.STRIDE
     if one.verdict == _UNSUPPORTED:

@@ -17,8 +17,8 @@ from penstock.hot.acks import (
     waiting_again,
     waiting_count,
 )
+from penstock.hot.classification import RefusedMessage
 from penstock.hot.group import Group
-from penstock.hot.verdicts import Refused
 from penstock.ingest import acks
 from penstock.ingest.admission import AdmissionRules
 
@@ -115,7 +115,7 @@ class DuplicateWaiters(NamedTuple):
         )
 
 
-def again(group: Group, found: list[Refused], begin: int, end: int) -> DuplicateWaiters | None:
+def again(group: Group, found: list[RefusedMessage], begin: int, end: int) -> DuplicateWaiters | None:
     """Return the publishers of those duplicates in `found` (rows of `group`) stored in [begin, end), or None."""
     replies, originals = waiting_again(group, found, begin, end)
     enveloped = enveloped_again(found, begin, end)

@@ -33,7 +33,7 @@ sequence, message id, last id, rollup, size.
 A subject is also refused if the socket API would refuse it: nats-server lets `orders.*` and control characters pass.
 
 A message delivered by a JetStream consumer is acked in JetStream's form, and gets no answer if it is refused, so that
-it is redelivered; idle heartbeats and flow control requests are not rows; see `hot.verdicts`.
+it is redelivered; idle heartbeats and flow control requests are not rows; see `hot.classification`.
 
 A message in an envelope (see `hot.envelope`) passes the same checks. The envelope's fields count as headers if the
 message has no such headers itself; its ack has Liftbridge's form, and goes to the envelope's ack inbox if it names one.
@@ -57,11 +57,11 @@ from penstock.base import limits
 from penstock.base.config import Acks, StreamConfig
 from penstock.base.subjects import RESERVED_PREFIXES, begins_with_wildcard, subject_mistake
 from penstock.batch.header import row_flags
-from penstock.hot import envelope_acks, refusals, subjects, unwrap, verdicts
+from penstock.hot import classification, envelope_acks, refusals, subjects, unwrap
+from penstock.hot.classification import Classified, RefusedMessage, classify, close
 from penstock.hot.group import Group, TooLarge
 from penstock.hot.headers import Fields, unsupported
 from penstock.hot.message_ids import MessageIds
-from penstock.hot.verdicts import Refused, Sorted, close, sort
 from penstock.ingest import acks
 from penstock.ingest.last_sequences import LastSequences
 from penstock.messages.streams import CONSUMER_CONTROL
@@ -69,7 +69,9 @@ from penstock.messages.streams import CONSUMER_CONTROL
 BodyOf = Callable[[int, bytes | None], bytes]
 """Returns the error body for a verdict; see hot.refusals."""
 
-_OF_THIS_LEADER = frozenset({verdicts.WRONG_SEQUENCE, verdicts.WRONG_LAST_ID, verdicts.UNKNOWN_LAST, verdicts.CLOSED})
+_OF_THIS_LEADER = frozenset(
+    {classification.WRONG_SEQUENCE, classification.WRONG_LAST_ID, classification.UNKNOWN_LAST, classification.CLOSED}
+)
 _RESERVED = tuple(prefix.encode() for prefix in RESERVED_PREFIXES)
 
 OTHER_STREAM = "other_stream"
@@ -128,7 +130,7 @@ class Admission(msgspec.Struct):
     JetStream consumer are not stored, by kind: one text for each. `unheard`: refused messages whose publishers get no
     error ack, because they have no reply subject or want no ack; `unheard_why`: subject and reason of the first of
     them, in printable ASCII. `flags`: flags of the batches that the rows become. For `duplicates`, `has_ids`,
-    `rollup_row`, `needs_ids`, `needs_lasts` and `asks_older` see `hot.verdicts.Sorted`.
+    `rollup_row`, `needs_ids`, `needs_lasts` and `asks_older` see `hot.classification.Classified`.
     """
 
     rows: Group
@@ -137,7 +139,7 @@ class Admission(msgspec.Struct):
     dropped: dict[str, int] = {}
     unheard: int = 0
     unheard_why: str = ""
-    duplicates: list[Refused] = []
+    duplicates: list[RefusedMessage] = []
     elsewhere: int = 0  # duplicates of messages in another partition; answered already
     of: Group | None = None  # the group in which `duplicates` number their rows
     has_ids: bool = False
@@ -172,7 +174,7 @@ def admit(
     the rows.
     """
     offsets = None if lasts is None else lasts.offsets
-    found = sort(
+    found = classify(
         group, rules.name, rules.acks_replies, rules.message_bytes_max, rules.skips_reserved, log_end,
         rules.acks_envelopes, ids, rules.dedup_window_us is not None, offsets, log_start, rules.allows_ttls,
         rules.allows_rollups, rules.competes,
@@ -183,10 +185,10 @@ def admit(
         return Admission(group)
 
     def body(verdict: int, quoted: bytes | None) -> bytes:
-        if verdict == verdicts.UNKNOWN_LAST:
+        if verdict == classification.UNKNOWN_LAST:
             assert lasts is not None
             return acks.error_body(rules.name, lasts.why_unknown(log_start))
-        if verdict == verdicts.ELSEWHERE:
+        if verdict == classification.ELSEWHERE:
             assert quoted is not None
             return acks.elsewhere_body(rules.name, quoted)
         return _body(verdict, quoted, rules)
@@ -202,7 +204,7 @@ def refuse_all(group: Group, rules: AdmissionRules, error: acks.AckError, reason
     return _admission(group, found, rules, reason, lambda _verdict, _quoted: acks.error_body(rules.name, error))
 
 
-def _admission(group: Group, found: Sorted, rules: AdmissionRules, reason: str, body_of: BodyOf) -> Admission:
+def _admission(group: Group, found: Classified, rules: AdmissionRules, reason: str, body_of: BodyOf) -> Admission:
     row = found.rollup_row
     flags = row_flags(ids=found.has_ids, ttls=found.has_ttls, subject_rollups=found.has_rollups, rollups=row >= 0)
     out = Admission(found.rows, duplicates=found.duplicates, of=found.group, has_ids=found.has_ids, flags=flags)
@@ -256,13 +258,13 @@ def _refuse_too_large(message: TooLarge, rules: AdmissionRules, out: Admission) 
         error = acks.message_too_large(message.size, rules.message_bytes_max)
         out.errors.append(acks.error_ack(rules.name, message.reply, error))
         if is_delivery:
-            out.undelivered.setdefault(_body(verdicts.TOO_LARGE, None, rules), error.description)
+            out.undelivered.setdefault(_body(classification.TOO_LARGE, None, rules), error.description)
     else:
         error = acks.message_too_large(message.size, rules.message_bytes_max)
         out.note_unheard(1, message.subject, error.description)
 
 
-def _note_unheard(found: Sorted, body_of: BodyOf, out: Admission) -> None:
+def _note_unheard(found: Classified, body_of: BodyOf, out: Admission) -> None:
     unheard = [one for one in found.refused if not one.is_answered]
     if not unheard:
         return
@@ -280,13 +282,13 @@ def _description(body: bytes, number: int) -> str:
 def _body(verdict: int, quoted: bytes | None, rules: AdmissionRules) -> bytes:
     """Return the error body of one verdict."""
     match verdict:
-        case verdicts.UNSUPPORTED:
+        case classification.UNSUPPORTED:
             return acks.error_body(rules.name, acks.bad_request(_unsupported(quoted)))
-        case verdicts.BAD_SUBJECT:
+        case classification.BAD_SUBJECT:
             return acks.error_body(rules.name, acks.bad_request(_subject_mistake(quoted)))
-        case verdicts.BAD_ACK:
+        case classification.BAD_ACK:
             return acks.error_body(rules.name, acks.bad_request("Penstock-Ack must be none, leader or all"))
-        case verdicts.BAD_BASE64:
+        case classification.BAD_BASE64:
             return acks.error_body(rules.name, acks.bad_request("Penstock-Key-Base64 is not valid base64"))
         case unwrap.BAD_INBOX:
             text = "ack_inbox is no plain subject that begins with another character than $"
@@ -299,34 +301,34 @@ def _body(verdict: int, quoted: bytes | None, rules: AdmissionRules) -> bytes:
         case unwrap.BAD_ENTRY:
             text = "a header of the envelope cannot be one: a name is ASCII without space and colon, a value one line"
             return acks.error_body(rules.name, acks.bad_request(text))
-        case verdicts.COMPETING:
+        case classification.COMPETING:
             text = "this stream or queue group distributes messages at random, so that a retry may reach another log: "
             text += "message ids and expected sequences are not supported"
             return acks.error_body(rules.name, acks.bad_request(text))
-        case verdicts.WRONG_LAST_ID:
+        case classification.WRONG_LAST_ID:
             return acks.error_body(rules.name, acks.wrong_last_msg_id())
-        case verdicts.UNTRACKED:
+        case classification.UNTRACKED:
             text = "Nats-Expected-Last-Msg-Id needs a stream with a dedup_window_ms, and this one has none"
             return acks.error_body(rules.name, acks.bad_request(text))
-        case verdicts.BAD_TTL:
+        case classification.BAD_TTL:
             return acks.error_body(rules.name, acks.invalid_ttl())
-        case verdicts.TTL_DISABLED:
+        case classification.TTL_DISABLED:
             return acks.error_body(rules.name, acks.ttl_disabled())
-        case verdicts.BAD_ROLLUP:
+        case classification.BAD_ROLLUP:
             return acks.error_body(rules.name, acks.rollup_failed("rollup value invalid: it is neither sub nor all"))
-        case verdicts.ROLLUP_DISABLED:
+        case classification.ROLLUP_DISABLED:
             return acks.error_body(rules.name, acks.rollup_failed("rollup not permitted"))
-        case verdicts.BAD_TOMBSTONE:
+        case classification.BAD_TOMBSTONE:
             text = "Penstock-Tombstone must be 1, with an empty payload"
             return acks.error_body(rules.name, acks.bad_request(text))
-        case verdicts.WRONG_SEQUENCE:
+        case classification.WRONG_SEQUENCE:
             error = acks.wrong_last_sequence(acks.NUMBER)
-        case verdicts.TOO_LARGE:
+        case classification.TOO_LARGE:
             error = acks.message_too_large(acks.NUMBER, rules.message_bytes_max)
-        case verdicts.HEADERS_LARGE:
+        case classification.HEADERS_LARGE:
             error = acks.headers_too_large(acks.NUMBER, limits.HEADER_BLOCK_BYTES_MAX)
         case _:
-            assert verdict == verdicts.KEY_LARGE, verdict
+            assert verdict == classification.KEY_LARGE, verdict
             text = f"the key is {acks.NUMBER} bytes long; the limit is {limits.KEY_BYTES_MAX}"
             error = acks.bad_request(text)
     return acks.numbered_body(rules.name, error)

@@ -27,7 +27,7 @@ CALLS = (
     "shares.split(group, keymap.KeyMap((1,)), 0, None)",
     "scan.scan(b'PING\\r\\n', 0, 6, None)",
     "scan.scan(None, 0, 0, scan.Frames())",
-    "verdicts.sort(None, b's', True, 1, False, 0, True, None, False, None, 0)",
+    "verdicts.classify(None, b's', True, 1, False, 0, True, None, False, None, 0)",
     "verdicts.close(None, b's', True, False, True)",
     "refusals.answers(None, [], lambda *_: b'', 1, b'')",
     "refusals.answers(held, None, lambda *_: b'', 1, b'')",

@@ -114,7 +114,7 @@ _PUB = b"PUB "
 _NOTHING = b" 0\r\n\r\n"
 
 
-class Refused:
+class RefusedMessage:
     """A message that is not stored: its row in the group, its verdict, and if its reply subject gets an answer.
 
     `enveloped` is the ack record of an enveloped message that gets an answer; see `envelope_acks`. `partition`: that of
@@ -131,7 +131,7 @@ class Refused:
     enveloped: bytes | None
 
 
-class Sorted:
+class Classified:
     """A checked group: the rows to store, the refused messages, and counts of the rest.
 
     `group` is the input without envelopes: `refused`, `duplicates`, `elsewhere` name rows of it. The latter two are
@@ -172,12 +172,12 @@ class Sorted:
         self._log_start = log_start
         self._noted = 0  # number of rows that `lasts` includes
         self.needs_lasts = self.asks_older = False
-        self.duplicates: list[Refused] = []
-        self.elsewhere: list[Refused] = []
+        self.duplicates: list[RefusedMessage] = []
+        self.elsewhere: list[RefusedMessage] = []
         self.has_ids = self.has_ttls = self.has_rollups = self.needs_ids = False
         self.allows_ttls = self.allows_rollups = self.competes = False
-        self.refused: list[Refused] = []
-        self.undelivered: list[Refused] = []
+        self.refused: list[RefusedMessage] = []
+        self.undelivered: list[RefusedMessage] = []
         self.other_stream = self.reserved = self.controls = 0
         self.flow_replies: bytearray | None = None
         self.rollup_row = self._key = self._key_end = -1  # the latter two: of the last row checked
@@ -193,7 +193,7 @@ class Sorted:
         is_closed: bool,
         acks_envelopes: bool,
     ) -> None:
-        """Check each message by itself; see `sort` and `close`."""
+        """Check each message by itself; see `classify` and `close`."""
         group = self.group
         out = self.rows
         self._fields = fields = Fields()
@@ -503,8 +503,8 @@ class Sorted:
             opened.policy(row),
         )  # fmt: skip
 
-    def _refused(self, row: int, verdict: int, reply: int, reply_end: int) -> Refused:
-        one = Refused.__new__(Refused)  # without a call into the interpreter when compiled
+    def _refused(self, row: int, verdict: int, reply: int, reply_end: int) -> RefusedMessage:
+        one = RefusedMessage.__new__(RefusedMessage)  # without a call into the interpreter when compiled
         one.row = row
         one.verdict = verdict
         one.number = self._number
@@ -523,7 +523,7 @@ class Sorted:
         return one
 
 
-def sort(
+def classify(
     group: Group,
     name: bytes,
     acks_replies: bool,
@@ -538,20 +538,20 @@ def sort(
     allows_ttls: bool = False,
     allows_rollups: bool = False,
     competes: bool = False,
-) -> Sorted:
+) -> Classified:
     """Check `group` for a log from `log_start` to `log_end`, of a stream with this name and these rules.
 
     `ids` are the log's message ids; None: not loaded yet, or without `tracks_ids` unused. `lasts` are the last offsets
     of its subjects; None: not loaded, because no message has needed them. The rows are added to both.
     """
     if all_pass(group, acks_replies, message_bytes_max, skips_reserved):
-        out = Sorted(group, group, None, None, False, lasts, log_start)
+        out = Classified(group, group, None, None, False, lasts, log_start)
         out.note_rows(log_end)
         return out
     opened = unwrap.unwrap(group)
     if opened is not None:
         group = opened.group
-    out = Sorted(group, Group(group.data), opened, ids, tracks_ids, lasts, log_start)
+    out = Classified(group, Group(group.data), opened, ids, tracks_ids, lasts, log_start)
     out.allows_ttls, out.allows_rollups, out.competes = allows_ttls, allows_rollups, competes
     out.take(name, acks_replies, message_bytes_max, skips_reserved, log_end, False, acks_envelopes)
     out.note_rows(log_end)
@@ -560,12 +560,12 @@ def sort(
     return out
 
 
-def close(group: Group, name: bytes, acks_replies: bool, skips_reserved: bool, acks_envelopes: bool) -> Sorted:
+def close(group: Group, name: bytes, acks_replies: bool, skips_reserved: bool, acks_envelopes: bool) -> Classified:
     """Refuse all messages for this stream as CLOSED, without further checks."""
     opened = unwrap.unwrap(group)
     if opened is not None:
         group = opened.group
-    out = Sorted(group, Group(group.data), opened, None, False, None, 0)
+    out = Classified(group, Group(group.data), opened, None, False, None, 0)
     out.take(name, acks_replies, 0, skips_reserved, 0, True, acks_envelopes)
     return out
 

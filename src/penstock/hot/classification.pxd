@@ -34,7 +34,7 @@ cdef int _OF_SUBJECT
 cdef int _OF_ALL
 
 @cython.final
-cdef class Refused:
+cdef class RefusedMessage:
     cdef readonly Py_ssize_t row
     cdef readonly int verdict
     cdef readonly int64_t number
@@ -43,7 +43,7 @@ cdef class Refused:
     cdef readonly bytes enveloped
 
 @cython.final
-cdef class Sorted:
+cdef class Classified:
     cdef readonly Group group
     cdef readonly Group rows
     cdef readonly list refused
@@ -153,7 +153,7 @@ cdef class Sorted:
 
     cdef int take_back(self, int64_t log_end) except -1
 
-    @cython.locals(one=Refused)
+    @cython.locals(one=RefusedMessage)
     cdef int _turn_away(self, Py_ssize_t row, int verdict, Py_ssize_t reply, Py_ssize_t reply_end) except -1
 
     @cython.locals(fields=Fields, has_id=bint, expects_id=bint, place=tuple)
@@ -174,11 +174,11 @@ cdef class Sorted:
         self, bytearray out, Py_ssize_t kept_row, Py_ssize_t row, Py_ssize_t reply, Py_ssize_t reply_end, bint is_early
     ) except -1
 
-    @cython.locals(one=Refused, record=bytearray)
-    cdef Refused _refused(self, Py_ssize_t row, int verdict, Py_ssize_t reply, Py_ssize_t reply_end)
+    @cython.locals(one=RefusedMessage, record=bytearray)
+    cdef RefusedMessage _refused(self, Py_ssize_t row, int verdict, Py_ssize_t reply, Py_ssize_t reply_end)
 
-@cython.locals(out=Sorted, opened=Opened)
-cpdef Sorted sort(
+@cython.locals(out=Classified, opened=Opened)
+cpdef Classified classify(
     Group group,
     bytes name,
     bint acks_replies,
@@ -195,8 +195,8 @@ cpdef Sorted sort(
     bint competes = *,
 )
 
-@cython.locals(out=Sorted, opened=Opened)
-cpdef Sorted close(Group group, bytes name, bint acks_replies, bint skips_reserved, bint acks_envelopes)
+@cython.locals(out=Classified, opened=Opened)
+cpdef Classified close(Group group, bytes name, bint acks_replies, bint skips_reserved, bint acks_envelopes)
 
 cdef bint _has_status(const unsigned char* text, Py_ssize_t begin, Py_ssize_t end) noexcept
 
