@@ -37,7 +37,7 @@ COMPILED = (
     "penstock.hot.encode",
     "penstock.hot.envelope",
     "penstock.hot.envelope_acks",
-    "penstock.hot.group",
+    "penstock.hot.message_group",
     "penstock.hot.headers",
     "penstock.hot.join",
     "penstock.hot.keyhash",

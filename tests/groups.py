@@ -6,51 +6,51 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from penstock.batch import codec
-from penstock.hot.group import Group
+from penstock.hot.message_group import MessageGroup
 
 Message = tuple[bytes, bytes | None, bytes | None, bytes]
 """Subject, reply subject, header block, value."""
 
 
-def group_of(messages: Sequence[Message]) -> Group:
+def group_of(messages: Sequence[Message]) -> MessageGroup:
     """One read of the NATS connection with these messages."""
     subjects, replies, headers, values = zip(*messages, strict=True) if messages else ((), (), (), ())
-    return Group.of(subjects, values, headers=headers, replies=replies)
+    return MessageGroup.of(subjects, values, headers=headers, replies=replies)
 
 
-def column(group: Group, part: Callable[[Group, int], bytes | None]) -> list[bytes | None]:
+def column(group: MessageGroup, part: Callable[[MessageGroup, int], bytes | None]) -> list[bytes | None]:
     """One part of every row: `column(group, Group.value)`."""
     return [part(group, row) for row in range(len(group))]
 
 
-def subjects(group: Group) -> list[bytes]:
+def subjects(group: MessageGroup) -> list[bytes]:
     return [group.subject(row) for row in range(len(group))]
 
 
-def values(group: Group) -> list[bytes | None]:
-    return column(group, Group.value)
+def values(group: MessageGroup) -> list[bytes | None]:
+    return column(group, MessageGroup.value)
 
 
-def keys(group: Group) -> list[bytes | None]:
-    return column(group, Group.key)
+def keys(group: MessageGroup) -> list[bytes | None]:
+    return column(group, MessageGroup.key)
 
 
-def headers(group: Group) -> list[bytes | None]:
-    return column(group, Group.headers)
+def headers(group: MessageGroup) -> list[bytes | None]:
+    return column(group, MessageGroup.headers)
 
 
-def replies(group: Group) -> list[bytes | None]:
+def replies(group: MessageGroup) -> list[bytes | None]:
     """Who waits for an ack of each row, an early one or not."""
     return [group.reply(row) or group.early(row) for row in range(len(group))]
 
 
-def messages(group: Group) -> list[Message]:
+def messages(group: MessageGroup) -> list[Message]:
     """What `group_of` takes."""
     parts = zip(subjects(group), replies(group), headers(group), values(group), strict=True)
     return [(subject or b"", reply, block, value or b"") for subject, reply, block, value in parts]
 
 
-def early(group: Group) -> set[int]:
+def early(group: MessageGroup) -> set[int]:
     """The rows that are acked as soon as they are written."""
     return {row for row in range(len(group)) if group.early(row) is not None}
 
@@ -66,7 +66,7 @@ class Columns(NamedTuple):
 
 def encoded(columns: Columns, *, base_offset: int = 0, timestamp_us: int = 0, leader_epoch: int = 0) -> bytearray:
     """The batch message of `columns`."""
-    group = Group.of(columns.subjects, columns.values, keys=columns.keys, headers=columns.headers)
+    group = MessageGroup.of(columns.subjects, columns.values, keys=columns.keys, headers=columns.headers)
     message, _ = codec.encode(
         group, 0, len(group), base_offset=base_offset, timestamp_us=timestamp_us, leader_epoch=leader_epoch
     )

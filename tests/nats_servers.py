@@ -15,7 +15,7 @@ from penstock.broker.nats_attempt import LinkTiming
 from penstock.broker.nats_credentials import parse_nats_urls
 from penstock.broker.nats_link import LinkEvent, LinkUp, NatsLink
 from penstock.broker.nats_server import find_nats_server
-from penstock.hot.group import Group
+from penstock.hot.message_group import MessageGroup
 from tests.groups import messages
 
 TIMEOUT_S = 60
@@ -140,7 +140,7 @@ class Listener:
             **options,
         )
 
-    def _on_groups(self, groups: dict[int, Group]) -> None:
+    def _on_groups(self, groups: dict[int, MessageGroup]) -> None:
         for sid, group in groups.items():
             self.rows.setdefault(sid, []).extend(messages(group))
         self._changed.set()

@@ -18,7 +18,7 @@ from penstock.base.errors import OperationalError
 from penstock.broker.nats_attempt import LinkTiming
 from penstock.broker.nats_credentials import parse_nats_urls
 from penstock.broker.nats_link import ConnectFailed, LinkDown, LinkUp, NatsLink
-from penstock.hot.group import Group
+from penstock.hot.message_group import MessageGroup
 from penstock.ingest.connect import ErrorKind
 from penstock.ingest.nats import BarrierReached, InfoChanged, LameDuck, SubscriptionRefused
 from penstock.node.step import NatsAnswers
@@ -278,7 +278,7 @@ async def test_lame_duck_and_reconfiguration_are_passed_on(tmp_path: Path) -> No
 
 
 async def test_a_callback_that_raises_ends_the_link(tmp_path: Path) -> None:
-    def on_groups(groups: dict[int, Group]) -> None:
+    def on_groups(groups: dict[int, MessageGroup]) -> None:
         raise ValueError("a mistake in the program")
 
     async with running_nats(tmp_path) as server:

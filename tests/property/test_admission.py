@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from penstock.base.config import Acks, StreamConfig
 from penstock.base.subjects import subject_mistake
 from penstock.batch import codec
-from penstock.hot.group import Group
+from penstock.hot.message_group import MessageGroup
 from penstock.hot.message_ids import MessageIds
 from penstock.ingest import acks
 from penstock.ingest.admission import Admission, AdmissionRules, admit, refuse_all
@@ -60,7 +60,7 @@ RULES = st.sampled_from(
 Message = tuple[bytes, int | None, bytes | None, bytes]
 
 
-def group_of(messages: list[Message]) -> Group:
+def group_of(messages: list[Message]) -> MessageGroup:
     return groups.group_of(
         [
             (subject, None if reply is None else f"r{number}".encode(), block, value)

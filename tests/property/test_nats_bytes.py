@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.hot.group import Group
+from penstock.hot.message_group import MessageGroup
 from penstock.hot.scan import Frames, ProtocolError, scan
 from penstock.ingest.nats import NatsSession, NatsSessionState, SessionClosed, SessionEvent
 from tests.groups import messages
@@ -47,7 +47,7 @@ _frames = st.lists(_messages() | _strange_messages() | _lines, max_size=12).map(
 Rows = dict[int, list[tuple[bytes, bytes | None, bytes | None, bytes]]]
 
 
-def _add(rows: Rows, groups: dict[int, Group]) -> None:
+def _add(rows: Rows, groups: dict[int, MessageGroup]) -> None:
     for sid, group in groups.items():
         rows.setdefault(sid, []).extend(messages(group))
 

@@ -38,8 +38,8 @@ from penstock.batch.schema import arrow_schema
 from penstock.hot.columns import VarColumn, int64_range
 from penstock.hot.crc import crc32c
 from penstock.hot.encode import Encoder
-from penstock.hot.group import Group
 from penstock.hot.message import Checker, Layout, Mistake
+from penstock.hot.message_group import MessageGroup
 from penstock.hot.numbers import NumberMistake, number_mistake
 from penstock.hot.rows import RowMistake, Rows, copied, put_numbers
 
@@ -71,7 +71,7 @@ NOBODY = Producer()
 
 
 def encode(
-    group: Group, start: int, end: int, *, base_offset: int, timestamp_us: int, leader_epoch: int, flags: int = 0
+    group: MessageGroup, start: int, end: int, *, base_offset: int, timestamp_us: int, leader_epoch: int, flags: int = 0
 ) -> tuple[bytearray, BatchHeader]:
     """Encode the rows [start, end) of `group` as one encapsulated Arrow message; all rows get the same timestamp.
 

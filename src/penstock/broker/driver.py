@@ -31,7 +31,7 @@ from penstock.broker.server import Server
 from penstock.broker.status import complete_status
 from penstock.broker.tls import ServerTls
 from penstock.broker.tracing import Tracing
-from penstock.hot.group import Group
+from penstock.hot.message_group import MessageGroup
 from penstock.ingest.nats import (
     BarrierReached,
     MessagesSkipped,
@@ -162,7 +162,7 @@ class Driver:
 
     # Events
 
-    def groups_received(self, groups: dict[int, Group]) -> None:
+    def groups_received(self, groups: dict[int, MessageGroup]) -> None:
         if self._stopping:
             return  # the drain timed out: these messages are neither stored nor acked
         self._node.messages(groups, self.now())

@@ -21,7 +21,7 @@ from penstock.base import limits
 from penstock.base.errors import OperationalError
 from penstock.broker.nats_connection import NatsConnection
 from penstock.broker.nats_credentials import NatsServer, TlsFiles
-from penstock.hot.group import Group
+from penstock.hot.message_group import MessageGroup
 from penstock.ingest.connect import ErrorKind
 from penstock.ingest.nats import NatsSession, NatsSessionState, SessionEvent, SessionReady, TlsWanted
 
@@ -44,7 +44,7 @@ class LinkTiming:
 class AttemptCalls:
     """Callbacks of a connection; called on the event loop."""
 
-    on_groups: Callable[[dict[int, Group]], None]
+    on_groups: Callable[[dict[int, MessageGroup]], None]
     on_session: Callable[[SessionEvent], None]
     on_writable: Callable[[bool], None]
 

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Protocol, cast
 
 from penstock.base import limits
-from penstock.hot.group import Group
+from penstock.hot.message_group import MessageGroup
 from penstock.ingest.connect import ErrorKind
 from penstock.ingest.nats import NatsSession, NatsSessionState, SessionClosed, SessionEvent
 
@@ -26,7 +26,7 @@ _WHY = "it stopped, or this broker read too slowly (its log then says Slow Consu
 class NatsConnectionOwner(Protocol):
     """Receives what a connection delivers. All calls are on the event loop; none may block."""
 
-    def groups_received(self, groups: dict[int, Group]) -> None:
+    def groups_received(self, groups: dict[int, MessageGroup]) -> None:
         """Messages, in order per subscription."""
 
     def session_event(self, event: SessionEvent) -> None:

@@ -37,7 +37,7 @@ from penstock.broker.nats_connection import NatsConnection
 from penstock.broker.nats_credentials import NatsCredentials, NatsServer, TlsFiles
 from penstock.broker.nats_failures import NatsFailureLog
 from penstock.broker.nats_pool import NatsPool
-from penstock.hot.group import Group
+from penstock.hot.message_group import MessageGroup
 from penstock.ingest.connect import ErrorKind, ServerInfo
 from penstock.ingest.nats import (
     BarrierReached,
@@ -122,7 +122,7 @@ class NatsLink:
         self,
         servers: Sequence[NatsServer],
         *,
-        on_groups: Callable[[dict[int, Group]], None],
+        on_groups: Callable[[dict[int, MessageGroup]], None],
         on_event: Callable[[LinkEvent], None],
         clock_us: Callable[[], int],
         random: Callable[[], float],

@@ -24,7 +24,7 @@ from typing import NamedTuple
 from penstock.base import limits
 from penstock.base.clock import Now
 from penstock.base.ids import LeaderEpoch
-from penstock.hot.group import Group
+from penstock.hot.message_group import MessageGroup
 from penstock.hot.traces import are_possible, sampled
 from penstock.node.partition import Partition
 
@@ -79,7 +79,7 @@ class Tracing:
         self._committed: list[_Trace] = []
         self._open_count = 0
 
-    def coming(self, partition: Partition, rows: Group, arrived_us: int) -> None:
+    def coming(self, partition: Partition, rows: MessageGroup, arrived_us: int) -> None:
         """Record the traced messages of a group before it is appended; see `Tracer`."""
         if rows.data is not self._data:
             self._data, self._may_have_some = rows.data, are_possible(rows.data)

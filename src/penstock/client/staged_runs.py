@@ -23,7 +23,7 @@ from penstock.client import batches
 from penstock.client.attempts import Doubt
 from penstock.client.errors import StagedLost, TimedOut
 from penstock.client.link import Link
-from penstock.hot.group import Group
+from penstock.hot.message_group import MessageGroup
 from penstock.messages import (
     GetRequest,
     GetResponse,
@@ -168,7 +168,7 @@ class Run:
         """Store the plan and return its mark; the plan is committed before a piece names it."""
         subject = partition_subject(staged_subject(self._stream_id), self._partition)
         value = msgspec.msgpack.encode(_Plan(self._query_id, self._batch_id, tuple(map(tuple, pieces))))
-        group = Group.of([subject.encode()], [value])
+        group = MessageGroup.of([subject.encode()], [value])
         message, _ = codec.encode(group, 0, 1, base_offset=0, timestamp_us=0, leader_epoch=0)
         request = StageRequest(
             stream_id=self._holder_id,

@@ -28,7 +28,7 @@ from penstock.broker.nats_attempt import LinkTiming
 from penstock.broker.nats_credentials import NatsServer, TlsFiles
 from penstock.broker.nats_link import ConnectFailed, LinkEvent, LinkUp, NatsLink
 from penstock.doctor.identities import Identity
-from penstock.hot.group import Group
+from penstock.hot.message_group import MessageGroup
 from penstock.ingest.connect import ErrorKind
 from penstock.ingest.nats import ServerComplaint, SubscriptionRefused
 from penstock.node.step import NatsAnswers
@@ -82,7 +82,7 @@ class Trial:
             timing=LinkTiming(connect_timeout_ms=timeout_ms),
         )
 
-    def _received(self, groups: dict[int, Group]) -> None:
+    def _received(self, groups: dict[int, MessageGroup]) -> None:
         """Take a reply; other messages arrived between SUB and UNSUB, and are ignored."""
         for sid, group in groups.items():
             if (answer := self._answers.get(sid)) is not None and not answer.done():

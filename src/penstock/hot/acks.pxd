@@ -1,7 +1,7 @@
 cimport cython
 from libc.stdint cimport int32_t, int64_t
 from penstock.hot cimport envelope_acks, memory, places, subjects
-from penstock.hot.group cimport Group
+from penstock.hot.message_group cimport MessageGroup
 from penstock.hot.classification cimport RefusedMessage
 
 cdef unsigned char _SPACE
@@ -23,7 +23,7 @@ cdef Py_ssize_t _LENGTH_DIGITS_MAX
     source="const unsigned char*",
     position=Py_ssize_t,
 )
-cpdef bytes waiting(Group group, Py_ssize_t start, Py_ssize_t end, bint is_early)
+cpdef bytes waiting(MessageGroup group, Py_ssize_t start, Py_ssize_t end, bint is_early)
 
 @cython.locals(text="const unsigned char*", count=Py_ssize_t, begin=Py_ssize_t, end=Py_ssize_t)
 cpdef Py_ssize_t waiting_count(bytes replies) except -1
@@ -50,7 +50,7 @@ cpdef Py_ssize_t waiting_count(bytes replies) except -1
 cpdef bytes pubacks(bytes stream, bytes replies, int64_t base_offset, bytes tail)
 
 @cython.locals(replies=list, numbers="int32_t*", one=RefusedMessage, at=Py_ssize_t)
-cpdef tuple waiting_again(Group group, list found, int64_t begin, int64_t end)
+cpdef tuple waiting_again(MessageGroup group, list found, int64_t begin, int64_t end)
 
 @cython.locals(out=list, reply=bytes, body=bytes)
 cpdef bytes pubacks_again(bytes stream, bytes replies, bytes offsets, bytes tail)

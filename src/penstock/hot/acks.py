@@ -20,7 +20,7 @@ except ImportError:
 
 from penstock.hot import envelope_acks, memory, places, subjects
 from penstock.hot.classification import RefusedMessage
-from penstock.hot.group import Group
+from penstock.hot.message_group import MessageGroup
 
 _SPACE = 0x20
 _PUB = b"PUB "
@@ -32,7 +32,7 @@ _LENGTH_DIGITS_MAX = 10  # of 32 bits
 _int = int
 
 
-def waiting(group: Group, start: int, end: int, is_early: bool) -> bytes:
+def waiting(group: MessageGroup, start: int, end: int, is_early: bool) -> bytes:
     """Return the reply subjects of the rows [start, end); `is_early`: those acked once written. b"" if none."""
     if not 0 <= start <= end <= group.count:
         raise IndexError(f"rows {start} to {end} of {group.count}")
@@ -137,7 +137,7 @@ def pubacks(stream: bytes, replies: bytes, base_offset: int, tail: bytes) -> byt
     return memory.part(message, 0, at)
 
 
-def waiting_again(group: Group, found: list[RefusedMessage], begin: _int, end: _int) -> tuple[bytes, bytes]:
+def waiting_again(group: MessageGroup, found: list[RefusedMessage], begin: _int, end: _int) -> tuple[bytes, bytes]:
     """Collect the duplicates of `found` whose first message is in [begin, end) and that want an ack.
 
     Return their reply subjects, each followed by a space, and the offsets of the first messages, 8 bytes each.

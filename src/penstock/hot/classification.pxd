@@ -1,7 +1,7 @@
 cimport cython
 from libc.stdint cimport int32_t, int64_t
 from penstock.hot cimport envelope_acks, lifetimes, memory, places, subjects, unwrap
-from penstock.hot.group cimport Group
+from penstock.hot.message_group cimport MessageGroup
 from penstock.hot.headers cimport Fields
 from penstock.hot.last_offsets cimport LastOffsets
 from penstock.hot.message_ids cimport MessageIds
@@ -44,8 +44,8 @@ cdef class RefusedMessage:
 
 @cython.final
 cdef class Classified:
-    cdef readonly Group group
-    cdef readonly Group rows
+    cdef readonly MessageGroup group
+    cdef readonly MessageGroup rows
     cdef readonly list refused
     cdef readonly list undelivered
     cdef readonly Py_ssize_t other_stream
@@ -78,11 +78,11 @@ cdef class Classified:
     cdef int64_t _partition
 
     @cython.locals(
-        group=Group,
+        group=MessageGroup,
         in_envelope=bint,
         is_delivery=bint,
         level=int,
-        out=Group,
+        out=MessageGroup,
         fields=Fields,
         text="const unsigned char*",
         numbers="int32_t*",
@@ -114,7 +114,7 @@ cdef class Classified:
     ) except -1
 
     @cython.locals(
-        group=Group,
+        group=MessageGroup,
         text=bytes,
         at=Py_ssize_t,
         headers=Py_ssize_t,
@@ -146,7 +146,7 @@ cdef class Classified:
     @cython.locals(fields=Fields)
     cdef int _of_rollup(self, const unsigned char* text) except? -3
 
-    @cython.locals(group=Group, fields=Fields, at=Py_ssize_t, last=int64_t, is_met=bint)
+    @cython.locals(group=MessageGroup, fields=Fields, at=Py_ssize_t, last=int64_t, is_met=bint)
     cdef int _of_subject(self, const unsigned char* text, Py_ssize_t row, int64_t offset) except? -3
 
     cdef int note_rows(self, int64_t log_end) except -1
@@ -169,7 +169,7 @@ cdef class Classified:
     @cython.locals(fields=Fields, begin=Py_ssize_t)
     cdef int _of_key(self, bytes data, Py_ssize_t row) except -1
 
-    @cython.locals(group=Group, opened=Opened, at=Py_ssize_t)
+    @cython.locals(group=MessageGroup, opened=Opened, at=Py_ssize_t)
     cdef int _keep(
         self, bytearray out, Py_ssize_t kept_row, Py_ssize_t row, Py_ssize_t reply, Py_ssize_t reply_end, bint is_early
     ) except -1
@@ -179,7 +179,7 @@ cdef class Classified:
 
 @cython.locals(out=Classified, opened=Opened)
 cpdef Classified classify(
-    Group group,
+    MessageGroup group,
     bytes name,
     bint acks_replies,
     Py_ssize_t message_bytes_max,
@@ -196,7 +196,7 @@ cpdef Classified classify(
 )
 
 @cython.locals(out=Classified, opened=Opened)
-cpdef Classified close(Group group, bytes name, bint acks_replies, bint skips_reserved, bint acks_envelopes)
+cpdef Classified close(MessageGroup group, bytes name, bint acks_replies, bint skips_reserved, bint acks_envelopes)
 
 cdef bint _has_status(const unsigned char* text, Py_ssize_t begin, Py_ssize_t end) noexcept
 

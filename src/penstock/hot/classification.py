@@ -54,9 +54,9 @@ except ImportError:
 from penstock.base import limits
 from penstock.base.subjects import are_plain
 from penstock.hot import envelope_acks, lifetimes, memory, places, subjects, unwrap
-from penstock.hot.group import Group
 from penstock.hot.headers import Fields
 from penstock.hot.last_offsets import LastOffsets
+from penstock.hot.message_group import MessageGroup
 from penstock.hot.message_ids import MessageIds
 from penstock.hot.passing import all_pass
 from penstock.hot.unwrap import Opened
@@ -154,8 +154,8 @@ class Classified:
 
     def __init__(
         self,
-        group: Group,
-        rows: Group,
+        group: MessageGroup,
+        rows: MessageGroup,
         opened: Opened | None,
         ids: MessageIds | None,
         tracks_ids: bool,
@@ -524,7 +524,7 @@ class Classified:
 
 
 def classify(
-    group: Group,
+    group: MessageGroup,
     name: bytes,
     acks_replies: bool,
     message_bytes_max: int,
@@ -551,7 +551,7 @@ def classify(
     opened = unwrap.unwrap(group)
     if opened is not None:
         group = opened.group
-    out = Classified(group, Group(group.data), opened, ids, tracks_ids, lasts, log_start)
+    out = Classified(group, MessageGroup(group.data), opened, ids, tracks_ids, lasts, log_start)
     out.allows_ttls, out.allows_rollups, out.competes = allows_ttls, allows_rollups, competes
     out.take(name, acks_replies, message_bytes_max, skips_reserved, log_end, False, acks_envelopes)
     out.note_rows(log_end)
@@ -560,12 +560,14 @@ def classify(
     return out
 
 
-def close(group: Group, name: bytes, acks_replies: bool, skips_reserved: bool, acks_envelopes: bool) -> Classified:
+def close(
+    group: MessageGroup, name: bytes, acks_replies: bool, skips_reserved: bool, acks_envelopes: bool
+) -> Classified:
     """Refuse all messages for this stream as CLOSED, without further checks."""
     opened = unwrap.unwrap(group)
     if opened is not None:
         group = opened.group
-    out = Classified(group, Group(group.data), opened, None, False, None, 0)
+    out = Classified(group, MessageGroup(group.data), opened, None, False, None, 0)
     out.take(name, acks_replies, 0, skips_reserved, 0, True, acks_envelopes)
     return out
 

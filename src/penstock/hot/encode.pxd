@@ -1,7 +1,7 @@
 cimport cython
 from libc.stdint cimport int32_t, int64_t, uint32_t
 from penstock.hot cimport memory, places
-from penstock.hot.group cimport Group
+from penstock.hot.message_group cimport MessageGroup
 
 cdef int64_t _COLUMN_BYTES_MAX
 cdef int64_t _OFFSET_MAX
@@ -36,7 +36,7 @@ cdef class Encoder:
     )
     cpdef tuple encode(
         self,
-        Group group,
+        MessageGroup group,
         Py_ssize_t start,
         Py_ssize_t end,
         int64_t base_offset,
@@ -57,7 +57,7 @@ cdef class Encoder:
         out="unsigned char*",
         position=Py_ssize_t,
     )
-    cdef bytearray _fill(self, Group group, Py_ssize_t start, Py_ssize_t end, int64_t base_offset, int64_t timestamp_us)
+    cdef bytearray _fill(self, MessageGroup group, Py_ssize_t start, Py_ssize_t end, int64_t base_offset, int64_t timestamp_us)
 
     @cython.locals(
         out="unsigned char*",
@@ -79,7 +79,7 @@ cdef class Encoder:
         bytearray message,
         Py_ssize_t position,
         Py_ssize_t column,
-        Group group,
+        MessageGroup group,
         Py_ssize_t start,
         Py_ssize_t end,
         Py_ssize_t place,

@@ -26,8 +26,8 @@ except ImportError:
 from penstock.hot import memory, places
 from penstock.hot.columns import int64_range, int64_repeat, null_var_column, nullable_var_column, var_column
 from penstock.hot.crc import crc32c
-from penstock.hot.group import Group
 from penstock.hot.message import Layout
+from penstock.hot.message_group import MessageGroup
 
 _COLUMN_BYTES_MAX = 2**31 - 1  # value offsets are int32
 _OFFSET_MAX = 2**63 - 1
@@ -77,7 +77,7 @@ class Encoder:
 
     def encode(
         self,
-        group: Group,
+        group: MessageGroup,
         start: int,
         end: int,
         base_offset: int,
@@ -125,7 +125,7 @@ class Encoder:
             0, 0, 0, _NO_RUN,
         )  # fmt: skip
 
-    def _fill(self, group: Group, start: int, end: int, base_offset: int, timestamp_us: int) -> bytearray:
+    def _fill(self, group: MessageGroup, start: int, end: int, base_offset: int, timestamp_us: int) -> bytearray:
         """Write template and body, compiled: each byte of a row is copied once, to its final place."""
         count = end - start
         numbers = group.numbers
@@ -163,7 +163,7 @@ class Encoder:
         return message
 
     def _fill_column(
-        self, message: bytearray, position: int, column: int, group: Group, start: int, end: int, place: int
+        self, message: bytearray, position: int, column: int, group: MessageGroup, start: int, end: int, place: int
     ) -> int:
         """Write the three buffers of one column at `position`; return their end. The caller has reserved the room."""
         out = message
@@ -218,7 +218,7 @@ class Encoder:
         memory.put_int64(out, self._buffers + 16 * buffer, position)
         memory.put_int64(out, self._buffers + 16 * buffer + 8, size)
 
-    def _join(self, group: Group, start: int, end: int, base_offset: int, timestamp_us: int) -> bytearray:
+    def _join(self, group: MessageGroup, start: int, end: int, base_offset: int, timestamp_us: int) -> bytearray:
         """Write template and body, plain: C loops only, with one object for each part of a row."""
         count = end - start
         null_counts = [0, 0]

@@ -2,7 +2,7 @@
 cimport cython
 from libc.stdint cimport int64_t, uint64_t
 from penstock.hot cimport load, memory
-from penstock.hot.group cimport Group
+from penstock.hot.message_group cimport MessageGroup
 
 cdef Py_ssize_t _HEAD_BYTES
 cdef int _EARLY
@@ -48,7 +48,7 @@ cdef int keep(
     kept=bytes, text="const unsigned char*", out=bytearray, one=Waiting, at=Py_ssize_t, place=Py_ssize_t,
     target="unsigned char*",
 )
-cpdef bytes waiting(Group group, Py_ssize_t start, Py_ssize_t end, bint is_early)
+cpdef bytes waiting(MessageGroup group, Py_ssize_t start, Py_ssize_t end, bint is_early)
 
 @cython.locals(text="const unsigned char*", one=Waiting, at=Py_ssize_t, count=Py_ssize_t)
 cpdef Py_ssize_t waiting_count(bytes records) except -1

@@ -30,7 +30,7 @@ zeros omitted, as any protobuf library writes it. Fields from 1000 on are Pensto
 from __future__ import annotations
 
 from penstock.hot import load, memory
-from penstock.hot.group import Group
+from penstock.hot.message_group import MessageGroup
 
 OK = 0
 UNKNOWN = 1
@@ -123,7 +123,7 @@ def keep(
         memory.put(head, at, text, correlation, correlation_end)
 
 
-def waiting(group: Group, start: int, end: int, is_early: bool) -> bytes:
+def waiting(group: MessageGroup, start: int, end: int, is_early: bool) -> bytes:
     """Return the records of the rows [start, end), numbered from `start`; `is_early`: those acked once written."""
     if not 0 <= start <= end <= group.count:
         raise IndexError(f"rows {start} to {end} of {group.count}")

@@ -2,7 +2,7 @@
 cimport cython
 from libc.stdint cimport int32_t, int64_t
 from penstock.hot cimport load, places
-from penstock.hot.group cimport Group
+from penstock.hot.message_group cimport MessageGroup
 from penstock.hot.message_ids cimport key_of
 
 @cython.final
@@ -19,7 +19,7 @@ cdef class LastOffsets:
         data=bytes, text="const unsigned char*", numbers="int32_t*", row=Py_ssize_t, at=Py_ssize_t, after=Py_ssize_t,
         begin=Py_ssize_t, size=Py_ssize_t,
     )
-    cpdef int note(self, Group group, Py_ssize_t start, Py_ssize_t end, int64_t base_offset) except -1
+    cpdef int note(self, MessageGroup group, Py_ssize_t start, Py_ssize_t end, int64_t base_offset) except -1
 
     @cython.locals(offsets=object, before=object, forgotten=int64_t)
     cdef int _put(self, bytes key, int64_t offset) except -1

@@ -16,7 +16,7 @@ from array import array
 from collections import OrderedDict
 
 from penstock.hot import load, places
-from penstock.hot.group import Group
+from penstock.hot.message_group import MessageGroup
 from penstock.hot.message_ids import key_of
 
 _int = int
@@ -46,7 +46,7 @@ class LastOffsets:
         offset = self._offsets.get(key_of(data, begin, end))
         return -1 if offset is None else offset
 
-    def note(self, group: Group, start: int, end: int, base_offset: int) -> None:
+    def note(self, group: MessageGroup, start: int, end: int, base_offset: int) -> None:
         """Record rows [start, end) at `base_offset` + row, after all others; `written` or `take_back` must follow."""
         if not 0 <= start <= end <= group.count:
             raise IndexError(f"rows {start} to {end} of {group.count}")

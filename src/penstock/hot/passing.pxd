@@ -3,7 +3,7 @@ cimport cython
 from libc.stdint cimport int32_t
 
 from penstock.hot cimport places, subjects
-from penstock.hot.group cimport Group
+from penstock.hot.message_group cimport MessageGroup
 
 cdef unsigned char _COOKIE_BYTE
 
@@ -16,4 +16,4 @@ cdef unsigned char _COOKIE_BYTE
     subject=Py_ssize_t,
     subject_end=Py_ssize_t,
 )
-cpdef bint all_pass(Group group, bint acks_replies, Py_ssize_t message_bytes_max, bint skips_reserved) except -1
+cpdef bint all_pass(MessageGroup group, bint acks_replies, Py_ssize_t message_bytes_max, bint skips_reserved) except -1

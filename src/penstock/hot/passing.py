@@ -14,12 +14,12 @@ except ImportError:
 
 from penstock.base.subjects import are_plain
 from penstock.hot import envelope, places, subjects
-from penstock.hot.group import Group
+from penstock.hot.message_group import MessageGroup
 
 _COOKIE_BYTE = envelope.COOKIE[0]
 
 
-def all_pass(group: Group, acks_replies: bool, message_bytes_max: int, skips_reserved: bool) -> bool:
+def all_pass(group: MessageGroup, acks_replies: bool, message_bytes_max: int, skips_reserved: bool) -> bool:
     """True if all messages become rows unchanged."""
     if not cython.compiled:
         return _all_pass_plain(group, acks_replies, message_bytes_max, skips_reserved)
@@ -44,7 +44,7 @@ def all_pass(group: Group, acks_replies: bool, message_bytes_max: int, skips_res
     return True
 
 
-def _all_pass_plain(group: Group, acks_replies: bool, message_bytes_max: int, skips_reserved: bool) -> bool:
+def _all_pass_plain(group: MessageGroup, acks_replies: bool, message_bytes_max: int, skips_reserved: bool) -> bool:
     """Plain-Python version of `all_pass`, with C loops as far as possible."""
     if cython.compiled:
         raise NotImplementedError

@@ -2,7 +2,7 @@
 cimport cython
 from libc.stdint cimport int32_t, int64_t
 from penstock.hot cimport envelope_acks, headers, memory, places, subjects
-from penstock.hot.group cimport Group
+from penstock.hot.message_group cimport MessageGroup
 from penstock.hot.classification cimport RefusedMessage
 
 cdef int _UNSUPPORTED
@@ -28,10 +28,10 @@ cdef bytes _JETSTREAM_ACKED
     told=bytes,
     tail=bytes,
 )
-cpdef bytes answers(Group group, list refused, object body_of, Py_ssize_t quotes_max, bytes ack_head)
+cpdef bytes answers(MessageGroup group, list refused, object body_of, Py_ssize_t quotes_max, bytes ack_head)
 
 @cython.locals(at=Py_ssize_t)
-cpdef bytes quoted_of(Group group, RefusedMessage one)
+cpdef bytes quoted_of(MessageGroup group, RefusedMessage one)
 
 @cython.locals(out=bytearray, text="const unsigned char*", begin=Py_ssize_t, end=Py_ssize_t)
 cpdef bytes answers_alike(bytes replies, bytes body)

@@ -29,7 +29,7 @@ except ImportError:
 
 from penstock.hot import classification, envelope_acks, headers, memory, places, subjects
 from penstock.hot.classification import RefusedMessage
-from penstock.hot.group import Group
+from penstock.hot.message_group import MessageGroup
 
 _UNSUPPORTED = classification.UNSUPPORTED
 _BAD_SUBJECT = classification.BAD_SUBJECT
@@ -50,7 +50,7 @@ _int = int
 
 
 def answers(
-    group: Group,
+    group: MessageGroup,
     refused: list[RefusedMessage],
     body_of: Callable[[int, bytes | None], bytes],
     quotes_max: _int,
@@ -96,7 +96,7 @@ def answers(
     return bytes(out)
 
 
-def quoted_of(group: Group, one: RefusedMessage) -> bytes | None:
+def quoted_of(group: MessageGroup, one: RefusedMessage) -> bytes | None:
     """Return the part of a message that is quoted to its publisher; see the table."""
     at = one.row * places.STRIDE
     if one.verdict == _UNSUPPORTED:

@@ -1,7 +1,7 @@
 cimport cython
 from libc.stdint cimport int64_t
 from penstock.hot cimport memory
-from penstock.hot.group cimport Group
+from penstock.hot.message_group cimport MessageGroup
 
 cdef Py_ssize_t _SIZE_DIGITS_MAX
 cdef Py_ssize_t _SID_DIGITS_MAX
@@ -37,7 +37,7 @@ cpdef Py_ssize_t scan(object buffer, Py_ssize_t start, Py_ssize_t end, Frames si
     text="const unsigned char*",
     data_end=Py_ssize_t,
     last_sid=int64_t,
-    group=Group,
+    group=MessageGroup,
     position=Py_ssize_t,
     line_limit=Py_ssize_t,
     line_end=Py_ssize_t,
@@ -88,4 +88,4 @@ cdef Py_ssize_t _skip(bytes data, Py_ssize_t position, Frames sink) except -1
 @cython.locals(line_end=Py_ssize_t, digits=Py_ssize_t, size=int64_t)
 cdef Py_ssize_t _skip_line(bytes data, Py_ssize_t position, Frames sink) except -1
 
-cdef Group _group(bytes data, int64_t sid, Frames sink)
+cdef MessageGroup _group(bytes data, int64_t sid, Frames sink)

@@ -48,7 +48,7 @@ except ImportError:
 from penstock.base import limits
 from penstock.base.errors import OperationalError
 from penstock.hot import memory
-from penstock.hot.group import Group, TooLarge
+from penstock.hot.message_group import MessageGroup, TooLarge
 
 _EXCERPT_BYTES = 40
 _SIZE_DIGITS_MAX = len(str(limits.NATS_PAYLOAD_BYTES_MAX))
@@ -94,7 +94,7 @@ class Frames:
     __slots__ = ("groups", "lines", "needed_bytes", "skip_bytes", "skipped", "skipped_line", "unanswerable")
 
     def __init__(self, skip_bytes: int = 0) -> None:
-        self.groups: dict[int, Group] = {}
+        self.groups: dict[int, MessageGroup] = {}
         self.lines: list[bytes] = []
         self.needed_bytes = 0
         self.skip_bytes = skip_bytes
@@ -115,7 +115,7 @@ def _scan(data: bytes, sink: Frames) -> int:
     text = data
     data_end = len(data)
     last_sid = 0  # no subscription has this id
-    group: Group | None = None
+    group: MessageGroup | None = None
     position = _skip(data, 0, sink) if sink.skip_bytes else 0
     while not sink.skip_bytes:
         line_limit = min(position + _LINE_BYTES_MAX, data_end)
@@ -282,8 +282,8 @@ def _skip_line(data: bytes, position: int, sink: Frames) -> int:
     return line_end + 1
 
 
-def _group(data: bytes, sid: int, sink: Frames) -> Group:
+def _group(data: bytes, sid: int, sink: Frames) -> MessageGroup:
     group = sink.groups.get(sid)
     if group is None:
-        group = sink.groups[sid] = Group(data)
+        group = sink.groups[sid] = MessageGroup(data)
     return group

@@ -2,7 +2,7 @@
 cimport cython
 from libc.stdint cimport int32_t, int64_t
 from penstock.hot cimport memory, places, unwrap
-from penstock.hot.group cimport Group
+from penstock.hot.message_group cimport MessageGroup
 from penstock.hot.headers cimport Fields
 from penstock.hot.keymap cimport KeyMap
 from penstock.hot.unwrap cimport Opened
@@ -12,7 +12,7 @@ cdef unsigned char _DOT
 @cython.final
 cdef class _Shares:
     cdef readonly list found
-    cdef Group _group
+    cdef MessageGroup _group
     cdef KeyMap _key_map
     cdef Py_ssize_t _token
     cdef Py_ssize_t _keyless
@@ -23,13 +23,13 @@ cdef class _Shares:
     cdef bint _has_envelopes
 
     @cython.locals(
-        group=Group, out=Group, numbers="int32_t*", row=Py_ssize_t, at=Py_ssize_t, place=Py_ssize_t,
+        group=MessageGroup, out=MessageGroup, numbers="int32_t*", row=Py_ssize_t, at=Py_ssize_t, place=Py_ssize_t,
         marks="const unsigned char*",
     )
     cdef int part(self) except -1
 
     @cython.locals(
-        came=Group, group=Group, fields=Fields, at=Py_ssize_t, subject=Py_ssize_t, subject_end=Py_ssize_t,
+        came=MessageGroup, group=MessageGroup, fields=Fields, at=Py_ssize_t, subject=Py_ssize_t, subject_end=Py_ssize_t,
         headers=Py_ssize_t,
     )
     cdef int64_t _place_of(self, Py_ssize_t row) except -1
@@ -40,8 +40,8 @@ cdef class _Shares:
     @cython.locals(scratch=bytearray)
     cdef int64_t _by_encoded(self, const unsigned char* text, Py_ssize_t begin, Py_ssize_t end) except -1
 
-    @cython.locals(subject=bytes, block=bytes, fields=Fields, place=Py_ssize_t, out=Group)
+    @cython.locals(subject=bytes, block=bytes, fields=Fields, place=Py_ssize_t, out=MessageGroup)
     cpdef object pass_on(self, object message)
 
 @cython.locals(shares=_Shares)
-cpdef list split(Group group, KeyMap key_map, Py_ssize_t token, bytes wanted, Py_ssize_t keyless=*)
+cpdef list split(MessageGroup group, KeyMap key_map, Py_ssize_t token, bytes wanted, Py_ssize_t keyless=*)

@@ -16,14 +16,16 @@ from __future__ import annotations
 from typing import Any
 
 from penstock.hot import memory, places, unwrap
-from penstock.hot.group import Group, TooLarge
 from penstock.hot.headers import Fields
 from penstock.hot.keymap import KeyMap
+from penstock.hot.message_group import MessageGroup, TooLarge
 
 _DOT = 0x2E
 
 
-def split(group: Group, key_map: KeyMap, token: int, wanted: bytes, keyless: int = -1) -> list[Group | None]:
+def split(
+    group: MessageGroup, key_map: KeyMap, token: int, wanted: bytes, keyless: int = -1
+) -> list[MessageGroup | None]:
     """Return the messages of each partition, by number; None if it has none, or its byte in `wanted` is 0.
 
     `keyless`: index in the result for messages without a key, in place of routing by subject; it may be one beyond the
@@ -46,7 +48,7 @@ class _Shares:
 
     _opened: Any  # None if `_has_envelopes` is False
 
-    def __init__(self, group: Group, key_map: KeyMap, token: int, wanted: bytes, keyless: int) -> None:
+    def __init__(self, group: MessageGroup, key_map: KeyMap, token: int, wanted: bytes, keyless: int) -> None:
         self.found: list[Any] = [None] * len(wanted)
         self._group = group
         self._key_map = key_map
@@ -68,7 +70,7 @@ class _Shares:
                 continue
             out = self.found[place]
             if out is None:
-                out = self.found[place] = Group(group.data)
+                out = self.found[place] = MessageGroup(group.data)
             at = row * places.STRIDE
             out.add(
                 numbers[at], numbers[at + 1], numbers[at + 2], numbers[at + 3], numbers[at + 4], numbers[at + 5],
@@ -132,5 +134,5 @@ class _Shares:
             return
         out = self.found[place]
         if out is None:
-            out = self.found[place] = Group(self._group.data)
+            out = self.found[place] = MessageGroup(self._group.data)
         out.too_large.append(message)

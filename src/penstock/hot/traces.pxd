@@ -3,7 +3,7 @@ cimport cython
 from libc.stdint cimport int32_t
 
 from penstock.hot cimport memory, places
-from penstock.hot.group cimport Group
+from penstock.hot.message_group cimport MessageGroup
 
 cdef bytes _NAME
 cdef Py_ssize_t _VALUE_BYTES
@@ -22,7 +22,7 @@ cdef bytes _ODD
     value=Py_ssize_t,
     found=list,
 )
-cpdef list sampled(Group group, Py_ssize_t limit)
+cpdef list sampled(MessageGroup group, Py_ssize_t limit)
 
 @cython.locals(at=Py_ssize_t, is_name=bint)
 cdef Py_ssize_t _value(const unsigned char* text, Py_ssize_t begin, Py_ssize_t end) noexcept

@@ -15,7 +15,7 @@ except ImportError:
     from penstock.hot import cython  # noqa: F401 (types stand in the .pxd)
 
 from penstock.hot import memory, places
-from penstock.hot.group import Group
+from penstock.hot.message_group import MessageGroup
 
 _NAME = b"raceparent:"  # after a small or capital T
 _VALUE_BYTES = 55
@@ -30,7 +30,7 @@ def are_possible(data: bytes) -> bool:
     return _NAME in data
 
 
-def sampled(group: Group, limit: int) -> list[tuple[int, bytes]]:
+def sampled(group: MessageGroup, limit: int) -> list[tuple[int, bytes]]:
     """Return the traced rows, at most `limit`, each with the value of its header, which is not validated."""
     found: list[tuple[int, bytes]] = []
     text = group.data

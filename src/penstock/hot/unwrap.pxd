@@ -3,7 +3,7 @@ cimport cython
 from libc.stdint cimport int32_t, int64_t
 from penstock.hot cimport envelope, memory, places, subjects
 from penstock.hot.envelope cimport Envelope
-from penstock.hot.group cimport Group
+from penstock.hot.message_group cimport MessageGroup
 
 cdef int _VERDICT
 cdef int _POLICY
@@ -27,33 +27,33 @@ cdef bytes _SEPARATOR
 
 @cython.final
 cdef class Opened:
-    cdef readonly Group group
+    cdef readonly MessageGroup group
     cdef readonly list expected
-    cdef Group _came
+    cdef MessageGroup _came
     cdef bytearray _blocks
     cdef int32_t* _numbers
 
     @cython.locals(
-        came=Group, text="const unsigned char*", size=Py_ssize_t, at=Py_ssize_t, found=bint, row=Py_ssize_t,
+        came=MessageGroup, text="const unsigned char*", size=Py_ssize_t, at=Py_ssize_t, found=bint, row=Py_ssize_t,
         value=Py_ssize_t, value_end=Py_ssize_t, one=Envelope,
     )
     cdef bint open(self, Py_ssize_t first) except -1
 
     @cython.locals(
-        numbers="int32_t*", came=Group, text="const unsigned char*", at=Py_ssize_t, place=Py_ssize_t, verdict=int,
+        numbers="int32_t*", came=MessageGroup, text="const unsigned char*", at=Py_ssize_t, place=Py_ssize_t, verdict=int,
         reply=Py_ssize_t, reply_end=Py_ssize_t, policy=int64_t, value=Py_ssize_t,
     )
     cdef int _note(self, Py_ssize_t row, Envelope one) except -1
 
     @cython.locals(
-        came=Group, data=bytes, text="const unsigned char*", numbers="int32_t*", at=Py_ssize_t, headers=Py_ssize_t,
+        came=MessageGroup, data=bytes, text="const unsigned char*", numbers="int32_t*", at=Py_ssize_t, headers=Py_ssize_t,
         headers_end=Py_ssize_t, positions=list, entries=dict, place=Py_ssize_t, begin=Py_ssize_t, end=Py_ssize_t,
         value=Py_ssize_t, value_end=Py_ssize_t, blocks=bytearray, blank=Py_ssize_t, stop=Py_ssize_t,
     )
     cdef bint _merge(self, Py_ssize_t row, Envelope one) except -1
 
     @cython.locals(
-        came=Group, numbers="int32_t*", group=Group, row=Py_ssize_t, place=Py_ssize_t, at=Py_ssize_t,
+        came=MessageGroup, numbers="int32_t*", group=MessageGroup, row=Py_ssize_t, place=Py_ssize_t, at=Py_ssize_t,
         subject=Py_ssize_t, subject_end=Py_ssize_t,
     )
     cdef int _join(self) except -1
@@ -71,7 +71,7 @@ cdef class Opened:
     cdef Py_ssize_t correlation_end(self, Py_ssize_t row) noexcept
 
 @cython.locals(text="const unsigned char*", numbers="int32_t*", row=Py_ssize_t, at=Py_ssize_t, value=Py_ssize_t, opened=Opened)
-cpdef Opened unwrap(Group group)
+cpdef Opened unwrap(MessageGroup group)
 
 @cython.locals(at=Py_ssize_t)
 cdef bint _is_name(const unsigned char* text, Py_ssize_t begin, Py_ssize_t end) noexcept

@@ -32,7 +32,7 @@ except ImportError:
 from penstock.base import limits
 from penstock.hot import envelope, memory, places, subjects
 from penstock.hot.envelope import Envelope
-from penstock.hot.group import Group
+from penstock.hot.message_group import MessageGroup
 
 BAD_INBOX = 10
 BAD_CORRELATION = 11
@@ -71,7 +71,7 @@ class Opened:
 
     __slots__ = ("_blocks", "_came", "_numbers", "expected", "group")
 
-    def __init__(self, came: Group) -> None:
+    def __init__(self, came: MessageGroup) -> None:
         self.group = came
         self.expected: list[int] = []  # offsets
         self._came = came
@@ -196,7 +196,7 @@ class Opened:
         """Build the resulting group."""
         came = self._came
         numbers = self._numbers
-        self.group = group = Group(came.data + self._blocks if self._blocks else came.data)
+        self.group = group = MessageGroup(came.data + self._blocks if self._blocks else came.data)
         for row in range(came.count):
             place = row * places.STRIDE
             at = row * _STRIDE
@@ -261,7 +261,7 @@ class Opened:
         return self._numbers[row * _STRIDE + _CORRELATION + 1]
 
 
-def unwrap(group: Group) -> Opened | None:
+def unwrap(group: MessageGroup) -> Opened | None:
     """Return `group` without envelopes; None if it has none. For messages as received: without keys yet."""
     if not cython.compiled and envelope.COOKIE not in group.data:
         return None

@@ -18,7 +18,7 @@ from penstock.hot.acks import (
     waiting_count,
 )
 from penstock.hot.classification import RefusedMessage
-from penstock.hot.group import Group
+from penstock.hot.message_group import MessageGroup
 from penstock.ingest import acks
 from penstock.ingest.admission import AdmissionRules
 
@@ -68,7 +68,7 @@ class AckWaiters(NamedTuple):
         return found
 
 
-def waiters(rows: Group, start: int, end: int, *, is_early: bool) -> AckWaiters | None:
+def waiters(rows: MessageGroup, start: int, end: int, *, is_early: bool) -> AckWaiters | None:
     """Return the publishers waiting for rows [start, end), or None; `is_early`: those whose ack is due once written."""
     replies = waiting(rows, start, end, is_early)
     enveloped = envelope_acks.waiting(rows, start, end, is_early) if rows.has_enveloped else b""
@@ -115,7 +115,7 @@ class DuplicateWaiters(NamedTuple):
         )
 
 
-def again(group: Group, found: list[RefusedMessage], begin: int, end: int) -> DuplicateWaiters | None:
+def again(group: MessageGroup, found: list[RefusedMessage], begin: int, end: int) -> DuplicateWaiters | None:
     """Return the publishers of those duplicates in `found` (rows of `group`) stored in [begin, end), or None."""
     replies, originals = waiting_again(group, found, begin, end)
     enveloped = enveloped_again(found, begin, end)

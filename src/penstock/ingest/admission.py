@@ -59,8 +59,8 @@ from penstock.base.subjects import RESERVED_PREFIXES, begins_with_wildcard, subj
 from penstock.batch.header import row_flags
 from penstock.hot import classification, envelope_acks, refusals, subjects, unwrap
 from penstock.hot.classification import Classified, RefusedMessage, classify, close
-from penstock.hot.group import Group, TooLarge
 from penstock.hot.headers import Fields, unsupported
+from penstock.hot.message_group import MessageGroup, TooLarge
 from penstock.hot.message_ids import MessageIds
 from penstock.ingest import acks
 from penstock.ingest.last_sequences import LastSequences
@@ -133,7 +133,7 @@ class Admission(msgspec.Struct):
     `rollup_row`, `needs_ids`, `needs_lasts` and `asks_older` see `hot.classification.Classified`.
     """
 
-    rows: Group
+    rows: MessageGroup
     errors: list[bytes] = []  # msgspec makes a new one for each admission
     denials: bytes = b""
     dropped: dict[str, int] = {}
@@ -141,7 +141,7 @@ class Admission(msgspec.Struct):
     unheard_why: str = ""
     duplicates: list[RefusedMessage] = []
     elsewhere: int = 0  # duplicates of messages in another partition; answered already
-    of: Group | None = None  # the group in which `duplicates` number their rows
+    of: MessageGroup | None = None  # the group in which `duplicates` number their rows
     has_ids: bool = False
     flags: int = 0
     rollup_row: int = -1
@@ -162,7 +162,7 @@ class Admission(msgspec.Struct):
 
 
 def admit(
-    group: Group,
+    group: MessageGroup,
     rules: AdmissionRules,
     *,
     log_end: int,
@@ -198,13 +198,15 @@ def admit(
     return admission
 
 
-def refuse_all(group: Group, rules: AdmissionRules, error: acks.AckError, reason: str) -> Admission:
+def refuse_all(group: MessageGroup, rules: AdmissionRules, error: acks.AckError, reason: str) -> Admission:
     """Refuse every message of `group` with `error`, because of what the broker cannot do now."""
     found = close(group, rules.name, rules.acks_replies, rules.skips_reserved, rules.acks_envelopes)
     return _admission(group, found, rules, reason, lambda _verdict, _quoted: acks.error_body(rules.name, error))
 
 
-def _admission(group: Group, found: Classified, rules: AdmissionRules, reason: str, body_of: BodyOf) -> Admission:
+def _admission(
+    group: MessageGroup, found: Classified, rules: AdmissionRules, reason: str, body_of: BodyOf
+) -> Admission:
     row = found.rollup_row
     flags = row_flags(ids=found.has_ids, ttls=found.has_ttls, subject_rollups=found.has_rollups, rollups=row >= 0)
     out = Admission(found.rows, duplicates=found.duplicates, of=found.group, has_ids=found.has_ids, flags=flags)

@@ -9,8 +9,8 @@ from enum import Enum
 
 from penstock.base import limits
 from penstock.batch.codec import LAYOUT
-from penstock.hot.group import Group
 from penstock.hot.last_offsets import LastOffsets
+from penstock.hot.message_group import MessageGroup
 from penstock.hot.rows import Rows
 from penstock.ingest import acks
 
@@ -72,7 +72,7 @@ class LastSequences:
         if known_from == self.known_from:  # otherwise some were evicted meanwhile, and the result may be stale
             self._offsets.note_before(older)
 
-    def stored(self, rows: Group, base_offset: int, log_end: int) -> None:
+    def stored(self, rows: MessageGroup, base_offset: int, log_end: int) -> None:
         """Record that those of the last looked-up rows that are below `log_end` were written."""
         if (written := log_end - base_offset) < len(rows):
             self._offsets.take_back()

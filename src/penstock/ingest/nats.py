@@ -29,7 +29,7 @@ import msgspec
 from penstock.base import limits
 from penstock.base.errors import OperationalError
 from penstock.base.subjects import subject_mistake
-from penstock.hot.group import Group
+from penstock.hot.message_group import MessageGroup
 from penstock.hot.scan import Frames, ProtocolError, scan
 from penstock.ingest.connect import (
     ANONYMOUS,
@@ -153,7 +153,7 @@ class Received(msgspec.Struct, frozen=True):
     """
 
     position: int
-    groups: dict[int, Group]
+    groups: dict[int, MessageGroup]
     events: list[SessionEvent]
     needed_bytes: int
 

@@ -28,7 +28,7 @@ from penstock.base.ids import PartitionId, PartitionKey
 from penstock.base.subjects import AUDIT_STREAM
 from penstock.batch import codec
 from penstock.commitlog import LogView
-from penstock.hot.group import Group
+from penstock.hot.message_group import MessageGroup
 from penstock.messages import Response
 from penstock.metadata.audited_commands import is_audited
 from penstock.metadata.commands import (
@@ -260,7 +260,7 @@ class AuditLog:
         if not acts:
             return
         keys = [str(act.at).encode() for act in acts]
-        group = Group.of([SUBJECT] * len(acts), [act.row for act in acts], keys=keys)
+        group = MessageGroup.of([SUBJECT] * len(acts), [act.row for act in acts], keys=keys)
         data = codec.encode(group, 0, len(acts), base_offset=0, timestamp_us=0, leader_epoch=0)[0]
         self._written = acts[-1].at
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
 
-from penstock.hot.group import Group
+from penstock.hot.message_group import MessageGroup
 
 
 class IngestBacklog:
@@ -20,10 +20,10 @@ class IngestBacklog:
     It accepts and drops messages for a subscription that has ended.
     """
 
-    def __init__(self, store: Callable[[int, Group, bool], bool]) -> None:
+    def __init__(self, store: Callable[[int, MessageGroup, bool], bool]) -> None:
         self.size_bytes = 0
         self._store = store
-        self._waiting: deque[tuple[int, Group, int]] = (
+        self._waiting: deque[tuple[int, MessageGroup, int]] = (
             deque()
         )  # subscription, messages, bytes released once these are stored
         self._counts: Counter[int] = Counter()  # waiting groups, by subscription
@@ -35,7 +35,7 @@ class IngestBacklog:
         """True if messages of the subscription are waiting."""
         return sid in self._counts
 
-    def add(self, groups: Iterable[tuple[int, Group]]) -> bool:
+    def add(self, groups: Iterable[tuple[int, MessageGroup]]) -> bool:
         """Store what one read delivered; return True if some of it has to wait."""
         waiting = []
         for sid, group in groups:

@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 from penstock.base.ids import PartitionId
 from penstock.base.partitioning import PartitionBy
-from penstock.hot.group import Group
 from penstock.hot.keymap import KeyMap, key_map_of
+from penstock.hot.message_group import MessageGroup
 from penstock.hot.shares import split
 from penstock.ingest import acks
 from penstock.metadata.image import StreamState
@@ -25,7 +25,7 @@ from penstock.node.partition_errors import KEY_ELSEWHERE, KEY_MOVING
 from penstock.node.step import Outbox
 from penstock.node.subscriptions import SharedSubscription
 
-Shares = Iterator[tuple[Partition, Group]]
+Shares = Iterator[tuple[Partition, MessageGroup]]
 
 
 class _Moved(NamedTuple):
@@ -46,7 +46,7 @@ class _Parting(NamedTuple):
     moved: dict[int, _Moved]  # by the new partition of the keys, which does not take them yet
 
 
-def route_by_key(channel: SharedSubscription[Partition], group: Group, outbox: Outbox) -> Shares:
+def route_by_key(channel: SharedSubscription[Partition], group: MessageGroup, outbox: Outbox) -> Shares:
     """Yield the messages of each partition that takes them."""
     parting = channel.note
     if not isinstance(parting, _Parting):
@@ -94,7 +94,7 @@ def _moved(stream: StreamState, takers: dict[PartitionId, Partition]) -> dict[in
     return moved
 
 
-def _turn_away(share: Group, moved: _Moved, token: int, outbox: Outbox) -> None:
+def _turn_away(share: MessageGroup, moved: _Moved, token: int, outbox: Outbox) -> None:
     wanted = bytes(number in moved.refusers for number in range(moved.key_map.partitions))
     parts = split(share, moved.key_map, token, wanted)
     for number, refuser in moved.refusers.items():
@@ -102,7 +102,7 @@ def _turn_away(share: Group, moved: _Moved, token: int, outbox: Outbox) -> None:
             refuser.turn_away(part, acks.key_moving(), KEY_MOVING, outbox.step)
 
 
-def owned_messages(partition: Partition, group: Group, outbox: Outbox) -> Shares:
+def owned_messages(partition: Partition, group: MessageGroup, outbox: Outbox) -> Shares:
     """Yield a partition's messages from its own subject: those without a key, and those whose key belongs to it."""
     keys, stream, number = partition.keys, partition.stream, partition.key.partition
     if keys is None or stream.config.split.how is not PartitionBy.PUBLISHER:
@@ -128,7 +128,7 @@ def owned_messages(partition: Partition, group: Group, outbox: Outbox) -> Shares
         _tell_elsewhere(partition, key_map, group, outbox)
 
 
-def _tell_elsewhere(partition: Partition, key_map: KeyMap, group: Group, outbox: Outbox) -> None:
+def _tell_elsewhere(partition: Partition, key_map: KeyMap, group: MessageGroup, outbox: Outbox) -> None:
     """Refuse messages that belong to other partitions, naming the right subject."""
     config, count = partition.stream.config, key_map.partitions
     others = bytearray(b"\1" * count + b"\0")

@@ -22,8 +22,8 @@ from penstock.batch.codec import NOBODY, Buffer, Producer
 from penstock.batch.header import OF_ROWS, BatchHeader
 from penstock.batch.placing import by_content
 from penstock.commitlog import LogView
-from penstock.hot.group import Group
 from penstock.hot.keymap import KeyMap, key_map_of
+from penstock.hot.message_group import MessageGroup
 from penstock.hot.rows import Asked, Rows
 from penstock.metadata.image import StreamState
 
@@ -130,7 +130,7 @@ class GetMessage(Query):
         self.found_offset = codec.offsets(data)[row]
         subjects, found = [values["subject"].encode()], [values["value"]]
         self.data, _ = codec.encode(
-            Group.of(subjects, found, keys=[values["key"]], headers=[values["headers"]]),
+            MessageGroup.of(subjects, found, keys=[values["key"]], headers=[values["headers"]]),
             0,
             1,
             base_offset=self.found_offset,

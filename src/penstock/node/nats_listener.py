@@ -19,7 +19,7 @@ from typing import NamedTuple
 from penstock.base import limits
 from penstock.base.clock import Now
 from penstock.base.ids import BrokerId, PartitionKey
-from penstock.hot.group import Group
+from penstock.hot.message_group import MessageGroup
 from penstock.messages import GapInfo
 from penstock.node.gaps import Gaps
 from penstock.node.key_routing import owned_messages, route_by_key
@@ -171,7 +171,7 @@ class NatsListener:
         """Subscribe to the partition's subject."""
         self.subscriptions.add(partition)
 
-    def heard(self, groups: Mapping[int, Group]) -> Iterator[tuple[Partition, Group]]:
+    def heard(self, groups: Mapping[int, MessageGroup]) -> Iterator[tuple[Partition, MessageGroup]]:
         """Assign the messages of one read, by subscription id, to partitions."""
         subscriptions = self.subscriptions
         for sid, group in groups.items():
@@ -185,7 +185,7 @@ class NatsListener:
                 yield from self._heard_before(partition, group)
             # else the stream was just deleted
 
-    def _heard_before(self, partition: Partition, group: Group) -> Iterator[tuple[Partition, Group]]:
+    def _heard_before(self, partition: Partition, group: MessageGroup) -> Iterator[tuple[Partition, MessageGroup]]:
         """Assign messages of an old subscription: the partition moved when its stream got more partitions."""
         channel = self.subscriptions.channel_of(partition)
         if channel is not None:

@@ -33,7 +33,7 @@ from penstock.base.clock import Now
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import BrokerId
 from penstock.base.meters import Families
-from penstock.hot.group import Group
+from penstock.hot.message_group import MessageGroup
 from penstock.messages import (
     JoinResponse,
     Request,
@@ -323,7 +323,7 @@ class Node:
         """Bytes received or written, and not yet answered."""
         return self._storing.appends.size_bytes + self._arrivals.size_bytes + self._budget.used_bytes
 
-    def messages(self, groups: Mapping[int, Group], now: Now) -> None:
+    def messages(self, groups: Mapping[int, MessageGroup], now: Now) -> None:
         """Take the messages of one read of the NATS connection, by subscription id."""
         if self._is_stopped:
             return  # the drain took too long
@@ -332,7 +332,7 @@ class Node:
             # sync the stored messages now as well: their log holds a file open that a queued group may need
             self._next_tick_us = now.elapsed_us
 
-    def _ingest(self, sid: int, group: Group, must: bool) -> bool:
+    def _ingest(self, sid: int, group: MessageGroup, must: bool) -> bool:
         """Store the messages. Return False, unless `must`, if the log must be read first or no file can be opened."""
         partition = self._listening.subscriptions.find(sid)
         if partition is None:

@@ -34,8 +34,8 @@ from penstock.batch import codec
 from penstock.commitlog import LogView
 from penstock.groups.offsets import Offsets
 from penstock.groups.rows import OFFSETS_STREAM, SUBJECT, Place, Position, encode_key, encode_value
-from penstock.hot.group import Group
 from penstock.hot.keyhash import partition_of
+from penstock.hot.message_group import MessageGroup
 from penstock.messages import (
     AppendResponse,
     CommitOffsetsRequest,
@@ -448,7 +448,7 @@ class GroupOffsets:
 
 
 def _encoded(rows: Rows) -> bytearray:
-    group = Group.of([SUBJECT] * len(rows), [value for _, value in rows], keys=[key for key, _ in rows])
+    group = MessageGroup.of([SUBJECT] * len(rows), [value for _, value in rows], keys=[key for key, _ in rows])
     return codec.encode(group, 0, len(rows), base_offset=0, timestamp_us=0, leader_epoch=0)[0]
 
 

@@ -27,7 +27,7 @@ from penstock.base.ids import PartitionKey, StreamId
 from penstock.batch import codec
 from penstock.batch.header import MAY_HOLD_IDS
 from penstock.commitlog import Log, LogState, LogView, ShortageError, StorageFullError
-from penstock.hot.group import Group
+from penstock.hot.message_group import MessageGroup
 from penstock.ingest import acks
 from penstock.ingest.ack_waiters import AckDetails, AckWaiters, DuplicateWaiters, again, waiters
 from penstock.ingest.admission import Admission, AdmissionRules, refuse_all
@@ -299,7 +299,7 @@ class Partition:
 
     # Messages
 
-    def ingest(self, group: Group, now: Now, step: Step, *, must: bool = False) -> bool:
+    def ingest(self, group: MessageGroup, now: Now, step: Step, *, must: bool = False) -> bool:
         """Store messages from NATS or refuse them. Return False, unless `must`, if the log has to be read first."""
         admission = admit_to_partition(self, self._rules, self.budget, group, now, step, must=must)
         if admission is None:
@@ -353,7 +353,7 @@ class Partition:
             # Wait for the last one, not only the first: so pending entries stay in offset order.
             self.in_flight.add(PendingBatch(written, written, 0, now_us, those, None, arrived_us=now.elapsed_us))
 
-    def turn_away(self, group: Group, error: acks.AckError, reason: str, step: Step) -> None:
+    def turn_away(self, group: MessageGroup, error: acks.AckError, reason: str, step: Step) -> None:
         """Refuse messages that belong to another partition, or come too early."""
         self._tell_refused(refuse_all(group, self._rules, error, reason), step)
 
@@ -407,7 +407,9 @@ class Partition:
         else:
             self._deny(commands, step)
 
-    def _write(self, rows: Group, start: int, end: int, flags: int, now: Now, step: Step) -> acks.AckError | None:
+    def _write(
+        self, rows: MessageGroup, start: int, end: int, flags: int, now: Now, step: Step
+    ) -> acks.AckError | None:
         base_offset, timestamp_us = self.log.log_end, self.timestamp_us(now)
         leader_epoch = self.leader_epoch
         data, header = codec.encode(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.base.clock import Now
-from penstock.hot.group import Group
+from penstock.hot.message_group import MessageGroup
 from penstock.ingest import acks
 from penstock.ingest.admission import Admission, AdmissionRules, admit, refuse_all
 from penstock.ingest.last_sequences import BEFORE_ALL
@@ -24,7 +24,7 @@ def admit_to_partition(
     partition: Partition,
     rules: AdmissionRules,
     budget: InFlightBudget,
-    group: Group,
+    group: MessageGroup,
     now: Now,
     step: Step,
     *,

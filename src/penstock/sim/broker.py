@@ -22,7 +22,7 @@ import msgspec
 from penstock.base.clock import Now
 from penstock.base.errors import PenstockError
 from penstock.base.ids import BrokerId
-from penstock.hot.group import Group
+from penstock.hot.message_group import MessageGroup
 from penstock.messages import Request
 from penstock.node.node import Node
 from penstock.node.settings import Settings
@@ -278,7 +278,7 @@ class SimBroker:
             self._set_timer(self.node.next_wake_us)
             self._around.watchers.acted(self)
 
-    def groups_received(self, groups: Mapping[int, Group]) -> None:
+    def groups_received(self, groups: Mapping[int, MessageGroup]) -> None:
         """Messages of one read of the NATS connection."""
         assert self.node is not None
         self._around.trace.add(self.name, "messages " + " ".join(f"{one}:{len(groups[one])}" for one in groups))

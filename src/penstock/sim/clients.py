@@ -32,7 +32,7 @@ from penstock.base.config import Compression, Durability, Encryption, StreamConf
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import Offset, PartitionId, StreamId
 from penstock.batch import codec
-from penstock.hot.group import Group
+from penstock.hot.message_group import MessageGroup
 from penstock.messages import (
     AlterStreamRequest,
     AlterStreamResponse,
@@ -369,7 +369,7 @@ class Clients:
         count = 1 + operation.number % 3
         messages = [self._message(generation.config, partition, operation.number // 3) for _ in range(count)]
         names = [one.name for one in messages]
-        group = Group.of(
+        group = MessageGroup.of(
             [one.subject for one in messages], [one.value for one in messages], keys=[one.key for one in messages]
         )
         data, _ = codec.encode(group, 0, count, base_offset=0, timestamp_us=0, leader_epoch=0)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from typing import Protocol
 
-from penstock.hot.group import Group
+from penstock.hot.message_group import MessageGroup
 from penstock.ingest.nats import (
     BarrierReached,
     NatsSession,
@@ -29,7 +29,7 @@ from penstock.sim.scheduler import Timer
 class LinkOwner(Protocol):
     """Who hears what the link brings."""
 
-    def groups_received(self, groups: Mapping[int, Group]) -> None:
+    def groups_received(self, groups: Mapping[int, MessageGroup]) -> None:
         """Messages, of one read."""
 
     def link_up(self) -> None:

@@ -68,7 +68,7 @@ MUTANTS = (
         "a duplicate is acked before its first is committed",
         _PARTITION,
         "        if (those := again(group, found, 0, leadership.committed_end)) is not None:",
-        "        if (those := again(group, found, 0, written)) is not None:",
+        "        if (those := again(message_group, found, 0, written)) is not None:",
     ),
     Mutant(
         "ids are not forgotten when the disk refuses the message",
@@ -334,7 +334,7 @@ CLUSTER_MUTANTS = (
         "a broker that leads one partition keeps all keys",
         "penstock.node.key_routing",
         "    for number, partition in parting.takers.items():",
-        "    if len(parting.takers) == 1:\n        shares = [group] * len(shares)\n"
+        "    if len(parting.takers) == 1:\n        shares = [message_group] * len(shares)\n"
         "    for number, partition in parting.takers.items():",
     ),
     Mutant(

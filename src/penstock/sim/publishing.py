@@ -28,7 +28,7 @@ from penstock.base.staged import is_plan, plan_mark, plan_offset
 from penstock.base.subjects import partition_subject
 from penstock.batch import codec
 from penstock.batch.header import ENDS_RUN, OF_RUN
-from penstock.hot.group import Group
+from penstock.hot.message_group import MessageGroup
 from penstock.messages import (
     AlterStreamRequest,
     GetRequest,
@@ -494,5 +494,5 @@ def _range(response: StageResponse) -> StagedRange:
 
 
 def _batch(subjects: list[bytes], values: list[bytes]) -> bytes:
-    group = Group.of(subjects, values, keys=[None] * len(values))
+    group = MessageGroup.of(subjects, values, keys=[None] * len(values))
     return bytes(codec.encode(group, 0, len(values), base_offset=0, timestamp_us=0, leader_epoch=0)[0])

@@ -17,8 +17,8 @@ from penstock.base.config import StreamConfig
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import Offset, PartitionId, StreamId
 from penstock.batch import codec
-from penstock.hot.group import Group
 from penstock.hot.keyhash import partition_of
+from penstock.hot.message_group import MessageGroup
 from penstock.messages import (
     AlterStreamRequest,
     AlterStreamResponse,
@@ -157,7 +157,9 @@ class Tenants:
             messages.append(Message(subject.encode(), value, value))
             self._checks.sends(generation.config, messages[-1])
         names = [one.name for one in messages]
-        group = Group.of([one.subject for one in messages], [one.value for one in messages], keys=[None] * len(rows))
+        group = MessageGroup.of(
+            [one.subject for one in messages], [one.value for one in messages], keys=[None] * len(rows)
+        )
         data = bytes(codec.encode(group, 0, len(rows), base_offset=0, timestamp_us=0, leader_epoch=0)[0])
 
         def done(response: Response | RemoteError | None, _raw: bytes) -> None:

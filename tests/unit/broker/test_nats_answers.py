@@ -14,7 +14,7 @@ from penstock.base import limits
 from penstock.base.limits import KIB, MIB
 from penstock.broker.nats_answers import LASTING, AnswerOutput, WaitingAnswers, WaitingLimits
 from penstock.broker.nats_connection import NatsConnection
-from penstock.hot.group import Group
+from penstock.hot.message_group import MessageGroup
 from penstock.ingest.connect import ErrorKind
 from penstock.ingest.nats import NatsSession, SessionEvent
 from penstock.node.step import NatsAnswers
@@ -97,7 +97,7 @@ class _Link:
         if not paused:
             self.reads.set()
 
-    def groups_received(self, groups: dict[int, Group]) -> None: ...
+    def groups_received(self, groups: dict[int, MessageGroup]) -> None: ...
 
     def session_event(self, event: SessionEvent) -> None: ...
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.broker.nats_connection import NatsConnection
-from penstock.hot.group import Group
+from penstock.hot.message_group import MessageGroup
 from penstock.ingest.connect import ErrorKind
 from penstock.ingest.nats import NatsSession, SessionEvent
 from tests.groups import values
@@ -18,7 +18,7 @@ class _Interrupted:
         self.calls = 0
         self.values: list[bytes | None] = []
 
-    def groups_received(self, groups: dict[int, Group]) -> None:
+    def groups_received(self, groups: dict[int, MessageGroup]) -> None:
         self.calls += 1
         if self.calls == 1:
             raise KeyboardInterrupt

@@ -17,7 +17,7 @@ from penstock.batch.codec import LAYOUT
 from penstock.hot import acks, encode, envelope, group, headers, join, keyhash, last_offsets
 from penstock.hot import message, message_ids, refusals, row_objects, rows
 from penstock.hot import scan, verdicts
-held = group.Group.of([b"a", b"b"], [b"v", None], replies=[b"r", b"s"])
+held = group.MessageGroup.of([b"a", b"b"], [b"v", None], replies=[b"r", b"s"])
 sound, _ = encode.Encoder(LAYOUT).encode(held, 0, 2, 0, 0, 0, 0)
 checker = message.Checker(LAYOUT)
 """
@@ -70,7 +70,7 @@ CALLS = (
     "encode.Encoder(None)",
     "encode.Encoder(LAYOUT).encode(None, 0, 1, 0, 0, 0, 0)",
     "envelope.parse(None, 0, 0)",
-    "group.Group(None)",
+    "group.MessageGroup(None)",
     "held.keep_key(None, 0, 0)",
     "headers.Fields().read(None, 0, 0)",
     "headers.asked_for(None, 0, 0)",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.base import limits
-from penstock.hot.group import TooLarge
+from penstock.hot.message_group import TooLarge
 from penstock.hot.scan import Frames, ProtocolError, scan
 from tests import groups
 from tests.extent import each_change

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from penstock.client.envelope_format import enveloped
 from penstock.client.values import Envelope
-from penstock.hot.group import Group, TooLarge
 from penstock.hot.keymap import KeyMap
+from penstock.hot.message_group import MessageGroup, TooLarge
 from penstock.hot.shares import split
 from tests import hot_modes
 
@@ -42,9 +42,9 @@ def key_of(subject: bytes, key: bytes | None, how: str, token: int) -> bytes:
     return b"a=" + base64.b64encode(key) if how == "bad" else key
 
 
-def group_of(messages: list[tuple[bytes, bytes | None, str]]) -> Group:
+def group_of(messages: list[tuple[bytes, bytes | None, str]]) -> MessageGroup:
     """One read, each message with its number for a value."""
-    return Group.of(
+    return MessageGroup.of(
         [subject for subject, _, _ in messages],
         [b"%d" % number for number in range(len(messages))],
         headers=[block(key, how) for _, key, how in messages],
@@ -52,7 +52,7 @@ def group_of(messages: list[tuple[bytes, bytes | None, str]]) -> Group:
     )
 
 
-def rows(group: Group | None) -> list[tuple[Any, ...]]:
+def rows(group: MessageGroup | None) -> list[tuple[Any, ...]]:
     """All there is of its rows."""
     if group is None:
         return []
@@ -83,7 +83,7 @@ def test_each_message_is_one_partitions_and_keeps_its_order(
 def test_the_key_of_an_envelope_counts_behind_that_of_a_header() -> None:
     key_map = KeyMap((64,))
     plain = enveloped(b"v", b"inner", {}, "all", Envelope())
-    group = Group.of([b"a", b"a"], [plain, plain], headers=[None, block(b"outer", "text")])
+    group = MessageGroup.of([b"a", b"a"], [plain, plain], headers=[None, block(b"outer", "text")])
     found = split(group, key_map, 0, b"\1" * 64)
     places = [number for number in range(64) for _ in rows(found[number])]
     assert sorted(places) == sorted([key_map.partition_of(b"inner"), key_map.partition_of(b"outer")])
@@ -92,7 +92,7 @@ def test_the_key_of_an_envelope_counts_behind_that_of_a_header() -> None:
 
 def test_what_is_too_large_to_be_looked_at_is_refused_by_one_of_them() -> None:
     key_map = KeyMap((8,))
-    group = Group(b"")
+    group = MessageGroup(b"")
     large = [TooLarge(b"a.b", None, block(key, "text"), 1 << 30) for key in (b"k", b"l", None)]
     group.too_large.extend(large)
     for token, keys in ((0, (b"k", b"l", b"a.b")), (2, (b"b", b"b", b"b"))):

@@ -6,7 +6,7 @@ import pytest
 
 from penstock.base import limits
 from penstock.base.config import Acks, StreamConfig
-from penstock.hot.group import Group, TooLarge
+from penstock.hot.message_group import MessageGroup, TooLarge
 from penstock.hot.message_ids import MessageIds
 from penstock.ingest import acks
 from penstock.ingest.admission import (
@@ -29,11 +29,11 @@ def block(*lines: str) -> bytes:
     return ("NATS/1.0\r\n" + "".join(f"{line}\r\n" for line in lines) + "\r\n").encode()
 
 
-def group(*messages: tuple[bytes, bytes | None, bytes | None, bytes]) -> Group:
+def group(*messages: tuple[bytes, bytes | None, bytes | None, bytes]) -> MessageGroup:
     return groups.group_of(messages)
 
 
-def one(*lines: str, value: bytes = b"v", reply: bytes | None = b"r", subject: bytes = b"orders.a") -> Group:
+def one(*lines: str, value: bytes = b"v", reply: bytes | None = b"r", subject: bytes = b"orders.a") -> MessageGroup:
     return group((subject, reply, block(*lines) if lines else None, value))
 
 
@@ -59,7 +59,7 @@ def test_plain_messages_pass_as_they_are() -> None:
 
 
 def test_empty_group() -> None:
-    admission = admit(Group(b""), RULES, log_end=0)
+    admission = admit(MessageGroup(b""), RULES, log_end=0)
     assert len(admission.rows) == 0
 
 
@@ -240,7 +240,7 @@ def test_what_was_not_written_is_no_last_message() -> None:
     three = group(*[(b"orders.a", None, None, b"") for _ in range(3)])
     lasts.stored(admit(three, RULES, log_end=0, lasts=lasts).rows, 0, 2)
     assert refused_with(admit(group((b"orders.a", b"r", expecting("3"), b"")), RULES, log_end=2, lasts=lasts)) == 10071
-    lasts.stored(Group(b""), 2, 2)
+    lasts.stored(MessageGroup(b""), 2, 2)
     assert len(admit(group((b"orders.a", b"r", expecting("2"), b"")), RULES, log_end=2, lasts=lasts).rows) == 1
 
 

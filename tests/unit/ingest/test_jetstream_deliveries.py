@@ -11,7 +11,7 @@ from penstock.base import limits
 from penstock.base.config import Acks, StreamConfig
 from penstock.hot import envelope_acks
 from penstock.hot.acks import pubacks_again, waiting_again
-from penstock.hot.group import Group, TooLarge
+from penstock.hot.message_group import MessageGroup, TooLarge
 from penstock.hot.message_ids import MessageIds
 from penstock.ingest import acks
 from penstock.ingest.ack_waiters import AckDetails, waiters
@@ -33,7 +33,7 @@ def ack(reply: bytes) -> bytes:
     return b"PUB %s 4\r\n+ACK\r\n" % reply
 
 
-def delivered(*lines: str, value: bytes = b"v", reply: bytes | None = REPLY) -> Group:
+def delivered(*lines: str, value: bytes = b"v", reply: bytes | None = REPLY) -> MessageGroup:
     block = ("NATS/1.0\r\n" + "".join(f"{line}\r\n" for line in lines) + "\r\n").encode() if lines else None
     return groups.group_of([(b"orders.a", reply, block, value)])
 
@@ -67,7 +67,7 @@ STALLED = HEARTBEAT % (b"Nats-Consumer-Stalled: %s\r\n" % FLOW)
 Message = tuple[bytes | None, bytes | None, bytes]  # reply, header block, value
 
 
-def between(*messages: Message, group_type: Any = Group) -> Any:
+def between(*messages: Message, group_type: Any = MessageGroup) -> Any:
     """These between two messages that a consumer delivers."""
     replies, blocks, values = zip((REPLY, None, b"1"), *messages, (REPLY, None, b"2"), strict=True)
     return group_type.of([b"orders.a"] * len(values), values, headers=blocks, replies=replies)
@@ -204,7 +204,7 @@ def test_a_stream_that_acks_no_replies_leaves_the_ack_to_the_consumer(mode: Acks
         (delivered(value=enveloped(message({"ack_policy": 9}))), "ack_policy must be "),
     ],
 )
-def test_one_that_is_refused_hears_nothing_and_the_operator_does(group: Group, why: str) -> None:
+def test_one_that_is_refused_hears_nothing_and_the_operator_does(group: MessageGroup, why: str) -> None:
     found = admit(group, RULES, log_end=7)
     assert (len(found.rows), found.dropped, told(found)) == (0, {REFUSED: 1}, b"")
     (text,) = found.undelivered.values()
@@ -212,7 +212,7 @@ def test_one_that_is_refused_hears_nothing_and_the_operator_does(group: Group, w
 
 
 def test_one_that_was_not_read_for_its_size_hears_nothing_either() -> None:
-    group = Group(b"")
+    group = MessageGroup(b"")
     group.too_large.append(TooLarge(b"orders.a", REPLY, b"NATS/1.0\r\nPenstock-Ack: none\r\n\r\n", 10_000_000))
     found = admit(group, RULES, log_end=7)
     assert (found.dropped, told(found)) == ({REFUSED: 1}, b"")

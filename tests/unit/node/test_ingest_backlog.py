@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.hot.group import Group
+from penstock.hot.message_group import MessageGroup
 from penstock.node.ingest_backlog import IngestBacklog
 from tests.groups import group_of
 
@@ -17,7 +17,7 @@ class _Logs:
         self.broken: int | None = None
         self.stored: list[int] = []
 
-    def store(self, sid: int, group: Group, must: bool) -> bool:
+    def store(self, sid: int, group: MessageGroup, must: bool) -> bool:
         if not (self.have_room or must):
             return False
         self.stored.append(sid)
@@ -26,7 +26,7 @@ class _Logs:
         return True
 
 
-def _some() -> Group:
+def _some() -> MessageGroup:
     return group_of([(b"a", None, None, b"1")])
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from penstock.base.config import Durability, StreamConfig
 from penstock.batch import codec
-from penstock.hot.group import Group
+from penstock.hot.message_group import MessageGroup
 from penstock.sim import looks
 from penstock.sim.checks import Checks, History
 from penstock.sim.clients import SLOTS
@@ -25,7 +25,7 @@ def checks_with(*values: bytes, **config) -> tuple[Checks, History]:
 
 
 def batch(base_offset: int, *values: bytes, leader_epoch: int = 1) -> bytes:
-    group = Group.of([b"a.x"] * len(values), values)
+    group = MessageGroup.of([b"a.x"] * len(values), values)
     data, _ = codec.encode(group, 0, len(values), base_offset=base_offset, timestamp_us=1, leader_epoch=leader_epoch)
     return bytes(data)
 
@@ -78,7 +78,7 @@ def test_a_hole() -> None:
 
 def keyed_batch(base_offset: int, *messages: Message) -> bytes:
     subjects, values, keys = ([one[at] for one in messages] for at in (0, 2, 4))
-    group = Group.of(subjects, values, keys=keys)
+    group = MessageGroup.of(subjects, values, keys=keys)
     data, _ = codec.encode(group, 0, len(messages), base_offset=base_offset, timestamp_us=1, leader_epoch=1)
     return bytes(data)
 

@@ -6,7 +6,7 @@ cdef Py_ssize_t _ROOM_MIN
 cdef Py_ssize_t _PLACE_MAX
 
 @cython.final
-cdef class Group:
+cdef class MessageGroup:
     cdef readonly bytes data
     cdef readonly list too_large
     cdef readonly Py_ssize_t count

@@ -38,7 +38,7 @@ class TooLarge(NamedTuple):
     size: int
 
 
-class Group:
+class MessageGroup:
     """Messages for one stream, in order of arrival. None stands for a missing part of a message.
 
     `too_large` holds the messages beyond NATS_FRAME_BYTES_MAX, which are no rows. `enveloped` holds the ack records of
@@ -71,12 +71,12 @@ class Group:
         keys: Sequence[bytes | None] | None = None,
         headers: Sequence[bytes | None] | None = None,
         replies: Sequence[bytes | None] | None = None,
-    ) -> Group:
+    ) -> MessageGroup:
         """Build rows from columns of equal length; a column that is None is None in every row."""
         nothing: list[bytes | None] = [None] * len(subjects)
         columns = (subjects, replies or nothing, headers or nothing, values)
         assert all(len(column) == len(subjects) for column in (*columns, keys or nothing)), "columns of unequal length"
-        group = Group(b"".join([part or b"" for column in columns for part in column]))
+        group = MessageGroup(b"".join([part or b"" for column in columns for part in column]))
         ends = [sum([len(part or b"") for column in columns[:number] for part in column]) for number in range(4)]
         for *parts, key in zip(*columns, keys or nothing, strict=True):
             row: list[int] = []
