@@ -5,7 +5,7 @@ from penstock.hot.message_group cimport MessageGroup
 from penstock.hot.headers cimport Fields
 from penstock.hot.last_offsets cimport LastOffsets
 from penstock.hot.message_ids cimport MessageIds
-from penstock.hot.passing cimport all_pass
+from penstock.hot.pass_through cimport all_pass
 from penstock.hot.unwrap cimport Opened
 
 cdef int _LEVEL_ALL

@@ -58,7 +58,7 @@ from penstock.hot.headers import Fields
 from penstock.hot.last_offsets import LastOffsets
 from penstock.hot.message_group import MessageGroup
 from penstock.hot.message_ids import MessageIds
-from penstock.hot.passing import all_pass
+from penstock.hot.pass_through import all_pass
 from penstock.hot.unwrap import Opened
 
 UNSUPPORTED = 1

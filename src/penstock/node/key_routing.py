@@ -17,7 +17,7 @@ from penstock.base.ids import PartitionId
 from penstock.base.partitioning import PartitionBy
 from penstock.hot.keymap import KeyMap, key_map_of
 from penstock.hot.message_group import MessageGroup
-from penstock.hot.shares import split
+from penstock.hot.split_by_key import split_by_key
 from penstock.ingest import acks
 from penstock.metadata.image import StreamState
 from penstock.node.partition import Partition
@@ -51,7 +51,7 @@ def route_by_key(channel: SharedSubscription[Partition], group: MessageGroup, ou
     parting = channel.note
     if not isinstance(parting, _Parting):
         parting = channel.note = _parting(channel)
-    shares = split(group, parting.key_map, parting.token, parting.wanted)
+    shares = split_by_key(group, parting.key_map, parting.token, parting.wanted)
     for number, partition in parting.takers.items():
         if (share := shares[number]) is not None and number not in parting.moved:
             yield partition, share
@@ -96,7 +96,7 @@ def _moved(stream: StreamState, takers: dict[PartitionId, Partition]) -> dict[in
 
 def _turn_away(share: MessageGroup, moved: _Moved, token: int, outbox: Outbox) -> None:
     wanted = bytes(number in moved.refusers for number in range(moved.key_map.partitions))
-    parts = split(share, moved.key_map, token, wanted)
+    parts = split_by_key(share, moved.key_map, token, wanted)
     for number, refuser in moved.refusers.items():
         if (part := parts[number]) is not None:
             refuser.turn_away(part, acks.key_moving(), KEY_MOVING, outbox.step)
@@ -112,7 +112,7 @@ def owned_messages(partition: Partition, group: MessageGroup, outbox: Outbox) ->
     count = key_map.partitions
     kept = bytearray(count + 1)
     kept[number] = kept[count] = 1
-    shares = split(group, key_map, 0, bytes(kept), number if keys.is_open else count)
+    shares = split_by_key(group, key_map, 0, bytes(kept), number if keys.is_open else count)
     mine, keyless = shares[number], shares[count]
     left = group.count + len(group.too_large)
     if keyless is not None:
@@ -133,7 +133,7 @@ def _tell_elsewhere(partition: Partition, key_map: KeyMap, group: MessageGroup, 
     config, count = partition.stream.config, key_map.partitions
     others = bytearray(b"\1" * count + b"\0")
     others[partition.key.partition] = 0
-    for place, share in enumerate(split(group, key_map, 0, bytes(others), count)):
+    for place, share in enumerate(split_by_key(group, key_map, 0, bytes(others), count)):
         if share is not None:
             error = acks.key_elsewhere(place, config.subject_of(place))
             partition.turn_away(share, error, KEY_ELSEWHERE, outbox.step)

@@ -334,7 +334,7 @@ CLUSTER_MUTANTS = (
         "a broker that leads one partition keeps all keys",
         "penstock.node.key_routing",
         "    for number, partition in parting.takers.items():",
-        "    if len(parting.takers) == 1:\n        shares = [message_group] * len(shares)\n"
+        "    if len(parting.takers) == 1:\n        split_by_key = [message_group] * len(split_by_key)\n"
         "    for number, partition in parting.takers.items():",
     ),
     Mutant(

@@ -22,9 +22,9 @@ sound, _ = encode.Encoder(LAYOUT).encode(held, 0, 2, 0, 0, 0, 0)
 checker = message.Checker(LAYOUT)
 """
 CALLS = (
-    "shares.split(None, keymap.KeyMap((1,)), 0, b'1')",
-    "shares.split(group, None, 0, b'1')",
-    "shares.split(group, keymap.KeyMap((1,)), 0, None)",
+    "shares.split_by_key(None, keymap.KeyMap((1,)), 0, b'1')",
+    "shares.split_by_key(group, None, 0, b'1')",
+    "shares.split_by_key(group, keymap.KeyMap((1,)), 0, None)",
     "scan.scan(b'PING\\r\\n', 0, 6, None)",
     "scan.scan(None, 0, 0, scan.Frames())",
     "verdicts.classify(None, b's', True, 1, False, 0, True, None, False, None, 0)",

@@ -23,7 +23,7 @@ from penstock.hot.message_group import MessageGroup, TooLarge
 _DOT = 0x2E
 
 
-def split(
+def split_by_key(
     group: MessageGroup, key_map: KeyMap, token: int, wanted: bytes, keyless: int = -1
 ) -> list[MessageGroup | None]:
     """Return the messages of each partition, by number; None if it has none, or its byte in `wanted` is 0.

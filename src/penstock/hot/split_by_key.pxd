@@ -44,4 +44,4 @@ cdef class _Shares:
     cpdef object pass_on(self, object message)
 
 @cython.locals(shares=_Shares)
-cpdef list split(MessageGroup group, KeyMap key_map, Py_ssize_t token, bytes wanted, Py_ssize_t keyless=*)
+cpdef list split_by_key(MessageGroup group, KeyMap key_map, Py_ssize_t token, bytes wanted, Py_ssize_t keyless=*)

@@ -13,7 +13,7 @@ from penstock.client.envelope_format import enveloped
 from penstock.client.values import Envelope
 from penstock.hot.keymap import KeyMap
 from penstock.hot.message_group import MessageGroup, TooLarge
-from penstock.hot.shares import split
+from penstock.hot.split_by_key import split_by_key
 from tests import hot_modes
 
 TOKENS = st.sampled_from(["a", "b", "eu", "7"])
@@ -68,7 +68,7 @@ def test_each_message_is_one_partitions_and_keeps_its_order(
     wanted = bytes(mask >> number & 1 for number in range(partitions))
     group = group_of(messages)
     every = rows(group)
-    found = split(group, key_map, token, wanted)
+    found = split_by_key(group, key_map, token, wanted)
     assert len(found) == partitions
     for number in range(partitions):
         own = [
@@ -84,7 +84,7 @@ def test_the_key_of_an_envelope_counts_behind_that_of_a_header() -> None:
     key_map = KeyMap((64,))
     plain = enveloped(b"v", b"inner", {}, "all", Envelope())
     group = MessageGroup.of([b"a", b"a"], [plain, plain], headers=[None, block(b"outer", "text")])
-    found = split(group, key_map, 0, b"\1" * 64)
+    found = split_by_key(group, key_map, 0, b"\1" * 64)
     places = [number for number in range(64) for _ in rows(found[number])]
     assert sorted(places) == sorted([key_map.partition_of(b"inner"), key_map.partition_of(b"outer")])
     assert all(rows(one)[0][3] == plain for one in found if one is not None)  # it is opened by whoever stores it
@@ -96,16 +96,16 @@ def test_what_is_too_large_to_be_looked_at_is_refused_by_one_of_them() -> None:
     large = [TooLarge(b"a.b", None, block(key, "text"), 1 << 30) for key in (b"k", b"l", None)]
     group.too_large.extend(large)
     for token, keys in ((0, (b"k", b"l", b"a.b")), (2, (b"b", b"b", b"b"))):
-        found = split(group, key_map, token, b"\1" * 8)
+        found = split_by_key(group, key_map, token, b"\1" * 8)
         for one, key in zip(large, keys, strict=True):
             holders = [number for number in range(8) if (there := found[number]) is not None and one in there.too_large]
             assert holders == [key_map.partition_of(key)]
-    assert split(group, key_map, 0, bytes(8)) == [None] * 8
+    assert split_by_key(group, key_map, 0, bytes(8)) == [None] * 8
 
 
 def test_there_is_a_mark_for_each_partition() -> None:
     with pytest.raises(ValueError, match="marks"):
-        split(group_of([]), KeyMap((3,)), 0, b"\1")
+        split_by_key(group_of([]), KeyMap((3,)), 0, b"\1")
 
 
 @hot_modes.needs_compiled
