@@ -11,7 +11,7 @@ from penstock.batch import codec
 from penstock.batch.codec import LAYOUT, NOBODY, Producer
 from penstock.batch.header import asked_flags
 from penstock.commitlog import Log, LogView
-from penstock.hot.rows import Rows
+from penstock.hot.rows import BatchRows
 from tests.groups import Columns, encoded
 from tests.keyed import batches_of
 
@@ -50,7 +50,7 @@ def append_told(log: Log, messages: Sequence[Told], timestamp_us: int, producer:
     )
     numbers = {"base_offset": base, "timestamp_us": timestamp_us, "leader_epoch": log.leader_epoch}
     data = encoded(columns, **numbers)
-    asked = Rows(data, LAYOUT).asked()
+    asked = BatchRows(data, LAYOUT).asked()
     header = codec.renumber(data, **numbers, producer=producer, flags=asked_flags(asked))
     log.append(bytes(data), header)
     return [Row(base + at, timestamp_us, message) for at, message in enumerate(messages)]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from penstock.base.subjects import matches, subject_mistake
 from penstock.batch import codec, layout
 from penstock.batch.schema import arrow_schema
-from penstock.hot.rows import Rows
+from penstock.hot.rows import BatchRows
 from tests import hot_modes
 from tests.batch_samples import ROWS, Row, message_of
 
@@ -68,7 +68,7 @@ def arrow_finds_it_sound(message: bytes) -> bool:
 
 @given(hostile_messages())
 def test_what_arrow_finds_sound_is_sound(message: bytes) -> None:
-    assert (Rows(message, codec.LAYOUT).mistake() is None) == arrow_finds_it_sound(message)
+    assert (BatchRows(message, codec.LAYOUT).mistake() is None) == arrow_finds_it_sound(message)
 
 
 @given(st.lists(SUBJECTS, min_size=1, max_size=8), PATTERNS)
@@ -84,12 +84,12 @@ def test_the_first_subject_that_is_refused_is_the_one_that_the_rules_refuse(
 
     message = message_of([Row(subject, None, b"", None) for subject in subjects])
     expected = next(filter(is_refused, subjects), None)
-    assert Rows(message, codec.LAYOUT).refused_subject(pattern.encode()) == expected
+    assert BatchRows(message, codec.LAYOUT).refused_subject(pattern.encode()) == expected
 
 
 @given(ROWS, st.integers(0, 40))
 def test_the_widest_is_the_widest_or_within_the_limit(rows: list[Row], limit: int) -> None:
-    found = Rows(message_of(rows), codec.LAYOUT)
+    found = BatchRows(message_of(rows), codec.LAYOUT)
     messages = [len(row.value or b"") + len(row.headers or b"") for row in rows]
     keys = [len(row.key or b"") for row in rows]
     headers = [len(row.headers or b"") for row in rows]

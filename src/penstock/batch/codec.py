@@ -38,10 +38,10 @@ from penstock.batch.schema import arrow_schema
 from penstock.hot.columns import VarColumn, int64_range
 from penstock.hot.crc import crc32c
 from penstock.hot.encode import Encoder
-from penstock.hot.message import Checker, Layout, Mistake
+from penstock.hot.message import MessageChecker, MessageLayout, MetadataMistake
 from penstock.hot.message_group import MessageGroup
 from penstock.hot.numbers import NumberMistake, number_mistake
-from penstock.hot.rows import RowMistake, Rows, copied, put_numbers
+from penstock.hot.rows import BatchRows, RowMistake, copied, put_numbers
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -275,7 +275,7 @@ def read_header(data: Buffer, *, file: str = "", position: int = 0) -> BatchHead
     """
     found = _CHECKER.header(data)
     if isinstance(found, int):
-        raise mistakes.corruption(Mistake(found), data, file, position)
+        raise mistakes.corruption(MetadataMistake(found), data, file, position)
     return BatchHeader(*found)
 
 
@@ -283,7 +283,7 @@ def verify(data: Buffer, *, file: str = "", position: int = 0) -> BatchHeader:
     """Return the header of the message `data` if its layout and CRC-32C are valid; otherwise raise CorruptionError."""
     found = _CHECKER.message(data)
     if isinstance(found, int):
-        raise mistakes.corruption(Mistake(found), data, file, position)
+        raise mistakes.corruption(MetadataMistake(found), data, file, position)
     return BatchHeader(*found)
 
 
@@ -358,14 +358,14 @@ def timestamps(data: Buffer) -> array[int]:
     return _int64_buffer(data, 3)
 
 
-def check_values(data: Buffer, *, file: str = "", position: int = 0) -> Rows:
+def check_values(data: Buffer, *, file: str = "", position: int = 0) -> BatchRows:
     """Return the rows of a verified, plain message after checking each: value offsets in order and in bounds, subjects
     UTF-8.
 
     CorruptionError (with `file` and `position`, for the report) names the error. A batch that passes is safe in any
     Arrow reader.
     """
-    rows = Rows(data, LAYOUT)
+    rows = BatchRows(data, LAYOUT)
     if (found := rows.mistake()) is None:
         return rows
     name = _VAR_COLUMNS[found.column]
@@ -498,7 +498,7 @@ def var_column(column: pa.Array) -> VarColumn:
     return VarColumn(column.null_count, validity, offsets_view, data_view)
 
 
-LAYOUT = Layout(
+LAYOUT = MessageLayout(
     template=layout.TEMPLATE,
     body_length_position=layout.BODY_LENGTH_POSITION,
     header_position=HEADER_POSITION,
@@ -517,5 +517,5 @@ LAYOUT = Layout(
 )
 """Positions and limits for the compiled checks."""
 
-_CHECKER = Checker(LAYOUT)
+_CHECKER = MessageChecker(LAYOUT)
 _ENCODER = Encoder(LAYOUT)

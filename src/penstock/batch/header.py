@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 if TYPE_CHECKING:
-    from penstock.hot.rows import Asked
+    from penstock.hot.rows import HeaderRequests
 
 HEADER_VERSION = 1
 HEADER_POSITION = 88
@@ -57,7 +57,7 @@ def row_flags(*, ids: bool, ttls: bool, subject_rollups: bool, rollups: bool) ->
     return (MAY_HOLD_IDS if ids else 0) | (MAY_EXPIRE if ttls else 0) | of_rollups
 
 
-def asked_flags(asked: Asked) -> int:
+def asked_flags(asked: HeaderRequests) -> int:
     """Return the same flags for what the rows ask for."""
     return row_flags(
         ids=bool(asked.ids), ttls=asked.has_ttls, subject_rollups=asked.has_rollups, rollups=asked.rollup_row >= 0

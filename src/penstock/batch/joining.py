@@ -15,7 +15,7 @@ from penstock.base.errors import CorruptionError
 from penstock.batch.codec import LAYOUT
 from penstock.batch.schema import arrow_schema
 from penstock.hot.join import BytesColumn, Gathered, Joiner
-from penstock.hot.message import Checker
+from penstock.hot.message import MessageChecker
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 SMALL_MESSAGE_BYTES = 128 * limits.KIB
 """Smaller messages are copied; larger ones are cheaper to return as they are."""
 
-_JOINER = Joiner(LAYOUT, Checker(LAYOUT))
+_JOINER = Joiner(LAYOUT, MessageChecker(LAYOUT))
 
 
 def gather(raw: memoryview, position: int, base_offset: int, wanted: tuple[int, int], rows_max: int) -> Gathered:

@@ -20,10 +20,10 @@ from penstock.batch.header import OF_ROWS, BatchHeader
 from penstock.batch.layout import BODY_POSITION
 from penstock.hot.columns import VarColumn
 from penstock.hot.join import Gathered, Joiner
-from penstock.hot.message import Checker
+from penstock.hot.message import MessageChecker
 
 _PIECE_BYTES = 1 * limits.MIB  # in one call: it holds the interpreter lock
-_JOINER = Joiner(LAYOUT, Checker(LAYOUT))
+_JOINER = Joiner(LAYOUT, MessageChecker(LAYOUT))
 
 
 class _Piece(NamedTuple):

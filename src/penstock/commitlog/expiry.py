@@ -23,7 +23,7 @@ from penstock.commitlog.merged import UnsoundError, flagged_batches
 from penstock.commitlog.retained_rows import RetainedRows, RetainedRowsBuilder
 from penstock.commitlog.segment import Segment
 from penstock.commitlog.view import LogView
-from penstock.hot.rows import Rows
+from penstock.hot.rows import BatchRows
 from penstock.vfs import Vfs
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ class ExpirySurvey(IncrementalTask):
 
         rules = self.rules
         rows = codec.check_rows(data, file=self.segment.path)
-        looked_at = Rows(data, LAYOUT)
+        looked_at = BatchRows(data, LAYOUT)
         lifetimes = looked_at.lifetimes_us(rules.dedup_window_us)
         lifetimes_us = pa.Array.from_buffers(pa.int64(), rows.num_rows, [None, pa.py_buffer(lifetimes)])
         expiries_us = pc.add(rows.column("timestamp").cast(pa.int64()), lifetimes_us)

@@ -18,7 +18,7 @@ from penstock.batch.codec import LAYOUT, Buffer, check_rows
 from penstock.batch.header import BatchHeader
 from penstock.commitlog.latest_by_key import LatestByKey
 from penstock.commitlog.retained_rows import CompactionRules, RetainedRowsBuilder
-from penstock.hot.rows import Rows
+from penstock.hot.rows import BatchRows
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -38,7 +38,9 @@ def rollups_of(data: Buffer, start: int) -> tuple[pa.BinaryArray, pa.Int64Array]
     import pyarrow.compute as pc
 
     rows = check_rows(data)
-    marks = pa.Array.from_buffers(pa.uint8(), rows.num_rows, [None, pa.py_buffer(Rows(data, LAYOUT).subject_rollups())])
+    marks = pa.Array.from_buffers(
+        pa.uint8(), rows.num_rows, [None, pa.py_buffer(BatchRows(data, LAYOUT).subject_rollups())]
+    )
     wanted = pc.and_(pc.equal(marks, 1), pc.greater_equal(rows.column("offset"), start))
     return rows.column("subject").filter(wanted).cast(pa.binary()), rows.column("offset").filter(wanted)
 

@@ -2,11 +2,11 @@ cimport cython
 from libc.stdint cimport int32_t, int64_t
 from penstock.hot cimport envelope_acks, lifetimes, memory, places, subjects, unwrap
 from penstock.hot.message_group cimport MessageGroup
-from penstock.hot.headers cimport Fields
+from penstock.hot.headers cimport HeaderFields
 from penstock.hot.last_offsets cimport LastOffsets
 from penstock.hot.message_ids cimport MessageIds
 from penstock.hot.pass_through cimport all_pass
-from penstock.hot.unwrap cimport Opened
+from penstock.hot.unwrap cimport OpenedEnvelopes
 
 cdef int _LEVEL_ALL
 cdef int _LEVEL_NONE
@@ -64,8 +64,8 @@ cdef class Classified:
     cdef readonly bint needs_ids
     cdef readonly bint needs_lasts
     cdef readonly bint asks_older
-    cdef Fields _fields
-    cdef Opened _opened
+    cdef HeaderFields _fields
+    cdef OpenedEnvelopes _opened
     cdef bint _has_envelopes
     cdef MessageIds _ids
     cdef bint _tracks_ids
@@ -83,7 +83,7 @@ cdef class Classified:
         is_delivery=bint,
         level=int,
         out=MessageGroup,
-        fields=Fields,
+        fields=HeaderFields,
         text="const unsigned char*",
         numbers="int32_t*",
         looks_at_subjects=bint,
@@ -128,25 +128,25 @@ cdef class Classified:
 
     cdef int _read_fields(self, Py_ssize_t headers, Py_ssize_t headers_end, bint is_delivery) except -1
 
-    @cython.locals(fields=Fields)
+    @cython.locals(fields=HeaderFields)
     cdef bint _is_for_another(self, const unsigned char* text, bytes name) except -1
 
-    @cython.locals(fields=Fields, says_so=bint)
+    @cython.locals(fields=HeaderFields, says_so=bint)
     cdef int _of_tombstone(self, const unsigned char* text, Py_ssize_t value_bytes) except? -3
 
-    @cython.locals(fields=Fields, policy=int)
+    @cython.locals(fields=HeaderFields, policy=int)
     cdef int _level(self, const unsigned char* text, Py_ssize_t row) except -2
 
-    @cython.locals(fields=Fields, verdict=int, expects=bint)
+    @cython.locals(fields=HeaderFields, verdict=int, expects=bint)
     cdef int _of_fields(self, const unsigned char* text, Py_ssize_t row, int level, int64_t last_sequence) except? -3
 
     @cython.locals(found=int64_t)
     cdef int _of_ttl(self, const unsigned char* text) except? -3
 
-    @cython.locals(fields=Fields)
+    @cython.locals(fields=HeaderFields)
     cdef int _of_rollup(self, const unsigned char* text) except? -3
 
-    @cython.locals(group=MessageGroup, fields=Fields, at=Py_ssize_t, last=int64_t, is_met=bint)
+    @cython.locals(group=MessageGroup, fields=HeaderFields, at=Py_ssize_t, last=int64_t, is_met=bint)
     cdef int _of_subject(self, const unsigned char* text, Py_ssize_t row, int64_t offset) except? -3
 
     cdef int note_rows(self, int64_t log_end) except -1
@@ -156,20 +156,20 @@ cdef class Classified:
     @cython.locals(one=RefusedMessage)
     cdef int _turn_away(self, Py_ssize_t row, int verdict, Py_ssize_t reply, Py_ssize_t reply_end) except -1
 
-    @cython.locals(fields=Fields, has_id=bint, expects_id=bint, place=tuple)
+    @cython.locals(fields=HeaderFields, has_id=bint, expects_id=bint, place=tuple)
     cdef int _of_ids(self, bytes data, int64_t offset) except? -3
 
-    @cython.locals(fields=Fields, found=int)
+    @cython.locals(fields=HeaderFields, found=int)
     cdef int _keep_asked(self, bytes data, int64_t offset) except -1
 
     cdef int _of_sizes(
         self, Py_ssize_t row, Py_ssize_t value_bytes, Py_ssize_t header_bytes, Py_ssize_t message_bytes_max
     ) except -1
 
-    @cython.locals(fields=Fields, begin=Py_ssize_t)
+    @cython.locals(fields=HeaderFields, begin=Py_ssize_t)
     cdef int _of_key(self, bytes data, Py_ssize_t row) except -1
 
-    @cython.locals(group=MessageGroup, opened=Opened, at=Py_ssize_t)
+    @cython.locals(group=MessageGroup, opened=OpenedEnvelopes, at=Py_ssize_t)
     cdef int _keep(
         self, bytearray out, Py_ssize_t kept_row, Py_ssize_t row, Py_ssize_t reply, Py_ssize_t reply_end, bint is_early
     ) except -1
@@ -177,7 +177,7 @@ cdef class Classified:
     @cython.locals(one=RefusedMessage, record=bytearray)
     cdef RefusedMessage _refused(self, Py_ssize_t row, int verdict, Py_ssize_t reply, Py_ssize_t reply_end)
 
-@cython.locals(out=Classified, opened=Opened)
+@cython.locals(out=Classified, opened=OpenedEnvelopes)
 cpdef Classified classify(
     MessageGroup group,
     bytes name,
@@ -195,7 +195,7 @@ cpdef Classified classify(
     bint competes = *,
 )
 
-@cython.locals(out=Classified, opened=Opened)
+@cython.locals(out=Classified, opened=OpenedEnvelopes)
 cpdef Classified close(MessageGroup group, bytes name, bint acks_replies, bint skips_reserved, bint acks_envelopes)
 
 cdef bint _has_status(const unsigned char* text, Py_ssize_t begin, Py_ssize_t end) noexcept

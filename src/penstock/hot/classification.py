@@ -54,12 +54,12 @@ except ImportError:
 from penstock.base import limits
 from penstock.base.subjects import are_plain
 from penstock.hot import envelope_acks, lifetimes, memory, places, subjects, unwrap
-from penstock.hot.headers import Fields
+from penstock.hot.headers import HeaderFields
 from penstock.hot.last_offsets import LastOffsets
 from penstock.hot.message_group import MessageGroup
 from penstock.hot.message_ids import MessageIds
 from penstock.hot.pass_through import all_pass
-from penstock.hot.unwrap import Opened
+from penstock.hot.unwrap import OpenedEnvelopes
 
 UNSUPPORTED = 1
 BAD_ACK = 2
@@ -156,7 +156,7 @@ class Classified:
         self,
         group: MessageGroup,
         rows: MessageGroup,
-        opened: Opened | None,
+        opened: OpenedEnvelopes | None,
         ids: MessageIds | None,
         tracks_ids: bool,
         lasts: LastOffsets | None,
@@ -196,7 +196,7 @@ class Classified:
         """Check each message by itself; see `classify` and `close`."""
         group = self.group
         out = self.rows
-        self._fields = fields = Fields()
+        self._fields = fields = HeaderFields()
         text = group.data
         numbers = group.numbers
         looks_at_subjects = is_closed or cython.compiled or not are_plain([*map(group.subject, range(group.count))])

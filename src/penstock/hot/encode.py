@@ -26,7 +26,7 @@ except ImportError:
 from penstock.hot import memory, places
 from penstock.hot.columns import int64_range, int64_repeat, null_var_column, nullable_var_column, var_column
 from penstock.hot.crc import crc32c
-from penstock.hot.message import Layout
+from penstock.hot.message import MessageLayout
 from penstock.hot.message_group import MessageGroup
 
 _COLUMN_BYTES_MAX = 2**31 - 1  # value offsets are int32
@@ -56,7 +56,7 @@ class Encoder:
 
     __slots__ = ("_body_length", "_buffers", "_header", "_nodes", "_rows", "_template", "_version")
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: MessageLayout) -> None:
         self._template = layout.template
         self._body_length = layout.body_length_position
         self._header = layout.header_position

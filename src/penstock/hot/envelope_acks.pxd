@@ -21,7 +21,7 @@ cdef unsigned char _RECEPTION
 cdef int64_t _NS_PER_US
 
 @cython.final
-cdef class Waiting:
+cdef class EnvelopeWaiter:
     cdef Py_ssize_t row, target, subject, correlation, next
     cdef bint is_early, to_inbox
     cdef int policy
@@ -45,15 +45,15 @@ cdef int keep(
 ) except -1
 
 @cython.locals(
-    kept=bytes, text="const unsigned char*", out=bytearray, one=Waiting, at=Py_ssize_t, place=Py_ssize_t,
+    kept=bytes, text="const unsigned char*", out=bytearray, one=EnvelopeWaiter, at=Py_ssize_t, place=Py_ssize_t,
     target="unsigned char*",
 )
 cpdef bytes waiting(MessageGroup group, Py_ssize_t start, Py_ssize_t end, bint is_early)
 
-@cython.locals(text="const unsigned char*", one=Waiting, at=Py_ssize_t, count=Py_ssize_t)
+@cython.locals(text="const unsigned char*", one=EnvelopeWaiter, at=Py_ssize_t, count=Py_ssize_t)
 cpdef Py_ssize_t waiting_count(bytes records) except -1
 
-@cython.locals(out=bytearray, text="const unsigned char*", one=Waiting, at=Py_ssize_t)
+@cython.locals(out=bytearray, text="const unsigned char*", one=EnvelopeWaiter, at=Py_ssize_t)
 cpdef bytes acks(bytes records, bytes head, int64_t base_offset, int64_t timestamp_us, bytes tail)
 
 cpdef bytes error_tail(int error, bytes body)
@@ -66,7 +66,7 @@ cpdef bytes standing_tail(int64_t partition, int64_t leader_epoch, int64_t repli
 @cython.locals(out=bytearray)
 cdef bytes _varint(uint64_t value)
 
-@cython.locals(out=bytearray, text="const unsigned char*", one=Waiting, at=Py_ssize_t)
+@cython.locals(out=bytearray, text="const unsigned char*", one=EnvelopeWaiter, at=Py_ssize_t)
 cpdef bytes refusals(bytes records, bytes head, bytes tail)
 
 @cython.locals(
@@ -77,7 +77,7 @@ cpdef bytes refusals(bytes records, bytes head, bytes tail)
 cdef int _put(
     bytearray out,
     const unsigned char* text,
-    Waiting one,
+    EnvelopeWaiter one,
     bytes head,
     uint64_t offset,
     uint64_t reception_ns,

@@ -63,7 +63,7 @@ _NS_PER_US = 1_000
 _int = int
 
 
-class Waiting:
+class EnvelopeWaiter:
     """A cursor over records; see the table above."""
 
     __slots__ = ("correlation", "is_early", "next", "policy", "row", "subject", "target", "to_inbox")
@@ -132,7 +132,7 @@ def waiting(group: MessageGroup, start: int, end: int, is_early: bool) -> bytes:
     kept = bytes(group.enveloped)
     text = kept
     out = bytearray()
-    one = Waiting()
+    one = EnvelopeWaiter()
     at = 0
     while at < len(kept):
         one.read(text, at, len(kept))
@@ -148,7 +148,7 @@ def waiting(group: MessageGroup, start: int, end: int, is_early: bool) -> bytes:
 def waiting_count(records: bytes) -> int:
     """Return the number of records."""
     text = records
-    one = Waiting()
+    one = EnvelopeWaiter()
     count = at = 0
     while at < len(records):
         one.read(text, at, len(records))
@@ -163,7 +163,7 @@ def acks(records: bytes, head: bytes, base_offset: int, timestamp_us: int, tail:
         raise ValueError(f"offset {base_offset}, {timestamp_us} us")
     out = bytearray()
     text = records
-    one = Waiting()
+    one = EnvelopeWaiter()
     at = 0
     while at < len(records):
         one.read(text, at, len(records))
@@ -200,7 +200,7 @@ def refusals(records: bytes, head: bytes, tail: bytes) -> bytes:
     """Return `PUB` commands that send the same error, in `tail`, to all of `records`."""
     out = bytearray()
     text = records
-    one = Waiting()
+    one = EnvelopeWaiter()
     at = 0
     while at < len(records):
         one.read(text, at, len(records))
@@ -209,7 +209,9 @@ def refusals(records: bytes, head: bytes, tail: bytes) -> bytes:
     return bytes(out)
 
 
-def _put(out: bytearray, text: bytes, one: Waiting, head: bytes, offset: int, reception_ns: int, tail: bytes) -> None:
+def _put(
+    out: bytearray, text: bytes, one: EnvelopeWaiter, head: bytes, offset: int, reception_ns: int, tail: bytes
+) -> None:
     """Append one command to `out`; a number that is 0 is omitted."""
     target_bytes = one.subject - one.target
     subject_bytes = one.correlation - one.subject

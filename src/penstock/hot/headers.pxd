@@ -20,7 +20,7 @@ cdef unsigned char _COLON
 cdef bytes _CRLF
 
 @cython.final
-cdef class Fields:
+cdef class HeaderFields:
     cdef readonly Py_ssize_t ack, ack_end
     cdef readonly Py_ssize_t encoded_key, encoded_key_end
     cdef readonly Py_ssize_t id, id_end

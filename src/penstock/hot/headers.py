@@ -75,7 +75,7 @@ _COLON = 0x3A
 _CRLF = b"\r\n"
 
 
-class Fields:
+class HeaderFields:
     """The headers of one block; reused for block after block. A begin of -1: there is no such header."""
 
     __slots__ = (

@@ -3,7 +3,7 @@ cimport cython
 from libc.stdint cimport int64_t
 
 from penstock.hot cimport numbers, splice
-from penstock.hot.message cimport Checker
+from penstock.hot.message cimport MessageChecker
 
 cdef Py_ssize_t _SIZE_DIGITS
 cdef Py_ssize_t _COUNT_DIGITS
@@ -23,7 +23,7 @@ cdef Py_ssize_t _FIRST_BUFFER_OF_BYTES
 
 
 cdef class Joiner:
-    cdef Checker _checker
+    cdef MessageChecker _checker
     cdef Py_ssize_t _header_position
     cdef Py_ssize_t _nodes_position
     cdef Py_ssize_t _buffers_position

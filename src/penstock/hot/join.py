@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from penstock.hot import numbers, splice
-from penstock.hot.message import Checker, Layout
+from penstock.hot.message import MessageChecker, MessageLayout
 
 _int = int
 
@@ -64,7 +64,7 @@ class Joined(NamedTuple):
 class Joiner:
     """Verifies and joins messages of one layout. Stateless."""
 
-    def __init__(self, layout: Layout, checker: Checker) -> None:
+    def __init__(self, layout: MessageLayout, checker: MessageChecker) -> None:
         self._checker = checker
         self._header_position = layout.header_position
         self._nodes_position = layout.nodes_position

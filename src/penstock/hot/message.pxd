@@ -20,7 +20,7 @@ cdef uint64_t _OF_RUN
 cdef uint64_t _ENDS_RUN
 
 
-cdef class Checker:
+cdef class MessageChecker:
     cdef bytes _template
     cdef object _packing
     cdef Py_ssize_t _body_length_position

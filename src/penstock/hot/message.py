@@ -41,7 +41,7 @@ _OF_RUN = 0x40  # as in `batch.header`
 _ENDS_RUN = 0x80
 
 
-class Mistake(IntEnum):
+class MetadataMistake(IntEnum):
     """Mistakes in a message, in the order of the checks."""
 
     TOO_SHORT = 1
@@ -63,7 +63,7 @@ class Mistake(IntEnum):
     FILLING = 17
 
 
-class Layout(NamedTuple):
+class MessageLayout(NamedTuple):
     """The layout of `batch.layout` and `batch.header`, and the limits."""
 
     template: bytes
@@ -83,10 +83,10 @@ class Layout(NamedTuple):
     compression_field_position: int
 
 
-class Checker:
+class MessageChecker:
     """Checks metadata. Stateless."""
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: MessageLayout) -> None:
         self._packing = layout.header_packing
         self._template = layout.template
         self._body_length_position = layout.body_length_position
@@ -119,22 +119,22 @@ class Checker:
     def header(self, data: bytes | bytearray | memoryview) -> tuple[Any, ...] | int:
         """Return the header fields of the message at the beginning of `data`, or the Mistake in its first bytes."""
         prefix = load.head(data, self._prefix_bytes)
-        return self._fields(prefix) if len(prefix) == self._prefix_bytes else Mistake.TOO_SHORT
+        return self._fields(prefix) if len(prefix) == self._prefix_bytes else MetadataMistake.TOO_SHORT
 
     def message(self, data: bytes | bytearray | memoryview) -> tuple[Any, ...] | int:
         """Return the header fields of the whole message `data`, or the Mistake in its metadata or its checksum."""
         metadata = load.head(data, self._body_position)
         if len(metadata) < self._prefix_bytes:
-            return Mistake.TOO_SHORT
+            return MetadataMistake.TOO_SHORT
         fields = self._fields(metadata)
         if not isinstance(fields, tuple):
             return fields
         size_bytes = fields[_SIZE]
         if len(data) != size_bytes:
-            return Mistake.LENGTH
+            return MetadataMistake.LENGTH
         body = memoryview(data)[self._body_position :]
         if crc32c(body, crc32c(load.zeroed(metadata, self._crc_position))) != fields[_CRC]:
-            return Mistake.CRC
+            return MetadataMistake.CRC
         compression = fields[_FLAGS] >> self._compression_shift & _COMPRESSION_MASK
         template = self._templates[compression]
         is_plain = compression == 0 or compression == _COMPRESSION_MASK
@@ -146,12 +146,12 @@ class Checker:
         begin = self._header_position
         template = self._template
         if not load.same(text, template, 0, self._body_length_position):
-            return Mistake.PREFIX
+            return MetadataMistake.PREFIX
         if not load.same(text, template, self._body_length_position + 8, begin):
-            return Mistake.PREFIX
+            return MetadataMistake.PREFIX
         spelling = load.hex_spelling(text, begin, self._prefix_bytes)
         if spelling == 0:
-            return Mistake.DIGITS
+            return MetadataMistake.DIGITS
         if cython.compiled:
             version = load.hex_number(text, begin, 2)
             flags = load.hex_number(text, begin + 2, 4)
@@ -177,25 +177,25 @@ class Checker:
                 max_timestamp_us, producer_id, producer_epoch, producer_sequence, run_id, run_plan,
             ) = self._packing.unpack(unhexlify(text[begin : self._prefix_bytes]))  # fmt: skip
         if version != self._header_version:
-            return Mistake.VERSION
+            return MetadataMistake.VERSION
         if flags & ~self._known_flags:
-            return Mistake.FLAGS
+            return MetadataMistake.FLAGS
         if size_bytes <= self._body_position or size_bytes > self._size_bytes_max or size_bytes & 7:
-            return Mistake.SIZE
+            return MetadataMistake.SIZE
         if count == 0 or count > self._rows_max:
-            return Mistake.COUNT
+            return MetadataMistake.COUNT
         if end_offset > _INT64_MAX or base_offset > end_offset or end_offset - base_offset < count:
-            return Mistake.OFFSETS
+            return MetadataMistake.OFFSETS
         if min_timestamp_us > max_timestamp_us:
-            return Mistake.TIMESTAMPS
+            return MetadataMistake.TIMESTAMPS
         # A header has one spelling: its checksum does not cover its own digits, and reserved digits are not ignored.
         if spelling == 1 or not load.same(text, template, begin + 6, begin + 8):
-            return Mistake.SPELLING
+            return MetadataMistake.SPELLING
         is_run = flags & _OF_RUN != 0
         if is_run and run_id == _NO_RUN:
-            return Mistake.SPELLING
+            return MetadataMistake.SPELLING
         if not is_run and (run_plan or flags & _ENDS_RUN):
-            return Mistake.SPELLING
+            return MetadataMistake.SPELLING
         return (
             version, flags, size_bytes, crc, count, leader_epoch, base_offset, end_offset, min_timestamp_us,
             max_timestamp_us, producer_id, producer_epoch, producer_sequence, run_id, run_plan,
@@ -207,29 +207,29 @@ class Checker:
         Of compressed buffers the uncompressed sizes are unknown, so they are not checked.
         """
         if not load.same(text, template, self._prefix_bytes, self._rows_position):
-            return Mistake.FIXED
+            return MetadataMistake.FIXED
         if not load.same(text, template, self._rows_position + 8, self._nodes_position):
-            return Mistake.FIXED
+            return MetadataMistake.FIXED
         if not load.same(text, template, self._nodes_position + 16 * _COLUMNS, self._buffers_position):
-            return Mistake.FIXED
+            return MetadataMistake.FIXED
         if load.int64s(text, self._body_length_position, 1)[0] != body_bytes:
-            return Mistake.ROWS
+            return MetadataMistake.ROWS
         if load.int64s(text, self._rows_position, 1)[0] != count:
-            return Mistake.ROWS
+            return MetadataMistake.ROWS
         nodes = load.int64s(text, self._nodes_position, 2 * _COLUMNS)
         for column in range(_COLUMNS):
             if nodes[2 * column] != count:
-                return Mistake.ROWS
+                return MetadataMistake.ROWS
         for column in range(_COLUMNS):
             nulls = nodes[2 * column + 1]
             if nulls < 0 or nulls > (count if column >= _NEVER_NULL else 0):
-                return Mistake.NULLS
+                return MetadataMistake.NULLS
         places = load.int64s(text, self._buffers_position, 2 * _BUFFERS)
         position = 0
         for number in range(_BUFFERS):
             size = places[2 * number + 1]
             if places[2 * number] != position or size < 0 or size > body_bytes - position:
-                return Mistake.PLACES
+                return MetadataMistake.PLACES
             if number < _BUFFERS_OF_NUMBERS:
                 exact = 8 * count if number & 1 else 0
             else:
@@ -241,6 +241,6 @@ class Checker:
                 elif kind == 1:
                     exact = 4 * (count + 1)
             if is_plain and exact >= 0 and size != exact:
-                return Mistake.PLACES
+                return MetadataMistake.PLACES
             position += (size + 7) & ~7
-        return 0 if position == body_bytes else Mistake.FILLING
+        return 0 if position == body_bytes else MetadataMistake.FILLING

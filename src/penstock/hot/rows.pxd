@@ -3,7 +3,7 @@ cimport cython
 from libc.stdint cimport int32_t, int64_t
 
 from penstock.hot cimport lifetimes, load, subjects
-from penstock.hot.headers cimport Fields
+from penstock.hot.headers cimport HeaderFields
 from penstock.hot.message_ids cimport key_of
 from penstock.hot.load cimport loose_int32
 
@@ -30,7 +30,7 @@ cdef int _OF_SUBJECT
 cdef int _OF_ALL
 
 
-cdef class Rows:
+cdef class BatchRows:
     cdef object _data
     cdef const unsigned char[::1] _view
     cdef bytes _metadata
@@ -70,19 +70,19 @@ cdef class Rows:
     cpdef object widest_headers(self, int64_t limit)
 
     @cython.locals(
-        found=list, text=bytes, ends="const loose_int32*", fields=Fields, row=Py_ssize_t, begin=Py_ssize_t,
+        found=list, text=bytes, ends="const loose_int32*", fields=HeaderFields, row=Py_ssize_t, begin=Py_ssize_t,
         end=Py_ssize_t, has_ttls=bint, has_rollups=bint, is_bad=bint, ttl=int64_t, rollup=int, rollup_row=Py_ssize_t,
     )
     cpdef object asked(self)
 
     @cython.locals(
-        out=bytearray, target="unsigned char*", text=bytes, ends="const loose_int32*", fields=Fields, row=Py_ssize_t,
+        out=bytearray, target="unsigned char*", text=bytes, ends="const loose_int32*", fields=HeaderFields, row=Py_ssize_t,
         begin=Py_ssize_t, end=Py_ssize_t, ttl=int64_t, lifetime_us=int64_t,
     )
     cpdef bytearray lifetimes_us(self, int64_t least_us)
 
     @cython.locals(
-        out=bytearray, target="unsigned char*", text=bytes, ends="const loose_int32*", fields=Fields, row=Py_ssize_t,
+        out=bytearray, target="unsigned char*", text=bytes, ends="const loose_int32*", fields=HeaderFields, row=Py_ssize_t,
         begin=Py_ssize_t, end=Py_ssize_t,
     )
     cpdef bytearray subject_rollups(self)

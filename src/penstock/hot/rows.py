@@ -22,8 +22,8 @@ except ImportError:
     from penstock.hot import cython
 
 from penstock.hot import lifetimes, load, subjects
-from penstock.hot.headers import Fields
-from penstock.hot.message import Layout
+from penstock.hot.headers import HeaderFields
+from penstock.hot.message import MessageLayout
 from penstock.hot.message_ids import key_of
 
 _int = int
@@ -62,7 +62,7 @@ class RowMistake(IntEnum):
     TEXT = 4
 
 
-class Found(NamedTuple):
+class RowFault(NamedTuple):
     """A mistake in a string column; `expected` and `found` are numbers for the report."""
 
     mistake: RowMistake
@@ -71,7 +71,7 @@ class Found(NamedTuple):
     found: int
 
 
-class Asked(NamedTuple):
+class HeaderRequests(NamedTuple):
     """Requests in the headers of a batch's rows.
 
     `ids`: rows with a message id, and its key (see `message_ids.key_of`), in order. `has_ttls`: some have a time to
@@ -86,10 +86,10 @@ class Asked(NamedTuple):
     is_bad: bool
 
 
-class Rows:
+class BatchRows:
     """The string columns of one message. It reads the message's own memory, which must not change."""
 
-    def __init__(self, data: bytes | bytearray | memoryview, layout: Layout) -> None:
+    def __init__(self, data: bytes | bytearray | memoryview, layout: MessageLayout) -> None:
         self._data = memoryview(data).cast("B")  # pyarrow exports signed bytes
         self._view = self._data
         self._metadata = bytes(self._data[: len(layout.template)])
@@ -101,7 +101,7 @@ class Rows:
         self._buffers_position = layout.buffers_position
         self._count = load.int64s(self._metadata, layout.rows_position, 1)[0]
 
-    def mistake(self) -> Found | None:
+    def mistake(self) -> RowFault | None:
         """Return the mistake in the first column that is not sound, or None."""
         for column in range(_COLUMNS):
             found = self._column_mistake(column)
@@ -109,21 +109,21 @@ class Rows:
                 return found
         return None
 
-    def _column_mistake(self, column: _int) -> Found | None:
+    def _column_mistake(self, column: _int) -> RowFault | None:
         ends = self._ends(column)
         count = self._count
         size = self._size(column, _VALUES)
         if ends[0] != 0 or ends[count] != size:
-            return Found(RowMistake.BOUNDS, column, size, ends[count] if ends[0] == 0 else ends[0])
+            return RowFault(RowMistake.BOUNDS, column, size, ends[count] if ends[0] == 0 else ends[0])
         if load.falls(ends, count + 1):
-            return Found(RowMistake.FALL, column, 0, 0)
+            return RowFault(RowMistake.FALL, column, 0, 0)
         nulls = load.int64s(self._metadata, self._nodes_position, 2 * _NODES)[2 * (_FIRST_NODE + column) + 1]
         if nulls:
             absent = count - load.ones(self._bytes(column, _VALIDITY), count)
             if absent != nulls:
-                return Found(RowMistake.NULLS, column, nulls, absent)
+                return RowFault(RowMistake.NULLS, column, nulls, absent)
         if column == _SUBJECT and not self._is_text(self._bytes(column, _VALUES)):
-            return Found(RowMistake.TEXT, column, 0, 0)
+            return RowFault(RowMistake.TEXT, column, 0, 0)
         return None
 
     def _is_text(self, text: bytes) -> bool:
@@ -194,16 +194,16 @@ class Rows:
         size = self._size(_HEADERS, _VALUES)
         return size if size <= limit else load.widest(self._ends(_HEADERS), self._count + 1)
 
-    def asked(self) -> Asked:
+    def asked(self) -> HeaderRequests:
         """Return what the headers ask for."""
         found: list[tuple[int, bytes]] = []
         has_ttls = has_rollups = is_bad = False
         rollup_row = -1
         if not self._size(_HEADERS, _VALUES):
-            return Asked(found, has_ttls, has_rollups, rollup_row, is_bad)
+            return HeaderRequests(found, has_ttls, has_rollups, rollup_row, is_bad)
         text = self._bytes(_HEADERS, _VALUES)
         ends = self._ends(_HEADERS)
-        fields = Fields()
+        fields = HeaderFields()
         for row in range(self._count):
             begin = ends[row]
             end = ends[row + 1]
@@ -221,7 +221,7 @@ class Rows:
                     has_rollups = has_rollups or rollup == _OF_SUBJECT
                     if rollup == _OF_ALL:
                         rollup_row = row
-        return Asked(found, has_ttls, has_rollups, rollup_row, is_bad)
+        return HeaderRequests(found, has_ttls, has_rollups, rollup_row, is_bad)
 
     def lifetimes_us(self, least_us: _int) -> bytearray:
         """Return each row's time to live in µs, as int64; 0: for ever. With a message id it is at least `least_us`."""
@@ -229,7 +229,7 @@ class Rows:
         target = out
         text = self._bytes(_HEADERS, _VALUES)
         ends = self._ends(_HEADERS)
-        fields = Fields()
+        fields = HeaderFields()
         for row in range(self._count):
             begin = ends[row]
             end = ends[row + 1]
@@ -250,7 +250,7 @@ class Rows:
         target = out
         text = self._bytes(_HEADERS, _VALUES)
         ends = self._ends(_HEADERS)
-        fields = Fields()
+        fields = HeaderFields()
         for row in range(self._count):
             begin = ends[row]
             end = ends[row + 1]

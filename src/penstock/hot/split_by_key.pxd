@@ -3,9 +3,9 @@ cimport cython
 from libc.stdint cimport int32_t, int64_t
 from penstock.hot cimport memory, places, unwrap
 from penstock.hot.message_group cimport MessageGroup
-from penstock.hot.headers cimport Fields
+from penstock.hot.headers cimport HeaderFields
 from penstock.hot.keymap cimport KeyMap
-from penstock.hot.unwrap cimport Opened
+from penstock.hot.unwrap cimport OpenedEnvelopes
 
 cdef unsigned char _DOT
 
@@ -17,9 +17,9 @@ cdef class _Shares:
     cdef Py_ssize_t _token
     cdef Py_ssize_t _keyless
     cdef bytes _wanted
-    cdef Fields _fields
+    cdef HeaderFields _fields
     cdef bytearray _scratch
-    cdef Opened _opened
+    cdef OpenedEnvelopes _opened
     cdef bint _has_envelopes
 
     @cython.locals(
@@ -29,7 +29,7 @@ cdef class _Shares:
     cdef int part(self) except -1
 
     @cython.locals(
-        came=MessageGroup, group=MessageGroup, fields=Fields, at=Py_ssize_t, subject=Py_ssize_t, subject_end=Py_ssize_t,
+        came=MessageGroup, group=MessageGroup, fields=HeaderFields, at=Py_ssize_t, subject=Py_ssize_t, subject_end=Py_ssize_t,
         headers=Py_ssize_t,
     )
     cdef int64_t _place_of(self, Py_ssize_t row) except -1
@@ -40,7 +40,7 @@ cdef class _Shares:
     @cython.locals(scratch=bytearray)
     cdef int64_t _by_encoded(self, const unsigned char* text, Py_ssize_t begin, Py_ssize_t end) except -1
 
-    @cython.locals(subject=bytes, block=bytes, fields=Fields, place=Py_ssize_t, out=MessageGroup)
+    @cython.locals(subject=bytes, block=bytes, fields=HeaderFields, place=Py_ssize_t, out=MessageGroup)
     cpdef object pass_on(self, object message)
 
 @cython.locals(shares=_Shares)

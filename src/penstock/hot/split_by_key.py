@@ -16,7 +16,7 @@ from __future__ import annotations
 from typing import Any
 
 from penstock.hot import memory, places, unwrap
-from penstock.hot.headers import Fields
+from penstock.hot.headers import HeaderFields
 from penstock.hot.keymap import KeyMap
 from penstock.hot.message_group import MessageGroup, TooLarge
 
@@ -55,7 +55,7 @@ class _Shares:
         self._token = token
         self._wanted = wanted
         self._keyless = keyless
-        self._fields = Fields()
+        self._fields = HeaderFields()
         self._scratch = bytearray()
         self._opened = unwrap.unwrap(group) if token == 0 else None
         self._has_envelopes = self._opened is not None
@@ -118,7 +118,7 @@ class _Shares:
     def pass_on(self, message: TooLarge) -> None:
         """Add a message refused for its size to its partition, by what is known of it."""
         subject, block = message.subject, message.headers or b""
-        fields = Fields()
+        fields = HeaderFields()
         fields.read(block, 0, len(block))
         if self._token > 0:
             place = self._by_token(subject, 0, len(subject))

@@ -26,7 +26,7 @@ cdef bytes _BLANK_LINE
 cdef bytes _SEPARATOR
 
 @cython.final
-cdef class Opened:
+cdef class OpenedEnvelopes:
     cdef readonly MessageGroup group
     cdef readonly list expected
     cdef MessageGroup _came
@@ -70,8 +70,8 @@ cdef class Opened:
     cdef Py_ssize_t correlation(self, Py_ssize_t row) noexcept
     cdef Py_ssize_t correlation_end(self, Py_ssize_t row) noexcept
 
-@cython.locals(text="const unsigned char*", numbers="int32_t*", row=Py_ssize_t, at=Py_ssize_t, value=Py_ssize_t, opened=Opened)
-cpdef Opened unwrap(MessageGroup group)
+@cython.locals(text="const unsigned char*", numbers="int32_t*", row=Py_ssize_t, at=Py_ssize_t, value=Py_ssize_t, opened=OpenedEnvelopes)
+cpdef OpenedEnvelopes unwrap(MessageGroup group)
 
 @cython.locals(at=Py_ssize_t)
 cdef bint _is_name(const unsigned char* text, Py_ssize_t begin, Py_ssize_t end) noexcept

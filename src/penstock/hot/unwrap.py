@@ -66,7 +66,7 @@ _BLANK_LINE = b"\r\n\r\n"
 _SEPARATOR = b": "
 
 
-class Opened:
+class OpenedEnvelopes:
     """A group without its envelopes, in `group`, and the envelopes' contents."""
 
     __slots__ = ("_blocks", "_came", "_numbers", "expected", "group")
@@ -261,7 +261,7 @@ class Opened:
         return self._numbers[row * _STRIDE + _CORRELATION + 1]
 
 
-def unwrap(group: MessageGroup) -> Opened | None:
+def unwrap(group: MessageGroup) -> OpenedEnvelopes | None:
     """Return `group` without envelopes; None if it has none. For messages as received: without keys yet."""
     if not cython.compiled and envelope.COOKIE not in group.data:
         return None
@@ -271,7 +271,7 @@ def unwrap(group: MessageGroup) -> Opened | None:
         at = row * places.STRIDE
         value = numbers[at + places.VALUE]
         if numbers[at + places.VALUE + 1] - value >= _HEADER_BYTES and text[value] == _COOKIE_BYTE:
-            opened = Opened(group)
+            opened = OpenedEnvelopes(group)
             return opened if opened.open(row) else None
     return None
 

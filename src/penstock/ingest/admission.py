@@ -59,7 +59,7 @@ from penstock.base.subjects import RESERVED_PREFIXES, begins_with_wildcard, subj
 from penstock.batch.header import row_flags
 from penstock.hot import classification, envelope_acks, refusals, subjects, unwrap
 from penstock.hot.classification import Classified, RefusedMessage, classify, close
-from penstock.hot.headers import Fields, unsupported
+from penstock.hot.headers import HeaderFields, unsupported
 from penstock.hot.message_group import MessageGroup, TooLarge
 from penstock.hot.message_ids import MessageIds
 from penstock.ingest import acks
@@ -248,7 +248,7 @@ def _refuse_too_large(message: TooLarge, rules: AdmissionRules, out: Admission) 
         out.drop(RESERVED_SUBJECT)
         return
     block = message.headers or b""
-    fields = Fields()
+    fields = HeaderFields()
     fields.read(block, 0, len(block))
     is_delivery = message.reply is not None and subjects.is_jetstream_ack(message.reply, 0, len(message.reply))
     if not is_delivery and block[fields.stream : fields.stream_end] not in (b"", rules.name):

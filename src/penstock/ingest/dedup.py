@@ -11,7 +11,7 @@ from types import MappingProxyType
 from penstock.hot.message_ids import MessageIds, RemoteMessageIds
 
 Found = list[tuple[int, bytes]]
-"""Rows and ids of a batch, as in `hot.rows.Asked`."""
+"""Rows and ids of a batch, as in `hot.rows.HeaderRequests`."""
 
 _NOBODY: Mapping[int, int] = MappingProxyType({})
 

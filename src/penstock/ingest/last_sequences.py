@@ -11,7 +11,7 @@ from penstock.base import limits
 from penstock.batch.codec import LAYOUT
 from penstock.hot.last_offsets import LastOffsets
 from penstock.hot.message_group import MessageGroup
-from penstock.hot.rows import Rows
+from penstock.hot.rows import BatchRows
 from penstock.ingest import acks
 
 
@@ -81,4 +81,4 @@ class LastSequences:
 
     def appended(self, message: bytearray, base_offset: int) -> None:
         """Record a batch that was appended over the socket."""
-        self._offsets.note_batch(Rows(message, LAYOUT).last_of_subjects(), base_offset)
+        self._offsets.note_batch(BatchRows(message, LAYOUT).last_of_subjects(), base_offset)

@@ -17,7 +17,7 @@ from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import PartitionKey
 from penstock.batch.codec import NOBODY, Producer
 from penstock.batch.header import NO_RUN
-from penstock.hot.rows import Asked
+from penstock.hot.rows import HeaderRequests
 from penstock.messages import (
     AppendAtRequest,
     AppendAtResponse,
@@ -155,7 +155,7 @@ class AppendApi:
         partition: Partition,
         caller: Hashable,
         data: bytearray,
-        asked: Asked | None = None,
+        asked: HeaderRequests | None = None,
         by: Producer = NOBODY,
         flags: int = 0,
     ) -> None:

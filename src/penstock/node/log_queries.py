@@ -24,7 +24,7 @@ from penstock.batch.placing import by_content
 from penstock.commitlog import LogView
 from penstock.hot.keymap import KeyMap, key_map_of
 from penstock.hot.message_group import MessageGroup
-from penstock.hot.rows import Asked, Rows
+from penstock.hot.rows import BatchRows, HeaderRequests
 from penstock.metadata.image import StreamState
 
 if TYPE_CHECKING:
@@ -219,7 +219,7 @@ class RowRules(NamedTuple):
         subject = config.subject_of(partition)
         return cls(subject, config.max_message_bytes, config.allow_message_ttl, config.allow_rollup, own)
 
-    def check(self, rows: Rows, *, are_placed: bool = False) -> Asked:
+    def check(self, rows: BatchRows, *, are_placed: bool = False) -> HeaderRequests:
         """Return the headers' requests of checked rows. Raise RemoteError: too_large, bad_request.
 
         `are_placed`: the rows come from another log. A header without effect there, because the stream did not allow it
@@ -294,7 +294,7 @@ class CheckAppend:
         self.producer = producer
         self.message = bytearray()
         self.count = 0
-        self.asked: Asked | None = None  # what its rows' headers request
+        self.asked: HeaderRequests | None = None  # what its rows' headers request
         self.rules = rules
         self.keeps_numbers = keeps_numbers
         self.may_be_ahead = may_be_ahead

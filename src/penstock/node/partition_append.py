@@ -17,7 +17,7 @@ from penstock.batch import codec
 from penstock.batch.codec import NOBODY, Producer
 from penstock.batch.header import BatchHeader, asked_flags
 from penstock.commitlog import LogState
-from penstock.hot.rows import Asked
+from penstock.hot.rows import HeaderRequests
 from penstock.node.availability import append_at_refusal, unavailable_reason
 from penstock.node.in_flight import PendingBatch
 from penstock.node.log_queries import CheckAppend
@@ -32,7 +32,7 @@ def append(
     message: bytearray,
     now: Now,
     step: Step,
-    asked: Asked | None = None,
+    asked: HeaderRequests | None = None,
     producer: Producer = NOBODY,
     flags: int = 0,
 ) -> None:

@@ -18,7 +18,7 @@ from penstock.batch import codec
 from penstock.batch.codec import Buffer
 from penstock.batch.header import NO_RUN, BatchHeader
 from penstock.commitlog import LogView
-from penstock.hot.rows import Asked
+from penstock.hot.rows import HeaderRequests
 from penstock.ingest.published import RunPiece
 from penstock.messages import StagedRange
 from penstock.node.log_queries import RowRules
@@ -35,7 +35,7 @@ class AssemblePiece:
     def __init__(self, view: LogView, staged: Sequence[StagedRange], rules: RowRules, piece: RunPiece) -> None:
         """`view`: of the log with all the staged rows; `piece`: the identity under which they are published."""
         self.message = bytearray()
-        self.asked: Asked | None = None
+        self.asked: HeaderRequests | None = None
         self._view = view
         self._staged = staged
         self._rules = rules

@@ -31,7 +31,7 @@ from penstock.base.turns import Turns
 from penstock.batch.codec import Producer
 from penstock.batch.header import ENDS_RUN, NO_RUN, OF_RUN
 from penstock.commitlog import LogState
-from penstock.hot.rows import Asked
+from penstock.hot.rows import HeaderRequests
 from penstock.ingest.producers import ProducerBatch
 from penstock.ingest.published import PublishedRun, PublishedRuns, RunCollector, RunPiece
 from penstock.messages import (
@@ -73,7 +73,13 @@ class AppendTo(Protocol):
     """The type of `Storing.append_to`."""
 
     def __call__(
-        self, partition: Partition, caller: Hashable, data: bytearray, asked: Asked | None, by: Producer, flags: int
+        self,
+        partition: Partition,
+        caller: Hashable,
+        data: bytearray,
+        asked: HeaderRequests | None,
+        by: Producer,
+        flags: int,
     ) -> None:
         """Append one batch to a partition led here."""
 

@@ -15,7 +15,7 @@ from penstock.base.config import Compression
 from penstock.base.errors import CorruptionError
 from penstock.batch import codec, compression, joining, layout, merging
 from penstock.batch.header import COMPRESSED_LZ4, COMPRESSED_ZSTD, INCOMPRESSIBLE, MAY_HOLD_IDS
-from penstock.hot.rows import Rows
+from penstock.hot.rows import BatchRows
 from tests.batch_samples import MIXED, Row, message_of, numbers_of, opened, rows_of, sealed, segment_of, with_header
 from tests.extent import each_change
 
@@ -91,7 +91,7 @@ def test_the_metadata_are_what_arrow_reads(wished: Compression) -> None:
         codec.timestamps,
         codec.check_values,
         codec.own_copy,
-        lambda data: Rows(data, codec.LAYOUT),
+        lambda data: BatchRows(data, codec.LAYOUT),
         lambda data: codec.renumber(data, base_offset=0, timestamp_us=0, leader_epoch=1),
         lambda data: codec.compressed(data, Compression.LZ4),
     ],

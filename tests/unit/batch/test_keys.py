@@ -11,7 +11,7 @@ from penstock.batch import codec
 from penstock.batch.codec import Producer
 from penstock.batch.keys import have_key, without_empty
 from penstock.batch.schema import arrow_schema
-from penstock.hot.rows import Rows
+from penstock.hot.rows import BatchRows
 from tests import hot_modes
 
 KEYS = st.lists(st.sampled_from([None, b"", b"k", b"\x00\xff"]), min_size=1, max_size=20)
@@ -38,7 +38,7 @@ def message(keys: list[bytes | None], under_null: bytes = b"") -> bytearray:
 @given(KEYS, st.sampled_from([b"", b"hidden"]))
 def test_an_empty_key_is_found_by_both_modes(keys: list[bytes | None], under_null: bytes) -> None:
     data = bytes(message(keys, under_null))
-    for rows in (hot_modes.plain("rows").Rows, Rows):
+    for rows in (hot_modes.plain("rows").Rows, BatchRows):
         assert rows(data, codec.LAYOUT).has_empty_key() == (b"" in keys)
 
 

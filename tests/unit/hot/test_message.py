@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.batch.codec import LAYOUT
-from penstock.hot.message import Checker
+from penstock.hot.message import MessageChecker
 
 
 @pytest.mark.parametrize(
@@ -24,6 +24,6 @@ from penstock.hot.message import Checker
     ],
 )
 def test_a_layout_beyond_its_own_template_is_refused(wrong: dict[str, object]) -> None:
-    Checker(LAYOUT)
+    MessageChecker(LAYOUT)
     with pytest.raises(IndexError):
-        Checker(LAYOUT._replace(**wrong))
+        MessageChecker(LAYOUT._replace(**wrong))

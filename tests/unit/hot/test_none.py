@@ -19,7 +19,7 @@ from penstock.hot import message, message_ids, refusals, row_objects, rows
 from penstock.hot import scan, verdicts
 held = group.MessageGroup.of([b"a", b"b"], [b"v", None], replies=[b"r", b"s"])
 sound, _ = encode.Encoder(LAYOUT).encode(held, 0, 2, 0, 0, 0, 0)
-checker = message.Checker(LAYOUT)
+checker = message.MessageChecker(LAYOUT)
 """
 CALLS = (
     "shares.split_by_key(None, keymap.KeyMap((1,)), 0, b'1')",
@@ -72,7 +72,7 @@ CALLS = (
     "envelope.parse(None, 0, 0)",
     "group.MessageGroup(None)",
     "held.keep_key(None, 0, 0)",
-    "headers.Fields().read(None, 0, 0)",
+    "headers.HeaderFields().read(None, 0, 0)",
     "headers.asked_for(None, 0, 0)",
     "headers.unsupported(None)",
     "join.Joiner(None, checker)",
@@ -86,15 +86,15 @@ CALLS = (
     "keymap.KeyMap((1,)).partition_of(None)",
     "keymap.KeyMap((1,)).partitions_of(None, bytes(8))",
     "keymap.KeyMap((1,)).partitions_of(b'', None)",
-    "message.Checker(None)",
+    "message.MessageChecker(None)",
     "checker.header(None)",
     "checker.message(None)",
     "row_objects.rows(None, 0, [1], [1], [''], [None], [None], [None])",
     "row_objects.rows(row_objects.Row, 0, None, [1], [''], [None], [None], [None])",
     "row_objects.rows(row_objects.Row, 0, [1], [1], [''], [None], [None], None)",
-    "rows.Rows(None, LAYOUT)",
-    "rows.Rows(sound, None)",
-    "rows.Rows(sound, LAYOUT).refused_subject(None)",
+    "rows.BatchRows(None, LAYOUT)",
+    "rows.BatchRows(sound, None)",
+    "rows.BatchRows(sound, LAYOUT).refused_subject(None)",
     "rows.copied(None)",
     "rows.put_numbers(None, 0, 0, 0, 0)",
 )

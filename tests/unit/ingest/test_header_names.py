@@ -93,7 +93,7 @@ def block(name: str, value: str = "1") -> bytes:
 
 @pytest.mark.parametrize(("name", "value"), HONOURED.items())
 def test_honoured(name: str, value: str) -> None:
-    fields = headers.Fields()
+    fields = headers.HeaderFields()
     text = block(name, value)
     fields.read(text, 0, len(text))
     begins = {one for one in dir(fields) if not one.startswith("_") and one != "unsupported"}
