@@ -12,15 +12,15 @@ from penstock.batch.codec import Producer, producer_of
 from penstock.batch.header import ENDS_RUN, OF_RUN, BatchHeader
 from penstock.groups import rows
 from penstock.groups.membership import Generation
-from penstock.groups.offsets import Offsets
-from penstock.groups.rows import Position
+from penstock.groups.offsets import CommittedOffsets
+from penstock.groups.rows import GroupPosition
 from penstock.ingest import producers, published
 from tests.batch_samples import SMALL, message_of, with_header
 from tests.fuzz.parts import joined, parted
 from tests.fuzz.shapes import DEEP_JSON, made_json, maker_of
 from tests.fuzz.target import Cover, Modules, Target
 
-_position = maker_of(Position)
+_position = maker_of(GroupPosition)
 _generation = maker_of(Generation)
 _GROUPS = (b"g", b"group.1", b"x" * 128, b"x" * 129, "é".encode(), b"a/b", b"")
 _NUMBERS = (b"0", b"1", b"7", b"01", b"9" * 19, b"9" * 20, b"-1", b"")
@@ -29,7 +29,7 @@ _NUMBERS = (b"0", b"1", b"7", b"01", b"9" * 19, b"9" * 20, b"-1", b"")
 def offsets_rows(modules: Modules, data: bytes) -> object:
     """Rows of `__offsets`: what they say, or nothing; what is there can be listed, and no row says another's."""
     parts = parted(data)
-    offsets = Offsets()
+    offsets = CommittedOffsets()
     known = 0
     for key, value in zip(parts[::2], parts[1::2], strict=False):
         place, group = rows.decode_key(key), rows.decode_generation_key(key)

@@ -22,7 +22,7 @@ from penstock.wire.bodies import (
     request_body,
     request_versions,
 )
-from penstock.wire.session import Answered, Broken, Event, Ready, Refused, Session
+from penstock.wire.session import Answered, Broken, Event, HelloReceived, Refused, Session
 from tests.fuzz.shapes import DEEP, as_msgpack, made_msgpack, maker_of
 from tests.fuzz.target import Cover, Modules, Target
 
@@ -209,7 +209,7 @@ def _session(data: bytes) -> tuple[Session, bytes]:
     if not data or data[0] & 1:
         return session, data[1:]
     events = session.receive(_checked(1, 1, _encoder.encode(_WHOLE_HELLO)), 1.0)
-    assert isinstance(events[0], Ready), events
+    assert isinstance(events[0], HelloReceived), events
     for number in range(8):
         spec = _ASKED[(data[0] // 2 + number) % len(_ASKED)]
         session.request(decode_request_body(int(spec.api), spec.version_max, _sound_body(int(spec.api))), 2.0, 12.0)
@@ -259,7 +259,7 @@ def _events_of(data: bytes, step: int, *, into_buffer: bool) -> tuple[list[objec
 
 def _seen(event: Event) -> object:
     match event:
-        case Ready(hello):
+        case HelloReceived(hello):
             return "ready", _encoder.encode(hello)
         case Answered(correlation_id, response, raw):
             return "answered", correlation_id, _encoder.encode(response), bytes(raw)

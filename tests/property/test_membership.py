@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from penstock.base import limits
 from penstock.base.errors import ErrorCode, RemoteError
-from penstock.groups.membership import Beat, Generation, Membership, Part, Told
+from penstock.groups.membership import Generation, GroupMembership, HeartbeatAnswer, MemberHeartbeat, PartitionKey
 from penstock.groups.rows import decode_generation, encode_generation
 from tests.extent import examples
 
@@ -27,17 +27,19 @@ class Consumer:
     def __init__(self, member_id: str) -> None:
         self.member_id = member_id
         self.number = 0
-        self.owned: frozenset[Part] = frozenset()
+        self.owned: frozenset[PartitionKey] = frozenset()
         self.generation = 0
         self.heard_us = 0
         self.leader_epoch = 0
         self.is_gone = False  # it has been told so, or should know
 
-    def beat(self) -> Beat:
+    def beat(self) -> MemberHeartbeat:
         self.number += 1
-        return Beat(self.member_id, self.number, frozenset({STREAM}), self.owned, SESSION_MS, self.leader_epoch)
+        return MemberHeartbeat(
+            self.member_id, self.number, frozenset({STREAM}), self.owned, SESSION_MS, self.leader_epoch
+        )
 
-    def took(self, told: Told, leader_epoch: int, now_us: int) -> None:
+    def took(self, told: HeartbeatAnswer, leader_epoch: int, now_us: int) -> None:
         self.heard_us = now_us
         self.leader_epoch = leader_epoch
         self.generation = told.generation
@@ -56,13 +58,13 @@ class Groups(RuleBasedStateMachine):
         self.log = [Generation(0)]
         self.pending: Generation | None = None
         self.doubtful: Generation | None = None
-        self.late: list[Beat] = []
+        self.late: list[MemberHeartbeat] = []
 
     @initialize(count=st.integers(1, 7))
     def begin(self, count: int) -> None:
         self.partitions = {STREAM: count}
         self.leader_epoch = 1
-        self.group = Membership(self.log[-1], self.leader_epoch, 0)
+        self.group = GroupMembership(self.log[-1], self.leader_epoch, 0)
 
     def _propose(self) -> None:
         self.group.expire(self.now_us)
@@ -80,7 +82,7 @@ class Groups(RuleBasedStateMachine):
             self.group.wrote(found)
             self.pending = None
 
-    def _beat(self, consumer: Consumer, beat: Beat) -> Told | None:
+    def _beat(self, consumer: Consumer, beat: MemberHeartbeat) -> HeartbeatAnswer | None:
         self.group.expire(self.now_us)
         try:
             self.group.heard(beat, self.now_us)
@@ -168,7 +170,7 @@ class Groups(RuleBasedStateMachine):
             self.log.append(self.doubtful)
         self.pending = self.doubtful = None
         self.leader_epoch += 1
-        self.group = Membership(self.log[-1], self.leader_epoch, self.now_us)
+        self.group = GroupMembership(self.log[-1], self.leader_epoch, self.now_us)
 
     @invariant()
     def nobody_has_what_another_one_has(self) -> None:
@@ -177,7 +179,7 @@ class Groups(RuleBasedStateMachine):
 
     @invariant()
     def only_who_has_it_commits(self) -> None:
-        for part in (Part(STREAM, number) for number in range(self.partitions[STREAM])):
+        for part in (PartitionKey(STREAM, number) for number in range(self.partitions[STREAM])):
             may = []
             for consumer in self.consumers:
                 try:

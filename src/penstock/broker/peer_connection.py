@@ -50,7 +50,7 @@ from penstock.messages import (
 )
 from penstock.node.step import PeerRequest
 from penstock.wire.encryption import FrameCipher
-from penstock.wire.session import PEER_NAME, Answered, Broken, Event, Ready, Refused, Session
+from penstock.wire.session import PEER_NAME, Answered, Broken, Event, HelloReceived, Refused, Session
 
 _TCP_USER_TIMEOUT = getattr(socket, "TCP_USER_TIMEOUT", None)  # Linux
 
@@ -255,7 +255,7 @@ class PeerConnection(asyncio.BufferedProtocol):
             if self.state is PeerState.ENDED:
                 return
             match event:
-                case Ready(hello):
+                case HelloReceived(hello):
                     # A Broken event of the same read has the better reason.
                     if self.state is PeerState.GREETING and not any(isinstance(one, Broken) for one in events):
                         self._greeted(hello)

@@ -31,7 +31,7 @@ from penstock.client.credentials import Show
 from penstock.client.errors import TimedOut, Unauthenticated, Unavailable, specific
 from penstock.client.tls import plain, why
 from penstock.messages import AuthenticateRequest, AuthenticateResponse, HelloResponse, Request, Response
-from penstock.wire.session import Answered, Broken, Event, Ready, Refused, Session, SessionState
+from penstock.wire.session import Answered, Broken, Event, HelloReceived, Refused, Session, SessionState
 
 Raw = bytes | bytearray | memoryview
 Dialling = Callable[[str], dict[str, Any]]
@@ -251,7 +251,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _handle(self, event: Event) -> None:
         match event:
-            case Ready(hello):
+            case HelloReceived(hello):
                 if not self._ready.done():
                     self._ready.set_result(hello)
             case Answered(correlation_id, response, raw):

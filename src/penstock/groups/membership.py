@@ -33,7 +33,7 @@ from penstock.base import limits
 from penstock.base.errors import ErrorCode, RemoteError
 
 
-class Part(NamedTuple):
+class PartitionKey(NamedTuple):
     stream_id: int
     partition: int
 
@@ -61,7 +61,7 @@ class Generation(msgspec.Struct, frozen=True, omit_defaults=True):
     members: dict[str, Granted] = msgspec.field(default_factory=dict)
 
 
-class Beat(NamedTuple):
+class MemberHeartbeat(NamedTuple):
     """One heartbeat. `number` rises with each one of a member, from 1, which joins.
 
     `leader_epoch` is that of the coordinator that answered the member last; 0 for none. `by`: the user.
@@ -70,24 +70,24 @@ class Beat(NamedTuple):
     member_id: str
     number: int
     streams: frozenset[int]
-    owned: frozenset[Part]
+    owned: frozenset[PartitionKey]
     session_ms: int
     leader_epoch: int
     by: str = ""
 
 
-class Told(NamedTuple):
+class HeartbeatAnswer(NamedTuple):
     """The answer to a member. `is_settled`: True if it has all that it should have for now."""
 
     generation: int
-    assigned: tuple[Part, ...]
+    assigned: tuple[PartitionKey, ...]
     is_settled: bool
 
 
 class _Member:
-    def __init__(self, session_ms: int, now_us: int, granted: Iterable[Part] = (), by: str = "") -> None:
+    def __init__(self, session_ms: int, now_us: int, granted: Iterable[PartitionKey] = (), by: str = "") -> None:
         self.by = by
-        self.beat: Beat | None = None  # last heartbeat; None before the first to this coordinator
+        self.beat: MemberHeartbeat | None = None  # last heartbeat; None before the first to this coordinator
         # Granted partitions reported last or sent since. All of them before this coordinator has a report.
         self.may_have = set(granted)
         self.session_ms = session_ms
@@ -98,7 +98,7 @@ _DEPOSED_US = limits.SESSION_MS * 1_000
 """The time for which a deposed coordinator may go on before it learns of its successor (µs)."""
 
 
-class Membership:
+class GroupMembership:
     """One group, at its coordinator. Times are elapsed µs; `generation` is the last committed one.
 
     The caller gets the next one from `next_generation`, announces it with `writes`, and installs it with `wrote` once
@@ -109,13 +109,15 @@ class Membership:
         """Start from the log. Sessions of existing members begin when the previous coordinator is surely silent."""
         self.generation = generation
         self._leader_epoch = leader_epoch
-        self._written: dict[str, frozenset[Part]] | None = None  # grants that every possibly written generation leaves
+        self._written: dict[str, frozenset[PartitionKey]] | None = (
+            None  # grants that every possibly written generation leaves
+        )
         self._members = {
             one: _Member(granted.session_ms, now_us + _DEPOSED_US, self._granted(one), granted.by)
             for one, granted in generation.members.items()
         }
         # Computed once per change, not with every heartbeat.
-        self._target: dict[str, frozenset[Part]] = {}
+        self._target: dict[str, frozenset[PartitionKey]] = {}
         self._partitions: dict[int, int] | None = None  # partition counts of the target; None: compute it again
         self._streams: frozenset[int] | None = None
         self._is_calm = False  # there is nothing to write
@@ -153,7 +155,7 @@ class Membership:
         if member is not None and by and member.by and member.by != by:
             raise unknown_member(member_id)
 
-    def heard(self, beat: Beat, now_us: int) -> None:
+    def heard(self, beat: MemberHeartbeat, now_us: int) -> None:
         """Handle a heartbeat. Raise RemoteError: unknown_member, too_large."""
         self.check_own(beat.member_id, beat.by)
         member = self._members.get(beat.member_id)
@@ -228,16 +230,18 @@ class Membership:
         self._written = None
         self._changed()
 
-    def _kept(self, member_id: str) -> dict[Part, int]:
+    def _kept(self, member_id: str) -> dict[PartitionKey, int]:
         """Return grants of a member that it has not given up."""
         member, target = self._members[member_id], self._target[member_id]
         return {
             part: since for part, since in self._granted(member_id).items() if part in target or part in member.may_have
         }
 
-    def _granted(self, member_id: str) -> dict[Part, int]:
+    def _granted(self, member_id: str) -> dict[PartitionKey, int]:
         granted = self.generation.members.get(member_id)
-        return {} if granted is None else {Part(one.stream_id, one.partition): one.since for one in granted.grants}
+        return (
+            {} if granted is None else {PartitionKey(one.stream_id, one.partition): one.since for one in granted.grants}
+        )
 
     def _look(self, partitions: Mapping[int, int]) -> None:
         """Compute the target assignment, if anything has changed."""
@@ -246,7 +250,7 @@ class Membership:
         self._is_calm = False
         self._partitions = dict(partitions)
         granted = {member_id: set(self._granted(member_id)) for member_id in self._members}
-        target: dict[str, set[Part]] = {member_id: set() for member_id in sorted(self._members)}
+        target: dict[str, set[PartitionKey]] = {member_id: set() for member_id in sorted(self._members)}
         wanted: dict[int, list[str]] = {}
         for member_id in target:
             beat = self._members[member_id].beat
@@ -258,7 +262,7 @@ class Membership:
             _share(stream_id, partitions.get(stream_id, 0), wanted[stream_id], granted, target)
         self._target = {member_id: frozenset(parts) for member_id, parts in target.items()}
 
-    def told(self, member_id: str, partitions: Mapping[int, int]) -> Told:
+    def told(self, member_id: str, partitions: Mapping[int, int]) -> HeartbeatAnswer:
         """Return the assignment to send to a member. Raise RemoteError (unknown_member)."""
         if member_id not in self._members:
             raise unknown_member(member_id)
@@ -268,9 +272,9 @@ class Membership:
         assigned = tuple(sorted(part for part in granted if part in target and part in left))
         self._members[member_id].may_have.update(assigned)
         is_settled = member_id in self.generation.members and len(assigned) == len(granted) == len(target)
-        return Told(self.generation.number, assigned, is_settled)
+        return HeartbeatAnswer(self.generation.number, assigned, is_settled)
 
-    def check_commit(self, member_id: str, generation: int, parts: Iterable[Part]) -> None:
+    def check_commit(self, member_id: str, generation: int, parts: Iterable[PartitionKey]) -> None:
         """Raise RemoteError: unknown_member, or fenced_generation if another member may have a partition by now."""
         if member_id not in self._members:
             raise unknown_member(member_id)
@@ -282,8 +286,8 @@ class Membership:
                 raise RemoteError(ErrorCode.FENCED_GENERATION, f"{text} in generation {generation}: nothing committed")
 
 
-def _parts(granted: Granted) -> frozenset[Part]:
-    return frozenset(Part(one.stream_id, one.partition) for one in granted.grants)
+def _parts(granted: Granted) -> frozenset[PartitionKey]:
+    return frozenset(PartitionKey(one.stream_id, one.partition) for one in granted.grants)
 
 
 def in_use(group: str, count: int) -> RemoteError:
@@ -300,10 +304,14 @@ def unknown_member(member_id: str) -> RemoteError:
 
 
 def _share(
-    stream_id: int, count: int, member_ids: list[str], granted: Mapping[str, set[Part]], target: dict[str, set[Part]]
+    stream_id: int,
+    count: int,
+    member_ids: list[str],
+    granted: Mapping[str, set[PartitionKey]],
+    target: dict[str, set[PartitionKey]],
 ) -> None:
     """Balance a stream's partitions to within one, with the fewest moves."""
-    parts = [Part(stream_id, number) for number in range(count)]
+    parts = [PartitionKey(stream_id, number) for number in range(count)]
     least, more = divmod(count, len(member_ids))
     has = {member_id: [part for part in parts if part in granted[member_id]] for member_id in member_ids}
     # Members with more keep more; of the rest, those with the fewest partitions of other streams get one more.

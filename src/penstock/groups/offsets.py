@@ -13,8 +13,8 @@ from typing import NamedTuple
 from penstock.base.fair_shares import FairShares
 from penstock.groups.membership import Generation
 from penstock.groups.rows import (
-    Place,
-    Position,
+    GroupPosition,
+    OffsetKey,
     decode_generation,
     decode_generation_key,
     decode_key,
@@ -22,18 +22,18 @@ from penstock.groups.rows import (
 )
 
 
-class Committed(NamedTuple):
+class CommittedOffset(NamedTuple):
     """A position, and when it was committed (µs since 1970 UTC)."""
 
-    position: Position
+    position: GroupPosition
     committed_us: int
 
 
-class Offsets:
+class CommittedOffsets:
     """The offsets and generations of one partition of `__offsets`."""
 
     def __init__(self) -> None:
-        self._groups: dict[str, dict[int, dict[int, Committed]]] = {}
+        self._groups: dict[str, dict[int, dict[int, CommittedOffset]]] = {}
         self._count = 0
         self._pairs: list[tuple[str, int]] | None = None  # sorted groups and streams; None after a change
         self.shares = FairShares()  # committed offsets by user; the writer adds those under way
@@ -52,7 +52,7 @@ class Offsets:
             if value is None:
                 self._forget(place)
             elif (position := decode_value(value)) is not None:
-                self._keep(place, Committed(position, timestamp_us))
+                self._keep(place, CommittedOffset(position, timestamp_us))
 
     def _take_generation(self, key: bytes | None, value: bytes | None) -> None:
         if (group := decode_generation_key(key)) is None:
@@ -62,7 +62,7 @@ class Offsets:
         elif (generation := decode_generation(value)) is not None:
             self.generations[group] = generation
 
-    def _keep(self, place: Place, committed: Committed) -> None:
+    def _keep(self, place: OffsetKey, committed: CommittedOffset) -> None:
         partitions = self._groups.setdefault(place.group, {}).setdefault(place.stream_id, {})
         if not partitions:
             self._pairs = None
@@ -73,7 +73,7 @@ class Offsets:
         self.shares.add(committed.position.by)
         partitions[place.partition] = committed
 
-    def _forget(self, place: Place) -> None:
+    def _forget(self, place: OffsetKey) -> None:
         streams = self._groups.get(place.group, {})
         partitions = streams.get(place.stream_id, {})
         if (before := partitions.pop(place.partition, None)) is None:
@@ -86,10 +86,10 @@ class Offsets:
         if not streams:
             del self._groups[place.group]
 
-    def __contains__(self, place: Place) -> bool:
+    def __contains__(self, place: OffsetKey) -> bool:
         return place.partition in self.of(place.group, place.stream_id)
 
-    def of(self, group: str, stream_id: int) -> dict[int, Committed]:
+    def of(self, group: str, stream_id: int) -> dict[int, CommittedOffset]:
         """Return a group's committed offsets of a stream, by partition; read-only."""
         return self._groups.get(group, {}).get(stream_id, {})
 
@@ -98,7 +98,7 @@ class Offsets:
         """Number of pairs of a group and a stream with committed offsets."""
         return sum(map(len, self._groups.values()))
 
-    def all(self) -> Iterator[tuple[str, int, dict[int, Committed]]]:
+    def all(self) -> Iterator[tuple[str, int, dict[int, CommittedOffset]]]:
         """Yield each group and stream with its offsets by partition; rows may be added meanwhile."""
         for group, streams in list(self._groups.items()):
             for stream_id, committed in list(streams.items()):
@@ -111,13 +111,13 @@ class Offsets:
         start = bisect_right(self._pairs, after)
         return [(group, one, len(self._groups[group][one])) for group, one in self._pairs[start : start + size]]
 
-    def left_over(self, is_gone: Callable[[int], bool], count: int) -> list[Place]:
+    def left_over(self, is_gone: Callable[[int], bool], count: int) -> list[OffsetKey]:
         """Return up to `count` places in deleted streams."""
-        found: list[Place] = []
+        found: list[OffsetKey] = []
         for group, streams in self._groups.items():
             for stream_id, partitions in streams.items():
                 if is_gone(stream_id):
-                    found += [Place(group, stream_id, number) for number in partitions]
+                    found += [OffsetKey(group, stream_id, number) for number in partitions]
                     if len(found) >= count:
                         return found[:count]
         return found

@@ -32,7 +32,7 @@ _GENERATION_KEY = re.compile(rb"v1/group/([A-Za-z0-9_.-]{1,128})")
 _KEY = re.compile(rb"v1/offset/([A-Za-z0-9_.-]{1,128})/([1-9][0-9]{0,18})/(0|[1-9][0-9]{0,9})")
 
 
-class Place(NamedTuple):
+class OffsetKey(NamedTuple):
     """The group, stream and partition of an offset."""
 
     group: str
@@ -40,7 +40,7 @@ class Place(NamedTuple):
     partition: int
 
 
-class Position(msgspec.Struct, frozen=True, omit_defaults=True):
+class GroupPosition(msgspec.Struct, frozen=True, omit_defaults=True):
     """A committed offset; `offset` is that of the next message to read."""
 
     offset: Annotated[int, msgspec.Meta(ge=0, le=limits.OFFSET_MAX)]
@@ -53,7 +53,7 @@ class Position(msgspec.Struct, frozen=True, omit_defaults=True):
 _MALFORMED = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _encoder = msgspec.json.Encoder()
 _generation_decoder = msgspec.json.Decoder(Generation)
-_decoder = msgspec.json.Decoder(Position)
+_decoder = msgspec.json.Decoder(GroupPosition)
 
 
 def group_mistake(group: str) -> str | None:
@@ -67,23 +67,23 @@ def group_mistake(group: str) -> str | None:
     return None
 
 
-def encode_key(place: Place) -> bytes:
+def encode_key(place: OffsetKey) -> bytes:
     return f"v1/offset/{place.group}/{place.stream_id}/{place.partition}".encode()
 
 
-def decode_key(key: bytes | None) -> Place | None:
+def decode_key(key: bytes | None) -> OffsetKey | None:
     """Return the place of a key; None if the key is of another kind or a later version."""
     match = None if key is None else _KEY.fullmatch(key)
     if match is None:
         return None
-    return Place(match[1].decode(), int(match[2]), int(match[3]))
+    return OffsetKey(match[1].decode(), int(match[2]), int(match[3]))
 
 
-def encode_value(position: Position) -> bytes:
+def encode_value(position: GroupPosition) -> bytes:
     return _encoder.encode(position)
 
 
-def decode_value(value: bytes) -> Position | None:
+def decode_value(value: bytes) -> GroupPosition | None:
     """Return the position of a value; None if this version does not know it."""
     try:
         position = _decoder.decode(value)

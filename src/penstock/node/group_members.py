@@ -16,8 +16,15 @@ from penstock.base import limits
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.fair_shares import FairShares
 from penstock.base.ids import LeaderEpoch, PartitionId, StreamId
-from penstock.groups.membership import Beat, Generation, Membership, Part, in_use, unknown_member
-from penstock.groups.offsets import Offsets
+from penstock.groups.membership import (
+    Generation,
+    GroupMembership,
+    MemberHeartbeat,
+    PartitionKey,
+    in_use,
+    unknown_member,
+)
+from penstock.groups.offsets import CommittedOffsets
 from penstock.groups.rows import encode_generation, encode_generation_key
 from penstock.messages import (
     AppendResponse,
@@ -34,7 +41,7 @@ Write = Callable[[Rows, Callable[[Response | RemoteError], None]], None]
 
 
 class _Group:
-    def __init__(self, membership: Membership) -> None:
+    def __init__(self, membership: GroupMembership) -> None:
         self.membership = membership
         self.is_writing = False
 
@@ -48,7 +55,7 @@ class GroupMembers:
 
     def __init__(
         self,
-        offsets: Offsets,
+        offsets: CommittedOffsets,
         leader_epoch: LeaderEpoch,
         write: Write,
         partitions_of: Callable[[int], int],
@@ -74,7 +81,7 @@ class GroupMembers:
             if request.is_leaving or request.number != 1:
                 raise unknown_member(request.member_id)
             self._check_room(now_us, sharer)
-            group = self._groups[request.group] = _Group(Membership(Generation(0), self._leader_epoch, now_us))
+            group = self._groups[request.group] = _Group(GroupMembership(Generation(0), self._leader_epoch, now_us))
         membership = group.membership
         if request.is_leaving:
             membership.left(request.member_id, by)
@@ -85,9 +92,9 @@ class GroupMembers:
             if is_more and count > limits.GROUP_PARTITIONS_MAX:
                 text = f"the streams of the group have {count} partitions; the limit is {limits.GROUP_PARTITIONS_MAX}"
                 raise RemoteError(ErrorCode.TOO_LARGE, text)
-            owned = frozenset(Part(int(one.stream_id), int(one.partition)) for one in request.owned)
+            owned = frozenset(PartitionKey(int(one.stream_id), int(one.partition)) for one in request.owned)
             asked = (request.session_ms, request.leader_epoch, by)
-            membership.heard(Beat(request.member_id, request.number, streams, owned, *asked), now_us)
+            membership.heard(MemberHeartbeat(request.member_id, request.number, streams, owned, *asked), now_us)
         self._advance(request.group, group)
         if request.is_leaving:
             return self._answer(membership.generation.number, (), is_settled=True)
@@ -115,7 +122,7 @@ class GroupMembers:
         if group is None:
             raise unknown_member(request.member_id)
         group.membership.check_own(request.member_id, by)
-        parts = [Part(int(one.stream_id), int(one.partition)) for one in request.offsets if not one.is_begin]
+        parts = [PartitionKey(int(one.stream_id), int(one.partition)) for one in request.offsets if not one.is_begin]
         group.membership.check_commit(request.member_id, request.generation, parts)
 
     def having(self, name: str, stream_id: int, now_us: int) -> tuple[GroupMember, ...]:
@@ -147,7 +154,7 @@ class GroupMembers:
             generation = self._offsets.generations.get(name)
             if generation is None:
                 return None
-            group = self._groups[name] = _Group(Membership(generation, self._leader_epoch, now_us))
+            group = self._groups[name] = _Group(GroupMembership(generation, self._leader_epoch, now_us))
         group.membership.expire(now_us)
         return group
 
@@ -173,7 +180,7 @@ class GroupMembers:
         )
         return FairShares(chain(loaded, others))
 
-    def _partitions(self, name: str, membership: Membership) -> dict[int, int]:
+    def _partitions(self, name: str, membership: GroupMembership) -> dict[int, int]:
         return {stream_id: self._readable(name, stream_id) for stream_id in membership.streams}
 
     def _advance(self, name: str, group: _Group) -> None:

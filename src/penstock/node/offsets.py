@@ -32,8 +32,8 @@ from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import LeaderEpoch, Offset, PartitionId, PartitionKey, StreamId, TimestampUs
 from penstock.batch import codec
 from penstock.commitlog import LogView
-from penstock.groups.offsets import Offsets
-from penstock.groups.rows import OFFSETS_STREAM, SUBJECT, Place, Position, encode_key, encode_value
+from penstock.groups.offsets import CommittedOffsets
+from penstock.groups.rows import OFFSETS_STREAM, SUBJECT, GroupPosition, OffsetKey, encode_key, encode_value
 from penstock.hot.keyhash import partition_of
 from penstock.hot.message_group import MessageGroup
 from penstock.messages import (
@@ -76,7 +76,7 @@ class ReadOffsets(Query):
 
     def __init__(self, view: LogView) -> None:
         super().__init__(view)
-        self.offsets = Offsets()
+        self.offsets = CommittedOffsets()
 
     def run(self) -> None:
         """Raise RemoteError (corrupt_range), OSError or QueryGivenUpError."""
@@ -112,9 +112,9 @@ class _Kept:
         self.leadership = leadership
         self.reading: ReadOffsets | None = reading
         self.end = end  # log end when the leadership began
-        self.offsets: Offsets | None = None
+        self.offsets: CommittedOffsets | None = None
         self.failure: RemoteError | None = None
-        self.begun: set[Place] = set()  # places with a row under way: an initial position for them is ignored
+        self.begun: set[OffsetKey] = set()  # places with a row under way: an initial position for them is ignored
         self.swept_at = -1  # image index of the last search for offsets in deleted streams
         self.members: GroupMembers | None = None  # set together with `offsets`
 
@@ -211,16 +211,16 @@ class GroupOffsets:
         """Commit offsets that lie within their logs. Leaders may have been asked meanwhile, so check the rest again."""
         partition, kept = self._checked(request, now, asker)
         assert kept.offsets is not None
-        rows, places, added = [], list[Place](), 0
+        rows, places, added = [], list[OffsetKey](), 0
         for one in request.offsets:
-            place = Place(request.group, one.stream_id, one.partition)
+            place = OffsetKey(request.group, one.stream_id, one.partition)
             if one.is_begin and (place in kept.offsets or place in kept.begun):
                 continue
             places.append(place)
             if one.offset is not None:
                 self._check_there(one.stream_id, one.partition)
                 added += place not in kept.offsets
-                value = encode_value(Position(one.offset, one.leader_epoch, one.metadata, by))
+                value = encode_value(GroupPosition(one.offset, one.leader_epoch, one.metadata, by))
             rows.append((encode_key(place), None if one.offset is None else value))
         shares = kept.offsets.shares
         if added and not shares.fits(by, added, limits.OFFSETS_KEPT_MAX):
@@ -313,7 +313,7 @@ class GroupOffsets:
         state = self._image.streams.get(StreamId(stream_id))
         return 0 if state is None else len(state.partitions)
 
-    def _readable(self, offsets: Offsets, group: str, stream_id: int) -> int:
+    def _readable(self, offsets: CommittedOffsets, group: str, stream_id: int) -> int:
         """Return how many partitions of a stream a group may read.
 
         Added partitions follow once the group has read the older ones up to their marks, so that it reads each key in
@@ -352,9 +352,9 @@ class GroupOffsets:
             self._sweep(partition, kept)
         return kept
 
-    def known(self) -> list[Offsets]:
+    def known(self) -> list[CommittedOffsets]:
         """Return the offsets of all partitions led here; logs that are not in memory are being read."""
-        found: list[Offsets] = []
+        found: list[CommittedOffsets] = []
         stream_id = self._image.names.get(OFFSETS_STREAM)
         state = None if stream_id is None else self._image.streams.get(stream_id)
         if state is None or not state.config.is_internal:

@@ -47,7 +47,7 @@ class SessionState(Enum):
     CLOSED = auto()
 
 
-class Ready(NamedTuple):
+class HelloReceived(NamedTuple):
     """The broker has answered the hello."""
 
     hello: HelloResponse
@@ -73,7 +73,7 @@ class Broken(NamedTuple):
     lost: tuple[int, ...]
 
 
-Event = Ready | Answered | Refused | Broken
+Event = HelloReceived | Answered | Refused | Broken
 
 
 class _InFlight(NamedTuple):
@@ -292,7 +292,7 @@ class Session:
         broken = self.closed(error)
         return broken._replace(lost=(correlation_id, *broken.lost)) if entry.waited_for else broken
 
-    def _ready(self, hello: HelloResponse) -> Ready:
+    def _ready(self, hello: HelloResponse) -> HelloReceived:
         self.state = SessionState.READY
         self.hello_response = hello
         self._versions = request_versions(hello)
@@ -300,4 +300,4 @@ class Session:
         self.in_flight_max = max(1, min(hello.limits.in_flight_requests_max, limits.IN_FLIGHT_REQUESTS_MAX))
         self._decoder.frame_bytes_max = limits.RESPONSE_BYTES_MAX + _FRAME_OVERHEAD_BYTES
         self._decoder.body_bytes_max = limits.RESPONSE_BYTES_MAX + limits.FRAME_ENCRYPTION_BYTES
-        return Ready(hello)
+        return HelloReceived(hello)

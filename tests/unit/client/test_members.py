@@ -12,7 +12,7 @@ from penstock.base.ids import LeaderEpoch, Offset, PartitionId, StreamId, Timest
 from penstock.client.errors import MemberFenced
 from penstock.client.members import Member
 from penstock.client.positions import Positions
-from penstock.groups.offsets import Offsets
+from penstock.groups.offsets import CommittedOffsets
 from penstock.messages import AppendResponse, GroupHeartbeatRequest, GroupHeartbeatResponse, GroupPartition
 from penstock.node.group_members import GroupMembers
 
@@ -52,7 +52,7 @@ class Coordinator:
         self.is_cut_off = False
         self._tasks: set[asyncio.Task[None]] = set()
         counts = lambda stream_id: 4, lambda group, stream_id: 4
-        self._members = GroupMembers(Offsets(), LeaderEpoch(1), self._write, *counts)
+        self._members = GroupMembers(CommittedOffsets(), LeaderEpoch(1), self._write, *counts)
 
     def run(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)

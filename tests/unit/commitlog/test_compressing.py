@@ -16,7 +16,7 @@ from penstock.batch.header import COMPRESSION_FLAGS, INCOMPRESSIBLE, MAY_HOLD_ID
 from penstock.batch.schema import SCHEMA_BYTES
 from penstock.commitlog import Log, LogConfig, LogState, LogView, Survey
 from penstock.commitlog.scan import Walk
-from penstock.groups.rows import Place, Position, encode_key, encode_value
+from penstock.groups.rows import GroupPosition, OffsetKey, encode_key, encode_value
 from penstock.node.dedup import ReadIds
 from penstock.node.last_sequences import ReadLasts
 from penstock.node.log_queries import FindOffset, GetMessage
@@ -220,8 +220,8 @@ def test_what_a_start_reads_of_a_log_is_read_of_what_is_compressed() -> None:
     vfs = MemoryVfs()
     log = open_log(vfs, CONFIG)
     log.start_epoch(1)
-    places = [Place("billing", 7, partition) for partition in range(50)]
-    told: list[Told] = [(encode_key(place), encode_value(Position(place.partition))) for place in places]
+    places = [OffsetKey("billing", 7, partition) for partition in range(50)]
+    told: list[Told] = [(encode_key(place), encode_value(GroupPosition(place.partition))) for place in places]
     for number in range(20):
         append_keyed(log, told if number else [(key, None) for key, _ in told], number)
     rows = [b"NATS/1.0\r\nNats-Msg-Id: id-%d\r\n\r\n" % number for number in range(1_000)]
@@ -243,7 +243,7 @@ def test_what_a_start_reads_of_a_log_is_read_of_what_is_compressed() -> None:
     assert (len(offsets), ids, producers) == (50, 1_000, [(1_000, 1_100), (1_100, 1_200)])
 
 
-def _read_at_a_start(view: LogView) -> tuple[dict[int, Position], int, list[tuple[int, int]]]:
+def _read_at_a_start(view: LogView) -> tuple[dict[int, GroupPosition], int, list[tuple[int, int]]]:
     offsets = ReadOffsets(view)
     offsets.run()
     positions = {partition: one.position for partition, one in offsets.offsets.of("billing", 7).items()}

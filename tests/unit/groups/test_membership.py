@@ -6,7 +6,7 @@ import pytest
 
 from penstock.base import limits
 from penstock.base.errors import ErrorCode, RemoteError
-from penstock.groups.membership import Beat, Generation, Grant, Granted, Membership, Part
+from penstock.groups.membership import Generation, Grant, Granted, GroupMembership, MemberHeartbeat, PartitionKey
 from penstock.groups.rows import (
     decode_generation,
     decode_generation_key,
@@ -20,31 +20,33 @@ FOUR = {7: 4}
 
 def beat(
     member_id: str, number: int, *owned: int, streams: frozenset[int] = frozenset({7}), leader_epoch: int = 1
-) -> Beat:
-    return Beat(member_id, number, streams, frozenset(Part(7, one) for one in owned), 1_000, leader_epoch)
+) -> MemberHeartbeat:
+    return MemberHeartbeat(
+        member_id, number, streams, frozenset(PartitionKey(7, one) for one in owned), 1_000, leader_epoch
+    )
 
 
-def advance(group: Membership, partitions: dict[int, int] | None = None) -> None:
+def advance(group: GroupMembership, partitions: dict[int, int] | None = None) -> None:
     if (generation := group.next_generation(partitions or FOUR)) is not None:
         group.writes(generation)
         group.wrote(generation)
 
 
-def told(group: Membership, member_id: str) -> list[int]:
+def told(group: GroupMembership, member_id: str) -> list[int]:
     return [part.partition for part in group.told(member_id, FOUR).assigned]
 
 
-def refusal(group: Membership, member_id: str, generation: int, *parts: int) -> str | None:
+def refusal(group: GroupMembership, member_id: str, generation: int, *parts: int) -> str | None:
     try:
-        group.check_commit(member_id, generation, [Part(7, one) for one in parts])
+        group.check_commit(member_id, generation, [PartitionKey(7, one) for one in parts])
     except RemoteError as error:
         return error.code
     return None
 
 
-def two_members() -> Membership:
+def two_members() -> GroupMembership:
     """`a` had all, and has been told to give 2 and 3 back to `b`."""
-    group = Membership(Generation(0), 1, 0)
+    group = GroupMembership(Generation(0), 1, 0)
     group.heard(beat("a", 1), 0)
     assert told(group, "a") == []  # it is not written yet
     advance(group)
@@ -72,7 +74,7 @@ def test_what_is_to_change_hands_is_given_back_before_another_one_gets_it() -> N
 
 
 def test_what_was_told_and_not_yet_reported_is_not_given_away() -> None:
-    group = Membership(Generation(0), 1, 0)
+    group = GroupMembership(Generation(0), 1, 0)
     group.heard(beat("a", 1), 0)
     advance(group)
     assert told(group, "a") == [0, 1, 2, 3]  # in the answer to a heartbeat that listed nothing
@@ -82,7 +84,7 @@ def test_what_was_told_and_not_yet_reported_is_not_given_away() -> None:
 
 
 def test_what_is_being_taken_away_is_told_to_nobody() -> None:
-    group = Membership(Generation(0), 1, 0)
+    group = GroupMembership(Generation(0), 1, 0)
     group.heard(beat("a", 1), 0)
     advance(group)
     group.heard(beat("b", 1), 0)  # before `a` was told of anything: some of it can go to `b`
@@ -97,7 +99,7 @@ def test_what_is_being_taken_away_is_told_to_nobody() -> None:
 
 
 def test_a_heartbeat_that_comes_late_says_nothing() -> None:
-    group = Membership(Generation(0), 1, 0)
+    group = GroupMembership(Generation(0), 1, 0)
     group.heard(beat("a", 1), 0)
     advance(group)
     told(group, "a")
@@ -144,7 +146,7 @@ def test_the_next_coordinator_lets_nothing_go_that_a_member_may_have() -> None:
     group = two_members()
     found = decode_generation(encode_generation(group.generation))
     assert found is not None
-    after = Membership(found, 2, 5_000_000)
+    after = GroupMembership(found, 2, 5_000_000)
     assert after.next_generation(FOUR) is None
     after.heard(beat("b", 2), 5_500_000)
     advance(after)
@@ -159,7 +161,7 @@ def test_the_next_coordinator_lets_nothing_go_that_a_member_may_have() -> None:
 
 def test_what_could_not_be_written_is_made_up_for_by_the_next() -> None:
     """Else what it takes away would be with nobody."""
-    group = Membership(Generation(0), 1, 0)
+    group = GroupMembership(Generation(0), 1, 0)
     group.heard(beat("a", 1), 0)
     advance(group)
     told(group, "a")
@@ -178,16 +180,16 @@ def test_what_could_not_be_written_is_made_up_for_by_the_next() -> None:
     assert group.told("a", FOUR).is_settled
 
 
-def calm(members: int, partitions: int) -> tuple[Membership, list[Beat], dict[int, int]]:
+def calm(members: int, partitions: int) -> tuple[GroupMembership, list[MemberHeartbeat], dict[int, int]]:
     """A group in which nothing changes any more, and what its members say from then on."""
-    group, there = Membership(Generation(0), 1, 0), {7: partitions}
+    group, there = GroupMembership(Generation(0), 1, 0), {7: partitions}
     names = [f"m{number}" for number in range(members)]
     for name in names:
-        group.heard(Beat(name, 1, frozenset({7}), frozenset(), 60_000, 0), 0)
+        group.heard(MemberHeartbeat(name, 1, frozenset({7}), frozenset(), 60_000, 0), 0)
     advance(group, there)
     has = {name: frozenset(group.told(name, there).assigned) for name in names}
     assert sum(map(len, has.values())) == partitions
-    return group, [Beat(name, 2, frozenset({7}), has[name], 60_000, 1) for name in names], there
+    return group, [MemberHeartbeat(name, 2, frozenset({7}), has[name], 60_000, 1) for name in names], there
 
 
 def test_a_heartbeat_costs_as_much_as_its_member_has_and_not_as_its_group() -> None:
@@ -209,7 +211,7 @@ def test_a_heartbeat_costs_as_much_as_its_member_has_and_not_as_its_group() -> N
 
 def test_the_next_coordinator_believes_nobody_who_has_not_heard_it() -> None:
     group = two_members()
-    after = Membership(group.generation, 2, 0)
+    after = GroupMembership(group.generation, 2, 0)
     after.heard(beat("b", 2), 0)
     after.heard(beat("a", 2), 0)  # sent long ago, when it had nothing; the coordinator before has heard a later one
     advance(after)
@@ -220,20 +222,20 @@ def test_the_next_coordinator_believes_nobody_who_has_not_heard_it() -> None:
 
 
 def test_streams_that_not_all_read_are_shared_by_those_who_do() -> None:
-    group = Membership(Generation(0), 1, 0)
+    group = GroupMembership(Generation(0), 1, 0)
     group.heard(beat("a", 1, streams=frozenset({7, 8})), 0)
     group.heard(beat("b", 1, streams=frozenset({8})), 0)
     partitions = {7: 2, 8: 2}
     advance(group, partitions)
-    assert set(group.told("a", partitions).assigned) == {Part(7, 0), Part(7, 1), Part(8, 1)}
-    assert set(group.told("b", partitions).assigned) == {Part(8, 0)}
+    assert set(group.told("a", partitions).assigned) == {PartitionKey(7, 0), PartitionKey(7, 1), PartitionKey(8, 1)}
+    assert set(group.told("b", partitions).assigned) == {PartitionKey(8, 0)}
     assert group.streams == {7, 8}
     advance(group, {7: 0, 8: 2})  # deleted
     assert {part.stream_id for part in group.told("a", {7: 0, 8: 2}).assigned} == {8}
 
 
 def test_single_partitions_of_many_streams_are_spread() -> None:
-    group = Membership(Generation(0), 1, 0)
+    group = GroupMembership(Generation(0), 1, 0)
     streams = frozenset(range(1, 7))
     partitions = dict.fromkeys(streams, 1)
     for member_id in "abc":

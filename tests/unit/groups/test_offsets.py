@@ -5,21 +5,21 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.groups.offsets import Offsets
-from penstock.groups.rows import Place, Position, decode_value, encode_key, encode_value
+from penstock.groups.offsets import CommittedOffsets
+from penstock.groups.rows import GroupPosition, OffsetKey, decode_value, encode_key, encode_value
 
-places = st.builds(Place, st.sampled_from("abc"), st.integers(1, 3), st.integers(0, 2))
+places = st.builds(OffsetKey, st.sampled_from("abc"), st.integers(1, 3), st.integers(0, 2))
 rows = st.lists(st.tuples(places, st.none() | st.integers(0, 9)))
 
 
-def written(place: Place, offset: int | None, number: int) -> tuple[bytes, bytes | None, int]:
-    return encode_key(place), None if offset is None else encode_value(Position(offset)), number
+def written(place: OffsetKey, offset: int | None, number: int) -> tuple[bytes, bytes | None, int]:
+    return encode_key(place), None if offset is None else encode_value(GroupPosition(offset)), number
 
 
 @given(rows=rows)
-def test_the_last_row_of_a_place_counts(rows: list[tuple[Place, int | None]]) -> None:
-    offsets = Offsets()
-    model: dict[Place, tuple[int, int]] = {}
+def test_the_last_row_of_a_place_counts(rows: list[tuple[OffsetKey, int | None]]) -> None:
+    offsets = CommittedOffsets()
+    model: dict[OffsetKey, tuple[int, int]] = {}
     for number, (place, offset) in enumerate(rows):
         offsets.take([written(place, offset, number)])
         if offset is None:
@@ -45,9 +45,9 @@ def test_the_last_row_of_a_place_counts(rows: list[tuple[Place, int | None]]) ->
 
 @given(rows=rows, gone=st.sets(st.integers(1, 3)), count=st.integers(1, 30))
 def test_what_is_left_over_is_in_streams_that_are_gone(
-    rows: list[tuple[Place, int | None]], gone: set[int], count: int
+    rows: list[tuple[OffsetKey, int | None]], gone: set[int], count: int
 ) -> None:
-    offsets = Offsets()
+    offsets = CommittedOffsets()
     offsets.take(written(place, offset, 0) for place, offset in rows)
     found = offsets.left_over(gone.__contains__, count)
     all_of_them = {place for place, _ in rows if place in offsets and place.stream_id in gone}
@@ -58,20 +58,20 @@ def test_what_is_left_over_is_in_streams_that_are_gone(
 
 
 def test_pages_are_sorted_once_until_there_is_another_group_or_stream() -> None:
-    offsets = Offsets()
-    offsets.take(written(Place(group, 1, 0), 1, 1) for group in "cab")
+    offsets = CommittedOffsets()
+    offsets.take(written(OffsetKey(group, 1, 0), 1, 1) for group in "cab")
     offsets.page(("", 0), 1)
     known = offsets._pairs
-    offsets.take([written(Place("a", 1, 1), 1, 1), written(Place("a", 1, 0), 2, 2)])
+    offsets.take([written(OffsetKey("a", 1, 1), 1, 1), written(OffsetKey("a", 1, 0), 2, 2)])
     assert offsets.page(("", 0), 2) == [("a", 1, 2), ("b", 1, 1)]
     assert offsets._pairs is known
-    offsets.take([written(Place("d", 1, 0), 1, 1)])
+    offsets.take([written(OffsetKey("d", 1, 0), 1, 1)])
     assert offsets.page(("c", 1), 2) == [("d", 1, 1)]
 
 
 def test_rows_that_say_nothing_change_nothing() -> None:
-    offsets = Offsets()
-    offsets.take([written(Place("a", 1, 0), 5, 1)])
+    offsets = CommittedOffsets()
+    offsets.take([written(OffsetKey("a", 1, 0), 5, 1)])
     unknown: list[tuple[bytes | None, bytes | None, int]] = [
         (None, b'{"offset":1}', 2),
         (b"v2/offset/a/1/0", None, 2),
@@ -80,5 +80,5 @@ def test_rows_that_say_nothing_change_nothing() -> None:
     ]
     offsets.take(unknown)
     assert len(offsets) == 1
-    assert offsets.of("a", 1)[0].position == Position(5)
+    assert offsets.of("a", 1)[0].position == GroupPosition(5)
     assert decode_value(b"?") is None

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from penstock.base import limits
 from penstock.groups.rows import (
-    Place,
-    Position,
+    GroupPosition,
+    OffsetKey,
     decode_generation,
     decode_key,
     decode_value,
@@ -19,9 +19,9 @@ from penstock.groups.rows import (
 )
 
 groups = st.text(alphabet="abcXYZ019_.-", min_size=1, max_size=limits.GROUP_NAME_CHARS_MAX)
-places = st.builds(Place, groups, st.integers(1, limits.OFFSET_MAX), st.integers(0, 2**31 - 1))
+places = st.builds(OffsetKey, groups, st.integers(1, limits.OFFSET_MAX), st.integers(0, 2**31 - 1))
 positions = st.builds(
-    Position,
+    GroupPosition,
     st.integers(0, limits.OFFSET_MAX),
     st.none() | st.integers(0, 2**32 - 1),
     st.text(max_size=limits.OFFSET_METADATA_CHARS_MAX),
@@ -29,13 +29,15 @@ positions = st.builds(
 
 
 def test_the_bytes_are_these() -> None:
-    assert encode_key(Place("billing.eu", 17, 3)) == b"v1/offset/billing.eu/17/3"
-    assert encode_value(Position(42)) == b'{"offset":42}'
-    assert encode_value(Position(42, 3, 'a\u00e9"')) == '{"offset":42,"leader_epoch":3,"metadata":"aé\\""}'.encode()
+    assert encode_key(OffsetKey("billing.eu", 17, 3)) == b"v1/offset/billing.eu/17/3"
+    assert encode_value(GroupPosition(42)) == b'{"offset":42}'
+    assert (
+        encode_value(GroupPosition(42, 3, 'a\u00e9"')) == '{"offset":42,"leader_epoch":3,"metadata":"aé\\""}'.encode()
+    )
 
 
 @given(place=places, position=positions)
-def test_what_is_written_is_read_again(place: Place, position: Position) -> None:
+def test_what_is_written_is_read_again(place: OffsetKey, position: GroupPosition) -> None:
     assert decode_key(encode_key(place)) == place
     assert decode_value(encode_value(position)) == position
 
@@ -85,7 +87,7 @@ def test_values_that_are_none_say_nothing(value: bytes) -> None:
 
 
 def test_fields_of_a_later_version_are_passed_over() -> None:
-    assert decode_value(b'{"offset":7,"expires_us":5}') == Position(7)
+    assert decode_value(b'{"offset":7,"expires_us":5}') == GroupPosition(7)
 
 
 def test_names_of_groups() -> None:

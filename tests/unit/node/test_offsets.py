@@ -11,8 +11,8 @@ from penstock.base import limits
 from penstock.base.config import StreamConfig
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import BrokerId, LeaderEpoch, Offset, PartitionId, StreamId
-from penstock.groups.offsets import Offsets
-from penstock.groups.rows import OFFSETS_STREAM, Place
+from penstock.groups.offsets import CommittedOffsets
+from penstock.groups.rows import OFFSETS_STREAM, OffsetKey
 from penstock.hot.keyhash import partition_of
 from penstock.messages import (
     AlterStreamRequest,
@@ -267,13 +267,13 @@ def test_whoever_is_refused_does_not_have_all_offsets_looked_through_each_time(m
     broker = with_offsets(partitions=3)
     committed(broker, 1, 2)
     looks: list[int] = []
-    left_over = Offsets.left_over
+    left_over = CommittedOffsets.left_over
 
-    def counted(self: Offsets, is_gone: Callable[[int], bool], count: int) -> list[Place]:
+    def counted(self: CommittedOffsets, is_gone: Callable[[int], bool], count: int) -> list[OffsetKey]:
         looks.append(count)
         return left_over(self, is_gone, count)
 
-    monkeypatch.setattr(Offsets, "left_over", counted)
+    monkeypatch.setattr(CommittedOffsets, "left_over", counted)
     for _ in range(5):
         assert broker.refusal(commit_of(broker, 1, 2, 3)).code == ErrorCode.TOO_LARGE
     assert not looks  # that was done when they were read

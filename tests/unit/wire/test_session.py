@@ -20,7 +20,7 @@ from penstock.messages import (
     api_versions,
 )
 from penstock.wire import FrameDecoder, decode_request, encode_error, encode_head, encode_response_head
-from penstock.wire.session import Answered, Broken, Ready, Refused, Session, SessionState
+from penstock.wire.session import Answered, Broken, HelloReceived, Refused, Session, SessionState
 from tests.checked_frames import checked
 from tests.extent import each_change
 
@@ -33,7 +33,7 @@ NEVER_S = 1e9
 def ready(hello: HelloResponse = HELLO) -> Session:
     session = Session("test", "1")
     session.hello(0.0, 10.0)
-    assert session.receive(checked(encode_response_head(Api.HELLO, 1, 1, hello)), 0.1) == [Ready(hello)]
+    assert session.receive(checked(encode_response_head(Api.HELLO, 1, 1, hello)), 0.1) == [HelloReceived(hello)]
     return session
 
 
