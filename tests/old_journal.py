@@ -8,8 +8,8 @@ from penstock.base.config import StreamConfig
 from penstock.hot.crc import crc32c
 from penstock.metadata.commands import AlterStream, Command, CreateStream, DeleteStream, StartBroker, encode_command
 from penstock.metadata.journal import JOURNAL_PATH, MARK_PATH
-from penstock.vfs.mark import Mark
 from penstock.vfs.memory import MemoryVfs
+from penstock.vfs.synced_mark import SyncedMark
 
 HEAD = b"PNSJ\x01\0\0\0"
 COMMANDS: list[Command] = [
@@ -45,7 +45,7 @@ def holding(data: bytes) -> MemoryVfs:
 def synced(*commands: Command) -> MemoryVfs:
     """A disk with this journal, and the mark that all of it was synced."""
     vfs = holding(journal_bytes(*commands))
-    Mark(vfs, MARK_PATH).move(len(commands))
+    SyncedMark(vfs, MARK_PATH).move(len(commands))
     return vfs
 
 

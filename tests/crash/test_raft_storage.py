@@ -23,8 +23,8 @@ from penstock.raft import (
 from penstock.raft.records import read_records
 from penstock.raft.tasks import LOG_PATH, MARK_PATH, RESERVE_PATH, SNAPSHOT_PATH
 from penstock.vfs.faulty import CHANGES, Fault, FaultyVfs, Kind, Operation, nth
-from penstock.vfs.mark import Mark
 from penstock.vfs.memory import Keep, MemoryVfs
+from penstock.vfs.synced_mark import SyncedMark
 from tests.extent import each_change
 
 MEMBERSHIP = RaftMembership((1, 2, 3))
@@ -226,7 +226,7 @@ def test_a_damaged_mark_alone_does_no_harm() -> None:
 def _older_mark(vfs: MemoryVfs) -> None:
     """The mark of two records before."""
     vfs.remove(MARK_PATH)
-    Mark(vfs, MARK_PATH).move(2)
+    SyncedMark(vfs, MARK_PATH).move(2)
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from penstock.raft.snapshot_file import decode_snapshot, encode_snapshot
 from penstock.raft.terms import next_term
 from penstock.raft.values import NUMBER_MAX
 from penstock.raft.wire import contradiction, decode_message, encode_message, is_believable
-from penstock.vfs.mark import Mark
+from penstock.vfs.synced_mark import SyncedMark
 from tests.fuzz.disks import all_files, holding
 from tests.fuzz.parts import joined, parted
 from tests.fuzz.shapes import DEEP, made_msgpack, maker_of
@@ -246,13 +246,13 @@ def sealed_snapshot(data: bytes) -> bytes:
 def mark(modules: Modules, data: bytes) -> object:
     """The mark of any bytes: an index, which moves on."""
     vfs = holding({"m/mark": data} if data else {"m/other": b""})
-    found = Mark(vfs, "m/mark")
+    found = SyncedMark(vfs, "m/mark")
     index = found.index
     assert 0 <= index < 2**64
     found.move(index)  # it never goes back, and says nothing twice
     if index < 2**64 - 1:
         found.move(index + 1)
-        again = Mark(vfs, "m/mark")
+        again = SyncedMark(vfs, "m/mark")
         assert again.index == index + 1
         again.close()
     found.close()
@@ -315,5 +315,5 @@ TARGETS: tuple[Target, ...] = (
         seal=sealed_storage,
         is_slow=True,
     ),
-    Target("mark", mark, made_mark, (Cover("penstock.vfs.mark", ("Mark", "_index_in")),)),
+    Target("mark", mark, made_mark, (Cover("penstock.vfs.synced_mark", ("Mark", "_index_in")),)),
 )

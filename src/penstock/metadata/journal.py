@@ -4,7 +4,7 @@ Rules: a torn tail (an unfinished last entry) was never acted on and does not co
 entry is CorruptionError: the broker does not start on it. Nothing is written or deleted.
 
 Theory: until a sync, a disk may keep a later entry and lose an earlier one, so a sound entry after a corrupt one proves
-nothing by itself. The synced part is recorded twice: by the mark (`vfs/mark.py`), which was on the disk before an entry
+nothing by itself. The synced part is recorded twice: by the mark (`vfs/synced_mark.py`), which was on the disk before an entry
 was acted on, and, should the mark be lost, by every later entry.
 
     file   "PNSJ" | u32 version 1 | entry | entry | …                       little-endian
@@ -24,7 +24,7 @@ from penstock.base.errors import CorruptionError, ErrorCode, RemoteError
 from penstock.hot.crc import crc32c
 from penstock.metadata.commands import Command, decode_command
 from penstock.vfs import Vfs
-from penstock.vfs.mark import Mark
+from penstock.vfs.synced_mark import SyncedMark
 
 JOURNAL_PATH = "metadata.journal"
 MARK_PATH = "metadata.synced"
@@ -59,7 +59,7 @@ def read_journal(vfs: Vfs) -> tuple[list[JournalEntry], str | None]:
         data = file.read_at(0, file.size())
     finally:
         file.close()
-    mark = Mark(vfs, MARK_PATH)
+    mark = SyncedMark(vfs, MARK_PATH)
     mark.close()
     has_head = len(data) >= _FILE_HEAD.size  # otherwise a start was interrupted before any command
     entries = list(read_entries(data, JOURNAL_PATH)) if has_head else []

@@ -2,7 +2,7 @@
 
 Rules: records are only appended; a file is replaced as a whole. Record numbers rise by one, also from one file to the
 next. Every record names the last record that was synced when it was written, so that the synced part is known even if
-the sync mark (`vfs/mark.py`) is lost. An entry replaces the entries from its index on.
+the sync mark (`vfs/synced_mark.py`) is lost. An entry replaces the entries from its index on.
 
     file    "PNRL" | u32 version 1 | record | record | …                   little-endian
     record  u32 bytes of what follows the CRC | u32 CRC-32C of it | u64 number | u64 synced number | u8 kind | body

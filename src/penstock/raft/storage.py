@@ -9,7 +9,7 @@ start writes again what the disk may have dropped. On a full disk, writes that m
 
 Theory: the log is one file, rewritten with each snapshot. Metadata is small: a rewrite copies only the few entries
 after the snapshot, and one file can be in fewer states after a crash than a row of segments. Until a sync a disk may
-keep later bytes and lose earlier ones, so only the mark (`vfs/mark.py`) can tell a torn tail from corruption: a broker
+keep later bytes and lose earlier ones, so only the mark (`vfs/synced_mark.py`) can tell a torn tail from corruption: a broker
 that took corruption for a torn tail would forget a vote that it gave or an entry that it acknowledged, and break the
 majority that counted on it.
 
@@ -51,8 +51,8 @@ from penstock.raft.tasks import (
 )
 from penstock.raft.values import NO_SNAPSHOT, HardState, Ready, Snapshot, StoredState
 from penstock.vfs import File, Vfs
-from penstock.vfs.mark import Mark
 from penstock.vfs.reserve import Reserve
+from penstock.vfs.synced_mark import SyncedMark
 
 SaveTask = AppendRecords | RewriteLog
 
@@ -60,7 +60,7 @@ SaveTask = AppendRecords | RewriteLog
 class Storage:
     """Raft's files, opened. One owner; only a task's `run` is called in another thread, one task at a time."""
 
-    def __init__(self, vfs: Vfs, mark: Mark, reserve: Reserve, snapshot: Snapshot, contents: LogContents) -> None:
+    def __init__(self, vfs: Vfs, mark: SyncedMark, reserve: Reserve, snapshot: Snapshot, contents: LogContents) -> None:
         """For `open` only."""
         self._vfs = vfs
         self._mark = mark
@@ -81,7 +81,7 @@ class Storage:
         """
         for path in (NEW_LOG_PATH, NEW_SNAPSHOT_PATH):
             vfs.remove(path)  # left by an interrupted rewrite
-        mark, reserve = Mark(vfs, MARK_PATH), Reserve(vfs, RESERVE_PATH)
+        mark, reserve = SyncedMark(vfs, MARK_PATH), Reserve(vfs, RESERVE_PATH)
         snapshot = stored_snapshot(vfs)
         try:
             file = vfs.open(LOG_PATH)
@@ -117,7 +117,7 @@ class Storage:
 
     @classmethod
     def _begin(
-        cls, vfs: Vfs, mark: Mark, reserve: Reserve, snapshot: Snapshot | None, bootstrap: Snapshot | None
+        cls, vfs: Vfs, mark: SyncedMark, reserve: Reserve, snapshot: Snapshot | None, bootstrap: Snapshot | None
     ) -> Storage:
         if mark.index or snapshot != (bootstrap if snapshot else None):
             raise CorruptionError(LOG_PATH, 0, "the log that belongs to the other files here", "no file")
@@ -260,7 +260,7 @@ class Storage:
             raise OperationalError(f"the metadata log failed before ({self._failed}); restart the broker")
 
 
-def _check_mark(mark: Mark, contents: LogContents) -> None:
+def _check_mark(mark: SyncedMark, contents: LogContents) -> None:
     """Raise CorruptionError if the mark is not this log's: a log with lost records would be taken for whole."""
     wanted = f"the mark of {LOG_PATH}, without which it cannot be known that nothing was cut off that log"
     if not mark.is_there:

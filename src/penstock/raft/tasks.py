@@ -18,8 +18,8 @@ from penstock.raft.records import LogContents, file_bytes
 from penstock.raft.snapshot_file import encode_snapshot
 from penstock.raft.values import Entry, HardState, Snapshot
 from penstock.vfs import Buffer, File, Vfs
-from penstock.vfs.mark import Mark
 from penstock.vfs.reserve import RESERVE_BYTES, Reserve
+from penstock.vfs.synced_mark import SyncedMark
 
 FOLDER = "raft"
 LOG_PATH = f"{FOLDER}/log"
@@ -35,7 +35,7 @@ class AppendRecords:
     """Appends records to the log."""
 
     file: File
-    mark: Mark
+    mark: SyncedMark
     reserve: Reserve
     position: int
     data: bytes
@@ -69,7 +69,7 @@ class RewriteLog:
     """Installs a snapshot and a log that begins after it."""
 
     vfs: Vfs
-    mark: Mark
+    mark: SyncedMark
     reserve: Reserve
     snapshot: Snapshot | None  # None: keep the present one
     contents: LogContents  # of the new log

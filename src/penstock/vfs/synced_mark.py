@@ -25,7 +25,7 @@ _SECTOR_BYTES = 512
 _SLOTS = (0, 1)
 
 
-class Mark:
+class SyncedMark:
     """The open mark at `path`. One writer at a time."""
 
     def __init__(self, vfs: Vfs, path: str) -> None:
