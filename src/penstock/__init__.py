@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from penstock import aio as aio
-    from penstock.access.proving import Credentials as Credentials
+    from penstock.access.credentials import Credentials as Credentials
     from penstock.base.config import StreamConfig as StreamConfig
     from penstock.base.errors import (
         ConfigError as ConfigError,
@@ -179,7 +179,7 @@ _MODULE_OF = {
     "MessageNotFound": "penstock.client.errors",
     "NotAuthorized": "penstock.client.errors",
     "Unauthenticated": "penstock.client.errors",
-    "Credentials": "penstock.access.proving",
+    "Credentials": "penstock.access.credentials",
     "OffsetOutOfRange": "penstock.client.errors",
     "OutcomeUnknown": "penstock.client.errors",
     "NotEnoughReplicas": "penstock.client.errors",

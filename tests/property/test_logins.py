@@ -18,9 +18,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.access import scram
+from penstock.access.credentials import Credentials, token_text
 from penstock.access.handshake import ClientHandshake, Principal, ServerHandshake
 from penstock.access.nkeys import NkeyClient
-from penstock.access.proving import Credentials, token_text
 from penstock.access.scram import ScramServer, Verifier, verifier_of
 from penstock.access.users import BROKER
 from penstock.base import limits

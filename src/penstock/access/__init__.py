@@ -7,7 +7,7 @@
 | `scram`        | passwords and tokens: a proof that does not reveal the secret  |
 | `nkeys`        | NATS nkeys: a signature                                        |
 | `handshake`    | login state machines of the broker and of the client           |
-| `proving`      | the client's credentials and their proofs                      |
+| `credentials`      | the client's credentials and their proofs                      |
 | `secret_files` | file modes that a file with a secret may have                  |
 """
 

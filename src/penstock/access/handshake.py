@@ -56,7 +56,7 @@ def sharer_of(who: Principal | None) -> str:
     return "" if who is None or who.name == BROKER else who.name
 
 
-class Directory(Protocol):
+class CredentialDirectory(Protocol):
     """Lookup of users and their credentials."""
 
     def verifier(self, name: str) -> tuple[Verifier, Principal] | None:
@@ -155,7 +155,7 @@ class ClientHandshake:
 class ServerHandshake:
     """The broker's side of one login. `nonce`: random, for this login only."""
 
-    def __init__(self, directory: Directory, nonce: str) -> None:
+    def __init__(self, directory: CredentialDirectory, nonce: str) -> None:
         self.who: Principal | None = None  # set once it is proved
         self.claimed = ""  # name in the first message, for the log; not proved
         self._directory = directory

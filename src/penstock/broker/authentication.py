@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
+from penstock.access.credentials import Credentials
 from penstock.access.handshake import Principal, ServerHandshake
-from penstock.access.proving import Credentials
 from penstock.access.scram import Verifier, verifier_of
 from penstock.access.users import BROKER
 from penstock.base import limits

@@ -22,7 +22,7 @@ from typing import Any
 
 import msgspec
 
-from penstock.access.proving import Credentials, shown_name
+from penstock.access.credentials import Credentials, shown_name
 from penstock.access.users import GIVE_CREDENTIALS
 from penstock.base import limits
 from penstock.base.errors import HTTP_GREETING, NATS_GREETING, ErrorCode, OperationalError, RemoteError

@@ -20,7 +20,7 @@ import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from penstock.access.proving import TOKEN_PREFIX, Credentials
+from penstock.access.credentials import TOKEN_PREFIX, Credentials
 from penstock.access.secret_files import VARIABLE, allowed_by, open_to_others
 from penstock.base import limits
 from penstock.base.errors import OperationalError

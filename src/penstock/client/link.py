@@ -16,7 +16,7 @@ from typing import TypeVar, cast
 
 import msgspec
 
-from penstock.access.proving import Credentials
+from penstock.access.credentials import Credentials
 from penstock.base import limits
 from penstock.base.errors import ErrorCode, OperationalError, RemoteError
 from penstock.base.ids import BrokerId, PartitionId, PartitionKey, StreamId

@@ -13,8 +13,8 @@ from datetime import datetime
 from typing import Literal
 
 from penstock.access import Credential, CredentialKind, Operation, Quotas, Rule
+from penstock.access.credentials import token_text
 from penstock.access.nkeys import public_key_mistake
-from penstock.access.proving import token_text
 from penstock.access.rules import EVERYTHING, rule_mistake
 from penstock.access.scram import verifier_of
 from penstock.access.users import EVERYBODY, PASSWORD_ID, user_name_mistake

@@ -182,7 +182,7 @@ class Access:
         """True if a peer that says it is a broker has to prove it."""
         return self.is_guarded or self._requires_proof()
 
-    # Credential lookup (`handshake.Directory`)
+    # Credential lookup (`handshake.CredentialDirectory`)
 
     def verifier(self, name: str) -> tuple[Verifier, Principal] | None:
         user_name, slash, credential_id = name.partition("/")

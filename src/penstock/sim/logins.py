@@ -9,8 +9,8 @@ from __future__ import annotations
 from hashlib import sha256
 
 from penstock.access import Credential, CredentialKind, Operation, Rule, User
+from penstock.access.credentials import TOKEN_ITERATIONS, Credentials
 from penstock.access.handshake import ClientHandshake
-from penstock.access.proving import TOKEN_ITERATIONS, Credentials
 from penstock.access.scram import verifier_of
 from penstock.base import limits
 

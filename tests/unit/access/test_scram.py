@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.access import scram
+from penstock.access.credentials import Credentials, shown_name, token_text
 from penstock.access.handshake import MECHANISMS, Principal, ServerHandshake
 from penstock.access.nkeys import NkeyClient, public_key_mistake
-from penstock.access.proving import Credentials, shown_name, token_text
 from penstock.access.scram import ScramClient, ScramServer, Verifier, verifier_of
 from penstock.base import limits
 from penstock.base.errors import ErrorCode, OperationalError, RemoteError

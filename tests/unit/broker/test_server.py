@@ -11,8 +11,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import pytest
 
 from penstock.access import Operation, Rule
+from penstock.access.credentials import Credentials
 from penstock.access.handshake import Principal
-from penstock.access.proving import Credentials
 from penstock.base import limits
 from penstock.base.addresses import Address
 from penstock.base.errors import ErrorCode, RemoteError

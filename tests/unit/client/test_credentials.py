@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from penstock.access.credentials import Credentials
 from penstock.access.nkeys import public_key_mistake
-from penstock.access.proving import Credentials
 from penstock.base.errors import OperationalError
 from penstock.client.credentials import FILE_VARIABLE, credentials_of
 

@@ -12,8 +12,8 @@ import pytest
 import penstock
 from penstock import Credentials, aio
 from penstock.access import scram
+from penstock.access.credentials import token_text
 from penstock.access.handshake import MECHANISMS
-from penstock.access.proving import token_text
 from penstock.base.errors import ErrorCode
 from tests.extent import each_change
 from tests.fake_broker import columns
