@@ -19,7 +19,7 @@
 | `groups`     | committed offsets and lag of consumer groups, public API                  |
 | `members`    | group membership: heartbeats and assignment                              |
 | `consumers`  | consumer group reader with commits and rebalance                          |
-| `heirs`      | wait of an idle group member for partitions                               |
+| `idle_member`      | wait of an idle group member for partitions                               |
 | `progress`   | processed and committed offsets of a consumer; no IO                      |
 | `known_producers` | idempotent producers known to the leaders                            |
 | `staging`    | stage rows and publish them exactly once                                  |

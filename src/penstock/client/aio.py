@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
 from penstock.base import limits
 from penstock.base.config import Intake
 from penstock.base.ids import PartitionId, StreamId
-from penstock.client import added, appending, archives, batches, getting, reading, truncating, whole
+from penstock.client import appending, archives, batches, getting, new_partitions, reading, truncating, whole_table
 from penstock.client.checks import check_plain, require, rows_max, stream_config, wanted_columns, whole_number
 from penstock.client.consumers import Consumer, wanted
 from penstock.client.filters import Filter
@@ -300,7 +300,7 @@ class Client(OfThisProcess):
         def read(wanted: list[str] | None) -> AsyncIterator[pa.RecordBatch]:
             return self.read(info, start, end=end, partition=partition, columns=wanted, timeout=timeout)
 
-        return await whole.as_table(info, columns, read)
+        return await whole_table.as_table(info, columns, read)
 
     async def to_pandas(
         self,
@@ -506,7 +506,7 @@ class Client(OfThisProcess):
         link = self._link
         what = await reading.plans(link, info, partition, start, end, follow=follow, timeout_s=timeout)
         grows = follow and partition is None and end is None
-        more = added.Added(link, info, len(what), timeout).next if grows else None
+        more = new_partitions.NewPartitions(link, info, len(what), timeout).next if grows else None
         return reading.Reader(link, what, batch_rows_max=batch_rows_max, columns=wanted, timeout_s=timeout, where=where,
             read_from=chosen, more=more)  # fmt: skip
 

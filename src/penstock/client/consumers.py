@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.base import limits
 from penstock.base.ids import LeaderEpoch, PartitionId
-from penstock.client import batches, heirs
+from penstock.client import batches, idle_member
 from penstock.client.checks import duration_s, place_of, rows_max, seconds_of, wanted_columns, whole_numbers
 from penstock.client.errors import MemberFenced, OffsetOutOfRange, TimedOut
 from penstock.client.keywords import ConsumerOptions
@@ -144,7 +144,7 @@ class Consumer(OfThisProcess):
         wanted = self._wanted
         self._member = member = Member(self._committed, wanted.group, info.stream_id, wanted.session_s)
         member.start()
-        self._patience_ends_s = heirs.patience_ends_s(wanted.session_s)
+        self._patience_ends_s = idle_member.patience_ends_s(wanted.session_s)
         try:
             async with asyncio.timeout(wanted.timeout_s):
                 await member.heard.wait()
@@ -363,7 +363,9 @@ class Consumer(OfThisProcess):
         if member is None or self._info is None or self._has_owned:
             return False
         group, timeout_s = self._wanted.group, self._wanted.timeout_s
-        return await heirs.may_inherit(member, self._committed, group, self._info, self._patience_ends_s, timeout_s)
+        return await idle_member.may_inherit(
+            member, self._committed, group, self._info, self._patience_ends_s, timeout_s
+        )
 
     def each(self, batch: pa.RecordBatch) -> Iterator[Message]:
         """Yield the messages of a taken batch, one in hand at a time; may run on any thread."""

@@ -6,7 +6,7 @@ ignored. Arrow finds the latest row of each key in a batch, and only those becom
 the latest pending message of each key is kept: a slow reader misses overwritten messages, and pending messages never
 exceed the number of keys.
 Added partitions are followed, too, each once the older ones are read up to the marks of the keys that moved
-(`client.added`), so the row of a key that is read last is the latest. If a key is in several partitions for other
+(`client.new_partitions`), so the row of a key that is read last is the latest. If a key is in several partitions for other
 reasons, which publishers with keys avoid, the row read last still wins.
 
 | what happens                                      | the table                                                      |
@@ -32,11 +32,11 @@ from penstock.base.errors import OperationalError, PenstockError
 from penstock.base.ids import LeaderEpoch, PartitionId
 from penstock.batch.keys import have_key
 from penstock.client import batches, reading
-from penstock.client.added import Added, readable
 from penstock.client.batches import Range
 from penstock.client.checks import seconds_of, whole_number
 from penstock.client.errors import TimedOut, Unavailable
 from penstock.client.link import Link
+from penstock.client.new_partitions import NewPartitions, readable
 from penstock.client.of_this_process import OfThisProcess
 from penstock.client.reading import END_OF_LOG, Plan, Reader
 from penstock.client.values import EARLIEST, Message
@@ -198,7 +198,7 @@ class Table(OfThisProcess):
             for number, end in self._ends.items()
         ]
         rows_max = limits.READ_BATCH_ROWS_DEFAULT
-        more = Added(self._link, info, len(what), self._timeout_s).next if self._is_whole else None
+        more = NewPartitions(self._link, info, len(what), self._timeout_s).next if self._is_whole else None
         reader = Reader(self._link, what, batch_rows_max=rows_max, columns=None, timeout_s=self._timeout_s, more=more)
         async with reader:
             while (found := await reader.next_batches()) is not None:

@@ -32,8 +32,8 @@ from penstock.base.errors import PenstockError
 from penstock.base.ids import LeaderEpoch
 from penstock.client.blocking import Client
 from penstock.client.errors import NotAuthorized, StreamNotFound
-from penstock.client.growth import wait_for_more
 from penstock.client.ranges import agreed_end
+from penstock.client.wait_for_data import wait_for_more
 from penstock.messages import StreamInfo
 from penstock.spark import brokers, fetching, rights
 from penstock.spark.agreement import checked_cluster

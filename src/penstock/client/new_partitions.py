@@ -37,7 +37,7 @@ def readable(info: StreamInfo, ends: Mapping[PartitionId, int], count: int = 0) 
     return max(count, ready)
 
 
-class Added:
+class NewPartitions:
     """Polls for partitions that one stream gains beyond the first `count`."""
 
     def __init__(self, link: Link, info: StreamInfo, count: int, timeout_s: float) -> None:
