@@ -18,13 +18,13 @@ from penstock.base import limits
 from penstock.base.errors import ErrorCode, OperationalError, RemoteError
 from penstock.base.nats_logins import shown_url
 from penstock.base.subjects import subject_mistake
-from penstock.client.awaiting import (
+from penstock.client.ack_waiters import (
     AllAcks,
     Echo,
     OneAck,
     Outgoing,
+    ReplyWaiter,
     Reroute,
-    Waiter,
     nobody_listens,
     nobody_stores,
 )
@@ -74,7 +74,7 @@ class Publisher:
         self._connecting = asyncio.Lock()
         self._is_closed = False
         self._tokens = itertools.count(1)
-        self._waiters: dict[str, Waiter] = {}
+        self._waiters: dict[str, ReplyWaiter] = {}
         self._slots = asyncio.Semaphore(limits.PUBLISHES_IN_FLIGHT_MAX)
         self._in_flight: set[asyncio.Future[Any]] = set()
         self._retries: set[asyncio.Task[None]] = set()
@@ -238,7 +238,7 @@ class Publisher:
                 sent()
 
     async def _send(
-        self, waiter: Waiter, token: str, outgoing: Outgoing, future: asyncio.Future[Any], deadline_s: float
+        self, waiter: ReplyWaiter, token: str, outgoing: Outgoing, future: asyncio.Future[Any], deadline_s: float
     ) -> None:
         connection = await self._connected(deadline_s)
         self._check_inbox()

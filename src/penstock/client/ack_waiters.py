@@ -31,7 +31,7 @@ Reroute = Callable[[], Awaitable[str]]
 """Returns the subject of the partition that has the message's key."""
 
 
-class Waiter(Protocol):
+class ReplyWaiter(Protocol):
     """Waits for the replies to one published message."""
 
     @property
