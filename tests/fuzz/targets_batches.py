@@ -12,7 +12,7 @@ from penstock.base.errors import CorruptionError, ErrorCode, RemoteError
 from penstock.base.partitioning import Split, parse_split
 from penstock.batch import codec, projecting
 from penstock.client import batches
-from penstock.client.batches import Range
+from penstock.client.batches import OffsetRange
 from penstock.hot.crc import crc32c
 from penstock.hot.keymap import key_map_of
 from penstock.node.log_queries import CheckAppend, OwnKeys, RowRules
@@ -80,7 +80,7 @@ def fetched(modules: Modules, data: bytes) -> object:
         return "short"
     start, end, first, last, rows_max = _WANTED.unpack_from(data)
     raw = data[_WANTED.size :]
-    covers, wanted = Range(start, end), Range(first, last)
+    covers, wanted = OffsetRange(start, end), OffsetRange(first, last)
     found: list[pa.RecordBatch] = []
     out = "whole"
     try:

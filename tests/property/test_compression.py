@@ -12,7 +12,7 @@ from penstock.base.errors import CorruptionError
 from penstock.batch import codec, compression, layout
 from penstock.batch.header import COMPRESSION_FLAGS
 from penstock.batch.schema import arrow_schema
-from penstock.client.batches import Range, batches_of
+from penstock.client.batches import OffsetRange, batches_of
 from tests.batch_samples import (
     ROWS,
     Row,
@@ -63,10 +63,10 @@ def test_a_client_gets_the_same_of_compressed_batches(
         plain.append(bytes(message))
         mixed.append(plain[-1] if wished is None else bytes(codec.compressed(message, wished)[0]))
         offset += count + gap
-    wanted = Range(round(first * offset), round(max(first, last) * offset))
+    wanted = OffsetRange(round(first * offset), round(max(first, last) * offset))
     found = [
         pa.Table.from_batches(
-            batches_of(b"".join(data), Range(0, offset), wanted, rows_max, source="here"), arrow_schema()
+            batches_of(b"".join(data), OffsetRange(0, offset), wanted, rows_max, source="here"), arrow_schema()
         )
         for data in (plain, mixed)
     ]

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from penstock.base.errors import CorruptionError
 from penstock.batch import codec, joining
 from penstock.batch.schema import arrow_schema
-from penstock.client.batches import Range, batches_of
+from penstock.client.batches import OffsetRange, batches_of
 from tests import hot_modes
 from tests.batch_samples import MIXED, ROWS, SMALL, Row, message_of, resealed, with_buffer
 from tests.extent import each_change, examples
@@ -113,7 +113,7 @@ def test_no_damaged_message_is_gathered(batches: list[list[Row]], data: st.DataO
         found = one.gather(memoryview(damaged), 0, 0, EVERYTHING, 10**6, BYTES_MAX, BYTES_MAX)
         assert len(found.begins) == number
     rows: list[int] = []
-    covers = Range(0, ends[-1])
+    covers = OffsetRange(0, ends[-1])
     found = batches_of(bytes(damaged), covers, covers, 10**6, source="x")
     with pytest.raises(CorruptionError):
         rows.extend(offset for batch in found for offset in batch.column("offset").to_pylist())
@@ -140,7 +140,7 @@ def test_a_message_in_the_wrong_place_ends_the_gathering() -> None:
     found = joining.gather(memoryview(raw), 0, 0, EVERYTHING, 100)
     assert (found.rows, found.end_offset) == (1, 1)
     with pytest.raises(CorruptionError, match=r"from offset 1.*from 2"):
-        list(batches_of(raw, Range(0, 3), Range(0, 3), 100, source="x"))
+        list(batches_of(raw, OffsetRange(0, 3), OffsetRange(0, 3), 100, source="x"))
 
 
 @pytest.mark.parametrize(
@@ -162,14 +162,14 @@ def test_rows_that_no_writer_makes_are_corruption_in_whatever_message(
     bad = bytes(with_buffer(message_of(MIXED, base_offset=4), buffer, position, content))
     raw = good + bad + bytes(message_of(MIXED, base_offset=8))
     with pytest.raises(CorruptionError):
-        list(batches_of(raw, Range(0, 12), Range(0, 12), 100, source="x"))
+        list(batches_of(raw, OffsetRange(0, 12), OffsetRange(0, 12), 100, source="x"))
 
 
 def test_a_large_message_lies_where_it_lay_and_parts_small_ones() -> None:
     large = [Row(b"a", None, bytes(joining.SMALL_MESSAGE_BYTES), None)]
     raw, ends = log_of([SMALL, SMALL, large, MIXED, SMALL])
     view = memoryview(raw)
-    found = list(batches_of(view, Range(0, ends[-1]), Range(0, ends[-1]), 100, source="x"))
+    found = list(batches_of(view, OffsetRange(0, ends[-1]), OffsetRange(0, ends[-1]), 100, source="x"))
     assert [batch.column("offset").to_pylist() for batch in found] == [[0, 1], [2], [3, 4, 5, 6, 7]]
     here = pa.py_buffer(view)
     values = found[1].column("value").buffers()[2]
@@ -178,7 +178,7 @@ def test_a_large_message_lies_where_it_lay_and_parts_small_ones() -> None:
 
 def test_a_batch_with_more_rows_than_wanted_is_handed_out_in_parts() -> None:
     raw, ends = log_of([MIXED, SMALL, SMALL, MIXED])
-    found = list(batches_of(raw, Range(0, ends[-1]), Range(1, 9), 3, source="x"))
+    found = list(batches_of(raw, OffsetRange(0, ends[-1]), OffsetRange(1, 9), 3, source="x"))
     assert [batch.column("offset").to_pylist() for batch in found] == [[1, 2, 3], [4, 5], [6, 7, 8]]
 
 
@@ -187,7 +187,7 @@ def test_joined_rows_that_are_not_in_order_are_refused(buffer: int) -> None:
     raw, ends = log_of([SMALL, SMALL, SMALL])
     begins = begins_of(raw)
     wrong = raw[: begins[1]] + with_buffer(raw[begins[1] : begins[2]], buffer, 0, bytes(7) + b"\x80") + raw[begins[2] :]
-    covers = Range(0, ends[-1])
+    covers = OffsetRange(0, ends[-1])
     with pytest.raises(CorruptionError, match="offsets in order" if buffer == 1 else "timestamps in order"):
         list(batches_of(wrong, covers, covers, 1_000, source="a broker"))
 
@@ -199,7 +199,7 @@ def test_rows_of_a_message_that_stand_in_another_ones_place_are_refused() -> Non
     wrong = first + raw[len(first) :]
     for one in JOINERS:
         assert one.gather(memoryview(wrong), 0, 0, EVERYTHING, 10**6, BYTES_MAX, BYTES_MAX).begins == []
-    covers = Range(0, 1 + len(MIXED))
+    covers = OffsetRange(0, 1 + len(MIXED))
     with pytest.raises(CorruptionError, match="offsets in order from 0, all below 1"):
         list(batches_of(wrong, covers, covers, 1_000, source="a broker"))
 

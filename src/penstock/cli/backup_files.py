@@ -283,9 +283,9 @@ def messages(folder: Path, partition: PartitionBackup, file: File) -> Iterator[t
 
 def rows_of(header: BatchHeader, data: bytes, start: int, *, file: str = "") -> pa.RecordBatch:
     """Return the rows of a verified batch from offset `start` on."""
-    from penstock.client.batches import Range, rows
+    from penstock.client.batches import OffsetRange, rows
 
-    return rows(header, memoryview(data), Range(start, max(start, header.end_offset)), source=file)
+    return rows(header, memoryview(data), OffsetRange(start, max(start, header.end_offset)), source=file)
 
 
 def batches(folder: Path, partition: PartitionBackup, start: int) -> Iterator[tuple[pa.RecordBatch, int]]:

@@ -141,7 +141,7 @@ def administrators(client: Client, users: Iterable[UserExport], timeout_s: float
 
 def restore_users(client: Client, users: Iterable[UserExport], timeout_s: float) -> RestoredUsers:
     """Create the users that do not exist. Raise RemoteError if one of them cannot be created."""
-    from penstock.client.users import Made
+    from penstock.client.users import NewCredential
 
     there = {one.name for one in client.users.all(timeout=timeout_s).users}
     done = RestoredUsers([], [], [])
@@ -152,7 +152,7 @@ def restore_users(client: Client, users: Iterable[UserExport], timeout_s: float)
         if user.name == EVERYBODY:
             client.users.change_rules(EVERYBODY, add=user.rules, timeout=timeout_s)
         else:
-            credentials = [Made(one) for one in user.credentials]
+            credentials = [NewCredential(one) for one in user.credentials]
             try:
                 client.users.create(user.name, *credentials, rules=user.rules, quotas=user.quotas, timeout=timeout_s)
             except RemoteError as error:

@@ -299,13 +299,13 @@ class _Job(NamedTuple):
         return placed_rows.compare(self.there, info, span.partition, sums, *places, what=what)
 
     def _batches(self, span: _Span) -> placed_rows.Batches:
-        from penstock.client.batches import Range, rows
+        from penstock.client.batches import OffsetRange, rows
         from penstock.client.raw_batches import raw_batches
 
         options: dict[str, Any] = {"timeout": self.timeout_s}
         for header, data, _ in raw_batches(self.here, self.source, span.partition, span.begin, span.end, **options):
             end = min(header.end_offset, span.end)
-            batch = rows(header, memoryview(data), Range(span.begin, end), source=f"stream {self.source.name}")
+            batch = rows(header, memoryview(data), OffsetRange(span.begin, end), source=f"stream {self.source.name}")
             yield batch if self.wanted is None else self.wanted.rows(batch), end
 
 

@@ -29,7 +29,7 @@ from penstock.cli.standard_streams import need_stdout
 if TYPE_CHECKING:
     from penstock.access import Credential, Quotas
     from penstock.client.blocking import Client
-    from penstock.client.users import Made
+    from penstock.client.users import NewCredential
     from penstock.messages import CredentialInfo, UserInfo
 
 app = typer.Typer(
@@ -340,7 +340,9 @@ def delete(
 # Credentials
 
 
-def _credential(user: str, password_file: Path | None, *, token: bool, nkey: str | None, expires: str | None) -> Made:
+def _credential(
+    user: str, password_file: Path | None, *, token: bool, nkey: str | None, expires: str | None
+) -> NewCredential:
     from penstock.client.users import nkey_credential, password_credential, token_credential
 
     if (password_file is not None) + token + (nkey is not None) > 1:
@@ -378,7 +380,7 @@ def _password(user: str, file: Path | None) -> str:
 class _kept:  # noqa: N801 (used as a statement)
     """Writes the token to its file or stdout before the broker learns it: else a full disk would lose it."""
 
-    def __init__(self, made: Made | None, file: Path | None) -> None:
+    def __init__(self, made: NewCredential | None, file: Path | None) -> None:
         self._made = made
         self._file = file
 
@@ -413,7 +415,7 @@ def _print_token(token: str) -> None:
         ) from None
 
 
-def _tell_token(made: Made, out: Path | None) -> None:
+def _tell_token(made: NewCredential, out: Path | None) -> None:
     if made.token is None:
         return
     if out is None:

@@ -22,7 +22,7 @@ from penstock.base.config import Intake
 from penstock.base.ids import PartitionId, StreamId
 from penstock.client import appending, archives, batches, getting, new_partitions, reading, truncating, whole_table
 from penstock.client.checks import check_plain, require, rows_max, stream_config, wanted_columns, whole_number
-from penstock.client.consumers import Consumer, wanted
+from penstock.client.consumers import Consumer, consumer_settings
 from penstock.client.filters import Filter
 from penstock.client.groups import Groups
 from penstock.client.keywords import ConsumerOptions, PublishOptions, StreamChanges, StreamOptions
@@ -356,7 +356,7 @@ class Client(OfThisProcess):
         consumer reads that partition alone and does not join the group.
         Other `options` are those of `read`: `follow`, `batch_rows_max`, `columns`, `read_from`.
         """
-        return Consumer(self._positions, wanted(stream, group, start, timeout, options))
+        return Consumer(self._positions, consumer_settings(stream, group, start, timeout, options))
 
     # Writing
 

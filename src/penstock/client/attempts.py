@@ -72,7 +72,7 @@ class GiveUp(NamedTuple):
 Action = Ask | Refresh | Pause | GiveUp
 
 
-class Doubt:
+class OutcomeDoubt:
     """Records that a broker may have executed the request without confirming it; once set, it stays set."""
 
     __slots__ = ("exists",)
@@ -93,7 +93,7 @@ class Attempts:
         repeatable: bool,
         deadline_s: float,
         chance: Callable[[], float],
-        doubt: Doubt | None = None,
+        doubt: OutcomeDoubt | None = None,
     ) -> None:
         self._view = view
         self._key = key
@@ -101,7 +101,7 @@ class Attempts:
         self._repeatable = repeatable
         self._deadline_s = deadline_s
         self._chance = chance
-        self._doubt = Doubt() if doubt is None else doubt
+        self._doubt = OutcomeDoubt() if doubt is None else doubt
         self._said: dict[str, str] = {}  # last answer of each broker asked
         self._asked: set[str] = set()  # asked without success since the last pause
         self._pauses = self._hints = 0

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _MESSAGES_AT_ONCE = 512
 
 
-class Range(NamedTuple):
+class OffsetRange(NamedTuple):
     """A half-open range of offsets."""
 
     start: int
@@ -45,7 +45,7 @@ def check_format(format_version: int) -> None:
 
 
 def batches_of(
-    raw: bytes | memoryview, covers: Range, wanted: Range, rows_max: int, *, source: str
+    raw: bytes | memoryview, covers: OffsetRange, wanted: OffsetRange, rows_max: int, *, source: str
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of `raw` that lie in `wanted`; `raw` must cover exactly `covers`. Batches have 1 to `rows_max`
     rows.
@@ -99,7 +99,9 @@ def last_epoch(raw: bytes | memoryview, *, source: str) -> LeaderEpoch:
     return LeaderEpoch(codec.read_header(view[position:], file=source, position=position).leader_epoch)
 
 
-def rows(header: BatchHeader, message: memoryview, wanted: Range, *, source: str, position: int = 0) -> pa.RecordBatch:
+def rows(
+    header: BatchHeader, message: memoryview, wanted: OffsetRange, *, source: str, position: int = 0
+) -> pa.RecordBatch:
     """Return the rows of a verified batch that lie in `wanted`, possibly none; only compressed batches are copied."""
     message = memoryview(codec.uncompressed(message, file=source, position=position))
     batch = codec.check_rows(message, file=source, position=position)
@@ -135,7 +137,7 @@ def messages_of(batch: pa.RecordBatch, partition: int | None = None) -> Iterator
 def one_message(raw: bytes | memoryview, offset: int, partition: int, *, source: str) -> Message:
     """Return the message at `offset` of `partition` from the one batch in `raw`."""
     header = codec.verify(raw, file=source)
-    batch = rows(header, memoryview(raw), Range(offset, offset + 1), source=source)
+    batch = rows(header, memoryview(raw), OffsetRange(offset, offset + 1), source=source)
     if batch.num_rows != 1:
         raise CorruptionError(source, 0, f"a batch that holds offset {offset}", f"{batch.num_rows} such rows")
     return next(messages_of(batch, partition))

@@ -8,7 +8,7 @@ from penstock.access import Operation, Quotas, Rule
 from penstock.access.users import EVERYBODY
 from penstock.client import users
 from penstock.client.threads import LoopThread
-from penstock.client.users import Made, Operations
+from penstock.client.users import NewCredential, Operations
 from penstock.messages import ListUsersResponse, TestAccessResponse, UserExport, UserInfo
 
 
@@ -37,7 +37,7 @@ class Users:
     def create(
         self,
         name: str,
-        *credentials: Made,
+        *credentials: NewCredential,
         rules: Iterable[Rule] = (),
         quotas: Quotas | None = None,
         timeout: float = 10.0,
@@ -52,7 +52,7 @@ class Users:
         self,
         name: str,
         *,
-        add: Iterable[Made] = (),
+        add: Iterable[NewCredential] = (),
         drop: Iterable[str] = (),
         quotas: Quotas | None = None,
         timeout: float = 10.0,

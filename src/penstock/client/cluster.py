@@ -33,7 +33,7 @@ AVOID_S = 2.0  # for this long after a failure other brokers are preferred
 LEADER_AGE_S = 60.0  # older leader information is refreshed in the background: an isolated leader may be stale
 
 
-class Leader(NamedTuple):
+class PartitionLeader(NamedTuple):
     """Leader of a partition; `broker_id` None while it has none."""
 
     broker_id: BrokerId | None
@@ -58,7 +58,7 @@ class ClusterView:
         self._reached: dict[BrokerId, str] = {}
         self._candidates: tuple[str, ...] | None = None  # cached until one of the four above changes
         self._failed_s: dict[str, float] = {}
-        self._leaders: dict[PartitionKey, Leader] = {}
+        self._leaders: dict[PartitionKey, PartitionLeader] = {}
         self._holders: dict[PartitionKey, tuple[BrokerId, ...]] = {}  # the ISR and the observers (read replicas)
         self._names: dict[StreamId, str] = {}
 
@@ -120,7 +120,7 @@ class ClusterView:
         """The broker's rack; None if unknown."""
         return self._racks.get(broker_id)
 
-    def leader(self, key: PartitionKey) -> Leader | None:
+    def leader(self, key: PartitionKey) -> PartitionLeader | None:
         """Return what is known about the leader; None if nothing is known of that partition."""
         return self._leaders.get(key)
 
@@ -251,7 +251,7 @@ class ClusterView:
         if known is not None and leader_epoch < known.leader_epoch:
             return
         self._leaders.pop(key, None)
-        self._leaders[key] = Leader(broker_id, leader_epoch, now_s, reason if broker_id is None else "")
+        self._leaders[key] = PartitionLeader(broker_id, leader_epoch, now_s, reason if broker_id is None else "")
         _bound(self._leaders, limits.CLIENT_PARTITIONS_MAX)
 
 

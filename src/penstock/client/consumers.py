@@ -25,9 +25,9 @@ from penstock.client.keywords import ConsumerOptions
 from penstock.client.members import Member
 from penstock.client.of_this_process import OfThisProcess
 from penstock.client.positions import Positions, check_group, mark_of, start_of
-from penstock.client.progress import Mark, Progress
+from penstock.client.progress import Progress, ReadMark
 from penstock.client.read_from import ReadFrom, read_from_of
-from penstock.client.reading import Plan, Reader, find_place, partition_number, plan
+from penstock.client.reading import Reader, ReadPlan, find_place, partition_number, plan
 from penstock.client.values import Message, Start, StreamName
 from penstock.messages import StreamInfo
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 _JOIN_S = 1.0  # a new member waits this long for other members to give partitions back
 
 
-class Wanted(NamedTuple):
+class ConsumerSettings(NamedTuple):
     """Validated arguments of a consumer."""
 
     stream: StreamName
@@ -54,12 +54,14 @@ class Wanted(NamedTuple):
     read_from: ReadFrom | None
 
 
-def wanted(stream: StreamName, group: str, start: Start, timeout_s: float, options: ConsumerOptions) -> Wanted:
+def consumer_settings(
+    stream: StreamName, group: str, start: Start, timeout_s: float, options: ConsumerOptions
+) -> ConsumerSettings:
     """Validate a consumer's arguments. ValueError; TypeError: an unknown option."""
     if unknown := sorted(options.keys() - ConsumerOptions.__annotations__.keys()):
         raise TypeError(f"consumer() has no option {unknown[0]!r}")
     check_group(group)
-    asked = Wanted(
+    asked = ConsumerSettings(
         stream,
         group,
         place_of(start),
@@ -88,7 +90,7 @@ class Consumer(OfThisProcess):
     hand is not committed and will be redelivered.
     """
 
-    def __init__(self, positions: Positions, wanted: Wanted) -> None:
+    def __init__(self, positions: Positions, wanted: ConsumerSettings) -> None:
         self._committed = positions
         self._wanted = wanted
         self._info: StreamInfo | None = None
@@ -170,7 +172,7 @@ class Consumer(OfThisProcess):
             committed = await self._committed.fetch(wanted.group, info.stream_id, wanted.timeout_s)
             if not (known or committed) and self._member is not None:
                 await self._begin_beside(info, numbers)
-        plans: list[Plan] = []
+        plans: list[ReadPlan] = []
         for number in sorted(numbers):
             mark = known.get(number)
             if mark is None and number in committed:
@@ -183,7 +185,7 @@ class Consumer(OfThisProcess):
             what = await self._plan(PartitionId(number), start, mark)
             plans.append(what)
             if number not in known:
-                begin = mark or Mark(what.range.start, what.leader_epoch)
+                begin = mark or ReadMark(what.range.start, what.leader_epoch)
                 self._progress.begin(number, begin, is_committed=number in committed)
         await self._commit()
         if plans:
@@ -208,14 +210,14 @@ class Consumer(OfThisProcess):
         await self._committed.commit(
             self._wanted.group,
             info.stream_id,
-            {one.partition: Mark(one.range.start, one.leader_epoch) for one in plans},
+            {one.partition: ReadMark(one.range.start, one.leader_epoch) for one in plans},
             self._wanted.timeout_s,
             member_id=self._joined[0],
             generation=self._member.generation,
             is_begin=True,
         )
 
-    async def _plan(self, number: PartitionId, begin: Start, mark: Mark | None) -> Plan:
+    async def _plan(self, number: PartitionId, begin: Start, mark: ReadMark | None) -> ReadPlan:
         assert self._info is not None
         wanted = self._wanted
         try:
@@ -305,7 +307,7 @@ class Consumer(OfThisProcess):
         if batch is None:
             return None
         number = self._number(batch)
-        self._progress.handed(number, Mark(batch.column("offset")[-1].as_py() + 1, self._epoch(number)))
+        self._progress.handed(number, ReadMark(batch.column("offset")[-1].as_py() + 1, self._epoch(number)))
         return batch if self._wanted.columns is None else batch.select(self._wanted.columns)
 
     async def messages(self) -> AsyncGenerator[Message, None]:
@@ -376,7 +378,7 @@ class Consumer(OfThisProcess):
             if self._member is not None and self._member.era != era:
                 return  # another member may be reading them now
             self._progress.finish()
-            self._progress.handed(number, Mark(message.offset + 1, epoch))
+            self._progress.handed(number, ReadMark(message.offset + 1, epoch))
             yield message
 
     @property

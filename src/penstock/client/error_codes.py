@@ -35,7 +35,7 @@ class Handling(Enum):
     TELLS = "–"
 
 
-class Told(NamedTuple):
+class CodeMeaning(NamedTuple):
     """One row of the page."""
 
     meaning: str
@@ -50,119 +50,145 @@ _CORRECT = "no: correct the call"
 _LATER = "yes, later"
 _BROKERS = "used only between brokers"
 
-ERROR_CODES: dict[Code, Told] = {
+ERROR_CODES: dict[Code, CodeMeaning] = {
     # The connection
-    Code.BAD_FRAME: Told(
+    Code.BAD_FRAME: CodeMeaning(
         "a frame is malformed; the connection is closed", _NO, _TELLS, "no: something else than a broker listens there"
     ),
-    Code.DAMAGED_FRAME: Told(
+    Code.DAMAGED_FRAME: CodeMeaning(
         "a frame was damaged on its way; the connection is closed", _PERHAPS, _IF_HARMLESS, _LATER
     ),
-    Code.TOO_LARGE: Told("a frame, a row or a list is over a limit, which the message names", _NO, _TELLS, _CORRECT),
-    Code.BAD_REQUEST: Told("a field is wrong; the message names it", _NO, _TELLS, _CORRECT),
-    Code.UNSUPPORTED_VERSION: Told("the broker is older than this call", _NO, _TELLS, "no: update the broker"),
-    Code.TLS_REQUIRED: Told("the connection is plain, and the broker speaks TLS", _NO, _TELLS, "no: give tls="),
-    Code.CERTIFICATE_REFUSED: Told(
+    Code.TOO_LARGE: CodeMeaning(
+        "a frame, a row or a list is over a limit, which the message names", _NO, _TELLS, _CORRECT
+    ),
+    Code.BAD_REQUEST: CodeMeaning("a field is wrong; the message names it", _NO, _TELLS, _CORRECT),
+    Code.UNSUPPORTED_VERSION: CodeMeaning("the broker is older than this call", _NO, _TELLS, "no: update the broker"),
+    Code.TLS_REQUIRED: CodeMeaning("the connection is plain, and the broker speaks TLS", _NO, _TELLS, "no: give tls="),
+    Code.CERTIFICATE_REFUSED: CodeMeaning(
         "the client certificate is missing or not valid here", _NO, _TELLS, "no: give another"
     ),
-    Code.CLUSTER_MISMATCH: Told("the broker belongs to another cluster", _NO, _OTHERS, "no: connect anew"),
+    Code.CLUSTER_MISMATCH: CodeMeaning("the broker belongs to another cluster", _NO, _OTHERS, "no: connect anew"),
     # Authentication and permissions
-    Code.UNAUTHENTICATED: Told(
+    Code.UNAUTHENTICATED: CodeMeaning(
         "the connection has not logged in, or the login is no longer valid", _NO, _LOGS_IN, "no: log in"
     ),
-    Code.NOT_AUTHORIZED: Told("no rule allows it; `details`: `user`, `operation`", _NO, _TELLS, "no: add a rule"),
-    Code.THROTTLED: Told("a rate limit is exceeded; `details`: `throttle_ms`", _NO, _WAITS, "yes, after `throttle_ms`"),
-    Code.QUOTA_EXCEEDED: Told(
+    Code.NOT_AUTHORIZED: CodeMeaning(
+        "no rule allows it; `details`: `user`, `operation`", _NO, _TELLS, "no: add a rule"
+    ),
+    Code.THROTTLED: CodeMeaning(
+        "a rate limit is exceeded; `details`: `throttle_ms`", _NO, _WAITS, "yes, after `throttle_ms`"
+    ),
+    Code.QUOTA_EXCEEDED: CodeMeaning(
         "the user has as many streams as it may; `details`: `user`, `streams`, `streams_max`",
         _NO,
         _TELLS,
         "no: delete one, or raise the limit",
     ),
-    Code.USER_NOT_FOUND: Told("no user has that name", _NO, _TELLS, _CORRECT),
-    Code.USER_EXISTS: Told("a user of that name exists", _NO, _TELLS, _CORRECT),
+    Code.USER_NOT_FOUND: CodeMeaning("no user has that name", _NO, _TELLS, _CORRECT),
+    Code.USER_EXISTS: CodeMeaning("a user of that name exists", _NO, _TELLS, _CORRECT),
     # Streams
-    Code.STREAM_NOT_FOUND: Told("no stream has that name, or stores that subject", _NO, _TELLS, _CORRECT),
-    Code.STREAM_EXISTS: Told("a stream of that name has another subject or config", _NO, _TELLS, _CORRECT),
-    Code.STREAM_CHANGED: Told("the stream was deleted, and perhaps recreated", _NO, _LEADER, "no: it is another one"),
-    Code.INVALID_CONFIG: Told("the config cannot work; the message lists every mistake", _NO, _TELLS, _CORRECT),
-    Code.READ_ONLY: Told(
+    Code.STREAM_NOT_FOUND: CodeMeaning("no stream has that name, or stores that subject", _NO, _TELLS, _CORRECT),
+    Code.STREAM_EXISTS: CodeMeaning("a stream of that name has another subject or config", _NO, _TELLS, _CORRECT),
+    Code.STREAM_CHANGED: CodeMeaning(
+        "the stream was deleted, and perhaps recreated", _NO, _LEADER, "no: it is another one"
+    ),
+    Code.INVALID_CONFIG: CodeMeaning("the config cannot work; the message lists every mistake", _NO, _TELLS, _CORRECT),
+    Code.READ_ONLY: CodeMeaning(
         "the log is corrupted, or the stream is paused, read-only or sealed", _NO, _TELLS, "once it is not"
     ),
-    Code.NO_ENCRYPTION_KEY: Told(
+    Code.NO_ENCRYPTION_KEY: CodeMeaning(
         "a broker lacks the key of an encrypted stream; `details`: `key_id`", _NO, _OTHERS, "once it has the key"
     ),
-    Code.NATS_UNAVAILABLE: Told("a broker is not connected to NATS: it cannot subscribe", _NO, _TELLS, _LATER),
-    Code.NATS_REFUSED: Told(
+    Code.NATS_UNAVAILABLE: CodeMeaning("a broker is not connected to NATS: it cannot subscribe", _NO, _TELLS, _LATER),
+    Code.NATS_REFUSED: CodeMeaning(
         "NATS does not let a broker subscribe", _NO, _TELLS, "once its NATS user has the permission"
     ),
-    Code.CHANGE_REFUSED: Told(
+    Code.CHANGE_REFUSED: CodeMeaning(
         "the change is not safe, or not safe now; the message says why", _NO, _TELLS, "perhaps later"
     ),
     # Reading
-    Code.OFFSET_OUT_OF_RANGE: Told(
+    Code.OFFSET_OUT_OF_RANGE: CodeMeaning(
         "the log does not hold that offset; `details`: `log_start`, `committed_end`", _NO, _LEADER, _CORRECT
     ),
-    Code.LOG_TRUNCATED: Told(
+    Code.LOG_TRUNCATED: CodeMeaning(
         "rows already read are no longer in the log: it was truncated, or began anew; `details`: `end_offset`",
         _NO,
         _LEADER,
         "from `end_offset`",
     ),
-    Code.MESSAGE_NOT_FOUND: Told("no message has that offset, key or subject", _NONE, _TELLS, "once there is one"),
-    Code.CORRUPT_RANGE: Told(
+    Code.MESSAGE_NOT_FOUND: CodeMeaning(
+        "no message has that offset, key or subject", _NONE, _TELLS, "once there is one"
+    ),
+    Code.CORRUPT_RANGE: CodeMeaning(
         "the data stored there by this replica are corrupted", _NONE, _OTHERS, "once it is repaired"
     ),
-    Code.TOO_STALE: Told("this replica may lack more than the reader allows", _NONE, _OTHERS, _LATER),
+    Code.TOO_STALE: CodeMeaning("this replica may lack more than the reader allows", _NONE, _OTHERS, _LATER),
     # Appending
-    Code.CORRUPT_BATCH: Told("the rows fail a check", _NO, _TELLS, _CORRECT),
-    Code.KEY_ELSEWHERE: Told("another partition has that key; `details`: `partition`", _NO, _TELLS, "there"),
-    Code.KEY_MOVING: Told("the key moves to an added partition, which begins in a moment", _NO, _REPEATS, _LATER),
-    Code.NOT_ENOUGH_REPLICAS: Told("too few replicas are in sync, or too few brokers are live", _NO, _TELLS, _LATER),
-    Code.OVERLOADED: Told("a limit of the broker is exceeded now", _NO, _OTHERS, _LATER),
-    Code.STORAGE_FAILED: Told(
+    Code.CORRUPT_BATCH: CodeMeaning("the rows fail a check", _NO, _TELLS, _CORRECT),
+    Code.KEY_ELSEWHERE: CodeMeaning("another partition has that key; `details`: `partition`", _NO, _TELLS, "there"),
+    Code.KEY_MOVING: CodeMeaning(
+        "the key moves to an added partition, which begins in a moment", _NO, _REPEATS, _LATER
+    ),
+    Code.NOT_ENOUGH_REPLICAS: CodeMeaning(
+        "too few replicas are in sync, or too few brokers are live", _NO, _TELLS, _LATER
+    ),
+    Code.OVERLOADED: CodeMeaning("a limit of the broker is exceeded now", _NO, _OTHERS, _LATER),
+    Code.STORAGE_FAILED: CodeMeaning(
         "a disk of the broker failed, is full, or gives no more descriptors",
         _NO,
         _OTHERS,
         "yes, if `details` do not have `outcome_unknown` as `reason`: then an append may be stored",
     ),
-    Code.OUTCOME_UNKNOWN: Told("the `reason` in the `details` of another code", _PERHAPS, _TELLS, "as that code says"),
-    Code.PRODUCER_FENCED: Told("a producer with that id has a higher epoch", _NO, _TELLS, "no: stop"),
-    Code.OUT_OF_SEQUENCE: Told("a batch of that producer is missing before this one", _NO, _TELLS, "no: begin anew"),
-    Code.ALREADY_APPENDED: Told("that batch is stored, so long ago that its offsets are not known", _YES, _TELLS, "no"),
-    Code.UNKNOWN_PRODUCER: Told("that producer has appended nothing for ten minutes", _NO, _TELLS, "in a higher epoch"),
-    Code.RUN_UNFINISHED: Told("an earlier batch of the query is only partly published", _NO, _TELLS, "once it is"),
-    Code.STAGED_LOST: Told("the staged rows no longer exist", _NO, _TELLS, "stage it again"),
+    Code.OUTCOME_UNKNOWN: CodeMeaning(
+        "the `reason` in the `details` of another code", _PERHAPS, _TELLS, "as that code says"
+    ),
+    Code.PRODUCER_FENCED: CodeMeaning("a producer with that id has a higher epoch", _NO, _TELLS, "no: stop"),
+    Code.OUT_OF_SEQUENCE: CodeMeaning(
+        "a batch of that producer is missing before this one", _NO, _TELLS, "no: begin anew"
+    ),
+    Code.ALREADY_APPENDED: CodeMeaning(
+        "that batch is stored, so long ago that its offsets are not known", _YES, _TELLS, "no"
+    ),
+    Code.UNKNOWN_PRODUCER: CodeMeaning(
+        "that producer has appended nothing for ten minutes", _NO, _TELLS, "in a higher epoch"
+    ),
+    Code.RUN_UNFINISHED: CodeMeaning(
+        "an earlier batch of the query is only partly published", _NO, _TELLS, "once it is"
+    ),
+    Code.STAGED_LOST: CodeMeaning("the staged rows no longer exist", _NO, _TELLS, "stage it again"),
     # Groups
-    Code.UNKNOWN_MEMBER: Told("the group has no such member any more", _NO, _TELLS, "no: join again"),
-    Code.FENCED_GENERATION: Told(
+    Code.UNKNOWN_MEMBER: CodeMeaning("the group has no such member any more", _NO, _TELLS, "no: join again"),
+    Code.FENCED_GENERATION: CodeMeaning(
         "another member of the group may own the partition now", _NO, _TELLS, "no: join again"
     ),
-    Code.GROUP_IN_USE: Told(
+    Code.GROUP_IN_USE: CodeMeaning(
         "the group has members: only they may commit; `details`: `members`", _NO, _TELLS, "once it has none"
     ),
     # Leadership and availability
-    Code.NOT_LEADER: Told(
+    Code.NOT_LEADER: CodeMeaning(
         "another broker leads; `details`: `leader`, `address`, `leader_epoch`, where it is known", _NO, _REPEATS, _LATER
     ),
-    Code.NOT_YET: Told("the broker, or this replica, is not ready for the request yet", _NO, _REPEATS, _LATER),
-    Code.STOPPING: Told("the broker is being stopped", _NO, _REPEATS, _LATER),
-    Code.FENCED_EPOCH: Told(
+    Code.NOT_YET: CodeMeaning("the broker, or this replica, is not ready for the request yet", _NO, _REPEATS, _LATER),
+    Code.STOPPING: CodeMeaning("the broker is being stopped", _NO, _REPEATS, _LATER),
+    Code.FENCED_EPOCH: CodeMeaning(
         "the leader lost its leadership meanwhile: another broker leads", _PERHAPS, _IF_HARMLESS, "as after `timed_out`"
     ),
-    Code.UNKNOWN_EPOCH: Told("the broker does not know that leader epoch yet", _PERHAPS, _IF_HARMLESS, _LATER),
-    Code.TIMED_OUT: Told(
+    Code.UNKNOWN_EPOCH: CodeMeaning("the broker does not know that leader epoch yet", _PERHAPS, _IF_HARMLESS, _LATER),
+    Code.TIMED_OUT: CodeMeaning(
         "the time-out passed",
         _PERHAPS,
         _IF_HARMLESS,
         "a read, yes. An append may still be stored, behind newer ones: read first whether it is there, or use a "
         "producer, whose appends can be repeated",
     ),
-    Code.BROKER_UNAVAILABLE: Told("a broker that is needed is not available", _PERHAPS, _IF_HARMLESS, _LATER),
-    Code.NOT_METADATA_LEADER: Told("no metadata leader is known, or another one leads", _PERHAPS, _IF_HARMLESS, _LATER),
-    Code.INTERNAL: Told("an internal error (bug) of the broker; see its log", _PERHAPS, _OTHERS, "report it"),
-    Code.STALE_INCARNATION: Told(_BROKERS, _NONE, _TELLS, "–"),
-    Code.UNKNOWN_SESSION: Told(_BROKERS, _NONE, _TELLS, "–"),
-    Code.VERSION_CONFLICT: Told("it has changed meanwhile", _NO, _TELLS, "yes, with what is there now"),
+    Code.BROKER_UNAVAILABLE: CodeMeaning("a broker that is needed is not available", _PERHAPS, _IF_HARMLESS, _LATER),
+    Code.NOT_METADATA_LEADER: CodeMeaning(
+        "no metadata leader is known, or another one leads", _PERHAPS, _IF_HARMLESS, _LATER
+    ),
+    Code.INTERNAL: CodeMeaning("an internal error (bug) of the broker; see its log", _PERHAPS, _OTHERS, "report it"),
+    Code.STALE_INCARNATION: CodeMeaning(_BROKERS, _NONE, _TELLS, "–"),
+    Code.UNKNOWN_SESSION: CodeMeaning(_BROKERS, _NONE, _TELLS, "–"),
+    Code.VERSION_CONFLICT: CodeMeaning("it has changed meanwhile", _NO, _TELLS, "yes, with what is there now"),
 }
 
 

@@ -11,7 +11,7 @@ from penstock.base.ids import Offset, PartitionId, StreamId
 from penstock.client.checks import place_of, whole_numbers
 from penstock.client.errors import specific
 from penstock.client.positions import Positions, check_group
-from penstock.client.progress import Mark
+from penstock.client.progress import ReadMark
 from penstock.client.reading import find_place, partition_number
 from penstock.client.values import EARLIEST, Start, StreamName, datetime_of
 from penstock.groups.membership import in_use
@@ -80,8 +80,8 @@ class Groups:
         check_group(group)
         info = await self._positions.streams.now(stream, timeout)
         epochs = {int(one.partition): one.leader_epoch for one in info.partitions}
-        marks: dict[int, Mark | None] = {
-            partition_number(info, number): Mark(Offset(offset), epochs[number])
+        marks: dict[int, ReadMark | None] = {
+            partition_number(info, number): ReadMark(Offset(offset), epochs[number])
             for number, offset in whole_numbers(offsets).items()
         }
         await self._positions.commit(group, info.stream_id, marks, timeout)
@@ -112,7 +112,9 @@ class Groups:
             if count := (await self._positions.look(group, info.stream_id, timeout)).members_count:
                 raise specific(in_use(group, count))
         else:
-            marks: dict[int, Mark | None] = {number: Mark(at.offset, at.leader_epoch) for number, at in places.items()}
+            marks: dict[int, ReadMark | None] = {
+                number: ReadMark(at.offset, at.leader_epoch) for number, at in places.items()
+            }
             await self._positions.commit(group, info.stream_id, marks, timeout)
         return [GroupOffset(number, at.offset, None, at.log_start, at.committed_end) for number, at in places.items()]
 

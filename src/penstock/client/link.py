@@ -20,7 +20,7 @@ from penstock.access.credentials import Credentials
 from penstock.base import limits
 from penstock.base.errors import ErrorCode, OperationalError, RemoteError
 from penstock.base.ids import BrokerId, PartitionId, PartitionKey, StreamId
-from penstock.client.attempts import Ask, Attempts, Doubt, GiveUp, Pause, Refresh
+from penstock.client.attempts import Ask, Attempts, GiveUp, OutcomeDoubt, Pause, Refresh
 from penstock.client.checks import seconds_of
 from penstock.client.cluster import ClusterView
 from penstock.client.connection import (
@@ -215,7 +215,7 @@ class Link:
         *,
         timeout_s: float,
         raw: Raw = b"",
-        doubt: Doubt | None = None,
+        doubt: OutcomeDoubt | None = None,
     ) -> tuple[R, bytes | memoryview]:
         """Return the answer and its raw part; set `doubt` if a broker may have executed the request without an answer.
 

@@ -18,7 +18,7 @@ from penstock.base.ids import PartitionId
 from penstock.base.partitioning import PartitionBy
 from penstock.client.errors import TimedOut, Unavailable
 from penstock.client.link import Link
-from penstock.client.reading import Plan, Reader, plan
+from penstock.client.reading import Reader, ReadPlan, plan
 from penstock.client.values import EARLIEST
 from penstock.messages import MetadataRequest, MetadataResponse, StreamInfo
 
@@ -47,7 +47,7 @@ class NewPartitions:
         self._timeout_s = timeout_s
         self._due_s = asyncio.get_running_loop().time() + limits.PARTITIONS_LOOK_S
 
-    async def next(self, reader: Reader) -> list[Plan]:
+    async def next(self, reader: Reader) -> list[ReadPlan]:
         """Wait until more partitions may be read; return the plans for them."""
         while True:
             count = await self._ready(reader)
@@ -59,7 +59,7 @@ class NewPartitions:
             self._count = count
             return made
 
-    async def _plan(self, number: PartitionId) -> Plan:
+    async def _plan(self, number: PartitionId) -> ReadPlan:
         return await plan(self._link, self._info, number, EARLIEST, None, follow=True, timeout_s=self._timeout_s)
 
     async def _ready(self, reader: Reader) -> int:

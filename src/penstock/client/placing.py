@@ -19,7 +19,7 @@ from penstock.base.errors import ErrorCode, OperationalError, RemoteError
 from penstock.base.ids import Offset, PartitionId
 from penstock.batch import codec
 from penstock.client import blocking
-from penstock.client.attempts import Doubt
+from penstock.client.attempts import OutcomeDoubt
 from penstock.client.checks import milliseconds, seconds_of
 from penstock.client.errors import OutcomeUnknown, TimedOut
 from penstock.client.link import CREATE_GRACE_S, Link
@@ -131,7 +131,7 @@ class _Placing:
 
     async def _put(self, request: AppendAtRequest, message: bytearray, end: int) -> None:
         clock = asyncio.get_running_loop()
-        deadline_s, pause_s, doubt = clock.time() + seconds_of(self._timeout_s), _PAUSE_S_MIN, Doubt()
+        deadline_s, pause_s, doubt = clock.time() + seconds_of(self._timeout_s), _PAUSE_S_MIN, OutcomeDoubt()
         while (left_s := deadline_s - clock.time()) > 0:
             try:
                 answer, _ = await self._link.call(request, AppendAtResponse, timeout_s=left_s, raw=message, doubt=doubt)

@@ -16,7 +16,7 @@ from penstock.client.checks import milliseconds, seconds_of
 from penstock.client.errors import StreamChanged
 from penstock.client.link import CREATE_GRACE_S, Link
 from penstock.client.named_streams import NamedStreams
-from penstock.client.progress import Mark
+from penstock.client.progress import ReadMark
 from penstock.client.values import Start
 from penstock.groups.rows import OFFSETS_STREAM, group_mistake
 from penstock.hot import keyhash
@@ -43,7 +43,7 @@ from penstock.messages import (
 T = TypeVar("T")
 
 
-class Committed(NamedTuple):
+class CommittedPositions(NamedTuple):
     """A group's committed offsets in a stream, by partition; the member that owns each; the number of members."""
 
     offsets: dict[int, CommittedOffset]
@@ -79,16 +79,16 @@ class Positions:
         found = await self._with_stream(lambda kept: self._fetch(kept, group, stream_id, timeout_s), timeout_s)
         return found.offsets
 
-    async def look(self, group: str, stream_id: StreamId, timeout_s: float) -> Committed:
+    async def look(self, group: str, stream_id: StreamId, timeout_s: float) -> CommittedPositions:
         """Return committed offsets and members without creating anything."""
         kept = await self._if_there(timeout_s)
-        return Committed({}, {}) if kept is None else await self._fetch(kept, group, stream_id, timeout_s)
+        return CommittedPositions({}, {}) if kept is None else await self._fetch(kept, group, stream_id, timeout_s)
 
     async def commit(
         self,
         group: str,
         stream_id: StreamId,
-        marks: Mapping[int, Mark | None],
+        marks: Mapping[int, ReadMark | None],
         timeout_s: float,
         *,
         member_id: str | None = None,
@@ -177,14 +177,14 @@ class Positions:
             if len(answer.groups) < limits.GROUP_STREAMS_PER_ANSWER_MAX:
                 return found
 
-    async def _fetch(self, kept: StreamInfo, group: str, stream_id: StreamId, timeout_s: float) -> Committed:
+    async def _fetch(self, kept: StreamInfo, group: str, stream_id: StreamId, timeout_s: float) -> CommittedPositions:
         request = FetchOffsetsRequest(
             stream_id=kept.stream_id, partition=_place(kept, group), group=group, of_stream_id=stream_id
         )
         answer, _ = await self.link.call(request, FetchOffsetsResponse, timeout_s=timeout_s)
         offsets = {int(one.partition): one for one in answer.offsets}
         members = {int(part): one.member_id for one in answer.members for part in one.partitions}
-        return Committed(offsets, members, len(answer.members))
+        return CommittedPositions(offsets, members, len(answer.members))
 
     async def _if_there(self, timeout_s: float) -> StreamInfo | None:
         request = MetadataRequest(names=(OFFSETS_STREAM,))
@@ -213,9 +213,9 @@ def check_group(group: str) -> None:
         raise ValueError(mistake)
 
 
-def mark_of(committed: CommittedOffset) -> Mark:
+def mark_of(committed: CommittedOffset) -> ReadMark:
     """Return a committed offset as a mark."""
-    return Mark(committed.offset, committed.leader_epoch)
+    return ReadMark(committed.offset, committed.leader_epoch)
 
 
 def start_of(info: StreamInfo, number: int, committed: Mapping[int, CommittedOffset], start: Start) -> Start:

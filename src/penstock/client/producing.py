@@ -34,7 +34,7 @@ from penstock.base.errors import ErrorCode, OperationalError, RemoteError
 from penstock.base.ids import PartitionId
 from penstock.batch import codec
 from penstock.client import columns, reading
-from penstock.client.attempts import Doubt
+from penstock.client.attempts import OutcomeDoubt
 from penstock.client.checks import seconds_of
 from penstock.client.errors import OutcomeUnknown, TimedOut
 from penstock.client.link import Link
@@ -63,7 +63,7 @@ class _Batch:
         self.epoch = epoch
         self.sequence = sequence
         self.deadline_s = deadline_s
-        self.doubt = Doubt()  # set if it may be stored
+        self.doubt = OutcomeDoubt()  # set if it may be stored
         self.answered = asyncio.Event()
         self.failure: Exception | None = None
 

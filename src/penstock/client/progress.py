@@ -15,7 +15,7 @@ from penstock.base.ids import LeaderEpoch
 from penstock.client.checks import whole_numbers
 
 
-class Mark(NamedTuple):
+class ReadMark(NamedTuple):
     """The offset of the next message, and a leader epoch whose log was valid up to there."""
 
     offset: int
@@ -28,9 +28,9 @@ class Progress:
     def __init__(self, interval_s: float, now_s: float) -> None:
         self._interval_s = interval_s
         self._begun_s = now_s  # start of the current checkpoint interval
-        self._in_hand: tuple[int, Mark] | None = None
-        self._done: dict[int, Mark] = {}
-        self._committed: dict[int, Mark] = {}
+        self._in_hand: tuple[int, ReadMark] | None = None
+        self._done: dict[int, ReadMark] = {}
+        self._committed: dict[int, ReadMark] = {}
 
     @property
     def positions(self) -> dict[int, int]:
@@ -38,7 +38,7 @@ class Progress:
         return {number: mark.offset for number, mark in sorted(self._done.items())}
 
     @property
-    def uncommitted(self) -> dict[int, Mark]:
+    def uncommitted(self) -> dict[int, ReadMark]:
         """Processed positions that are not committed."""
         return {number: mark for number, mark in self._done.items() if self._committed.get(number) != mark}
 
@@ -51,13 +51,13 @@ class Progress:
         """True if a checkpoint is due; called after each message, so it is cheap."""
         return now_s >= self._begun_s + self._interval_s and bool(self.uncommitted)
 
-    def begin(self, partition: int, mark: Mark, *, is_committed: bool) -> None:
+    def begin(self, partition: int, mark: ReadMark, *, is_committed: bool) -> None:
         """Start a partition at `mark`."""
         self._done[partition] = mark
         if is_committed:
             self._committed[partition] = mark
 
-    def handed(self, partition: int, mark: Mark) -> None:
+    def handed(self, partition: int, mark: ReadMark) -> None:
         """Record that everything before `mark` was delivered to the caller."""
         self._in_hand = partition, mark
 
@@ -97,7 +97,7 @@ class Progress:
         if self._in_hand is not None and self._in_hand[0] == partition:
             epoch = self._in_hand[1].leader_epoch
             self._in_hand = None
-        self._done[partition] = Mark(offset, epoch)
+        self._done[partition] = ReadMark(offset, epoch)
 
     def forget(self, partition: int) -> None:
         """Stop tracking a partition; nothing more of it will be committed."""
@@ -106,11 +106,11 @@ class Progress:
         self._done.pop(partition, None)
         self._committed.pop(partition, None)
 
-    def marks(self) -> dict[int, Mark]:
+    def marks(self) -> dict[int, ReadMark]:
         """Return the processed positions by partition."""
         return dict(self._done)
 
-    def committed(self, marks: dict[int, Mark], now_s: float) -> None:
+    def committed(self, marks: dict[int, ReadMark], now_s: float) -> None:
         """Record a commit."""
         self._committed.update({number: mark for number, mark in marks.items() if number in self._done})
         self._begun_s = now_s

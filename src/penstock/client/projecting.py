@@ -34,14 +34,14 @@ SUBJECT_SHARE_MAX = 0.5
 _REFUSED = (ErrorCode.UNSUPPORTED_VERSION, ErrorCode.OVERLOADED)
 
 
-class Asked(NamedTuple):
+class FetchedColumns(NamedTuple):
     """The projection of one fetch. `columns` begins with `offset`, which is used to verify the answer."""
 
     columns: tuple[str, ...]
     subjects: tuple[str, ...] | None
 
 
-class Asking:
+class ProjectedFetches:
     """Chooses the projection of each fetch of one partition. `columns`, `where`: what the reader wants."""
 
     def __init__(self, columns: Sequence[str] | None, where: Filter | None) -> None:
@@ -50,12 +50,12 @@ class Asking:
         if where is not None:
             subjects = where.subjects
             wanted = (*wanted, *where.columns)
-        self._asked = Asked(tuple(dict.fromkeys(("offset", *wanted))), subjects)
+        self._asked = FetchedColumns(tuple(dict.fromkeys(("offset", *wanted))), subjects)
         self._has_values = "value" in self._asked.columns
         self._share = 0.0
         self._refused_epoch: LeaderEpoch | None = None  # of the last row read when a broker was too old
 
-    def next(self, leader_epoch: LeaderEpoch) -> Asked | None:
+    def next(self, leader_epoch: LeaderEpoch) -> FetchedColumns | None:
         """Return the projection of the next fetch; None: whole batches. `leader_epoch`: that of the last row read."""
         if self._refused_epoch == leader_epoch:
             return None
@@ -75,7 +75,7 @@ class Asking:
 
 
 def batches_of(
-    raw: bytes | memoryview, response: FetchResponse, asked: Asked, wanted: tuple[int, int], *, source: str
+    raw: bytes | memoryview, response: FetchResponse, asked: FetchedColumns, wanted: tuple[int, int], *, source: str
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a projected answer in the requested columns; all lie in `wanted`, no batch is empty.
 

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, NamedTuple
 from penstock.base import limits
 from penstock.base.ids import LeaderEpoch, Offset
 from penstock.client import aio, blocking
-from penstock.client.batches import Range
+from penstock.client.batches import OffsetRange
 from penstock.client.checks import wanted_columns
 from penstock.client.errors import LogTruncated, OffsetOutOfRange
 from penstock.client.filters import Filter
 from penstock.client.read_from import LEADER, ReadFrom
-from penstock.client.reading import Plan, Reader, answers, find_place, out_of_range, partition_number
+from penstock.client.reading import Reader, ReadPlan, answers, find_place, out_of_range, partition_number
 from penstock.messages import FetchRequest, FetchResponse, StreamInfo
 
 if TYPE_CHECKING:
@@ -166,8 +166,8 @@ async def _reader(
         if what.end > place.committed_end:
             raise out_of_range(what.end, place.log_start, place.committed_end)
         epoch = place.leader_epoch
-    bounds = Range(what.start, what.end)
-    plan = Plan(stream.stream_id, stream.name, number, bounds, LeaderEpoch(epoch), False, False)
+    bounds = OffsetRange(what.start, what.end)
+    plan = ReadPlan(stream.stream_id, stream.name, number, bounds, LeaderEpoch(epoch), False, False)
     return Reader(
         link,
         [plan],

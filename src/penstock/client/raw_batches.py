@@ -16,7 +16,7 @@ from penstock.batch import codec
 from penstock.batch.codec import Buffer
 from penstock.batch.header import BatchHeader
 from penstock.client import batches, blocking
-from penstock.client.batches import Range
+from penstock.client.batches import OffsetRange
 from penstock.client.errors import TimedOut
 from penstock.client.link import Link
 from penstock.messages import FetchRequest, FetchResponse, StreamInfo
@@ -91,7 +91,9 @@ def _split(raw: bytes, start: int, source: str) -> Iterator[RawBatch]:
         if header.base_offset == offset:
             yield RawBatch(header, message, header.leader_epoch)
         elif header.end_offset > offset:
-            rows = batches.rows(header, message, Range(offset, header.end_offset), source=source, position=position)
+            rows = batches.rows(
+                header, message, OffsetRange(offset, header.end_offset), source=source, position=position
+            )
             if rows.num_rows:
                 data = codec.encode_arrow_at(rows, offset, header.end_offset)
                 yield RawBatch(codec.read_header(data), data, header.leader_epoch)

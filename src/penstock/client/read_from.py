@@ -66,7 +66,7 @@ def read_from_of(wanted: ReadFrom | str | None) -> ReadFrom | None:
     return wanted if wanted is None or isinstance(wanted, ReadFrom) else ReadFrom(wanted)  # type: ignore[arg-type]
 
 
-class Choice:
+class ReplicaChoice:
     """Chooses the replica for one reader of one partition. Times are seconds of a monotonic clock."""
 
     def __init__(self, view: ClusterView, key: PartitionKey, wanted: ReadFrom, rack: str | None) -> None:

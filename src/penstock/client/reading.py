@@ -28,14 +28,14 @@ from penstock.base import limits
 from penstock.base.errors import CorruptionError, ErrorCode, OperationalError, RemoteError
 from penstock.base.ids import LeaderEpoch, Offset, PartitionId, PartitionKey, StreamId
 from penstock.client import batches, projecting
-from penstock.client.batches import Range
+from penstock.client.batches import OffsetRange
 from penstock.client.checks import place_of, seconds_of, whole_number
 from penstock.client.error_codes import AGAIN, OF_ONE_BROKER
 from penstock.client.errors import OffsetOutOfRange, TimedOut
 from penstock.client.filters import Filter
 from penstock.client.link import Link
-from penstock.client.projecting import Asked, Asking
-from penstock.client.read_from import Choice, ReadFrom
+from penstock.client.projecting import FetchedColumns, ProjectedFetches
+from penstock.client.read_from import ReadFrom, ReplicaChoice
 from penstock.client.values import Place, Start, microseconds_of
 from penstock.messages import FetchRequest, FetchResponse, ListOffsetsRequest, ListOffsetsResponse, StreamInfo
 
@@ -47,13 +47,13 @@ END_OF_LOG = 2**63 - 1
 _EMPTY_PAUSE_S = 0.1  # after an empty answer that did not wait
 
 
-class Plan(NamedTuple):
+class ReadPlan(NamedTuple):
     """The range that one reader reads. `leader_epoch`: that of the leader that gave the start of the range."""
 
     stream_id: StreamId
     name: str
     partition: PartitionId
-    range: Range
+    range: OffsetRange
     leader_epoch: LeaderEpoch
     follow: bool
     is_one_of_several: bool  # the stream has several partitions: batches name theirs
@@ -62,12 +62,12 @@ class Plan(NamedTuple):
 class _Fetched(NamedTuple):
     """The answer to a fetch of `what` from `offset` on."""
 
-    what: Plan
+    what: ReadPlan
     offset: int
     response: FetchResponse
     raw: bytes | memoryview
-    asked: Asked | None  # None: whole batches
-    asking: Asking
+    asked: FetchedColumns | None  # None: whole batches
+    asking: ProjectedFetches
 
 
 _Queue = asyncio.Queue[_Fetched | BaseException | None]
@@ -159,7 +159,7 @@ async def plans(
     *,
     follow: bool,
     timeout_s: float,
-) -> list[Plan]:
+) -> list[ReadPlan]:
     """Return the plans for all partitions, or for one. ValueError: an offset without a partition."""
     numbers, start, end = [partition_number(info, partition)], place_of(start), place_of(end)
     if partition is None and len(info.partitions) > 1:
@@ -189,7 +189,7 @@ async def plan(
     *,
     follow: bool,
     timeout_s: float,
-) -> Plan:
+) -> ReadPlan:
     """Return the plan for one partition, with the caller's positions resolved to offsets."""
     ends_at_offset = isinstance(end, int) and not isinstance(end, bool)
     if follow and end is not None and not ends_at_offset:
@@ -205,8 +205,8 @@ async def plan(
             begin = await find_place(link, stream_id, partition, start, timeout_s)
             finish = await find_place(link, stream_id, partition, end, timeout_s)
         stop = min(finish.offset, begin.committed_end)
-    what = Range(begin.offset, stop)
-    return Plan(stream_id, info.name, partition, what, begin.leader_epoch, follow, len(info.partitions) > 1)
+    what = OffsetRange(begin.offset, stop)
+    return ReadPlan(stream_id, info.name, partition, what, begin.leader_epoch, follow, len(info.partitions) > 1)
 
 
 class Reader:
@@ -217,7 +217,7 @@ class Reader:
     def __init__(
         self,
         link: Link,
-        what: Sequence[Plan],
+        what: Sequence[ReadPlan],
         *,
         batch_rows_max: int,
         columns: list[str] | None,
@@ -253,14 +253,14 @@ class Reader:
             self._fetching.append(asyncio.create_task(self._read_more(self._more)))
         return self
 
-    def _begin(self, what: Plan) -> None:
+    def _begin(self, what: ReadPlan) -> None:
         self._unfinished += 1
         self._turns.add()
         self.leader_epochs[what.partition] = what.leader_epoch
         self.covered_ends[what.partition] = what.range.start
         key = PartitionKey(what.stream_id, what.partition)
-        choice = Choice(self._link.view, key, self._read_from, self._link.rack)
-        asking = Asking(self._columns, self._where)
+        choice = ReplicaChoice(self._link.view, key, self._read_from, self._link.rack)
+        asking = ProjectedFetches(self._columns, self._where)
         fetching = _fetch_ahead(self._link, what, choice, asking, self._queue, self._turns, self._timeout_s)
         self._fetching.append(asyncio.create_task(fetching))
 
@@ -306,10 +306,10 @@ class Reader:
         what, offset, response, raw, asked, asking = fetched
         # Not from the range's start: a batch may begin below the offset asked for, and its first rows were yielded
         # earlier.
-        wanted = Range(offset, min(what.range.end, response.committed_end))
+        wanted = OffsetRange(offset, min(what.range.end, response.committed_end))
         source = _source(self._link, what, offset)
         if asked is None:
-            covers = Range(response.base_offset, response.end_offset)
+            covers = OffsetRange(response.base_offset, response.end_offset)
             found = batches.batches_of(raw, covers, wanted, self._batch_rows_max, source=source)
         else:
             found = projecting.batches_of(raw, response, asked, wanted, source=source)
@@ -335,7 +335,7 @@ async def answers(begin: Callable[[], Awaitable[Reader]]) -> AsyncGenerator[Iter
             yield found
 
 
-More = Callable[[Reader], Awaitable[Sequence[Plan]]]
+More = Callable[[Reader], Awaitable[Sequence[ReadPlan]]]
 
 
 class _Turns:
@@ -364,7 +364,13 @@ class _Turns:
 
 
 async def _fetch_ahead(
-    link: Link, what: Plan, choice: Choice, asking: Asking, queue: _Queue, turns: _Turns, timeout_s: float
+    link: Link,
+    what: ReadPlan,
+    choice: ReplicaChoice,
+    asking: ProjectedFetches,
+    queue: _Queue,
+    turns: _Turns,
+    timeout_s: float,
 ) -> None:
     try:
         clock = asyncio.get_running_loop()
@@ -411,8 +417,8 @@ class _Place(NamedTuple):
 
 
 async def _fetch(
-    link: Link, what: Plan, choice: Choice, asking: Asking, place: _Place, timeout_s: float
-) -> tuple[FetchResponse, bytes | memoryview, Asked | None]:
+    link: Link, what: ReadPlan, choice: ReplicaChoice, asking: ProjectedFetches, place: _Place, timeout_s: float
+) -> tuple[FetchResponse, bytes | memoryview, FetchedColumns | None]:
     broker_limits = link.hello.limits
     offset = place.offset
     wait_ms = min(place.wait_ms_max, broker_limits.fetch_wait_ms_max) if what.follow else 0
@@ -448,7 +454,7 @@ async def _fetch(
 
 
 async def _ask(
-    link: Link, request: FetchRequest, choice: Choice, timeout_s: float
+    link: Link, request: FetchRequest, choice: ReplicaChoice, timeout_s: float
 ) -> tuple[FetchResponse, bytes | memoryview]:
     """Return the answer of a replica or of the leader, which gets the remaining time; see `read_from`."""
     clock = asyncio.get_running_loop()
@@ -479,7 +485,7 @@ async def _ask(
 
 
 async def _ask_replica(
-    link: Link, request: FetchRequest, choice: Choice, address: str, deadline_s: float
+    link: Link, request: FetchRequest, choice: ReplicaChoice, address: str, deadline_s: float
 ) -> tuple[FetchResponse, bytes | memoryview] | None:
     """Return the replica's answer; None: it failed, or has no committed message from that offset on."""
     clock = asyncio.get_running_loop()
@@ -496,7 +502,7 @@ async def _ask_replica(
     return answer if answer[0].end_offset > request.offset or request.wait_ms_max else None
 
 
-def _source(link: Link, what: Plan, offset: int) -> str:
+def _source(link: Link, what: ReadPlan, offset: int) -> str:
     """Return the source for a CorruptionError, in place of a file: it lets the operator find the broken place."""
     partition = f", partition {what.partition}" if what.is_one_of_several else ""
     server = link.server_of(what.stream_id, what.partition)

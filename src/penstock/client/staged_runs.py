@@ -20,7 +20,7 @@ from penstock.base.staged import is_plan, plan_mark, plan_offset, staged_subject
 from penstock.base.subjects import partition_subject
 from penstock.batch import codec
 from penstock.client import batches
-from penstock.client.attempts import Doubt
+from penstock.client.attempts import OutcomeDoubt
 from penstock.client.errors import StagedLost, TimedOut
 from penstock.client.link import Link
 from penstock.hot.message_group import MessageGroup
@@ -81,7 +81,7 @@ async def until_taken(
 ) -> tuple[R, bytes | memoryview]:
     """Call until answered, retrying passing errors with backoff, up to the deadline."""
     pause_s = _PAUSE_S_MIN
-    doubt = Doubt()
+    doubt = OutcomeDoubt()
     clock = asyncio.get_running_loop()
     while True:
         left_s = deadline_s - clock.time()

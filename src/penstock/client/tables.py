@@ -32,13 +32,13 @@ from penstock.base.errors import OperationalError, PenstockError
 from penstock.base.ids import LeaderEpoch, PartitionId
 from penstock.batch.keys import have_key
 from penstock.client import batches, reading
-from penstock.client.batches import Range
+from penstock.client.batches import OffsetRange
 from penstock.client.checks import seconds_of, whole_number
 from penstock.client.errors import TimedOut, Unavailable
 from penstock.client.link import Link
 from penstock.client.new_partitions import NewPartitions, readable
 from penstock.client.of_this_process import OfThisProcess
-from penstock.client.reading import END_OF_LOG, Plan, Reader
+from penstock.client.reading import END_OF_LOG, Reader, ReadPlan
 from penstock.client.values import EARLIEST, Message
 from penstock.messages import StreamInfo
 
@@ -194,7 +194,7 @@ class Table(OfThisProcess):
 
     async def _read(self, info: StreamInfo) -> None:
         what = [
-            Plan(info.stream_id, info.name, number, Range(end, END_OF_LOG), self._epochs[number], True, True)
+            ReadPlan(info.stream_id, info.name, number, OffsetRange(end, END_OF_LOG), self._epochs[number], True, True)
             for number, end in self._ends.items()
         ]
         rows_max = limits.READ_BATCH_ROWS_DEFAULT

@@ -42,7 +42,7 @@ from penstock.messages import (
 Operations = Literal["read", "append", "create", "alter", "delete", "commit_offsets", "admin"]
 
 
-class Made:
+class NewCredential:
     """A new credential: the verifier for the broker, and, of a token, the secret text, which is not stored anywhere."""
 
     def __init__(self, credential: Credential, token: str | None = None) -> None:
@@ -50,27 +50,29 @@ class Made:
         self.token = token
 
 
-def password_credential(password: str, *, expires: datetime | None = None) -> Made:
+def password_credential(password: str, *, expires: datetime | None = None) -> NewCredential:
     """Return a password credential. ValueError: an empty password. Takes about 0.15 s, to slow down guessing."""
     if not password:
         raise ValueError("the password is empty")
     keys = verifier_of(password, secrets.token_bytes(limits.SALT_BYTES), limits.PASSWORD_ITERATIONS)
-    return Made(Credential(PASSWORD_ID, CredentialKind.PASSWORD, _now_us(), _us(expires), *keys))
+    return NewCredential(Credential(PASSWORD_ID, CredentialKind.PASSWORD, _now_us(), _us(expires), *keys))
 
 
-def token_credential(user: str, *, expires: datetime | None = None) -> Made:
+def token_credential(user: str, *, expires: datetime | None = None) -> NewCredential:
     """Return a credential with a new random token."""
     credential_id, secret = secrets.token_hex(4), secrets.token_hex(32)
     keys = verifier_of(secret, secrets.token_bytes(limits.SALT_BYTES), 1)  # one iteration is enough for 256 random bits
     credential = Credential(credential_id, CredentialKind.TOKEN, _now_us(), _us(expires), *keys)
-    return Made(credential, token_text(user, credential_id, secret))
+    return NewCredential(credential, token_text(user, credential_id, secret))
 
 
-def nkey_credential(public_key: str, *, expires: datetime | None = None) -> Made:
+def nkey_credential(public_key: str, *, expires: datetime | None = None) -> NewCredential:
     """Return the credential for a user's public nkey (U…). ValueError: not a public nkey."""
     if (mistake := public_key_mistake(public_key)) is not None:
         raise ValueError(mistake)
-    return Made(Credential(secrets.token_hex(4), CredentialKind.NKEY, _now_us(), _us(expires), public_key=public_key))
+    return NewCredential(
+        Credential(secrets.token_hex(4), CredentialKind.NKEY, _now_us(), _us(expires), public_key=public_key)
+    )
 
 
 def rule(
@@ -135,7 +137,7 @@ class Users:
     async def create(
         self,
         name: str,
-        *credentials: Made,
+        *credentials: NewCredential,
         rules: Iterable[Rule] = (),
         quotas: Quotas | None = None,
         timeout: float = 10.0,
@@ -158,7 +160,7 @@ class Users:
         self,
         name: str,
         *,
-        add: Iterable[Made] = (),
+        add: Iterable[NewCredential] = (),
         drop: Iterable[str] = (),
         quotas: Quotas | None = None,
         timeout: float = 10.0,

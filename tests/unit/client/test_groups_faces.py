@@ -29,7 +29,7 @@ def test_both_faces_are_the_same(ours: type, theirs: type) -> None:
 
 
 def test_options_are_what_is_wanted() -> None:
-    options = {name.removesuffix("_s") for name in consumers.Wanted._fields}
+    options = {name.removesuffix("_s") for name in consumers.ConsumerSettings._fields}
     assert set(ConsumerOptions.__annotations__) == options - {"stream", "group", "start", "timeout"}
 
 
@@ -41,6 +41,6 @@ def test_what_cannot_be_is_refused() -> None:
         ({"follows": True}, TypeError),
     ):
         with pytest.raises(error):
-            consumers.wanted("orders", "billing", 0, 1.0, options)  # type: ignore[arg-type]
+            consumers.consumer_settings("orders", "billing", 0, 1.0, options)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="may hold only letters"):
-        consumers.wanted("orders", "a b", 0, 1.0, {})
+        consumers.consumer_settings("orders", "a b", 0, 1.0, {})

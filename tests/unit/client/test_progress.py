@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.base.ids import LeaderEpoch
-from penstock.client.progress import Mark, Progress
+from penstock.client.progress import Progress, ReadMark
 
 EPOCH = LeaderEpoch(3)
 actions = st.lists(
@@ -19,7 +19,7 @@ actions = st.lists(
 def test_only_what_is_done_is_committed(todo: list[tuple[str, int, int]]) -> None:
     progress = Progress(5.0, 100.0)
     for number in (0, 1):
-        progress.begin(number, Mark(10, EPOCH), is_committed=True)
+        progress.begin(number, ReadMark(10, EPOCH), is_committed=True)
     done, committed = {0: 10, 1: 10}, {0: 10, 1: 10}
     in_hand: tuple[int, int] | None = None
     for action, number, count in todo:
@@ -28,7 +28,7 @@ def test_only_what_is_done_is_committed(todo: list[tuple[str, int, int]]) -> Non
             if in_hand is not None:
                 done[in_hand[0]] = in_hand[1]
             in_hand = number, done[number] + count
-            progress.handed(number, Mark(in_hand[1], EPOCH))
+            progress.handed(number, ReadMark(in_hand[1], EPOCH))
         elif action == "finish":
             progress.finish()
             if in_hand is not None:
@@ -47,9 +47,9 @@ def test_only_what_is_done_is_committed(todo: list[tuple[str, int, int]]) -> Non
 
 def test_a_checkpoint_is_due_when_its_time_has_come_and_there_is_something_to_commit() -> None:
     progress = Progress(5.0, 100.0)
-    progress.begin(0, Mark(0, None), is_committed=True)
+    progress.begin(0, ReadMark(0, None), is_committed=True)
     assert progress.due_s is None
-    progress.handed(0, Mark(3, EPOCH))
+    progress.handed(0, ReadMark(3, EPOCH))
     assert progress.due_s is None  # it is in hand
     progress.finish()
     assert progress.due_s == 105.0
@@ -58,21 +58,21 @@ def test_a_checkpoint_is_due_when_its_time_has_come_and_there_is_something_to_co
     progress.committed(progress.uncommitted, 106.0)
     assert progress.due_s is None
     assert not progress.is_due(200.0)
-    progress.handed(0, Mark(4, EPOCH))
+    progress.handed(0, ReadMark(4, EPOCH))
     progress.finish()
     assert progress.due_s == 111.0
 
 
 def test_where_it_begins_is_to_be_committed_unless_it_was() -> None:
     progress = Progress(5.0, 0.0)
-    progress.begin(0, Mark(7, EPOCH), is_committed=False)
-    progress.begin(1, Mark(8, None), is_committed=True)
-    assert progress.uncommitted == {0: Mark(7, EPOCH)}
+    progress.begin(0, ReadMark(7, EPOCH), is_committed=False)
+    progress.begin(1, ReadMark(8, None), is_committed=True)
+    assert progress.uncommitted == {0: ReadMark(7, EPOCH)}
 
 
 def test_an_offset_of_a_partition_that_is_not_read_is_refused() -> None:
     progress = Progress(5.0, 0.0)
-    progress.begin(0, Mark(7, EPOCH), is_committed=False)
+    progress.begin(0, ReadMark(7, EPOCH), is_committed=False)
     with pytest.raises(ValueError, match="partition 1 is not read"):
         progress.seek(1, 3)
     with pytest.raises(ValueError, match="negative"):
@@ -82,8 +82,8 @@ def test_an_offset_of_a_partition_that_is_not_read_is_refused() -> None:
 def test_offsets_are_looked_at_before_any_counts() -> None:
     progress = Progress(5.0, 100.0)
     for number in (0, 1):
-        progress.begin(number, Mark(10, EPOCH), is_committed=True)
-    progress.handed(1, Mark(15, EPOCH))
+        progress.begin(number, ReadMark(10, EPOCH), is_committed=True)
+    progress.handed(1, ReadMark(15, EPOCH))
     assert progress.beyond({0: 10, 1: 15}) == {}
     assert progress.beyond({0: 11, 1: 16}) == {0: 11, 1: 16}
     wrong: tuple[tuple[object, type[Exception], str], ...] = (

@@ -14,7 +14,7 @@ from penstock import aio
 from penstock.base.errors import CorruptionError, ErrorCode, RemoteError
 from penstock.base.ids import LeaderEpoch
 from penstock.batch import projecting
-from penstock.client.projecting import SUBJECT_SHARE_MAX, Asking
+from penstock.client.projecting import SUBJECT_SHARE_MAX, ProjectedFetches
 from penstock.hot.crc import crc32c
 from penstock.messages import ApiVersions, FetchRequest, FetchResponse, Request, api_versions
 from tests.fake_broker import Answer, FakeBroker, FakeStream, columns
@@ -121,7 +121,7 @@ async def test_a_subject_that_most_are_on_is_read_in_whole_batches(broker: FakeB
 
 
 def test_what_is_asked_for_follows_the_share_that_matches() -> None:
-    asking = Asking(None, penstock.Filter(subject="a.*", key="k", headers={"H": None}))
+    asking = ProjectedFetches(None, penstock.Filter(subject="a.*", key="k", headers={"H": None}))
     asked = asking.next(EPOCH)
     assert asked is not None
     assert asked.subjects == ("a.*",)
@@ -129,7 +129,7 @@ def test_what_is_asked_for_follows_the_share_that_matches() -> None:
     assert asking.next(EPOCH) is None
     asking.matched(1, 100)
     assert asking.next(EPOCH) == asked
-    narrow = Asking(["offset"], penstock.Filter(subject="a.*", key="k", headers={"H": None}))
+    narrow = ProjectedFetches(["offset"], penstock.Filter(subject="a.*", key="k", headers={"H": None}))
     narrow.matched(100, 100)
     asked = narrow.next(EPOCH)
     assert asked is not None
@@ -137,7 +137,7 @@ def test_what_is_asked_for_follows_the_share_that_matches() -> None:
 
 
 def test_a_broker_is_too_old_until_another_leads() -> None:
-    asking = Asking(["offset"], None)
+    asking = ProjectedFetches(["offset"], None)
     assert asking.is_refused(RemoteError(ErrorCode.UNSUPPORTED_VERSION, ""), EPOCH)
     assert asking.next(EPOCH) is None
     assert asking.next(LeaderEpoch(2)) is not None

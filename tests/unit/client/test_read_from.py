@@ -10,7 +10,7 @@ import pytest
 from penstock.base.config import StreamConfig
 from penstock.base.ids import BrokerId, LeaderEpoch, PartitionId, PartitionKey, StreamId
 from penstock.client.cluster import ClusterView
-from penstock.client.read_from import Choice, ReadFrom
+from penstock.client.read_from import ReadFrom, ReplicaChoice
 from penstock.messages import BrokerInfo, PartitionInfo, StreamInfo
 
 KEY = PartitionKey(StreamId(7), PartitionId(0))
@@ -28,8 +28,8 @@ def view(seed: int = 1, **fields: object) -> ClusterView:
     return made
 
 
-def choice(which: str, rack: str | None = None, seed: int = 1, **fields: object) -> Choice:
-    return Choice(view(seed, **fields), KEY, ReadFrom(which), rack)  # type: ignore[arg-type]
+def choice(which: str, rack: str | None = None, seed: int = 1, **fields: object) -> ReplicaChoice:
+    return ReplicaChoice(view(seed, **fields), KEY, ReadFrom(which), rack)  # type: ignore[arg-type]
 
 
 def test_by_default_the_leader_is_asked() -> None:
@@ -85,4 +85,4 @@ def test_what_cannot_be_wanted_is_refused(which: str, staleness: float) -> None:
 def test_who_is_known_to_be_dead_is_not_asked() -> None:
     made = view()
     made.learn_brokers([BrokerInfo(broker_id=BrokerId(2), address="h:2", is_live=False)], 0.0)
-    assert Choice(made, KEY, ReadFrom("followers"), None).address(0.0) is None
+    assert ReplicaChoice(made, KEY, ReadFrom("followers"), None).address(0.0) is None
