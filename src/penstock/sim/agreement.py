@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.base.errors import CorruptionError, PenstockError
 from penstock.base.ids import PartitionId, PartitionKey, StreamId
-from penstock.sim import looks
+from penstock.sim import inspector
 from penstock.sim.checks import History
 from penstock.sim.compacted import Moment, Row, Seen
 from penstock.sim.violation import ViolationError
@@ -56,7 +56,7 @@ class Agreement:
         """The broker has it no more: if it has it again, that is compared anew."""
         self._compared.pop((id(history), broker.broker_id), None)
 
-    def acted(self, broker: SimBroker, standing: looks.StandingLook) -> None:
+    def acted(self, broker: SimBroker, standing: inspector.StandingLook) -> None:
         """After every event of a broker: what it says of the metadata."""
         if standing.elected_term:
             leader = self._leaders.get(standing.elected_term)
@@ -70,11 +70,11 @@ class Agreement:
         if self._applied.get(broker.broker_id) != applied:
             self._applied[broker.broker_id] = applied
             assert broker.node is not None
-            digest = looks.image_digest(broker.node)
+            digest = inspector.image_digest(broker.node)
             if self._images.setdefault(standing.applied, digest) != digest:
                 raise ViolationError(f"{broker.name} has another image at index {standing.applied}")
 
-    def committed(self, history: History, broker: SimBroker, look: looks.Look) -> None:
+    def committed(self, history: History, broker: SimBroker, look: inspector.PartitionLook) -> None:
         """What the broker shows of a partition, which has moved."""
         if history.is_damaged:
             return
@@ -93,7 +93,7 @@ class Agreement:
                 raise ViolationError(text)
             self._members_have(history, broker, look)
 
-    def compacted(self, history: History, broker: SimBroker, look: looks.Look) -> None:
+    def compacted(self, history: History, broker: SimBroker, look: inspector.PartitionLook) -> None:
         """What the broker has of a partition that is compacted, in which something has changed."""
         compacted = history.compacted
         if compacted is None or history.is_damaged:
@@ -102,7 +102,7 @@ class Agreement:
         replica = compacted.replica(broker.broker_id, broker.disk.number)
         if replica.run != broker.run:
             replica.begin(broker.run, look.log_end)
-        files = looks.written_anew(broker.node, look)
+        files = inspector.written_anew(broker.node, look)
         begin = max(replica.passed, look.log_start)
         if replica.files != files or look.committed_end < replica.passed:
             begin = look.log_start
@@ -126,7 +126,7 @@ class Agreement:
         for key in [key for key, compared in self._compared.items() if key[0] == id(history) and compared > end]:
             self._compared[key] = end
 
-    def agreed_end(self, history: History, look: looks.Look, broker: SimBroker) -> int:
+    def agreed_end(self, history: History, look: inspector.PartitionLook, broker: SimBroker) -> int:
         """Where a broker's log has a batch that is not the one that was committed there; else where it ends."""
         known = self._messages.get(id(history), {})
         batches = self._read(history, broker, look, look.log_start, look.log_end)
@@ -140,7 +140,7 @@ class Agreement:
         broker = self._brokers[broker_id]
         if broker.node is None:
             return False
-        look = looks.partition(broker.node, history.stream_id, history.partition)
+        look = inspector.partition(broker.node, history.stream_id, history.partition)
         if look is None or look.is_damaged or look.is_failing:
             return False
         batches = self._read(history, broker, look, max(end, look.log_start), look.log_end)
@@ -151,7 +151,7 @@ class Agreement:
 
     def can_be_read(self, history: History, broker: SimBroker) -> bool:
         """Whether all of a broker's log can be read, and it takes what its leader sends."""
-        look = None if broker.node is None else looks.partition(broker.node, history.stream_id, history.partition)
+        look = None if broker.node is None else inspector.partition(broker.node, history.stream_id, history.partition)
         if look is None or look.is_damaged or look.is_failing:
             return False
         return self._read(history, broker, look, look.log_start, look.log_end) is not None
@@ -160,16 +160,16 @@ class Agreement:
     def _read(
         history: History,
         broker: SimBroker,
-        look: looks.Look,
+        look: inspector.PartitionLook,
         begin: int,
         end: int,
         by_key: dict[int, Row] | None = None,
-    ) -> list[looks.Batch] | None:
+    ) -> list[inspector.Batch] | None:
         """What a broker's log has there; None if it cannot be read now. Damage that nobody made is a violation."""
         assert broker.node is not None
         with broker.disk.undisturbed():
             try:
-                return list(looks.batches(broker.node, look, begin, end, by_key))
+                return list(inspector.batches(broker.node, look, begin, end, by_key))
             except CorruptionError as error:
                 if (broker.broker_id, broker.disk.number) not in history.damaged:
                     text = f"{history.name()} on {broker.name}: damage that nobody made, from {begin} to {end}: {error}"
@@ -182,7 +182,7 @@ class Agreement:
         self,
         history: History,
         broker: SimBroker,
-        look: looks.Look,
+        look: inspector.PartitionLook,
         begin: int,
         by_key: dict[int, Row] | None = None,
     ) -> int | None:
@@ -202,14 +202,14 @@ class Agreement:
                 raise ViolationError(text)
         return batches[-1][0].end_offset if batches else begin
 
-    def _members_have(self, history: History, leader: SimBroker, look: looks.Look) -> None:
+    def _members_have(self, history: History, leader: SimBroker, look: inspector.PartitionLook) -> None:
         assert leader.node is not None
         key = PartitionKey(StreamId(look.stream_id), PartitionId(look.partition))
         for broker_id in look.isr:
             member = self._brokers[broker_id]
             if member is leader or member.node is None:
                 continue
-            theirs = looks.partition(member.node, look.stream_id, look.partition)
+            theirs = inspector.partition(member.node, look.stream_id, look.partition)
             if theirs is None or theirs.leader_epoch != look.leader_epoch or not theirs.follows:
                 continue
             if not theirs.is_in_sync:
@@ -218,13 +218,13 @@ class Agreement:
             if not (
                 history.retains or history.truncating
             ):  # else the beginnings of epochs are gone with their messages
-                end = min(end, looks.common_end(leader.node, member.node, key))
+                end = min(end, inspector.common_end(leader.node, member.node, key))
             if end < look.committed_end:
                 text = f"{history.name()}: {leader.name} has committed {look.committed_end}, and {member.name},"
                 raise ViolationError(f"{text} which is in the ISR, has it up to {end}")
 
 
-def _messages(batches: Iterable[looks.Batch]) -> Iterator[tuple[int, _Message]]:
+def _messages(batches: Iterable[inspector.Batch]) -> Iterator[tuple[int, _Message]]:
     for header, rows in batches:
         for offset, crc in rows:
             yield offset, _Message(header.leader_epoch, crc)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from penstock.node.step import NatsAnswers
-from penstock.sim import looks
+from penstock.sim import inspector
 from penstock.sim.checks import Checks
 from penstock.sim.refusals import commands_in
 from penstock.sim.violation import ViolationError
@@ -35,7 +35,7 @@ def check(checks: Checks, broker: SimBroker, answers: Sequence[NatsAnswers]) -> 
     """Look at the acks among what a broker tells publishers."""
     assert broker.node is not None
     for one in answers:
-        if _BY_ONE not in one.commands or (look := looks.listening(broker.node, one.sid)) is None:
+        if _BY_ONE not in one.commands or (look := inspector.listening(broker.node, one.sid)) is None:
             continue
         history = checks.of(look.subject, look.partition)
         if history.is_os:

@@ -28,9 +28,9 @@ from penstock.node.node import Node
 from penstock.node.settings import Settings
 from penstock.node.startup_conflicts import OLDER_COPY
 from penstock.node.step import DiskWork, NatsAnswers, Step
-from penstock.sim import looks
+from penstock.sim import inspector
+from penstock.sim.connections import Connections
 from penstock.sim.disk import Disk, PowerCut
-from penstock.sim.doors import Doors
 from penstock.sim.keys import encrypted
 from penstock.sim.link import Link
 from penstock.sim.logins import first_user
@@ -40,7 +40,7 @@ from penstock.sim.peers import Answer, PeerLinks
 from penstock.sim.rights import Rights
 from penstock.sim.scheduler import Call, Clock, Scheduler, Timer
 from penstock.sim.trace import Trace
-from penstock.sim.wakes import Wakes
+from penstock.sim.wakeups import Wakes
 
 _DRAIN_US = 1_000_000
 _LEAVE_US = 3_000_000
@@ -98,7 +98,7 @@ class SimBroker:
         self.run = 0  # how many times it was started
         self.is_stopping = False
         self.wants_to_run = True
-        self.doors = Doors(self, around)
+        self.doors = Connections(self, around)
         self._around = around
         self._random = random
         self._link: Link | None = None
@@ -227,7 +227,7 @@ class SimBroker:
         self._paused = False
         node, self.node = self.node, None
         if node is not None:
-            self._around.counters.update(looks.counted(node))
+            self._around.counters.update(inspector.counted(node))
             self._around.watchers.ended(self, self.disk.is_off or self._is_refused)
         if self._is_refused:
             self._is_refused = False

@@ -26,7 +26,7 @@ Where a partition has replicas, its leader is held to the promises: whoever lead
 if all who were in sync lose their power before one of them is in sync again, what was not synced may be gone; and then
 only what nobody has on its disk who counted in the election: the longest log leads.
 
-Of users and their rights see `rights`, of what is told of them `ruling`, of rows that keep their offsets `importing`.
+Of users and their rights see `rights`, of what is told of them `admin_model`, of rows that keep their offsets `importing`.
 
 With durability `os` a power loss may take what was not flushed, acked or not: such a history is then cut to what was
 recovered. Bytes that were damaged on the only replica are lost, but never in silence. Damage where others are in sync
@@ -42,7 +42,7 @@ from typing import TYPE_CHECKING
 from penstock.base.config import Durability, StreamConfig
 from penstock.base.errors import CorruptionError
 from penstock.base.ids import PartitionId, PartitionKey, StreamId
-from penstock.sim import looks
+from penstock.sim import inspector
 from penstock.sim.compacted import Compacted, Row
 from penstock.sim.rows import Rows
 from penstock.sim.sent import Message
@@ -99,7 +99,9 @@ class History:
     is_deleted: bool = False  # or about to be
     compacted: Compacted | None = None  # None: it is not
     split: Split | None = None  # of the stream; None: publishers choose the partition
-    began: Callable[[SimBroker, looks.Look], None] | None = None  # of staged rows: hears where a broker's log begins
+    began: Callable[[SimBroker, inspector.PartitionLook], None] | None = (
+        None  # of staged rows: hears where a broker's log begins
+    )
 
     def is_cut_at(self, offset: int) -> bool:
         """Whether a power loss took, as it may, what was there or before: a broker, or a reader, may go back to it."""
@@ -141,9 +143,13 @@ class Checks:
         cut: Callable[[History, int], None],
         now_us: Callable[[], int] = lambda: 0,
         has_committed: Callable[[History, int, int], bool] = lambda _history, _broker_id, _end: False,
-        agreed_end: Callable[[History, looks.Look, SimBroker], int] = lambda _history, look, _broker: look.log_end,
-        compacted: Callable[[History, SimBroker, looks.Look], None] = lambda _history, _broker, _look: None,
-        key: Callable[[looks.Look], str] = lambda look: look.subject,
+        agreed_end: Callable[[History, inspector.PartitionLook, SimBroker], int] = lambda _history, look, _broker: (
+            look.log_end
+        ),
+        compacted: Callable[[History, SimBroker, inspector.PartitionLook], None] = lambda _history, _broker, _look: (
+            None
+        ),
+        key: Callable[[inspector.PartitionLook], str] = lambda look: look.subject,
     ) -> None:
         """`cut` hears where a history was cut, as it may; after `now_us`: see `Agreement`. `key`: of what one it is."""
         self._key = key
@@ -164,8 +170,8 @@ class Checks:
         self.truncations = 0
         self.created: dict[int, History] = {}  # streams whose creation was answered, by id
         self.subjects: dict[int, str] = {}  # of streams by their ids, as brokers have them
-        self._seen: dict[int, looks.Seen] = {}  # broker → what of it was checked, since it started
-        self._standings: dict[int, looks.StandingLook] = {}  # broker → with what standing
+        self._seen: dict[int, inspector.Seen] = {}  # broker → what of it was checked, since it started
+        self._standings: dict[int, inspector.StandingLook] = {}  # broker → with what standing
 
     def begin(self, config: StreamConfig) -> None:
         """Somebody is about to ask for this stream, or for more partitions of it."""
@@ -304,7 +310,9 @@ class Checks:
 
     # Brokers
 
-    def acted(self, broker: SimBroker, standing: looks.StandingLook) -> list[tuple[History, looks.Look]]:
+    def acted(
+        self, broker: SimBroker, standing: inspector.StandingLook
+    ) -> list[tuple[History, inspector.PartitionLook]]:
         """After every event of a broker; the partitions whose `committed_end` or ISR has changed.
 
         Checked is what is not as it was checked last: of the broker, or of what was promised (see `_check_again`).
@@ -315,7 +323,7 @@ class Checks:
         if self._standings.get(broker.broker_id) != standing:
             self._standings[broker.broker_id] = standing
             seen.clear()
-        for look in looks.changed(broker.node, seen):
+        for look in inspector.changed(broker.node, seen):
             history = self.histories[self._key(look), look.partition]
             history.stream_id = look.stream_id
             if not look.log_start <= look.committed_end <= look.log_end:
@@ -351,11 +359,13 @@ class Checks:
             ends.flushed_end, ends.log_end = look.flushed_end, look.log_end
         return moved
 
-    def _in_sync(self, history: History, broker: SimBroker, look: looks.Look, standing: looks.StandingLook) -> None:
+    def _in_sync(
+        self, history: History, broker: SimBroker, look: inspector.PartitionLook, standing: inspector.StandingLook
+    ) -> None:
         if standing.applied > history.isr_index:
             history.isr_index = standing.applied
             assert broker.node is not None
-            if (counting := looks.counting(broker.node, look)) is not None:
+            if (counting := inspector.counting(broker.node, look)) is not None:
                 history.counting, history.counting_version = counting, look.version
             if history.isr != look.isr:
                 self.isr_changes += bool(history.isr)
@@ -366,7 +376,7 @@ class Checks:
             history.unclean.discard(broker.broker_id)
 
     @staticmethod
-    def _lacks(history: History, broker: SimBroker, look: looks.Look) -> None:
+    def _lacks(history: History, broker: SimBroker, look: inspector.PartitionLook) -> None:
         """A member of the ISR ends before what was acked: it may become leader at any moment."""
         may_lack = broker.broker_id in history.unclean or history.may_lose
         if not (may_lack or history.is_deleted or history.is_damaged):
@@ -378,7 +388,7 @@ class Checks:
             history.may_lose = True
             self._check_again(history)
 
-    def _led(self, history: History, broker: SimBroker, look: looks.Look) -> None:
+    def _led(self, history: History, broker: SimBroker, look: inspector.PartitionLook) -> None:
         who = (broker.broker_id, broker.run)
         leader = history.leaders.setdefault(look.leader_epoch, who)
         history.led_us.setdefault(look.leader_epoch, self._now_us())
@@ -408,7 +418,7 @@ class Checks:
             text = f"{history.name()} on {broker.name}, who leads: what comes before {history.truncated} was given up"
             raise ViolationError(f"{text}, and is back: {look}")
 
-    def _nobody_had_more(self, history: History, broker: SimBroker, look: looks.Look, end: int) -> None:
+    def _nobody_had_more(self, history: History, broker: SimBroker, look: inspector.PartitionLook, end: int) -> None:
         """What the new leader lacks may be lost, unless one who counted in its election has it on its disk."""
         if look.version != history.counting_version + 1:
             return  # nobody was seen in the state from which it was elected
@@ -429,11 +439,11 @@ class Checks:
         """A broker has recovered its logs, perhaps not all."""
         assert broker.node is not None
         self._seen[broker.broker_id] = {}
-        there = looks.stream_ids(broker.node)
+        there = inspector.stream_ids(broker.node)
         for stream_id, history in self.created.items():
             if self._is_alone and stream_id not in there and not history.is_deleted:
                 raise ViolationError(f"{history.name()}: {broker.name} does not know it, and its creation was answered")
-        for partition in looks.partitions(broker.node):
+        for partition in inspector.partitions(broker.node):
             history = self.histories[self._key(partition), partition.partition]
             self.subjects[partition.stream_id] = partition.subject
             ends = history.ends.pop(broker.broker_id, Ends())

@@ -50,9 +50,9 @@ from penstock.messages import (
 )
 from penstock.sim.broker import Surroundings
 from penstock.sim.checks import Checks, History
+from penstock.sim.client_state import Generation, kind_of
 from penstock.sim.grouping import Groups
-from penstock.sim.guests import Guests
-from penstock.sim.minds import Generation, kind_of
+from penstock.sim.optional_load import OptionalLoad
 from penstock.sim.plan import Act, Operation
 from penstock.sim.producing import Producers
 from penstock.sim.publishing import Publishing
@@ -101,7 +101,7 @@ class Clients:
         random: Random,
         way: dict[str, Any],
         hidden: frozenset[int],
-        guests: Guests,
+        guests: OptionalLoad,
     ) -> None:
         """`way`: one of `split.WAYS`. `hidden`: of which slots the streams are encrypted."""
         self._way = way

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from penstock.node.step import NatsAnswers
-from penstock.sim import looks
+from penstock.sim import inspector
 from penstock.sim.checks import Checks
 from penstock.sim.refusals import commands_in
 from penstock.sim.violation import ViolationError
@@ -34,7 +34,7 @@ def check(checks: Checks, broker: SimBroker, answers: Sequence[NatsAnswers]) -> 
     """Look at the acks among what a broker tells publishers."""
     assert broker.node is not None
     for one in answers:
-        if _AGAIN not in one.commands or (look := looks.listening(broker.node, one.sid)) is None:
+        if _AGAIN not in one.commands or (look := inspector.listening(broker.node, one.sid)) is None:
             continue
         history = checks.of(look.subject, look.partition)
         if history.was_damaged_on(broker.broker_id):
@@ -45,7 +45,7 @@ def check(checks: Checks, broker: SimBroker, answers: Sequence[NatsAnswers]) -> 
             offset = _decoder.decode(body).offset
             if offset is None or offset < look.log_start:
                 continue  # or given up since
-            headers = looks.headers_at(broker.node, look, offset) if offset < look.log_end else None
+            headers = inspector.headers_at(broker.node, look, offset) if offset < look.log_end else None
             checks.duplicates += 1
             if b"Nats-Msg-Id: %b\r\n" % message_id not in (headers or b""):
                 text = f"{history.name()}: {broker.name} has acked {message_id!r} as a duplicate of what is at {offset}"

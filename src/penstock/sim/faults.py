@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 
-from penstock.sim import looks, nats
-from penstock.sim.aims import Aims
+from penstock.sim import inspector, nats
 from penstock.sim.broker import SimBroker, Surroundings
 from penstock.sim.plan import AIMED, Fault, Ill
 from penstock.sim.scheduler import Call
+from penstock.sim.targeted_faults import TargetedFaults
 
 _DISK_CHANGES_MAX = 40
 _CLOCK_STEP_US_MAX = 120_000_000
@@ -33,11 +33,11 @@ class Faults:
     ) -> None:
         """`is_needed` tells whether only this broker is sure to have something that was promised.
 
-        `programs`: the machines of the clients. `publish`: as of `Aims`.
+        `programs`: the machines of the clients. `publish`: as of `TargetedFaults`.
         """
         self.count = 0
         self.is_over = False
-        self.aims = Aims(around, brokers, publish)
+        self.aims = TargetedFaults(around, brokers, publish)
         self._around = around
         self._brokers = brokers
         self._damaged = damaged
@@ -90,7 +90,7 @@ class Faults:
         others = [one for one in self._brokers.values() if one is not broker]
         # Who has not heard of its disk yet takes any for the first one, and lets it vote.
         is_known = all(
-            one.node is not None and looks.registered_disk(one.node, broker.broker_id) == broker.data_dir_id
+            one.node is not None and inspector.registered_disk(one.node, broker.broker_id) == broker.data_dir_id
             for one in others
         )
         if not is_known or self._emptied not in (0, broker.broker_id) or self._is_needed(broker):
@@ -126,8 +126,8 @@ class Faults:
         nodes = [one.node for one in self._brokers.values() if one is not broker]
         if broker.node is None or None in nodes:
             return False
-        own = looks.logged(broker.node)
-        return all(looks.logged(node) == own for node in nodes if node is not None)
+        own = inspector.logged(broker.node)
+        return all(inspector.logged(node) == own for node in nodes if node is not None)
 
     def _kill_all(self, fault: Fault, broker: SimBroker) -> None:
         """All processes die within a moment, that of `broker` first."""

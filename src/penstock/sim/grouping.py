@@ -41,7 +41,7 @@ from penstock.messages import (
 from penstock.node.internal_streams import offsets_config
 from penstock.sim.broker import Surroundings
 from penstock.sim.checks import Checks, History
-from penstock.sim.minds import Generation, kind_of
+from penstock.sim.client_state import Generation, kind_of
 from penstock.sim.plan import Act, Operation
 from penstock.sim.refusals import DEPOSED_US_MAX
 from penstock.sim.requests import Client

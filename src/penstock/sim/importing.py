@@ -41,7 +41,7 @@ from penstock.messages import (
 )
 from penstock.sim.broker import Surroundings
 from penstock.sim.checks import Checks, History
-from penstock.sim.minds import kind_of
+from penstock.sim.client_state import kind_of
 from penstock.sim.plan import Act, Operation
 from penstock.sim.requests import Client
 from penstock.sim.rows import Rows

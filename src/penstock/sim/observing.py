@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from penstock.base.ids import PartitionKey
-from penstock.sim import looks
+from penstock.sim import inspector
 from penstock.sim.checks import History
 from penstock.sim.violation import ViolationError
 
@@ -42,9 +42,9 @@ class Observing:
         assert broker.node is not None
         if self._applied.get(broker.broker_id) != (broker.run, applied):
             self._applied[broker.broker_id] = broker.run, applied
-            if (wrong := looks.misplaced(broker.node)) is not None:
+            if (wrong := inspector.misplaced(broker.node)) is not None:
                 raise ViolationError(f"{broker.name}, at index {applied}: {wrong}")
-        held = looks.held(broker.node)
+        held = inspector.held(broker.node)
         before = self._held.get(broker.broker_id, frozenset())
         if held == before:
             return []

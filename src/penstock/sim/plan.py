@@ -129,7 +129,7 @@ class Ill(StrEnum):
     RESET = "reset"  # of the connections of two machines
     PARTITION = "partition"  # nothing gets through, in one direction or in both
     SLOW_NETWORK = "slow network"
-    SHRINK_IN_DOUBT = "shrink in doubt"  # these are aimed: see `aims`
+    SHRINK_IN_DOUBT = "shrink in doubt"  # these are aimed: see `targeted_faults`
     JOIN_OF_A_PAST_RUN = "join of a past run"
     CHANGES_CROSS = "changes cross"
     VOTE_THEN_RESTART = "vote, then restart"

@@ -43,10 +43,10 @@ from penstock.messages import (
     StageResponse,
 )
 from penstock.node.internal_streams import staged_config
-from penstock.sim import looks
+from penstock.sim import inspector
 from penstock.sim.broker import SimBroker, Surroundings
 from penstock.sim.checks import Checks, History
-from penstock.sim.minds import Generation, kind_of
+from penstock.sim.client_state import Generation, kind_of
 from penstock.sim.plan import Act, Operation
 from penstock.sim.requests import Client
 from penstock.sim.rows import Rows
@@ -358,7 +358,7 @@ class Publishing:
         for offset in range(response.base_offset, response.end_offset):
             staged[offset] = attempt.era, attempt.batch.number
 
-    def _began(self, partition: int, broker: SimBroker, look: looks.Look) -> None:
+    def _began(self, partition: int, broker: SimBroker, look: inspector.PartitionLook) -> None:
         """A leader has let go of staged rows: none that its own replica of the target does not show to be done with."""
         if not look.is_leader or look.log_start <= self._begin.get(partition, 0):
             return
@@ -382,11 +382,11 @@ class Publishing:
     def _last_runs(stream_id: int, partition: int, broker: SimBroker) -> dict[int, tuple[int, bool]] | None:
         """By eras of the query: its last batch as that broker has it, and whether to its end; None: it has none."""
         assert broker.node is not None
-        look = looks.partition(broker.node, stream_id, partition)
+        look = inspector.partition(broker.node, stream_id, partition)
         if look is None:
             return None
         with broker.disk.undisturbed():
-            batches = looks.batches(broker.node, look, look.log_start, look.committed_end)
+            batches = inspector.batches(broker.node, look, look.log_start, look.committed_end)
         headers = [header for header, _ in batches if header.flags & OF_RUN]
         return {int(one.run_id[8:]): (one.producer_sequence, bool(one.flags & ENDS_RUN)) for one in headers}
 

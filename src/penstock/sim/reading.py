@@ -20,7 +20,7 @@ from penstock.messages import (
 )
 from penstock.sim.broker import Surroundings
 from penstock.sim.checks import Checks, History
-from penstock.sim.minds import Consumer, Generation, kind_of
+from penstock.sim.client_state import Consumer, Generation, kind_of
 from penstock.sim.observing import Promises
 from penstock.sim.plan import Act, Operation
 from penstock.sim.requests import Client

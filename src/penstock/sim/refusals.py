@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 from penstock.base import limits
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.node.step import NatsAnswers
-from penstock.sim import looks
+from penstock.sim import inspector
 from penstock.sim.checks import Checks, History
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ class Refusals:
     def _is_new(self, broker: SimBroker, history: History) -> bool:
         assert broker.node is not None
         now_us = self._around.scheduler.now_us
-        look = looks.partition(broker.node, history.stream_id, history.partition)
+        look = inspector.partition(broker.node, history.stream_id, history.partition)
         own_epoch = 0 if look is None else look.leader_epoch
         if own_epoch < max(history.leaders, default=0):
             return False  # it is deposed itself

@@ -40,7 +40,7 @@ from penstock.messages import (
     StatusRequest,
     TruncateRequest,
 )
-from penstock.sim import looks
+from penstock.sim import inspector
 from penstock.sim.logins import ADMIN, APP
 from penstock.sim.rows import subjects_of
 from penstock.sim.violation import ViolationError
@@ -90,13 +90,13 @@ class Rights:
     def acted(self, broker: SimBroker) -> None:
         """After every event of a broker."""
         assert broker.node is not None
-        index, users = looks.users(broker.node)
+        index, users = inspector.users(broker.node)
         if self._acted.get(broker.broker_id) == index:
             return
         self._acted[broker.broker_id] = index
         self._users.setdefault(index, users)
         for name in self.names.values():
-            segment_bytes = looks.segment_bytes(broker.node, name)
+            segment_bytes = inspector.segment_bytes(broker.node, name)
             if (whose := self._forbidden.get((name, segment_bytes))) is not None:
                 raise ViolationError(f"{name} has the segment_bytes {segment_bytes}, which was refused to {whose}")
 
@@ -107,7 +107,7 @@ class Rights:
     def asks(self, broker: SimBroker, who: Principal | None, request: Request, raw: bytes, since: int) -> Asked:
         """A client's request has come to a broker."""
         assert broker.node is not None
-        index, users = looks.users(broker.node)
+        index, users = inspector.users(broker.node)
         self._users.setdefault(index, users)
         subjects = frozenset[bytes]()
         if isinstance(request, AppendRequest) and request.stream_id in self.names:
@@ -130,7 +130,7 @@ class Rights:
         if not self._may(self._users[asked.acted], asked):
             raise ViolationError(f"{text}, who may not: its users were those of index {asked.acted}")
         assert broker.node is not None
-        index, users = looks.users(broker.node)
+        index, users = inspector.users(broker.node)
         if isinstance(asked.request, FetchRequest) and not self._may(users, asked):
             raise ViolationError(f"{text}, who may not read any more when it answers, at index {index}")
         is_of_itself = isinstance(asked.request, StatusRequest | MetadataRequest)  # told to administrators anyway

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from penstock.sim.broker import Surroundings
 from penstock.sim.checks import Checks, History
-from penstock.sim.minds import ACK, PubAck
+from penstock.sim.client_state import ACK, PubAck
 from penstock.sim.refusals import Refusals
 from penstock.sim.scheduler import Call
 from penstock.sim.sent import Message

@@ -12,7 +12,7 @@ from base64 import b64encode
 from penstock.base.config import StreamConfig
 from penstock.sim.broker import Surroundings
 from penstock.sim.checks import Checks, History
-from penstock.sim.minds import Generation
+from penstock.sim.client_state import Generation
 from penstock.sim.plan import Operation
 from penstock.sim.sending import TRIES_MAX, Sender
 from penstock.sim.sent import Message

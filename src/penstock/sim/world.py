@@ -15,18 +15,18 @@ from typing import NamedTuple
 
 from penstock.groups.rows import SUBJECT
 from penstock.node.step import NatsAnswers
-from penstock.sim import alone, duplicates, looks
+from penstock.sim import alone, duplicates, inspector
 from penstock.sim.agreement import Agreement
 from penstock.sim.broker import SimBroker, Surroundings, Watchers
 from penstock.sim.checks import Checks, History
+from penstock.sim.client_state import Consumer
 from penstock.sim.clients import LATER_SLOTS, SLOTS, Clients
 from penstock.sim.faults import Faults
-from penstock.sim.guests import Guests
 from penstock.sim.keys import encrypted_slots
-from penstock.sim.minds import Consumer
 from penstock.sim.nats import NatsServer
 from penstock.sim.network import Network
 from penstock.sim.observing import Observing
+from penstock.sim.optional_load import OptionalLoad
 from penstock.sim.plan import Plan
 from penstock.sim.refusals import Refusals
 from penstock.sim.scheduler import Clock, Scheduler
@@ -86,7 +86,7 @@ class World:
             clock = Clock(self._scheduler, _either_way(skews, _SKEW_PPM_MAX), _either_way(skews, _OFFSET_US_MAX))
             self.brokers[broker_id] = SimBroker(self._around, broker_id, self._random(f"b{broker_id}"), clock)
         self._around.brokers.update({broker.name: broker for broker in self.brokers.values()})
-        self._guests = Guests(plan, self._around, self.checks, self.brokers, self._random)
+        self._guests = OptionalLoad(plan, self._around, self.checks, self.brokers, self._random)
         self._around.rights = self._guests.rights
         programs = self._guests.programs(_CLIENTS)
         way = WAYS[int(self._random("split").random() * len(WAYS))]
@@ -160,7 +160,7 @@ class World:
 
     def _acted(self, broker: SimBroker) -> None:
         assert broker.node is not None
-        standing = looks.standing(broker.node)
+        standing = inspector.standing(broker.node)
         for history in self._observing.acted(broker, standing.applied):
             self._agreement.forget(history, broker)
             self._around.count("replicas given up")
@@ -229,8 +229,8 @@ class World:
         return history.is_damaged or (bool(damaged) and damaged.issuperset(history.isr))
 
     @staticmethod
-    def _looks(broker: SimBroker) -> list[looks.Look]:
-        return [] if broker.node is None else list(looks.partitions(broker.node))
+    def _looks(broker: SimBroker) -> list[inspector.PartitionLook]:
+        return [] if broker.node is None else list(inspector.partitions(broker.node))
 
     def _watch_health(self) -> None:
         """Somebody restarts a broker whose logs have stopped taking messages."""
@@ -239,13 +239,13 @@ class World:
             for broker in self.brokers.values():
                 if broker.node is None:
                     continue
-                failed = looks.failed(broker.node)
+                failed = inspector.failed(broker.node)
                 fenced = sum(one.is_failing for one in self._looks(broker))
-                if failed or fenced or looks.standing(broker.node).is_failing:
+                if failed or fenced or inspector.standing(broker.node).is_failing:
                     self._around.count("failed logs", failed)
                     self._around.count("fenced logs", fenced)
                     broker.stop()
-                if looks.standing(broker.node).is_metadata_leader:
+                if inspector.standing(broker.node).is_metadata_leader:
                     self._give_up_disks(broker)
             self._scheduler.after(_OPERATOR_US, look)
 
@@ -255,10 +255,10 @@ class World:
         """Nobody can lead but with a disk that is gone, or damaged: somebody decides to go on with what others have."""
         assert broker.node is not None
         disks = {one.data_dir_id for one in self.brokers.values()}
-        gone = {stream_id for stream_id, _, disk in looks.awaited(broker.node) if disk not in disks}
+        gone = {stream_id for stream_id, _, disk in inspector.awaited(broker.node) if disk not in disks}
         damaged = {
             stream_id
-            for stream_id, number, counting in looks.in_recovery(broker.node)
+            for stream_id, number, counting in inspector.in_recovery(broker.node)
             if any(self._is_damaged_on(one, stream_id, number) for one in sorted(counting))
         }
         for stream_id in sorted(gone | damaged):
@@ -277,7 +277,7 @@ class World:
     def _is_damaged_on(self, broker_id: int, stream_id: int, number: int) -> bool:
         """Whether that broker's log is damaged: it cannot lead, and may be the longest."""
         node = self.brokers[broker_id].node
-        look = None if node is None else looks.partition(node, stream_id, number)
+        look = None if node is None else inspector.partition(node, stream_id, number)
         return look is not None and look.is_damaged
 
     # The end

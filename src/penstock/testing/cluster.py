@@ -23,7 +23,7 @@ from penstock.base.ids import BrokerId
 from penstock.client.addresses import DEFAULT_PORT, SERVER_VARIABLE
 from penstock.hot.crc import crc32c
 from penstock.messages import Request, Response
-from penstock.sim import looks, nats, plan
+from penstock.sim import inspector, nats, plan
 from penstock.sim.broker import SimBroker, Surroundings, Watchers
 from penstock.sim.faults import Faults
 from penstock.sim.nats import NatsServer, Published
@@ -169,8 +169,8 @@ class Cluster:
         found = [
             (look.applied, state.partitions[partition].leader)
             for node in self._nodes()
-            for state in looks.streams(node)
-            if state.name == stream and (look := looks.standing(node))
+            for state in inspector.streams(node)
+            if state.name == stream and (look := inspector.standing(node))
         ]
         if not found:
             raise KeyError(stream)
@@ -393,14 +393,14 @@ class Cluster:
             if broker.node is None or not broker.is_linked:
                 return f"{broker.name} is {'down' if broker.node is None else 'without NATS'}"
         for node in self._nodes():
-            if len(looks.live(node)) < len(self._brokers):
-                return f"brokers {sorted(set(map(BrokerId, self._brokers)) - looks.live(node))} are not registered"
-            for state in looks.streams(node):
+            if len(inspector.live(node)) < len(self._brokers):
+                return f"brokers {sorted(set(map(BrokerId, self._brokers)) - inspector.live(node))} are not registered"
+            for state in inspector.streams(node):
                 for number, partition in enumerate(state.partitions):
                     if partition.leader is None or set(partition.isr) != set(partition.replicas):
                         return f"{state.name} partition {number}: {partition.leader} leads, in sync {partition.isr}"
                     leader = self._brokers[partition.leader].node
-                    look = None if leader is None else looks.partition(leader, state.stream_id, number)
+                    look = None if leader is None else inspector.partition(leader, state.stream_id, number)
                     if look is None or not look.is_leader or look.committed_end < look.log_end:
                         return f"{state.name} partition {number}: broker {partition.leader} does not lead yet"
         return ""
@@ -409,9 +409,9 @@ class Cluster:
         """Act as the operator: restart brokers whose logs no longer accept messages."""
         for broker in self._brokers.values():
             if (node := broker.node) is not None and (
-                looks.failed(node)
-                or looks.standing(node).is_failing
-                or any(look.is_failing for look in looks.partitions(node))
+                inspector.failed(node)
+                or inspector.standing(node).is_failing
+                or any(look.is_failing for look in inspector.partitions(node))
             ):
                 broker.stop()
         self._scheduler.after(_OPERATOR_US, self._operate)

@@ -34,11 +34,11 @@ from penstock.messages import (
     Response,
     TruncateRequest,
 )
-from penstock.sim import looks
+from penstock.sim import inspector
 from penstock.sim.agreement import Agreement
 from penstock.sim.broker import SimBroker
 from penstock.sim.checks import Checks, History
-from penstock.sim.minds import ACK
+from penstock.sim.client_state import ACK
 from penstock.sim.nats import Published
 from penstock.sim.rows import Rows
 from penstock.sim.scheduler import Scheduler
@@ -81,7 +81,7 @@ class Promises:
     def acted(self, broker: SimBroker) -> None:
         """Check after each event of a broker. ViolationError."""
         assert broker.node is not None
-        standing = looks.standing(broker.node)
+        standing = inspector.standing(broker.node)
         if self._applied.get(broker.broker_id) != standing.applied:
             self._applied[broker.broker_id] = standing.applied
             self._learn(broker)
@@ -101,7 +101,7 @@ class Promises:
 
     def _learn(self, broker: SimBroker) -> None:
         assert broker.node is not None
-        for state in looks.streams(broker.node):
+        for state in inspector.streams(broker.node):
             if state.stream_id in self._streams:
                 continue
             config = self._streams[state.stream_id] = state.config
@@ -214,11 +214,13 @@ class Promises:
 
     def _audit(self, history: History) -> None:
         for broker in self._brokers.values():
-            look = None if broker.node is None else looks.partition(broker.node, history.stream_id, history.partition)
+            look = (
+                None if broker.node is None else inspector.partition(broker.node, history.stream_id, history.partition)
+            )
             if look is None or not look.is_leader or broker.node is None:
                 continue
             with broker.disk.undisturbed():
-                batches = list(looks.raw_batches(broker.node, look, look.log_start, look.committed_end))
+                batches = list(inspector.raw_batches(broker.node, look, look.log_start, look.committed_end))
             there: dict[int, bytes] = {}
             for raw in batches:
                 rows = Rows(raw)
@@ -226,7 +228,7 @@ class Promises:
             self._compare(history, look, there)
 
     @staticmethod
-    def _compare(history: History, look: looks.Look, there: Mapping[int, bytes]) -> None:
+    def _compare(history: History, look: inspector.PartitionLook, there: Mapping[int, bytes]) -> None:
         config = history.config
         may_go = config.compact or config.allow_message_ttl or config.allow_rollup
         for offset, name in history.known.items():

@@ -13,7 +13,7 @@ import pytest
 from penstock.batch.codec import PREFIX_BYTES
 from penstock.batch.schema import SCHEMA_BYTES
 from penstock.messages import ListOffsetsRequest, ListOffsetsResponse
-from penstock.sim import looks
+from penstock.sim import inspector
 from penstock.sim.agreement import Agreement
 from penstock.sim.broker import SimBroker
 from penstock.sim.checks import Checks, History
@@ -33,7 +33,7 @@ class Replicas(NamedTuple):
     """Partition 0 of the first stream in one world: its leader, what that shows, and who follows it."""
 
     leader: SimBroker
-    look: looks.Look
+    look: inspector.PartitionLook
     follower: SimBroker
 
 
@@ -43,9 +43,9 @@ def replicas(world: World) -> Replicas:
     return Replicas(leader, look, next(broker for broker, one in shown if one.follows and one.is_in_sync))
 
 
-def shown_by(broker: SimBroker) -> list[looks.Look]:
+def shown_by(broker: SimBroker) -> list[inspector.PartitionLook]:
     assert broker.node is not None
-    return [one for one in looks.partitions(broker.node) if (one.subject, one.partition) == (SUBJECT, 0)]
+    return [one for one in inspector.partitions(broker.node) if (one.subject, one.partition) == (SUBJECT, 0)]
 
 
 def ran(world: World) -> World:
@@ -68,9 +68,9 @@ def fresh(world: World) -> History:
     return History(world.checks.of(SUBJECT, 0).config, 0)
 
 
-def standing(broker: SimBroker) -> looks.StandingLook:
+def standing(broker: SimBroker) -> inspector.StandingLook:
     assert broker.node is not None
-    return looks.standing(broker.node)
+    return inspector.standing(broker.node)
 
 
 def test_two_metadata_leaders_in_a_term(quiet: World) -> None:
@@ -233,7 +233,7 @@ def test_a_follower_is_held_to_what_was_acked_at_its_next_event() -> None:
         follower.event(lambda: None)
 
 
-def harm(world: World, broker_id: int, look: looks.Look) -> None:
+def harm(world: World, broker_id: int, look: inspector.PartitionLook) -> None:
     """Turn over a bit in the first batch of a replica."""
     disk = world.brokers[broker_id].disk.memory
     (path,) = (

@@ -7,7 +7,7 @@ import pytest
 from penstock.base.config import Durability, StreamConfig
 from penstock.batch import codec
 from penstock.hot.message_group import MessageGroup
-from penstock.sim import looks
+from penstock.sim import inspector
 from penstock.sim.checks import Checks, History
 from penstock.sim.clients import SLOTS
 from penstock.sim.plan import make_plan
@@ -169,7 +169,7 @@ def test_what_was_committed_and_nobody_heard_of_is_lost_only_with_all_who_had_it
         (broker, look)
         for broker in world.brokers.values()
         if broker.node is not None
-        for look in looks.partitions(broker.node)
+        for look in inspector.partitions(broker.node)
         if look.is_leader
     )
     checks, history = world.checks, world.checks.of(look.subject, look.partition)
@@ -192,7 +192,7 @@ def test_what_was_lost_is_forgotten_of_a_damaged_stream_too() -> None:
     assert world.run().error == ""
     broker = world.brokers[1]
     assert broker.node is not None
-    look = next(looks.partitions(broker.node))
+    look = next(inspector.partitions(broker.node))
     checks, history = world.checks, world.checks.of(look.subject, look.partition)
     checks.sent.update({b"old": look.subject, b"new": look.subject})
     checks.promised(history, look.log_end, look.leader_epoch, b"old", fsynced=True)
@@ -220,7 +220,7 @@ def test_what_one_who_counted_has_is_not_lost(
     assert world.run().error == ""
     broker = world.brokers[1]
     assert broker.node is not None
-    look = next(looks.partitions(broker.node))
+    look = next(inspector.partitions(broker.node))
     checks = Checks(3, lambda *_: None, has_committed=lambda _history, broker_id, _end: broker_id == has_it)
     checks.begin(world.checks.of(look.subject, look.partition).config)
     history = checks.of(look.subject, look.partition)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.base.errors import CorruptionError
-from penstock.sim import looks
+from penstock.sim import inspector
 from penstock.sim.agreement import Agreement
 from penstock.sim.broker import SimBroker
 from penstock.sim.checks import History
@@ -36,19 +36,19 @@ def world() -> World:
     return ran()
 
 
-def seen(world: World) -> tuple[SimBroker, looks.Look, History]:
+def seen(world: World) -> tuple[SimBroker, inspector.PartitionLook, History]:
     """The broker, what it has of the stream; and a history of it in which nothing is known yet."""
     broker = world.brokers[1]
     assert broker.node is not None
-    look = next(one for one in looks.partitions(broker.node) if one.subject == SUBJECT)
+    look = next(one for one in inspector.partitions(broker.node) if one.subject == SUBJECT)
     config = world.checks.of(SUBJECT, 0).config
     return broker, look, History(config, 0, compacted=Compacted(config.tombstone_retention_ms * 1_000))
 
 
-def rows(broker: SimBroker, look: looks.Look) -> dict[int, Row]:
+def rows(broker: SimBroker, look: inspector.PartitionLook) -> dict[int, Row]:
     found: dict[int, Row] = {}
     assert broker.node is not None
-    looks.batches(broker.node, look, look.log_start, look.committed_end, found)
+    inspector.batches(broker.node, look, look.log_start, look.committed_end, found)
     return found
 
 
@@ -66,7 +66,7 @@ def test_what_is_left_is_the_last_of_each_key_and_what_has_none(world: World) ->
     assert None in {row.key for row in there.values()}
     assert len(set(keys)) < len(keys) < look.committed_end // 2  # the newest part stays as it is
     assert broker.node is not None
-    assert looks.written_anew(broker.node, look)
+    assert inspector.written_anew(broker.node, look)
 
 
 def test_what_may_not_go_is_missed(world: World) -> None:
@@ -89,7 +89,7 @@ def test_a_batch_that_reaches_beyond_what_is_committed_is_looked_at_later(world:
     """So it is after a start that knows less to be committed than was merged."""
     broker, look, history = seen(world)
     assert broker.node is not None
-    batches = looks.batches(broker.node, look, look.log_start, look.committed_end)
+    batches = inspector.batches(broker.node, look, look.log_start, look.committed_end)
     header = next(header for header, _ in batches if header.end_offset - header.base_offset > 1)
     agreement = Agreement(world.brokers)
     agreement.compacted(history, broker, look)
@@ -113,7 +113,7 @@ def test_a_broker_that_cannot_be_read_is_looked_at_anew() -> None:
     replica = history.compacted.replica(1, 1)
     assert (replica.is_blind, replica.passed) == (False, look.committed_end)
     assert broker.node is not None
-    path = looks.written_anew(broker.node, look)[0]
+    path = inspector.written_anew(broker.node, look)[0]
     file = broker.disk.memory.open(path)
     file.write_at(file.size() - 8, b"\xff" * 8)
     file.close()
@@ -142,4 +142,4 @@ def test_a_segment_that_was_cut_short_cannot_be_read(kept: int) -> None:
         rows(broker, look)
     assert broker.node is not None
     with pytest.raises(CorruptionError):
-        list(looks.raw_batches(broker.node, look, look.log_start, look.committed_end))
+        list(inspector.raw_batches(broker.node, look, look.log_start, look.committed_end))

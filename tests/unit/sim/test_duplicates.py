@@ -7,7 +7,7 @@ from functools import cache
 import pytest
 
 from penstock.node.step import NatsAnswers
-from penstock.sim import duplicates, looks
+from penstock.sim import duplicates, inspector
 from penstock.sim.clients import SLOTS
 from penstock.sim.plan import make_plan
 from penstock.sim.violation import ViolationError
@@ -34,7 +34,7 @@ def stored() -> tuple[bytes, int, int]:
     checks, node = world().checks, world().brokers[1].node
     assert node is not None
     for sid in node._listening.subscriptions.by_sid:
-        look = looks.listening(node, sid)
+        look = inspector.listening(node, sid)
         assert look is not None
         places = {value.rstrip(b"."): at for value, at in checks.of(look.subject, look.partition).places.items()}
         for reply, message_id in checks.message_ids.items():

@@ -12,7 +12,7 @@ from penstock.base.ids import Offset, PartitionId, StreamId
 from penstock.batch.schema import SCHEMA_BYTES
 from penstock.messages import FetchRequest, FetchResponse, Response
 from penstock.node.step import FileRange
-from penstock.sim import looks
+from penstock.sim import inspector
 from penstock.sim.clients import SLOTS
 from penstock.sim.payloads import CutShortError, bytes_of
 from penstock.sim.plan import Act, Operation, make_plan
@@ -50,7 +50,7 @@ def test_a_reader_of_what_was_cut_off_gets_no_answer_and_the_next_one_is_told() 
     assert world.run().error == ""
     broker = world.brokers[1]
     assert broker.node is not None
-    look = next(one for one in looks.partitions(broker.node) if one.subject == SUBJECT)
+    look = next(one for one in inspector.partitions(broker.node) if one.subject == SUBJECT)
     file = broker.disk.memory.open(f"streams/{look.stream_id:08}-s0/0/{0:020}.arrows")
     file.truncate(SCHEMA_BYTES)
     file.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.base.errors import ErrorCode, RemoteError
-from penstock.sim import looks
+from penstock.sim import inspector
 from penstock.sim.checks import History
 from penstock.sim.clients import SHARED_SLOT, SLOTS
 from penstock.sim.plan import Act, Operation, make_plan
@@ -87,7 +87,7 @@ def test_a_batch_that_was_answered_is_to_be_there(world: World) -> None:
 def test_staged_rows_that_go_before_their_batch_is_published_are_found(world: World) -> None:
     drivers, broker = drivers_of(world), world.brokers[1]
     assert broker.node is not None
-    look = looks.partition(broker.node, drivers._stream_id, 0)
+    look = inspector.partition(broker.node, drivers._stream_id, 0)
     assert look is not None
     end = look.log_end
     drivers._staged[0] = {end: (1, 900), end + 1: (1, 0)}

@@ -9,7 +9,7 @@ import pytest
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.ingest import acks
 from penstock.node.step import NatsAnswers
-from penstock.sim import looks
+from penstock.sim import inspector
 from penstock.sim.checks import History
 from penstock.sim.clients import SLOTS
 from penstock.sim.plan import make_plan
@@ -90,7 +90,7 @@ def test_a_deposed_leader_is_held_to_what_it_says() -> None:
 
 def test_a_leader_is_new_for_a_session() -> None:
     stage = Stage("b1", "b2")
-    look = looks.partition(stage.broker.node, stage.history.stream_id, 0)  # type: ignore[arg-type]
+    look = inspector.partition(stage.broker.node, stage.history.stream_id, 0)  # type: ignore[arg-type]
     assert look is not None
     stage.history.led_us[look.leader_epoch] = stage.now_us - DEPOSED_US_MAX - 1
     stage.refuse(FEW)
@@ -101,7 +101,7 @@ def test_a_leader_is_new_for_a_session() -> None:
 @pytest.mark.parametrize(("receivers", "is_excused"), [(("b1",), False), (("b1", "b2"), True)])
 def test_a_new_leader_may_be_wrong_of_what_the_deposed_one_got(receivers: tuple[str, ...], is_excused: bool) -> None:
     stage = Stage(*receivers)
-    look = looks.partition(stage.broker.node, stage.history.stream_id, 0)  # type: ignore[arg-type]
+    look = inspector.partition(stage.broker.node, stage.history.stream_id, 0)  # type: ignore[arg-type]
     assert look is not None
     stage.history.led_us[look.leader_epoch] = stage.now_us
     stage.refuse(FEW)

@@ -16,7 +16,7 @@ from penstock.messages import (
     StatusRequest,
     TruncateRequest,
 )
-from penstock.sim import looks
+from penstock.sim import inspector
 from penstock.sim.broker import SimBroker
 from penstock.sim.logins import ADMIN, APP
 from penstock.sim.rights import Rights
@@ -44,7 +44,7 @@ def rights(broker: SimBroker) -> Rights:
 
 def who(broker: SimBroker, name: str) -> Principal:
     assert broker.node is not None
-    user = looks.users(broker.node)[1][name]
+    user = inspector.users(broker.node)[1][name]
     return Principal(name, user.made_index, "main", user.credentials[0].mark)
 
 
@@ -89,7 +89,7 @@ def test_who_has_another_secret_by_now_is_served(rights: Rights, broker: SimBrok
 
 def test_a_broker_that_lacks_what_was_acknowledged_serves_somebody(rights: Rights, broker: SimBroker) -> None:
     assert broker.node is not None
-    index = looks.users(broker.node)[0]
+    index = inspector.users(broker.node)[0]
     request = FetchRequest(stream_id=StreamId(STREAM_ID), offset=Offset(0))
     carried_out(rights, broker, who(broker, APP), request, since=index)
     with pytest.raises(ViolationError, match="were acknowledged"):
@@ -98,7 +98,7 @@ def test_a_broker_that_lacks_what_was_acknowledged_serves_somebody(rights: Right
 
 def test_an_alteration_that_was_refused_is_there(rights: Rights, broker: SimBroker) -> None:
     assert broker.node is not None
-    there = looks.segment_bytes(broker.node, "t0")
+    there = inspector.segment_bytes(broker.node, "t0")
     request = AlterStreamRequest(name="t0", changes={"segment_bytes": there})
     rights.answered(broker, rights.asks(broker, None, request, b"", 0), DENIED)
     rights.ended(broker)

@@ -38,8 +38,8 @@ from penstock.messages import (
 )
 from penstock.sim.broker import Surroundings
 from penstock.sim.checks import Checks, History
+from penstock.sim.client_state import Generation, kind_of
 from penstock.sim.grouping import Groups
-from penstock.sim.minds import Generation, kind_of
 from penstock.sim.plan import Act, Operation
 from penstock.sim.refusals import Refusals
 from penstock.sim.requests import Client, Done

@@ -40,16 +40,16 @@ from penstock.messages import (
 )
 from penstock.messages.access import UserChangedResponse
 from penstock.node.audit import audit_config
-from penstock.sim import looks
+from penstock.sim import inspector
 from penstock.sim.broker import Surroundings
 from penstock.sim.checks import Checks, History
+from penstock.sim.client_state import kind_of
 from penstock.sim.logins import ADMIN, APP, Login
-from penstock.sim.minds import kind_of
 from penstock.sim.plan import Act
 from penstock.sim.plan import Operation as Planned
 from penstock.sim.requests import Client
 from penstock.sim.rows import Rows
-from penstock.sim.tenants import NAMES, SUBJECTS
+from penstock.sim.user_models import NAMES, SUBJECTS
 from penstock.sim.violation import ViolationError
 
 USERS = ("u1", "u2", "u3")
@@ -293,7 +293,7 @@ class Ruling:
         for broker in self._around.brokers.values():
             if broker.node is None:
                 continue
-            acted, users = looks.users(broker.node)
+            acted, users = inspector.users(broker.node)
             there = {name: {str(rule) for rule in user.rules} for name, user in users.items()}
             if acted != self._rows[-1]["index"]:
                 continue

@@ -3,7 +3,7 @@
 import pytest
 
 from penstock.sim.violation import ViolationError
-from penstock.sim.wakes import HURRIED_MAX, Wakes
+from penstock.sim.wakeups import HURRIED_MAX, Wakes
 
 
 def test_a_broker_that_spins_is_told_of() -> None:

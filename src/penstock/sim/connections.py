@@ -31,7 +31,7 @@ _FENCED = frozenset({ErrorCode.FENCED_EPOCH, ErrorCode.UNKNOWN_EPOCH, ErrorCode.
 
 
 @dataclass(slots=True, eq=False)
-class Caller:
+class SimCaller:
     """Who asked, and where the answer goes. `asked`: what is held against that; None: nothing."""
 
     connection: Connection
@@ -39,13 +39,13 @@ class Caller:
     asked: Asked | None = None
 
 
-class Doors:
+class Connections:
     """Of one broker."""
 
     def __init__(self, broker: SimBroker, around: Surroundings) -> None:
         self._broker = broker
         self._around = around
-        self._callers: dict[Connection, dict[Caller, None]] = {}
+        self._callers: dict[Connection, dict[SimCaller, None]] = {}
         self._whos: dict[Connection, Principal] = {}
         self._logins: dict[Connection, ServerHandshake] = {}
         self._nonces = 0
@@ -111,7 +111,7 @@ class Doors:
             return
         is_broker = connection.source in self._around.brokers
         who = THE_BROKER if is_broker else self._whos.get(connection)
-        caller = Caller(connection, answer)
+        caller = SimCaller(connection, answer)
         callers[caller] = None
         if not is_broker and (rights := self._around.rights) is not None:
             caller.asked = rights.asks(broker, who, request, raw, since)
@@ -120,7 +120,7 @@ class Doors:
     def reply(self, reply: Reply) -> None:
         """What the node answers."""
         caller = reply.caller
-        assert isinstance(caller, Caller)
+        assert isinstance(caller, SimCaller)
         callers = self._callers.get(caller.connection)
         if callers is None:
             return  # gone meanwhile

@@ -31,7 +31,7 @@ from collections.abc import Callable, Generator, Mapping
 from functools import partial
 
 from penstock.base.ids import PartitionKey
-from penstock.sim import looks, nats
+from penstock.sim import inspector, nats
 from penstock.sim.broker import SimBroker, Surroundings
 from penstock.sim.network import Connection
 from penstock.sim.plan import Fault, Ill
@@ -47,7 +47,7 @@ _LAGGING_US = 14_000_000  # longer than a follower may lag
 _Aim = Generator[None, SimBroker, None]
 
 
-class Aims:
+class TargetedFaults:
     """Those that are armed. `acted` after every event of a broker."""
 
     def __init__(self, around: Surroundings, brokers: Mapping[int, SimBroker], publish: Callable[[], None]) -> None:
@@ -120,7 +120,7 @@ class Aims:
 
     def _metadata_leader(self, broker: SimBroker) -> SimBroker | None:
         assert broker.node is not None
-        return self._brokers.get(looks.metadata_leader(broker.node))
+        return self._brokers.get(inspector.metadata_leader(broker.node))
 
     # The aims
 
@@ -193,7 +193,7 @@ class Aims:
             return None
         assert leader.node is not None
         assert metadata_leader is not None
-        for lead in looks.leads(leader.node):
+        for lead in inspector.leads(leader.node):
             joining = self._brokers.get(min(lead.proposed.difference(lead.isr), default=0))
             now_us = self._around.scheduler.now_us
             if joining not in (None, metadata_leader) and now_us >= self._taken_until_us:
@@ -206,14 +206,14 @@ class Aims:
     def _vote_then_restart(self, fault: Fault) -> _Aim:
         while True:
             before = yield
-            if before.node is not None and looks.standing(before.node).is_metadata_leader:
+            if before.node is not None and inspector.standing(before.node).is_metadata_leader:
                 break
         free = self._cut_off(before, self._others(before), 5_000_000)
         while True:
             voter = yield
             if voter is before or voter.node is None:
                 continue
-            elected = self._brokers.get(looks.vote(voter.node))
+            elected = self._brokers.get(inspector.vote(voter.node))
             if elected not in (None, voter, before):
                 break
         assert elected is not None
@@ -235,7 +235,7 @@ class Aims:
             now = self._lead(leader, lead.key)
             if now is None or heir.node is None or other.node is None:
                 return
-            heirs, others = looks.replica(heir.node, lead.key), looks.replica(other.node, lead.key)
+            heirs, others = inspector.replica(heir.node, lead.key), inspector.replica(other.node, lead.key)
             if heirs is None or others is None or others.log_end <= heirs.log_end:
                 continue
             if not wants_late_news or others.committed_end < now.committed_end:
@@ -259,7 +259,7 @@ class Aims:
             broker = yield
             if broker is not leader or leader.node is None:
                 continue
-            own = looks.replica(leader.node, lead.key)
+            own = inspector.replica(leader.node, lead.key)
             if own is not None and own.follows and own.is_in_sync and own.leader_epoch > lead.leader_epoch:
                 break
         assert own is not None
@@ -306,20 +306,20 @@ class Aims:
         if leader.node is None or leader.is_stopping:
             return None
         found: dict[PartitionKey, list[SimBroker]] = {}
-        for lead in looks.leads(leader.node):
+        for lead in inspector.leads(leader.node):
             others = [self._brokers[one] for one in lead.isr if one != leader.broker_id]
-            if hear := [one for one in others if one.node is not None and looks.hears(one.node, lead.key)]:
+            if hear := [one for one in others if one.node is not None and inspector.hears(one.node, lead.key)]:
                 found[lead.key] = hear
         hear = [one for one in self._others(leader) if any(one in some for some in found.values())]
         return (list(found), hear) if found else None
 
-    def _lead_of(self, broker: SimBroker, fault: Fault, *, in_sync: int) -> looks.Lead | None:
+    def _lead_of(self, broker: SimBroker, fault: Fault, *, in_sync: int) -> inspector.Lead | None:
         """One of the partitions that it leads, with so many in sync."""
         if broker.node is None:
             return None
-        fit = [lead for lead in looks.leads(broker.node) if len(lead.isr) >= in_sync]
+        fit = [lead for lead in inspector.leads(broker.node) if len(lead.isr) >= in_sync]
         return fit[fault.number % len(fit)] if fit else None
 
     @staticmethod
-    def _lead(broker: SimBroker, key: PartitionKey) -> looks.Lead | None:
-        return None if broker.node is None else looks.lead(broker.node, key)
+    def _lead(broker: SimBroker, key: PartitionKey) -> inspector.Lead | None:
+        return None if broker.node is None else inspector.lead(broker.node, key)

@@ -10,23 +10,23 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from random import Random
 
+from penstock.sim.admin_model import USERS, Ruling
 from penstock.sim.broker import SimBroker, Surroundings
 from penstock.sim.checks import Checks, History
+from penstock.sim.client_state import Generation
 from penstock.sim.grouping import Groups
 from penstock.sim.importing import Importing
 from penstock.sim.logins import ADMIN, APP, Login
-from penstock.sim.minds import Generation
 from penstock.sim.plan import Act, Operation, Plan
 from penstock.sim.refusals import Refusals
 from penstock.sim.requests import Client
 from penstock.sim.rights import Rights
-from penstock.sim.ruling import USERS, Ruling
-from penstock.sim.tenants import Tenants
+from penstock.sim.user_models import Tenants
 
 _NOBODY = "nobody"
 
 
-class Guests:
+class OptionalLoad:
     """Of one run. `programs` first; `settle` once all else is there."""
 
     def __init__(

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 from msgspec.structs import replace
 
-from penstock.sim import looks
+from penstock.sim import inspector
 from penstock.sim.clients import SLOTS
 from penstock.sim.plan import make_plan
 from penstock.sim.world import World
@@ -25,7 +25,7 @@ def test_a_disk_is_awaited_where_nobody_else_counts(
     assert world.run().error == ""
     node = world.brokers[2].node
     assert node is not None
-    assert list(looks.awaited(node)) == []
+    assert list(inspector.awaited(node)) == []
     quorum = node._cluster.quorum
     stream = next(one for one in quorum.image.streams.values() if one.name == "s0")
     partition = replace(
@@ -33,4 +33,4 @@ def test_a_disk_is_awaited_where_nobody_else_counts(
     )
     streams = {stream.stream_id: replace(stream, partitions=(partition,))}
     monkeypatch.setattr(quorum, "image", dataclasses.replace(quorum.image, streams=streams))
-    assert list(looks.awaited(node)) == ([(stream.stream_id, 0, "gone")] if is_awaited else [])
+    assert list(inspector.awaited(node)) == ([(stream.stream_id, 0, "gone")] if is_awaited else [])

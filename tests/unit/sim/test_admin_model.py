@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from penstock.sim.ruling import Ruling, _folded
+from penstock.sim.admin_model import Ruling, _folded
 from penstock.sim.violation import ViolationError
 from tests.unit.sim.guarded_world import world
 

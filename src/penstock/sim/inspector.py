@@ -23,14 +23,14 @@ from penstock.sim.compacted import Row
 _READ_BYTES = 1 << 20  # of batches that are read at once
 _KEY, _VALUE, _HEADERS = 1, 2, 3  # places among the columns of strings
 Seen = dict[PartitionKey, tuple[object, ...]]
-"""What `changed` has found before: all that a `Look` is made of, but for the damage."""
+"""What `changed` has found before: all that a `PartitionLook` is made of, but for the damage."""
 Batch = tuple[BatchHeader, list[tuple[int, int]]]
 """Its header and its rows: of each the offset, and a checksum of all that it holds."""
 
 # ruff: noqa: SLF001 (see the module)
 
 
-class Look(NamedTuple):
+class PartitionLook(NamedTuple):
     """One partition on one broker."""
 
     stream_id: int
@@ -63,20 +63,20 @@ class StandingLook(NamedTuple):
     is_failing: bool  # takes no part in the metadata until a restart
 
 
-def partitions(node: Node) -> Iterator[Look]:
+def partitions(node: Node) -> Iterator[PartitionLook]:
     """All partitions that the broker has open."""
     for key, partition in node._partitions.items():
         yield _look(node, key, partition)
 
 
-def partition(node: Node, stream_id: int, number: int) -> Look | None:
+def partition(node: Node, stream_id: int, number: int) -> PartitionLook | None:
     """One of them."""
     key = PartitionKey(StreamId(stream_id), PartitionId(number))
     there = node._partitions.get(key)
     return None if there is None else _look(node, key, there)
 
 
-def listening(node: Node, sid: int) -> Look | None:
+def listening(node: Node, sid: int) -> PartitionLook | None:
     """The partition that has this subscription."""
     there = node._listening.subscriptions.by_sid.get(sid)
     return None if there is None else _look(node, there.key, there)
@@ -90,7 +90,7 @@ def hears(node: Node, key: PartitionKey) -> bool:
     return any(one.channel == partition.channel for one in node._listening.subscriptions.by_sid.values())
 
 
-def changed(node: Node, seen: Seen) -> list[Look]:
+def changed(node: Node, seen: Seen) -> list[PartitionLook]:
     """The partitions that are not as they were `seen`, which is brought up to date. Asked after every event."""
     found = []
     for key, partition in node._partitions.items():
@@ -113,10 +113,10 @@ def changed(node: Node, seen: Seen) -> list[Look]:
     return found
 
 
-def _look(node: Node, key: PartitionKey, partition: Partition) -> Look:
+def _look(node: Node, key: PartitionKey, partition: Partition) -> PartitionLook:
     log = partition.log
     state = partition.stream.partitions[key.partition]
-    return Look(
+    return PartitionLook(
         key.stream_id,
         partition.stream.config.subject,
         key.partition,
@@ -273,7 +273,7 @@ def standing(node: Node) -> StandingLook:
     return StandingLook(told_term, elected_term, raft._log.applied, told_term != 0, incarnation, quorum.trouble != "")
 
 
-def counting(node: Node, look: Look) -> tuple[int, ...] | None:
+def counting(node: Node, look: PartitionLook) -> tuple[int, ...] | None:
     """Who had all that was acked, where nobody leads, as far as the broker knows; None: somebody leads."""
     state = node._cluster.image.streams.get(StreamId(look.stream_id))
     if state is None or state.partitions[look.partition].leader is not None:
@@ -352,7 +352,7 @@ def counted(node: Node) -> dict[str, int]:
     return {name: node._budget.counters[counter] for counter, name in _COUNTED.items()}
 
 
-def written_anew(node: Node, look: Look) -> tuple[str, ...]:
+def written_anew(node: Node, look: PartitionLook) -> tuple[str, ...]:
     """The files of a partition that the cleaner has written."""
     partition = node._partitions[PartitionKey(StreamId(look.stream_id), PartitionId(look.partition))]
     paths = [segment.path for segment in partition.log._segments.sealed]
@@ -360,7 +360,7 @@ def written_anew(node: Node, look: Look) -> tuple[str, ...]:
     return tuple([path for path, name in zip(paths, names, strict=True) if name is not None and name.generation])
 
 
-def batches(node: Node, look: Look, start: int, end: int, by_key: dict[int, Row] | None = None) -> list[Batch]:
+def batches(node: Node, look: PartitionLook, start: int, end: int, by_key: dict[int, Row] | None = None) -> list[Batch]:
     """The batches from `start` to `end`, as they lie on the disk and verified: headers, and rows from `start` on.
 
     `by_key` gets what counts of them for compaction. Raises what the log raises; CorruptionError also where a file is
@@ -383,7 +383,7 @@ def batches(node: Node, look: Look, start: int, end: int, by_key: dict[int, Row]
     return found_batches
 
 
-def raw_batches(node: Node, look: Look, start: int, end: int) -> Iterator[bytes]:
+def raw_batches(node: Node, look: PartitionLook, start: int, end: int) -> Iterator[bytes]:
     """The batches from that which has `start` to `end`, as they lie on the disk, some at once."""
     partition = node._partitions[PartitionKey(StreamId(look.stream_id), PartitionId(look.partition))]
     view = partition.log._view()
@@ -404,7 +404,7 @@ def _bytes_of(partition: Partition, found: Slice) -> bytes:
     return data
 
 
-def headers_at(node: Node, look: Look, offset: int) -> bytes | None:
+def headers_at(node: Node, look: PartitionLook, offset: int) -> bytes | None:
     """The headers of the message at an offset; None: there is none, or it has none. Raises what the log raises."""
     partition = node._partitions[PartitionKey(StreamId(look.stream_id), PartitionId(look.partition))]
     for _, data in partition.log._view().batches(offset, offset + 1):
