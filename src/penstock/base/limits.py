@@ -68,7 +68,7 @@ COMMIT_JUDGED_MS = 1_000  # an offset commit beyond the log's end waits so long 
 COMMITS_DOUBTED_MAX = 1_024  # such commits on one broker; further ones are accepted unchecked
 REFUSALS_WAITING_BYTES_MAX = 8 * MIB  # size of waiting refusals; further ones are dropped
 HEARTBEATS_ANSWERED_MAX = 64  # heartbeats whose answers wait for a commit; those with the same one count once
-HEARD_LATELY_MS = 1_500  # a broker silent for so long gets no new leaderships or replicas if others can take them
+RECENT_HEARTBEAT_MS = 1_500  # a broker silent for so long gets no new leaderships or replicas if others can take them
 LEADER_REPORT_WINDOW_MS = 2_000  # reports of several followers about an unreachable leader count together within it
 PREFERRED_LEADER_STEADY_MS = 30_000  # in sync for so long, a preferred leader is elected again
 PREFERRED_LEADER_INTERVAL_MS = 2_000  # interval of checks for preferred leaders
@@ -182,7 +182,7 @@ PEER_RECEIVED_MS = 100  # interval of progress reports on a large answer
 PEER_STEADY_MS = 5_000  # a connection that lived so long is replaced at once if it is lost
 PEER_RECONNECT_MS_MIN = 50  # after the first failure; doubled for each further one
 PEER_RECONNECT_MS_MAX = 1_000
-TAKEN_MS = 10_000  # a starting broker refused for so long because its id is in use exits
+ID_CONFLICT_MS = 10_000  # a starting broker refused for so long because its id is in use exits
 PEER_COMPLAINT_INTERVAL_MS = 60_000  # interval of log lines about errors of one peer; it doubles
 PEER_COMPLAINT_INTERVAL_MS_MAX = 3_600_000  # up to this, while the peer is unreachable
 
@@ -360,7 +360,7 @@ RAFT_ROUNDS_AHEAD_MAX = 2**24  # a term further ahead is invalid: elections are 
 
 # Cluster
 RAFT_TICK_MS = 100  # an election time-out is 10 to 19 ticks
-RIVAL_MS = 1_000  # a process waits so long after the last sign of another one with the same broker id
+DUPLICATE_PROCESS_MS = 1_000  # a process waits so long after the last sign of another one with the same broker id
 METADATA_SAVE_MS = 2_000  # time-out of a save: the others have had time for an election, of 1.9 s
 METADATA_INPUTS_WAITING_MAX = 4_096  # of this broker, while a save is running; further ones are refused
 METADATA_INPUT_BYTES_WAITING_MAX = RAFT_UNCOMMITTED_BYTES_MAX
@@ -374,7 +374,9 @@ FORWARD_GRACE_MS = 1_000  # the metadata leader uses the same time-out, and its 
 TRUNCATION_TIMEOUT_MS = 15_000  # of a requested truncation: longer than the metadata leader's time-out
 TRUNCATIONS_WAITING_MAX = 1_000  # per broker
 PROMOTION_LAG_MAX = 100  # entries that a learner may lack to become a voter
-METADATA_UNTOLD_MS = 10_000  # a broker whose full disk blocked a save, and that has received nothing since, polls again
+METADATA_NO_CONTACT_MS = (
+    10_000  # a broker whose full disk blocked a save, and that has received nothing since, polls again
+)
 METADATA_LEAVE_MS = 1_000  # a stopping broker waits so long for another metadata leader, and keeps requesting that
 LEAVE_RETRY_MS = 20
 METADATA_HAND_OVER_MS = 300_000  # between two handovers by a metadata leader on a full disk: each uses reserve

@@ -8,7 +8,7 @@ Rules:
 - Sessions, reports and waiting requests are in memory: a new metadata leader begins them anew, with the full session
   time for all brokers. Its own session never expires: it is alive, and if alone it sends itself no heartbeats.
 - Leaderships and replicas are given to brokers that sent a heartbeat lately, in this term: the image may show a broker
-  as live that is dead, or has lost its disk. A new metadata leader waits for that, HEARD_LATELY_MS at most.
+  as live that is dead, or has lost its disk. A new metadata leader waits for that, RECENT_HEARTBEAT_MS at most.
 - A request that changes something is answered once its command is applied, and then only if it is the entry that was
   proposed. A caller that is told to retry may do so: a change that was already made is found done.
 
@@ -68,8 +68,8 @@ from penstock.metadata.recoveries import Recoveries
 from penstock.metadata.sessions import BrokerSessions
 from penstock.metadata.subscription_refusals import SubscriptionRefusals
 
-_RIVAL_US = limits.RIVAL_MS * 1_000
-_LATELY_US = limits.HEARD_LATELY_MS * 1_000
+_RIVAL_US = limits.DUPLICATE_PROCESS_MS * 1_000
+_LATELY_US = limits.RECENT_HEARTBEAT_MS * 1_000
 
 
 @dataclass(frozen=True, slots=True)

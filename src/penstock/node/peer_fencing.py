@@ -18,7 +18,7 @@ registered, a broker names the runs of its disk and where its log ended at its s
 registered on the disk is among the runs (`node/process_history.py`). What a member acknowledged before is known only to the leader
 of the term in which it did so; in a later term it may rightly have truncated that. A sender on an older copy gets an
 error here, because there may be no leader that could refuse it; everything else is dropped silently. "Lately" is
-RIVAL_MS, so a broker that was killed and restarts at once waits that long. The registered process is always accepted:
+DUPLICATE_PROCESS_MS, so a broker that was killed and restarts at once waits that long. The registered process is always accepted:
 it takes precedence over a copy.
 """
 
@@ -42,7 +42,7 @@ from penstock.raft import Entry, Message
 from penstock.raft.messages import FROM_MEMBERS
 
 _REGISTERS = b"register_broker"  # part of every such command: other commands need not be decoded again
-_RIVAL_TICKS = limits.RIVAL_MS // limits.RAFT_TICK_MS
+_RIVAL_TICKS = limits.DUPLICATE_PROCESS_MS // limits.RAFT_TICK_MS
 FORGOTTEN = (
     "a broker has lost metadata that it had acknowledged, as after a start on an older copy of its data directory. The"
     " metadata of the other brokers is valid now: keep this data directory, to see what they lack, and start with an"
@@ -141,7 +141,7 @@ class PeerFencing:
         return PeerProcess(known.data_dir_id, known.process)
 
     def lately(self, broker_id: BrokerId) -> str | None:
-        """Return the process that spoke for a member within RIVAL_MS; None if none did."""
+        """Return the process that spoke for a member within DUPLICATE_PROCESS_MS; None if none did."""
         heard = self._heard.get(broker_id)
         return None if heard is None or self._ticks - heard.tick >= _RIVAL_TICKS else heard.process
 

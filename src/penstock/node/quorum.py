@@ -52,7 +52,7 @@ from penstock.raft import (
 )
 from penstock.raft.leader import Leader
 
-_UNTOLD_TICKS = limits.METADATA_UNTOLD_MS // limits.RAFT_TICK_MS
+_UNTOLD_TICKS = limits.METADATA_NO_CONTACT_MS // limits.RAFT_TICK_MS
 
 
 class Quorum:

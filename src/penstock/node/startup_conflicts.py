@@ -4,7 +4,7 @@ Rules: a broker ends itself for this only if it has had no part in the cluster i
 on, whatever the others say, unless the metadata leader has given its place to a copy of it. A single broker of another
 cluster is no reason: that broker may be the wrong one. If so many voters are of another cluster that the rest is no
 majority, this broker cannot take part. If another live broker has this one's number or address, this one waits
-TAKEN_MS: the other may be dead and not yet fenced. A broker on an older copy of its data directory has forgotten votes
+ID_CONFLICT_MS: the other may be dead and not yet fenced. A broker on an older copy of its data directory has forgotten votes
 and acknowledgements, and ends at once.
 """
 
@@ -16,7 +16,7 @@ from penstock.base.ids import BrokerId
 from penstock.node.settings import Settings
 from penstock.node.step import Outbox
 
-_TAKEN_US = limits.TAKEN_MS * 1_000
+_TAKEN_US = limits.ID_CONFLICT_MS * 1_000
 _PAUSE_US = limits.PEER_SILENCE_MS_MAX * 1_000
 OLDER_COPY = "an older copy"
 """Part of the reason with which a broker on an older copy ends."""

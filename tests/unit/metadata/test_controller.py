@@ -534,7 +534,7 @@ def test_who_lacks_what_it_has_acknowledged_has_an_older_copy(log_index: int | N
     cluster = Cluster(2)
     cluster.register(THREE, process="p", runs=("p",))
     cluster.commit()
-    cluster.after(limits.RIVAL_MS + 100, ONE, TWO)
+    cluster.after(limits.DUPLICATE_PROCESS_MS + 100, ONE, TWO)
     request = RegisterBrokerRequest(
         broker_id=THREE,
         data_dir_id="disk3",
@@ -559,7 +559,7 @@ def test_what_is_known_of_a_run_holds_for_its_disk_only() -> None:
     cluster.register(THREE, "empty", process="c", runs=("c",))
     cluster.commit()
     assert cluster.image.brokers[THREE].process == "c"
-    cluster.after(limits.RIVAL_MS + 100, ONE)
+    cluster.after(limits.DUPLICATE_PROCESS_MS + 100, ONE)
     cluster.register(TWO, process="d", runs=("d",))  # no process is known of its last run
     cluster.commit()
     assert cluster.image.brokers[TWO].process == "d"
@@ -580,7 +580,7 @@ def rivals() -> Cluster:
     cluster = Cluster(2)
     cluster.register(THREE, process="p")
     cluster.commit()
-    cluster.after(limits.RIVAL_MS, ONE, TWO, THREE)
+    cluster.after(limits.DUPLICATE_PROCESS_MS, ONE, TWO, THREE)
     return cluster
 
 
@@ -599,7 +599,7 @@ def test_a_copy_is_not_registered_beside_the_original() -> None:
 def test_a_broker_that_was_killed_comes_back_within_two_heartbeats() -> None:
     cluster = rivals()
     assert cluster.error(cluster.register(THREE, process="q"))
-    cluster.after(limits.RIVAL_MS, ONE, TWO)
+    cluster.after(limits.DUPLICATE_PROCESS_MS, ONE, TWO)
     assert cluster.error(cluster.register(THREE, process="q"))  # a heartbeat may come in this very moment
     cluster.after(100, ONE, TWO)
     cluster.register(THREE, process="q")
@@ -611,7 +611,7 @@ def test_a_new_metadata_leader_gives_the_original_the_time_to_be_heard() -> None
     cluster = rivals()
     cluster.controller.lead(cluster.image, TERM + 1, cluster.now)
     assert cluster.error(cluster.register(THREE, process="copy"))
-    cluster.after(limits.RIVAL_MS, ONE, TWO, THREE)
+    cluster.after(limits.DUPLICATE_PROCESS_MS, ONE, TWO, THREE)
     assert cluster.error(cluster.register(THREE, process="copy"))
     assert cluster.image.brokers[THREE].process == "p"
 
@@ -700,7 +700,7 @@ def test_a_stop_waits_until_it_is_known_who_can_take_over() -> None:
     assert cluster.take() == []
     again = cluster.stop(ONE)
     assert cluster.error(caller) == ErrorCode.OVERLOADED
-    cluster.after(limits.HEARD_LATELY_MS, ONE, THREE)
+    cluster.after(limits.RECENT_HEARTBEAT_MS, ONE, THREE)
     cluster.commit()
     cluster.answer(again, StopBrokerResponse)
     assert cluster.partition(orders).leader == THREE
@@ -723,7 +723,7 @@ def test_streams_are_placed_on_those_that_were_heard_of_lately() -> None:
     assert cluster.controller.ready(cluster.now) == set()  # who is there is not known yet
     cluster.all_heard()
     assert cluster.controller.ready(cluster.now) == {ONE, TWO, THREE}
-    cluster.after(limits.HEARD_LATELY_MS + 100, TWO)
+    cluster.after(limits.RECENT_HEARTBEAT_MS + 100, TWO)
     assert cluster.controller.ready(cluster.now) == {ONE, TWO}
     cluster.controller.follow(TWO)
     assert cluster.controller.ready(cluster.now) == set()

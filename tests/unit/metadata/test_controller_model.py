@@ -105,7 +105,7 @@ def test_any_events(events: list[tuple]) -> None:
     model = Model()
     for event in events:
         model.do(event)
-    model.do(("pass", limits.HEARD_LATELY_MS))  # a stop may wait for who is there to take over
+    model.do(("pass", limits.RECENT_HEARTBEAT_MS))  # a stop may wait for who is there to take over
     for _ in range(len(events) + 2):  # what waits behind what is under way
         model.commit()
     assert set(model.asked) == set(model.answers)

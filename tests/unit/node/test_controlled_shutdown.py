@@ -245,5 +245,5 @@ def test_who_stops_under_a_new_metadata_leader_waits_for_a_bounded_time() -> Non
     leaving.node.leave(brokers.clock.now, lambda: left.append(True))
     brokers.settle()
     assert not left
-    brokers.run(limits.HEARD_LATELY_MS + limits.RAFT_TICK_MS)
+    brokers.run(limits.RECENT_HEARTBEAT_MS + limits.RAFT_TICK_MS)
     assert left == [True]

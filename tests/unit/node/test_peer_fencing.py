@@ -20,7 +20,7 @@ ONE, TWO = BrokerId(1), BrokerId(2)
 ASKS = VoteRequest(TWO, ONE, 5, 7, 4, is_pre_vote=True)
 ANSWERS = VoteResponse(TWO, ONE, 5, is_granted=True, is_pre_vote=False)
 OURS = VoteResponse(ONE, TWO, 5, is_granted=True, is_pre_vote=False)
-WAIT_TICKS = limits.RIVAL_MS // limits.RAFT_TICK_MS
+WAIT_TICKS = limits.DUPLICATE_PROCESS_MS // limits.RAFT_TICK_MS
 
 
 def register(process: str) -> RegisterBroker:

@@ -19,7 +19,7 @@ VOTERS = (BrokerId(1), BrokerId(2), BrokerId(3))
 STRANGER = RemoteError(ErrorCode.CLUSTER_MISMATCH, "it belongs to cluster b", cluster_id="b")
 TAKEN = RemoteError(ErrorCode.CLUSTER_MISMATCH, "broker 3 is there already", taken=True)
 OLDER = RemoteError(ErrorCode.CLUSTER_MISMATCH, "broker 3 has run since", older_copy=True)
-TAKEN_US = limits.TAKEN_MS * 1_000
+TAKEN_US = limits.ID_CONFLICT_MS * 1_000
 
 
 def belonging() -> tuple[StartupConflicts, Outbox]:
