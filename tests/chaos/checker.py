@@ -5,8 +5,8 @@ rightly only within a `PowerLost` that names the place, and only what was promis
 a promise counts if the last logs have it, and is left out of everything else if not. That moment itself is judged, too:
 by it nothing may have waited for a sync for longer than `WAITED_S_MAX`.
 
-| class                | a mistake is                                                                             |
-|----------------------|------------------------------------------------------------------------------------------|
+| class                | a mistake is                                                                              |
+|----------------------|-------------------------------------------------------------------------------------------|
 | lost write           | acked, below the highest offset that anybody has seen there, and in no log at the end     |
 | acked beyond the end | acked at an offset that the leader's log does not reach at the end                        |
 | unseen               | acked and stored, and no consumer has ever been given it                                  |

@@ -4,13 +4,13 @@ Rules: a publisher's values count up, and each is sent on one connection after t
 sends each once, and is another publisher on the next connection. A consumer names its position itself; where it is told
 that its position is no more it begins a new turn, which is counted.
 
-| publisher | its messages                                             | sent again             |
-|-----------|----------------------------------------------------------|------------------------|
-| `once`    | ask for an ack, some of them wait for theirs side by side | no                     |
-| `id`      | have a Nats-Msg-Id                                       | until they are acked   |
-| `again`   | have none                                                | until they are acked   |
-| `silent`  | ask for no ack                                           | no                     |
-| `append`  | appended over the socket by a producer                   | by the client          |
+| publisher | its messages                                              | sent again           |
+|-----------|-----------------------------------------------------------|----------------------|
+| `once`    | ask for an ack, some of them wait for theirs side by side | no                   |
+| `id`      | have a Nats-Msg-Id                                        | until they are acked |
+| `again`   | have none                                                 | until they are acked |
+| `silent`  | ask for no ack                                            | no                   |
+| `append`  | appended over the socket by a producer                    | by the client        |
 
 | consumer  | reads from                                               |
 |-----------|----------------------------------------------------------|

@@ -3,14 +3,14 @@
 Rules: an event says when its client had it, on one clock of this machine. A value names who sent it and as which of his
 messages, `publisher:number`, and is sent in the order of its numbers. Nothing is kept of messages that nobody heard of.
 
-| event       | who tells it                                                                          |
-|-------------|---------------------------------------------------------------------------------------|
-| `Sent`      | a publisher, before a message leaves it for the first time                            |
-| `Acked`     | a publisher that was told where its message is                                        |
-| `Polled`    | a consumer that was given rows, and from which offset on it had asked                 |
-| `SentBack`  | a consumer that was told that what it has read is gone: its next `turn` begins         |
-| `PowerLost` | the one who cut the power: what may be gone since when, by the promise of the stream   |
-| `Kept`      | the end: what one replica has, from its files or by reading from it                   |
+| event       | who tells it                                                                         |
+|-------------|--------------------------------------------------------------------------------------|
+| `Sent`      | a publisher, before a message leaves it for the first time                           |
+| `Acked`     | a publisher that was told where its message is                                       |
+| `Polled`    | a consumer that was given rows, and from which offset on it had asked                |
+| `SentBack`  | a consumer that was told that what it has read is gone: its next `turn` begins       |
+| `PowerLost` | the one who cut the power: what may be gone since when, by the promise of the stream |
+| `Kept`      | the end: what one replica has, from its files or by reading from it                  |
 """
 
 from __future__ import annotations

@@ -7,17 +7,17 @@
     python dev.py fuzz --targets scan --replay input.bin
     python dev.py fuzz --table                           what was done so far
 
-| what goes wrong                                              | is noticed by                                    |
-|--------------------------------------------------------------|--------------------------------------------------|
-| an exception that the decoder does not declare               | the target                                       |
-| what is decoded is not what is encoded of it; what comes out | the target                                       |
-| … depends on where the reads end                             |                                                  |
-| another outcome compiled than plain                          | the comparison, on every 50th input              |
-| the process dies                                             | its parent, which looks for the input            |
-| an input takes long, or a loop does not end                  | INPUT_SECONDS_MAX; the time limit of the process |
+| what goes wrong                                              | is noticed by                                        |
+|--------------------------------------------------------------|------------------------------------------------------|
+| an exception that the decoder does not declare               | the target                                           |
+| what is decoded is not what is encoded of it; what comes out | the target                                           |
+| … depends on where the reads end                             |                                                      |
+| another outcome compiled than plain                          | the comparison, on every 50th input                  |
+| the process dies                                             | its parent, which looks for the input                |
+| an input takes long, or a loop does not end                  | INPUT_SECONDS_MAX; the time limit of the process     |
 | an input takes much memory; the process grows                | tracemalloc on every 2,000th input; GROWTH_BYTES_MAX |
-| memory read or written outside of an object, or freed        | AddressSanitizer, with Python's own malloc off   |
-| overflow of a signed number, a misaligned read               | UndefinedBehaviorSanitizer                       |
+| memory read or written outside of an object, or freed        | AddressSanitizer, with Python's own malloc off       |
+| overflow of a signed number, a misaligned read               | UndefinedBehaviorSanitizer                           |
 
 A finding is written to `build/fuzz/findings`; its target rests until `--again`. docs/how-to/fuzz.md says what then.
 """

@@ -1,11 +1,11 @@
 """Three kinds of failure, and corruption.
 
-| kind                    | type               | handled by                                       |
-|-------------------------|--------------------|--------------------------------------------------|
-| programmer error        | `assert`           | nothing: the process stops                       |
-| peer's or client's      | `RemoteError`      | sent back with a stable code; the caller fixes it |
-| environment             | `OperationalError` | the owner of the policy for disk, NATS or peers  |
-| corrupt bytes           | `CorruptionError`  | reported with file and position, never deleted   |
+| kind               | type               | handled by                                        |
+|--------------------|--------------------|---------------------------------------------------|
+| programmer error   | `assert`           | nothing: the process stops                        |
+| peer's or client's | `RemoteError`      | sent back with a stable code; the caller fixes it |
+| environment        | `OperationalError` | the owner of the policy for disk, NATS or peers   |
+| corrupt bytes      | `CorruptionError`  | reported with file and position, never deleted    |
 """
 
 from __future__ import annotations

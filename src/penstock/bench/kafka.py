@@ -10,14 +10,14 @@ work is done in the generator, and is counted there. How much a message costs it
 that the same generator reaches against librdkafka's own mock broker, which stores nothing and lives in its process.
 A window is a bound on what is not reported yet; how that becomes requests is librdkafka's matter (`linger.ms`).
 
-| variant                | what it is                                                                           |
-|------------------------|--------------------------------------------------------------------------------------|
-| `kafka`                | all defaults: acks=all, linger.ms=5, acked from the page cache                        |
-| `kafka-linger-0`       | the same with linger.ms=0: a lone message is sent at once                             |
-| `kafka-acks-1`         | the same with linger.ms=0 and acks=1: with one replica the same promise               |
-| `kafka-fsync`          | the topic with flush.messages=1: synced before the ack                                |
-| `kafka-fsync-linger-0` | the same with linger.ms=0                                                             |
-| `kafka-null`           | librdkafka's mock broker, linger.ms=0: the generator's ceiling                        |
+| variant                | what it is                                                              |
+|------------------------|-------------------------------------------------------------------------|
+| `kafka`                | all defaults: acks=all, linger.ms=5, acked from the page cache          |
+| `kafka-linger-0`       | the same with linger.ms=0: a lone message is sent at once               |
+| `kafka-acks-1`         | the same with linger.ms=0 and acks=1: with one replica the same promise |
+| `kafka-fsync`          | the topic with flush.messages=1: synced before the ack                  |
+| `kafka-fsync-linger-0` | the same with linger.ms=0                                               |
+| `kafka-null`           | librdkafka's mock broker, linger.ms=0: the generator's ceiling          |
 """
 
 from __future__ import annotations

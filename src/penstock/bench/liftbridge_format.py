@@ -7,13 +7,13 @@ used: ValueError if it is not what it should be.
 Theory: a message without the envelope is stored by Liftbridge too, but never acked, so every message has one. A field
 of protobuf is a number and a kind in one varint, then a varint or a length and so many bytes; their order is free.
 
-| byte | envelope                                                   |
-|------|------------------------------------------------------------|
-| 0    | `B9 0E 43 B4`                                              |
-| 4    | version, 0                                                 |
+| byte | envelope                                                    |
+|------|-------------------------------------------------------------|
+| 0    | `B9 0E 43 B4`                                               |
+| 4    | version, 0                                                  |
 | 5    | length of the header: 8, or 12 with a CRC-32C behind byte 8 |
-| 6    | flags: 1 if there is a CRC                                 |
-| 7    | kind: 0 a message, 1 an ack                                |
+| 6    | flags: 1 if there is a CRC                                  |
+| 7    | kind: 0 a message, 1 an ack                                 |
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Children of the bench, and what any process has cost.
 
-Rules: a child has a session of its own, so that Ctrl-C reaches us alone; it dies with us (`dying_with_parent`), and is ended by its
-process id when its context is left. Its output is read to the end, so that it never waits for us.
-CPU time comes from the process's own clock in the kernel: nanoseconds, threads that have ended included, where
-/proc/PID/stat counts ticks of 10 ms. Who has ended has no clock any more: that is an error and not a cost of nothing,
-since whoever took its place (a broker starts another nats-server) was not watched.
+Rules: a child has a session of its own, so that Ctrl-C reaches us alone; it dies with us (`dying_with_parent`), and is
+ended by its process id when its context is left. Its output is read to the end, so that it never waits for us. CPU time
+comes from the process's own clock in the kernel: nanoseconds, threads that have ended included, where /proc/PID/stat
+counts ticks of 10 ms. Who has ended has no clock any more: that is an error and not a cost of nothing, since whoever
+took its place (a broker starts another nats-server) was not watched.
 """
 
 from __future__ import annotations

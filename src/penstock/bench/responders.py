@@ -3,11 +3,11 @@
 Rules: an ack has the form and the size of Penstock's, and goes to the reply subject of its message. Frames of
 one round all have the same length, and rounds do not overlap, so replies are cut out by position, without parsing.
 
-| responder  | what stands between generator and responder | what its figure says                              |
-|------------|---------------------------------------------|---------------------------------------------------|
-| `null`     | nothing: it speaks nats-server's protocol   | the generator's own ceiling                       |
-| `raw`      | nats-server                                 | NATS there and back, with blocking sockets        |
-| `asyncio`  | nats-server                                 | the same on the kind of event loop that brokers use |
+| responder | what stands between generator and responder | what its figure says                                |
+|-----------|---------------------------------------------|-----------------------------------------------------|
+| `null`    | nothing: it speaks nats-server's protocol   | the generator's own ceiling                         |
+| `raw`     | nats-server                                 | NATS there and back, with blocking sockets          |
+| `asyncio` | nats-server                                 | the same on the kind of event loop that brokers use |
 """
 
 from __future__ import annotations

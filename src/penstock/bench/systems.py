@@ -4,19 +4,19 @@ Rules: a variant starts processes of its own in a folder of its own, and ends th
 deleted behind it, so that no round reads or pays for another one's data. Nothing is tuned: a variant says what differs
 from the product's defaults, and that is all that differs. nats-server's `max_payload` is raised for none.
 
-| variant             | what it is                                                                          |
-|---------------------|-------------------------------------------------------------------------------------|
-| `penstock`          | `penstock serve` with its own nats-server; a stream at its defaults: fsync before ack |
-| `penstock-os`       | the same with `durability = os`: acked from the page cache                            |
-| `penstock-memory`   | the same with `storage = memory`                                                      |
-| `…-encrypted`       | each of the first two with `encryption = aes-256-gcm`                                 |
-| `jetstream`         | nats-server with JetStream; a file stream, R1, at its defaults: syncs every 2 minutes |
-| `jetstream-always`  | the same with `sync_interval: always`                                                 |
-| `jetstream-async`   | a file stream with `persist_mode: async`: acked before it is written                |
-| `jetstream-memory`  | the same with memory storage                                                          |
-| `echo`              | nats-server and a responder on asyncio, which stores nothing                          |
-| `echo-raw`          | nats-server and a responder on a blocking socket                                      |
-| `null`              | a responder in the place of nats-server: the generator's ceiling                      |
+| variant            | what it is                                                                            |
+|--------------------|---------------------------------------------------------------------------------------|
+| `penstock`         | `penstock serve` with its own nats-server; a stream at its defaults: fsync before ack |
+| `penstock-os`      | the same with `durability = os`: acked from the page cache                            |
+| `penstock-memory`  | the same with `storage = memory`                                                      |
+| `…-encrypted`      | each of the first two with `encryption = aes-256-gcm`                                 |
+| `jetstream`        | nats-server with JetStream; a file stream, R1, at its defaults: syncs every 2 minutes |
+| `jetstream-always` | the same with `sync_interval: always`                                                 |
+| `jetstream-async`  | a file stream with `persist_mode: async`: acked before it is written                  |
+| `jetstream-memory` | the same with memory storage                                                          |
+| `echo`             | nats-server and a responder on asyncio, which stores nothing                          |
+| `echo-raw`         | nats-server and a responder on a blocking socket                                      |
+| `null`             | a responder in the place of nats-server: the generator's ceiling                      |
 """
 
 from __future__ import annotations

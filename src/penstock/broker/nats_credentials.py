@@ -3,14 +3,14 @@
 Rules: secrets are in no `repr` and in no error text. All mistakes of a setting are reported together (ConfigError).
 Files are read again for every connection, so that a renewed one takes effect without a restart.
 
-| setting            | form                                                                          |
-|--------------------|-------------------------------------------------------------------------------|
-| URLs               | `nats://host:port`, `tls://host:port`, `host:port`; several with commas between |
-| user and password  | options, or `nats://user:password@host` (percent-encoded where needed)          |
-| token              | option, or `nats://token@host`                                                 |
-| nkey               | a file that holds the seed (`SU…`)                                             |
-| JWT                | a `.creds` file: JWT and seed                                                  |
-| TLS                | CA file, certificate file, key file (PEM)                                      |
+| setting           | form                                                                            |
+|-------------------|---------------------------------------------------------------------------------|
+| URLs              | `nats://host:port`, `tls://host:port`, `host:port`; several with commas between |
+| user and password | options, or `nats://user:password@host` (percent-encoded where needed)          |
+| token             | option, or `nats://token@host`                                                  |
+| nkey              | a file that holds the seed (`SU…`)                                              |
+| JWT               | a `.creds` file: JWT and seed                                                   |
+| TLS               | CA file, certificate file, key file (PEM)                                       |
 
 The login in a URL is used for that server; the options for servers whose URL has none.
 """

@@ -9,10 +9,10 @@ A round tries every configured server in order, and then announced ones, in turn
 here (addresses of another network): a round ends after a time limit, so that the configured ones are tried again soon,
 and the next round continues with the next announced server.
 
-| of an announced server      | comes from                                                                          |
-|-----------------------------|-------------------------------------------------------------------------------------|
-| user and password, or token | the URL of the server that announced it                                             |
-| TLS                         | that connection: if it has TLS, this one must, too                                  |
+| of an announced server      | comes from                                                                            |
+|-----------------------------|---------------------------------------------------------------------------------------|
+| user and password, or token | the URL of the server that announced it                                               |
+| TLS                         | that connection: if it has TLS, this one must, too                                    |
 | the name to verify          | its own host; if that is an IP address, the host name of the server that announced it |
 """
 

@@ -6,8 +6,9 @@ Every start has the settings below: the config file is rewritten if it is missin
 
 With a password it accepts one user, `penstock`; without one, every program of this machine.
 
-When the broker dies, nats-server gets SIGKILL (`dying_with_parent`), because it has nothing to save and the port must be free for
-the next broker. It has a session of its own, so that Ctrl-C reaches only the broker, which still has acks to send.
+When the broker dies, nats-server gets SIGKILL (`dying_with_parent`), because it has nothing to save and the port must
+be free for the next broker. It has a session of its own, so that Ctrl-C reaches only the broker, which still has acks
+to send.
 
 | setting        | value   | why                                                                                  |
 |----------------|---------|--------------------------------------------------------------------------------------|

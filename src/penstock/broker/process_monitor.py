@@ -2,8 +2,8 @@
 
 Rules: the process gets a session of its own, so that Ctrl-C reaches the supervisor only, and none of the environment
 meant for the supervisor. Its log is passed on line by line, each with the broker's name, except for a start that fails
-for the same reason as the previous one. Lines longer than SUPERVISOR_LINE_BYTES_MAX are split. `restart_policy` decides when
-to start it again.
+for the same reason as the previous one. Lines longer than SUPERVISOR_LINE_BYTES_MAX are split. `restart_policy` decides
+when to start it again.
 
     started ──listening──▶ listens ──ready──▶ serves
        ▲                                        │ (from any of them)

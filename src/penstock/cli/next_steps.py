@@ -1,10 +1,10 @@
 """Commands to try after the demo, ready to paste into the shell that started it.
 
-| part        | form                                                                               |
-|-------------|------------------------------------------------------------------------------------|
-| the program | `penstock` if the shell finds this program under that name, else its path           |
+| part        | form                                                                                      |
+|-------------|-------------------------------------------------------------------------------------------|
+| the program | `penstock` if the shell finds this program under that name, else its path                 |
 | a path      | relative if the demo runs in the shell's folder and the path lies below it, else absolute |
-| addresses   | only if they are not the defaults                                                   |
+| addresses   | only if they are not the defaults                                                         |
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """Prints messages to stdout. Each batch is written and flushed as a whole, so that a reader gets it at once.
 
-| format | what is printed                                                                       |
-|--------|---------------------------------------------------------------------------------------|
-| table  | one line per message; on a terminal values are truncated to its width                  |
-| json   | one object per line; bytes that are not UTF-8 are in `…_base64` instead; on a          |
-|        | terminal, control characters are JSON escapes                                          |
-| raw    | the value and a line end; a tombstone is an empty line                                 |
-| arrow  | an Arrow IPC stream of the log's six columns                                          |
+| format | what is printed                                                               |
+|--------|-------------------------------------------------------------------------------|
+| table  | one line per message; on a terminal values are truncated to its width         |
+| json   | one object per line; bytes that are not UTF-8 are in `…_base64` instead; on a |
+|        | terminal, control characters are JSON escapes                                 |
+| raw    | the value and a line end; a tombstone is an empty line                        |
+| arrow  | an Arrow IPC stream of the log's six columns                                  |
 """
 
 from __future__ import annotations

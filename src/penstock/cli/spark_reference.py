@@ -31,11 +31,11 @@ Only the options decide what the brokers send.
 Later operations on the DataFrame, such as `select`, `where`, `count` or `limit`, do not change that: all \
 rows and columns of the options are fetched, and Spark drops those that it does not need.
 
-| to fetch | use |
-|---|---|
-| some columns | `columns`, or a narrow `.schema()`: without `value` it is often a small part of the bytes |
-| some subjects | `subject`, `subjects`, or `where` with `subject` |
-| some partitions | `assign`, or `where` with `partition` |
+| to fetch        | use                                                                                       |
+|-----------------|-------------------------------------------------------------------------------------------|
+| some columns    | `columns`, or a narrow `.schema()`: without `value` it is often a small part of the bytes |
+| some subjects   | `subject`, `subjects`, or `where` with `subject`                                          |
+| some partitions | `assign`, or `where` with `partition`                                                     |
 | from one place to another | `startingOffsets` and `endingOffsets`, or their times: it is an error if messages from \
 there on are gone |
 | a range, as far as the log holds it | `where` with `offset` or `timestamp` |

@@ -2,10 +2,10 @@
 
 | column    | types taken                     | where it is missing                                         |
 |-----------|---------------------------------|-------------------------------------------------------------|
-| `value`   | binary or text; null: tombstone | refused, since that would append nothing but tombstones      |
-| `subject` | text, never null                | the stream's own subject, if that has no wildcard             |
+| `value`   | binary or text; null: tombstone | refused, since that would append nothing but tombstones     |
+| `subject` | text, never null                | the stream's own subject, if that has no wildcard           |
 | `key`     | binary or text                  | no keys                                                     |
-| `headers` | binary: the NATS header block   | no headers; a dict in a list of dicts is encoded as a block  |
+| `headers` | binary: the NATS header block   | no headers; a dict in a list of dicts is encoded as a block |
 
 `offset`, `timestamp` and `partition` of a table, as a reader yields them, are dropped: the broker assigns new ones. In
 a dict they are dropped if it has both of the first two; else they are refused like any unknown column. Rows that were

@@ -1,31 +1,31 @@
 """The exceptions that a caller can catch.
 
-| raised                | when                                                                        |
-|-----------------------|-----------------------------------------------------------------------------|
-| `RemoteError`         | base of all refusals; `code` is stable, `details` has the numbers             |
-| `StreamNotFound`      | no stream has that name, or stores the subject                               |
-| `StreamExists`        | a stream of that name exists with another subject or config                  |
-| `StreamChanged`       | the stream was deleted (and perhaps recreated) while it was in use            |
-| `InvalidConfig`       | an invalid stream config                                                     |
-| `OffsetOutOfRange`    | below `log_start` or beyond `committed_end`; `details` has both                |
-| `LogTruncated`        | rows already read are no longer in the log: it was truncated, or began anew    |
-| `MessageNotFound`     | no message at that offset, of that key, on that subject                       |
-| `GroupInUse`          | the group has members; only they may commit                                  |
-| `MemberFenced`        | a group member lost the partition for which it commits                        |
-| `CorruptRange`        | the stored data there are corrupted                                          |
-| `ReadOnly`            | it accepts no messages: corrupted, paused, read-only or sealed               |
-| `Overloaded`          | a limit of the broker is exceeded now; try again later                        |
-| `NotEnoughReplicas`   | too few brokers, or in-sync replicas; nothing was stored                      |
-| `StorageFailed`       | the broker's disk failed or is full                                          |
-| `StagedLost`          | the rows to publish are no longer staged; nothing was published               |
-| `Unauthenticated`     | no credentials, wrong credentials, or a login that is no longer valid          |
-| `NotAuthorized`       | the user has no permission; `details` has the `operation`                     |
-| `TimedOut`            | the call's time-out passed; also a `TimeoutError`                             |
-| `OperationalError`    | base of failures of the environment                                          |
-| `Unavailable`         | no broker (or NATS) could be reached; also a `ConnectionError`                |
-| `OutcomeUnknown`      | the connection broke after an append was sent: it may be stored or not; of a   |
-|                       | producer: its time-out passed, or the leader forgot it meanwhile              |
-| `CorruptionError`     | bytes received from the broker fail their check                              |
+| raised              | when                                                                         |
+|---------------------|------------------------------------------------------------------------------|
+| `RemoteError`       | base of all refusals; `code` is stable, `details` has the numbers            |
+| `StreamNotFound`    | no stream has that name, or stores the subject                               |
+| `StreamExists`      | a stream of that name exists with another subject or config                  |
+| `StreamChanged`     | the stream was deleted (and perhaps recreated) while it was in use           |
+| `InvalidConfig`     | an invalid stream config                                                     |
+| `OffsetOutOfRange`  | below `log_start` or beyond `committed_end`; `details` has both              |
+| `LogTruncated`      | rows already read are no longer in the log: it was truncated, or began anew  |
+| `MessageNotFound`   | no message at that offset, of that key, on that subject                      |
+| `GroupInUse`        | the group has members; only they may commit                                  |
+| `MemberFenced`      | a group member lost the partition for which it commits                       |
+| `CorruptRange`      | the stored data there are corrupted                                          |
+| `ReadOnly`          | it accepts no messages: corrupted, paused, read-only or sealed               |
+| `Overloaded`        | a limit of the broker is exceeded now; try again later                       |
+| `NotEnoughReplicas` | too few brokers, or in-sync replicas; nothing was stored                     |
+| `StorageFailed`     | the broker's disk failed or is full                                          |
+| `StagedLost`        | the rows to publish are no longer staged; nothing was published              |
+| `Unauthenticated`   | no credentials, wrong credentials, or a login that is no longer valid        |
+| `NotAuthorized`     | the user has no permission; `details` has the `operation`                    |
+| `TimedOut`          | the call's time-out passed; also a `TimeoutError`                            |
+| `OperationalError`  | base of failures of the environment                                          |
+| `Unavailable`       | no broker (or NATS) could be reached; also a `ConnectionError`               |
+| `OutcomeUnknown`    | the connection broke after an append was sent: it may be stored or not; of a |
+|                     | producer: its time-out passed, or the leader forgot it meanwhile             |
+| `CorruptionError`   | bytes received from the broker fail their check                              |
 
 The names have no `Error` suffix, because they are read after `except penstock.`.
 """

@@ -1,13 +1,13 @@
 """Encode a published message's headers and decode its ack. Pure: no NATS connection here.
 
-| option            | encoded as                                                                              |
-|-------------------|-----------------------------------------------------------------------------------------|
-| key               | header `Penstock-Key`, or `Penstock-Key-Base64` if a header cannot carry the bytes          |
-| tombstone (None)  | header `Penstock-Tombstone: 1` and an empty payload                                       |
-| `stream="orders"` | header `Nats-Expected-Stream: orders`: other streams on the subject do not answer           |
-| `ack="leader"`    | header `Penstock-Ack: leader`                                                             |
-| `ack="none"`      | header `Penstock-Ack: none` and no reply subject                                           |
-| `envelope=…`      | all of these except `stream` are in an envelope; see `envelope_format`                     |
+| option            | encoded as                                                                         |
+|-------------------|------------------------------------------------------------------------------------|
+| key               | header `Penstock-Key`, or `Penstock-Key-Base64` if a header cannot carry the bytes |
+| tombstone (None)  | header `Penstock-Tombstone: 1` and an empty payload                                |
+| `stream="orders"` | header `Nats-Expected-Stream: orders`: other streams on the subject do not answer  |
+| `ack="leader"`    | header `Penstock-Ack: leader`                                                      |
+| `ack="none"`      | header `Penstock-Ack: none` and no reply subject                                   |
+| `envelope=…`      | all of these except `stream` are in an envelope; see `envelope_format`             |
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ ignored. Arrow finds the latest row of each key in a batch, and only those becom
 the latest pending message of each key is kept: a slow reader misses overwritten messages, and pending messages never
 exceed the number of keys.
 Added partitions are followed, too, each once the older ones are read up to the marks of the keys that moved
-(`client.new_partitions`), so the row of a key that is read last is the latest. If a key is in several partitions for other
-reasons, which publishers with keys avoid, the row read last still wins.
+(`client.new_partitions`), so the row of a key that is read last is the latest. If a key is in several partitions for
+other reasons, which publishers with keys avoid, the row read last still wins.
 
 | what happens                                      | the table                                                      |
 |---------------------------------------------------|----------------------------------------------------------------|

@@ -15,7 +15,8 @@ offsets. The last row of the log always stays. Decisions made before a restart a
                                     ╰── last of each key ──╯
 
 Where rollups are allowed (`Nats-Rollup: sub`), the same pass removes rows that a rollup of their subject follows: see
-`subject_rollups`. Batch headers tell which segments have new rollups; if none has, and no keys are due, the pass ends there.
+`subject_rollups`. Batch headers tell which segments have new rollups; if none has, and no keys are due, the pass ends
+there.
 
 The idea is that of Kafka's log cleaner: "dirty" and "clean" parts, and tombstones that stay for a while after a pass
 (KIP-534). Here keys are compared as they are, not by a hash, and all decisions on a segment are made before it is

@@ -8,11 +8,11 @@ error; this bounds the memory, whatever the size of the file.
 
 One entry, 24 bytes, little-endian, at byte 24 · n:
 
-| byte | type | field        |
-|------|------|--------------|
-| 0    | u64  | leader epoch |
-| 8    | u64  | start offset |
-| 16   | u32  | zeros        |
+| byte | type | field                        |
+|------|------|------------------------------|
+| 0    | u64  | leader epoch                 |
+| 8    | u64  | start offset                 |
+| 16   | u32  | zeros                        |
 | 20   | u32  | CRC-32C of the bytes 0 to 19 |
 """
 

@@ -5,8 +5,8 @@ the leader's: with the same leader epoch they are what was here. Bytes from a pe
 must continue the previous batch in offsets, times and leader epochs, and are rejected as a whole otherwise. No old file
 is touched until the new one is complete, synced and read back. Bytes of the old file that cannot be parsed are kept in
 a side file; its intact batches are in the new one. A crash or failure at any step leaves a log that is as corrupt as
-before or less, and that a new `SegmentRepair` can repair; an instance is never reused. The cleaner does not run meanwhile,
-and its files have other names.
+before or less, and that a new `SegmentRepair` can repair; an instance is never reused. The cleaner does not run
+meanwhile, and its files have other names.
 
 | step for one corrupt segment, X.arrows              | files when it fails        | what the next try does        |
 |-----------------------------------------------------|----------------------------|-------------------------------|

@@ -1,12 +1,12 @@
 """Identities with which NATS permissions are tested: `penstock:penstock.creds`, `publisher:orders.creds:orders.>`,
 none.
 
-| role        | identity                             | expected permissions                                      |
-|-------------|--------------------------------------|-----------------------------------------------------------|
-| `penstock`  | the brokers                          | subscribe to every stream's subject, and answer publishers |
-| `publisher` | an application                       | publish on its own subjects, subscribe to no stream       |
-| `other`     | any other client                     | subscribe to no stream, publish into none                 |
-| `operator`  | a user that may list JetStream's streams | none: it is used, not checked                         |
+| role        | identity                                 | expected permissions                                       |
+|-------------|------------------------------------------|------------------------------------------------------------|
+| `penstock`  | the brokers                              | subscribe to every stream's subject, and answer publishers |
+| `publisher` | an application                           | publish on its own subjects, subscribe to no stream        |
+| `other`     | any other client                         | subscribe to no stream, publish into none                  |
+| `operator`  | a user that may list JetStream's streams | none: it is used, not checked                              |
 
 If a broker gives an administrator the login to its embedded nats-server, that is tested as `penstock`.
 A file contains NATS credentials (`.creds`), an nkey seed, or one line: `user:password`, or a token.

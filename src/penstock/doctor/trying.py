@@ -1,10 +1,10 @@
 """Tests NATS permissions of a user without a trace.
 
-| permission  | test                                                                | harmless, because          |
-|-------------|---------------------------------------------------------------------|----------------------------|
-| subscribe   | SUB without a queue group, and UNSUB at once                        | takes no messages from others |
-| publish     | HPUB with a reply subject reserved by nats-server: `_R_…`           | nats-server refuses it     |
-| answer      | a message to itself on `$PENSTOCK.doctor.…`, then HPUB as above     | no stream has that subject |
+| permission | test                                                            | harmless, because             |
+|------------|-----------------------------------------------------------------|-------------------------------|
+| subscribe  | SUB without a queue group, and UNSUB at once                    | takes no messages from others |
+| publish    | HPUB with a reply subject reserved by nats-server: `_R_…`       | nats-server refuses it        |
+| answer     | a message to itself on `$PENSTOCK.doctor.…`, then HPUB as above | no stream has that subject    |
 
 nats-server checks the subject first, then the reply: its error is "Publish to" if the subject is not allowed, and
 "Publish with Reply of" if it is; the message goes nowhere in either case. It also has the header `Nats-Expected-Stream`

@@ -1,9 +1,9 @@
 """Arrow column buffers from lists of byte strings, with C loops only.
 
-| Arrow column     | buffers                                                                |
-|------------------|------------------------------------------------------------------------|
-| `int64`          | 8 bytes a row                                                          |
-| `utf8`, `binary` | 4-byte offsets, one more than rows, from 0; then all bytes, end to end |
+| Arrow column     | buffers                                                                 |
+|------------------|-------------------------------------------------------------------------|
+| `int64`          | 8 bytes a row                                                           |
+| `utf8`, `binary` | 4-byte offsets, one more than rows, from 0; then all bytes, end to end  |
 | validity         | one bit a row, least significant first, 1 = not null; absent = no nulls |
 """
 

@@ -3,27 +3,27 @@
 Rules: pending acks are records end to end, each with every part of the ack that is known when the row is written, and
 nothing else of the message. Records are made in this module; their sizes are checked all the same.
 
-| bytes of a record | content                                              |
-|-------------------|------------------------------------------------------|
-| 4                 | the row                                              |
-| 4, 4, 4           | bytes of what follows: target, subject, correlation  |
-| 1                 | 1: ack as soon as the row is written                 |
-| 1                 | 1: the target is the message's ack inbox             |
-| 2                 | the ack policy; 0                                    |
+| bytes of a record | content                                                               |
+|-------------------|-----------------------------------------------------------------------|
+| 4                 | the row                                                               |
+| 4, 4, 4           | bytes of what follows: target, subject, correlation                   |
+| 1                 | 1: ack as soon as the row is written                                  |
+| 1                 | 1: the target is the message's ack inbox                              |
+| 2                 | the ack policy; 0                                                     |
 | …                 | target subject of the ack, subject of the message, its correlation id |
 
 The ack: cookie `b90e43b4`, version 0, 8 bytes of header, flags 0, type 1; then protobuf `Ack`, fields in order and
 zeros omitted, as any protobuf library writes it. Fields from 1000 on are Penstock's; other readers skip them.
 
-| field | type   | content                                                             |
-|-------|--------|---------------------------------------------------------------------|
-| 1, 2  | string | stream; subject of its partition: the `head`, the same for all      |
-| 3     | string | subject of the message                                              |
-| 4     | int64  | offset; absent in a refusal                                         |
-| 5, 6  | string | ack inbox, correlation id, as the message gave them                 |
-| 7     | enum   | ack policy                                                          |
-| 8     | int64  | when the row was written, in ns; absent in a refusal                |
-| 10    | enum   | the error; this and what follows are the `tail`                     |
+| field | type   | content                                                                        |
+|-------|--------|--------------------------------------------------------------------------------|
+| 1, 2  | string | stream; subject of its partition: the `head`, the same for all                 |
+| 3     | string | subject of the message                                                         |
+| 4     | int64  | offset; absent in a refusal                                                    |
+| 5, 6  | string | ack inbox, correlation id, as the message gave them                            |
+| 7     | enum   | ack policy                                                                     |
+| 8     | int64  | when the row was written, in ns; absent in a refusal                           |
+| 10    | enum   | the error; this and what follows are the `tail`                                |
 | 1000… |        | partition, leader epoch, replicas, fsynced; or the JetStream error body (1004) |
 """
 

@@ -6,12 +6,12 @@ the number of such bodies is limited, and further ones get a general text.
 
     PUB _INBOX.a 128␍␊{"error":{"code":400,"err_code":10054,"description":"… 1200 …"},"stream":"orders","seq":0}␍␊
 
-| verdict     | quoted part of the message                      |
-|-------------|-------------------------------------------------|
-| UNSUPPORTED | the names of its headers that are not supported |
-| BAD_SUBJECT | its subject                                     |
+| verdict     | quoted part of the message                             |
+|-------------|--------------------------------------------------------|
+| UNSUPPORTED | the names of its headers that are not supported        |
+| BAD_SUBJECT | its subject                                            |
 | ELSEWHERE   | the partition that has the first message: all of these |
-| any other   | nothing                                         |
+| any other   | nothing                                                |
 
 An enveloped message gets the same body within an ack; see `envelope_acks`. ELSEWHERE is no refusal: an enveloped
 message is then acked as the first was. A JetStream delivery that is refused gets no answer: the consumer redelivers it

@@ -5,26 +5,26 @@ that are not NATS protocol raise ProtocolError with their position: the connecti
 *publisher* controls (subject, reply subject, sizes, headers, payload) raises, or any publisher could cut the connection
 of all. A malformed message whose size is readable is skipped and counted.
 
-| frame                                                           | becomes                             |
-|-----------------------------------------------------------------|-------------------------------------|
-| `MSG subject sid [reply] size␍␊` payload `␍␊`                    | one row in the group of its sid     |
-| `HMSG subject sid [reply] header-size total-size␍␊` … `␍␊`       | one row; `size` counts the headers  |
-| either of them, with a size over NATS_FRAME_BYTES_MAX           | an entry in the group's `too_large` |
-| either of them, with another line that ends with a size         | skipped, and counted in `skipped`   |
-| either of them, with a longer line than NATS_CONTROL_LINE_BYTES_MAX | the same                        |
-| any other line up to `␍␊`                                       | one entry in `lines`, in order      |
+| frame                                                               | becomes                             |
+|---------------------------------------------------------------------|-------------------------------------|
+| `MSG subject sid [reply] size␍␊` payload `␍␊`                       | one row in the group of its sid     |
+| `HMSG subject sid [reply] header-size total-size␍␊` … `␍␊`          | one row; `size` counts the headers  |
+| either of them, with a size over NATS_FRAME_BYTES_MAX               | an entry in the group's `too_large` |
+| either of them, with another line that ends with a size             | skipped, and counted in `skipped`   |
+| either of them, with a longer line than NATS_CONTROL_LINE_BYTES_MAX | the same                            |
+| any other line up to `␍␊`                                           | one entry in `lines`, in order      |
 
 Possible values, by the writers of nats-server (`msgHeader` in its client.go is the only one for messages to clients):
 
-| part         | possible values                                                                                 |
-|--------------|-------------------------------------------------------------------------------------------------|
-| subject      | any byte but space, tab and LF; through MQTT in older versions any byte but space               |
-|              | with spaces for events of an account whose name has some (`$SYS.ACCOUNT.my account.CONNECT`)    |
-| sid          | as the broker chose it                                                                          |
-| reply        | absent; as the subject; empty (two spaces) in what nats-server publishes itself: message traces, |
-|              | service latency, advisories, system events. An empty one counts as absent                       |
-| sizes        | as the publisher wrote them: 1 to 9 digits, with leading zeros                                  |
-| length       | 4 KiB from a client (`max_control_line`), 16 times that or more from a leaf node, 128 KiB by MQTT |
+| part    | possible values                                                                                   |
+|---------|---------------------------------------------------------------------------------------------------|
+| subject | any byte but space, tab and LF; through MQTT in older versions any byte but space                 |
+|         | with spaces for events of an account whose name has some (`$SYS.ACCOUNT.my account.CONNECT`)      |
+| sid     | as the broker chose it                                                                            |
+| reply   | absent; as the subject; empty (two spaces) in what nats-server publishes itself: message traces,  |
+|         | service latency, advisories, system events. An empty one counts as absent                         |
+| sizes   | as the publisher wrote them: 1 to 9 digits, with leading zeros                                    |
+| length  | 4 KiB from a client (`max_control_line`), 16 times that or more from a leaf node, 128 KiB by MQTT |
 
 So a malformed line is split at the spaces after the verb, the subject and the sid, and it ends only after them: a
 subject cannot forge the end of a line, or a frame.

@@ -11,7 +11,7 @@ and the message is refused: it is never stored as if it had not asked.
 | `value`               | the value; if missing, an empty one                                                 |
 | `headers`             | lines of the header block, in order; of a repeated name the last value              |
 | `ack_inbox`           | the row's REPLY, but for what JetStream delivers; else the message's reply subject is |
-| `key`, `correlation_id`, `ack_policy`, `offset` | numbers here, for `classification`; an empty key is none            |
+| `key`, `correlation_id`, `ack_policy`, `offset` | numbers here, for `classification`; an empty key is none  |
 | anything else         | ignored: the broker sets it                                                         |
 
 | verdict         | the envelope                                                                        |

@@ -5,13 +5,13 @@ duplicate gets the place of the stored batch; all others are refused. Known are 
 consecutive batches of a producer, of its latest epoch, and no older than the window; of more than PRODUCERS_MAX
 producers those that appended last. So this state is a function of the log and the time, on every leader.
 
-| a batch of a producer     | of an older epoch | of the same epoch           | of a newer epoch |
-|---------------------------|-------------------|-----------------------------|------------------|
-| begins at 0               | `producer_fenced` | by the rows below           | is stored        |
-| begins where it should    | `producer_fenced` | is stored                   |                  |
-| is one of those known     | `producer_fenced` | is there: its place         | `out_of_sequence` |
-| ends before that          | `producer_fenced` | `already_appended`          | `out_of_sequence` |
-| anything else             | `producer_fenced` | `out_of_sequence`           | `out_of_sequence` |
+| a batch of a producer  | of an older epoch | of the same epoch   | of a newer epoch  |
+|------------------------|-------------------|---------------------|-------------------|
+| begins at 0            | `producer_fenced` | by the rows below   | is stored         |
+| begins where it should | `producer_fenced` | is stored           |                   |
+| is one of those known  | `producer_fenced` | is there: its place | `out_of_sequence` |
+| ends before that       | `producer_fenced` | `already_appended`  | `out_of_sequence` |
+| anything else          | `producer_fenced` | `out_of_sequence`   | `out_of_sequence` |
 
 A batch of an unknown producer is stored if it begins at 0; otherwise it is refused with `unknown_producer`.
 

@@ -8,15 +8,15 @@ Rules:
 - Offsets are half-open; times are microseconds since 1970 UTC; `None` is "unlimited" or "unknown", as stated.
 - Every request about a stream's data carries `stream_id`: the id of a deleted stream is answered with `stream_changed`.
 
-| module      | contents                                                  |
-|-------------|-----------------------------------------------------------|
+| module      | contents                                                   |
+|-------------|------------------------------------------------------------|
 | `fields`    | bounded integers and the base types                        |
 | `streams`   | streams, partitions, their state; create, alter, delete    |
 | `records`   | fetch, get, list offsets, append                           |
-| `groups`    | consumer groups: commit and fetch offsets, list, heartbeat  |
-| `staging`   | staged rows, published exactly once (transactions)          |
-| `verifying` | verification of a replica, and checksums of its rows        |
-| `access`    | login, users, rules                                         |
+| `groups`    | consumer groups: commit and fetch offsets, list, heartbeat |
+| `staging`   | staged rows, published exactly once (transactions)         |
+| `verifying` | verification of a replica, and checksums of its rows       |
+| `access`    | login, users, rules                                        |
 | `session`   | hello, status, errors                                      |
 | `peers`     | between the brokers of a cluster                           |
 | `replicas`  | between the replicas of a partition, or of the metadata    |

@@ -5,17 +5,17 @@ not know it is refused. Requests that only the metadata leader can answer are re
 `not_metadata_leader`, which names the leader if it is known. All of these may be retried: the metadata leader compares
 before it changes anything.
 
-| request         | from → to                                  | raw part of request and of response         |
-|-----------------|--------------------------------------------|---------------------------------------------|
-| heartbeat       | every broker → metadata leader             |                                             |
-| register broker | a starting broker → metadata leader        |                                             |
-| change isr      | a partition leader → metadata leader       |                                             |
-| mark keys       | a partition leader → metadata leader       |                                             |
-| message ids     | a partition leader → another one           |                                             |
-| stop broker     | a stopping broker → metadata leader        |                                             |
-| forward         | any broker → metadata leader               | a client's request; the answer to it, as bodies |
-| join            | a new broker → any                         |                                             |
-| await stream    | metadata leader → every live broker        |                                             |
+| request         | from → to                            | raw part of request and of response             |
+|-----------------|--------------------------------------|-------------------------------------------------|
+| heartbeat       | every broker → metadata leader       |                                                 |
+| register broker | a starting broker → metadata leader  |                                                 |
+| change isr      | a partition leader → metadata leader |                                                 |
+| mark keys       | a partition leader → metadata leader |                                                 |
+| message ids     | a partition leader → another one     |                                                 |
+| stop broker     | a stopping broker → metadata leader  |                                                 |
+| forward         | any broker → metadata leader         | a client's request; the answer to it, as bodies |
+| join            | a new broker → any                   |                                                 |
+| await stream    | metadata leader → every live broker  |                                                 |
 """
 
 from __future__ import annotations

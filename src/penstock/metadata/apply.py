@@ -5,15 +5,15 @@ limits, which a version may change, are checked when a command is proposed, not 
 that of every earlier one, but not always the next: the Raft log also has entries of its own. A refused command changes
 nothing but the index.
 
-| module        | commands                                                        |
-|---------------|-----------------------------------------------------------------|
-| `streams`     | create, alter and delete stream, set intake, truncate partition, form cluster, start broker |
-| `partition_expansion`      | add partitions, mark keys                                       |
-| `replica_expansion`    | add replicas                                                    |
-| `brokers`     | register, fence and stop broker                                 |
-| `users`       | create, alter, delete, export users, change rules               |
-| `leaderships` | change isr, elect leaders, recover partitions                   |
-| `elections`   | leader election of one partition, which all of them use         |
+| module                | commands                                                                                    |
+|-----------------------|---------------------------------------------------------------------------------------------|
+| `streams`             | create, alter and delete stream, set intake, truncate partition, form cluster, start broker |
+| `partition_expansion` | add partitions, mark keys                                                                   |
+| `replica_expansion`   | add replicas                                                                                |
+| `brokers`             | register, fence and stop broker                                                             |
+| `users`               | create, alter, delete, export users, change rules                                           |
+| `leaderships`         | change isr, elect leaders, recover partitions                                               |
+| `elections`           | leader election of one partition, which all of them use                                     |
 """
 
 from __future__ import annotations

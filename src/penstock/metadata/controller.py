@@ -12,14 +12,14 @@ Rules:
 - A request that changes something is answered once its command is applied, and then only if it is the entry that was
   proposed. A caller that is told to retry may do so: a change that was already made is found done.
 
-| in flight    | proposed when                                                                                |
-|--------------|----------------------------------------------------------------------------------------------|
-| register, id | a broker asks for its registration                                                           |
-| fence, id    | the broker's session timed out (`sessions`)                                                  |
-| stop, id     | the broker asks to stop                                                                      |
-| isr, id      | it asks for partitions that it leads; requests that wait become the next command             |
+| in flight    | proposed when                                                                                     |
+|--------------|---------------------------------------------------------------------------------------------------|
+| register, id | a broker asks for its registration                                                                |
+| fence, id    | the broker's session timed out (`sessions`)                                                       |
+| stop, id     | the broker asks to stop                                                                           |
+| isr, id      | it asks for partitions that it leads; requests that wait become the next command                  |
 | elect        | leaders are unreachable (`reachability`), have resigned, or preferred ones are back (`preferred`) |
-| recover      | the longest log of a partition is known (`recoveries`)                                       |
+| recover      | the longest log of a partition is known (`recoveries`)                                            |
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ Rules: a torn tail (an unfinished last entry) was never acted on and does not co
 entry is CorruptionError: the broker does not start on it. Nothing is written or deleted.
 
 Theory: until a sync, a disk may keep a later entry and lose an earlier one, so a sound entry after a corrupt one proves
-nothing by itself. The synced part is recorded twice: by the mark (`vfs/synced_mark.py`), which was on the disk before an entry
-was acted on, and, should the mark be lost, by every later entry.
+nothing by itself. The synced part is recorded twice: by the mark (`vfs/synced_mark.py`), which was on the disk before
+an entry was acted on, and, should the mark be lost, by every later entry.
 
     file   "PNSJ" | u32 version 1 | entry | entry | …                       little-endian
     entry  u32 bytes of what follows the CRC | u32 CRC-32C of it | u64 index | u64 synced index | command (MessagePack)

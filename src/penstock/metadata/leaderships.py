@@ -36,7 +36,7 @@ _T = TypeVar("_T", IsrChange, Election, PartitionRecovery)
 
 
 def change_isr(image: ClusterImage, index: int, command: ChangeIsr) -> tuple[ClusterImage, CommandOutcome]:
-    """Change ISRs; `CommandOutcome.results` has the result of each. RemoteError (stale_incarnation) refuses all of them."""
+    """Change ISRs; the outcome's `results` has the result of each. RemoteError (stale_incarnation) refuses all."""
     image.live_run(command.broker_id, command.incarnation)
 
     def changed(partition: PartitionState, rules: ElectionRules, change: IsrChange) -> PartitionState:
@@ -105,7 +105,7 @@ def _in_another_epoch(partition: PartitionState, meant: LeaderEpoch) -> RemoteEr
 def recover_partitions(
     image: ClusterImage, index: int, command: RecoverPartitions
 ) -> tuple[ClusterImage, CommandOutcome]:
-    """Elect the longest logs; `CommandOutcome.results` has each result, `CommandOutcome.recovered` the successful ones."""
+    """Elect the longest logs; the outcome's `results` has each result, `recovered` the successful ones."""
     live, silent = image.live_brokers(), frozenset(command.silent)
     recovered: list[PartitionRecovery] = []
     unclean: list[PartitionKey] = []

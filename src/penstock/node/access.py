@@ -10,20 +10,20 @@ A broker that has lost its session with the metadata leader, or has just started
 that a permission was revoked: until it does, it refuses users with `not_yet`, so that they ask another broker.
 Administrators get the state of such a broker, but no stored data.
 
-| request                                | permission                                                              |
-|----------------------------------------|-------------------------------------------------------------------------|
-| fetch, get, list offsets               | `read`; on some subjects only, if the request names them                |
-| append, append once                    | `append`; on some subjects only: each row is checked                    |
-| stage, publish, list published         | `append` on the whole target stream                                     |
-| create stream                          | `create` on all its subjects; `alter` on all in the queue group it joins |
-| alter stream, set intake               | `alter`; with more partitions, on all its subjects, and the same        |
-| delete stream, truncate                | `delete`                                                                |
-| commit offsets, group heartbeat        | `commit_offsets` on each stream, for the group; only for own members    |
-| report archived                        | `commit_offsets`                                                        |
-| fetch offsets, list groups             | `commit_offsets` or `read`                                              |
-| metadata, find streams                 | none; the answer holds the streams on which the user has a permission   |
-| status, verify, append at              | `admin`                                                                 |
-| users, rules                           | `admin`; users may list themselves and change their own credentials     |
+| request                         | permission                                                               |
+|---------------------------------|--------------------------------------------------------------------------|
+| fetch, get, list offsets        | `read`; on some subjects only, if the request names them                 |
+| append, append once             | `append`; on some subjects only: each row is checked                     |
+| stage, publish, list published  | `append` on the whole target stream                                      |
+| create stream                   | `create` on all its subjects; `alter` on all in the queue group it joins |
+| alter stream, set intake        | `alter`; with more partitions, on all its subjects, and the same         |
+| delete stream, truncate         | `delete`                                                                 |
+| commit offsets, group heartbeat | `commit_offsets` on each stream, for the group; only for own members     |
+| report archived                 | `commit_offsets`                                                         |
+| fetch offsets, list groups      | `commit_offsets` or `read`                                               |
+| metadata, find streams          | none; the answer holds the streams on which the user has a permission    |
+| status, verify, append at       | `admin`                                                                  |
+| users, rules                    | `admin`; users may list themselves and change their own credentials      |
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ class Archives:
     def ask(
         self, find: PartitionLookup, caller: Hashable, request: ReportArchivedRequest, raw: bytes | memoryview, now: Now
     ) -> None:
-        """Handle the request. RemoteError as from `report` and `PartitionLookup.led`; read_only for internal streams."""
+        """Handle the request. RemoteError as `report` and `PartitionLookup.led`; read_only for internal streams."""
         self.report(caller, users_own(find.led(request.stream_id, request.partition)), request)
 
     def report(self, caller: Hashable, partition: Partition, request: ReportArchivedRequest) -> None:

@@ -2,11 +2,11 @@
 
 Rules: a cluster that once had a user requires login for ever. A snapshot may be older than that user, and the log after
 it may be applied only once other brokers were in contact: until then a broker would serve clients without a login. So a
-data directory is marked, durably and before the change is acknowledged: `auth_markers` as soon as users are known; `proving`
-as soon as all brokers of the cluster have proved their membership, or from the beginning if the data directory begins
-with a cluster secret. With `proving` no peer is accepted without a proof, and clients are served only while the image
-is current: the missing part may hold the first user. Only a cluster that once ran without a secret lacks that mark for
-a while. Each mark blocks once in its life.
+data directory is marked, durably and before the change is acknowledged: `auth_markers` as soon as users are known;
+`proving` as soon as all brokers of the cluster have proved their membership, or from the beginning if the data
+directory begins with a cluster secret. With `proving` no peer is accepted without a proof, and clients are served only
+while the image is current: the missing part may hold the first user. Only a cluster that once ran without a secret
+lacks that mark for a while. Each mark blocks once in its life.
 """
 
 from __future__ import annotations

@@ -327,7 +327,7 @@ class Cluster:
 
     @property
     def confirmed_us(self) -> int | None:
-        """Elapsed time of the latest heartbeat that counts (`BrokerRegistration.confirmed_us`); now if this broker is alone."""
+        """Elapsed time of the latest heartbeat that counts (`BrokerRegistration.confirmed_us`); now if alone."""
         return self._clock().elapsed_us if self.quorum.is_alone else self.standing.confirmed_us
 
     @property

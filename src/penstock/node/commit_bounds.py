@@ -2,11 +2,11 @@
 
 Rules: consumers read only what is committed, so an honest offset is never refused. Each replica's `committed_end` is a
 lower bound of the log's end: an offset up to it is right under any leader. Only the leader knows that an offset lies
-beyond the end, and only while it knows the latest high watermark (`node.high_watermark`): it is asked, in this broker or
-over the wire, after the commit has come. It may have been deposed without knowing: so the refusal of a replicated
+beyond the end, and only while it knows the latest high watermark (`node.high_watermark`): it is asked, in this broker
+or over the wire, after the commit has come. It may have been deposed without knowing: so the refusal of a replicated
 partition waits until this broker's metadata, confirmed after the answer, still have that leader in that epoch
-(`node.deferred_refusals`). An offset that cannot be judged now, because the leader is away, new, mute or has changed, is taken:
-a group goes on through a failover.
+(`node.deferred_refusals`). An offset that cannot be judged now, because the leader is away, new, mute or has changed,
+is taken: a group goes on through a failover.
 
 | the offset is                              | the commit                            |
 |--------------------------------------------|---------------------------------------|

@@ -2,7 +2,8 @@
 
 Rules: the known ids are a function of the log: they are read from the log when the first message with an id comes under
 a leadership, kept up to date while that lasts, and forgotten with it. So they are right after a start, a truncation and
-a failover, and a partition that gets no ids never pays for it. Messages wait while the log is read (see `ingest_backlog`).
+a failover, and a partition that gets no ids never pays for it. Messages wait while the log is read (see
+`ingest_backlog`).
 
 | known   | since                                         | a message with an id           |
 |---------|-----------------------------------------------|--------------------------------|

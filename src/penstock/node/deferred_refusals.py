@@ -9,8 +9,8 @@ delivered the message. The heartbeat is sent at once, but at most every REFUSALS
 A refusal whose leadership ends before that is dropped: the publisher gets the successor's answer, or none. So is one
 beyond REFUSALS_WAITING_BYTES_MAX of waiting ones, as while the metadata leader is away.
 
-Offset commits refused because they lie beyond the end of a log wait likewise (`DeferredRefusal`): a deposed leader does not know
-what its successor has stored. They are settled after COMMIT_JUDGED_MS at the latest.
+Offset commits refused because they lie beyond the end of a log wait likewise (`DeferredRefusal`): a deposed leader does
+not know what its successor has stored. They are settled after COMMIT_JUDGED_MS at the latest.
 
     refused ──alone──────────────────────────────────────────────▶ sent
     refused ──several may lead──▶ waits ──leadership confirmed───▶ sent

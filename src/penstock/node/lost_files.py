@@ -4,14 +4,14 @@ Rules: a guard is a file without which other corruption goes unnoticed. A start 
 exist; it goes on without one only if that cannot hide a truncated log. Nothing is deleted, and nothing is written
 before the check. A directory of an earlier version has no such record, and starts.
 
-| guard         | detects                            | if missing or zeroed                                         |
-|---------------|------------------------------------|--------------------------------------------------------------|
-| `raft/log`    |                                    | refused if `process_history` or the record says that it existed         |
-| `raft/synced` | a truncated Raft log               | refused, by `raft/storage.py`                                |
-| `made/`       | a missing log                      | refused if the record says that it existed                   |
-| `made/<log>`  | the same, of one log               | noticed, and created again, if the log exists                |
-| `checkpoint`  | a log truncated at its end         | of a log that was made: read-only (`commitlog/recovery`)     |
-| `process_history`        | an older copy of the directory     | noticed                                                      |
+| guard             | detects                        | if missing or zeroed                                            |
+|-------------------|--------------------------------|-----------------------------------------------------------------|
+| `raft/log`        |                                | refused if `process_history` or the record says that it existed |
+| `raft/synced`     | a truncated Raft log           | refused, by `raft/storage.py`                                   |
+| `made/`           | a missing log                  | refused if the record says that it existed                      |
+| `made/<log>`      | the same, of one log           | noticed, and created again, if the log exists                   |
+| `checkpoint`      | a log truncated at its end     | of a log that was made: read-only (`commitlog/recovery`)        |
+| `process_history` | an older copy of the directory | noticed                                                         |
 """
 
 from __future__ import annotations

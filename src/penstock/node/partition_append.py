@@ -1,9 +1,9 @@
 """Append batches that this broker has built to a partition that it leads.
 
-Rules: a batch is checked, and is our own copy (see `log_queries.CheckAppend`). Its caller is answered once it is committed.
-A batch that brings its own offsets and timestamps is taken only by a paused stream, which gets no other messages, and
-only if the log ends where the batch begins. Offsets and timestamps then rise as always, so readers, followers and
-recovery find what they expect: gaps, as compaction makes them.
+Rules: a batch is checked, and is our own copy (see `log_queries.CheckAppend`). Its caller is answered once it is
+committed. A batch that brings its own offsets and timestamps is taken only by a paused stream, which gets no other
+messages, and only if the log ends where the batch begins. Offsets and timestamps then rise as always, so readers,
+followers and recovery find what they expect: gaps, as compaction makes them.
 """
 
 from __future__ import annotations

@@ -15,11 +15,11 @@ A registration counts from the moment it is in the log, committed or not: after 
 disk of a first voter that is not registered yet is the one that it named first. Requests are not checked for the
 sender's disk: a broker that was away learns of new disks only from a leader, which may have one. Until it is
 registered, a broker names the runs of its disk and where its log ended at its start; every process that asked to be
-registered on the disk is among the runs (`node/process_history.py`). What a member acknowledged before is known only to the leader
-of the term in which it did so; in a later term it may rightly have truncated that. A sender on an older copy gets an
-error here, because there may be no leader that could refuse it; everything else is dropped silently. "Lately" is
-DUPLICATE_PROCESS_MS, so a broker that was killed and restarts at once waits that long. The registered process is always accepted:
-it takes precedence over a copy.
+registered on the disk is among the runs (`node/process_history.py`). What a member acknowledged before is known only to
+the leader of the term in which it did so; in a later term it may rightly have truncated that. A sender on an older copy
+gets an error here, because there may be no leader that could refuse it; everything else is dropped silently. "Lately"
+is DUPLICATE_PROCESS_MS, so a broker that was killed and restarts at once waits that long. The registered process is
+always accepted: it takes precedence over a copy.
 """
 
 from __future__ import annotations

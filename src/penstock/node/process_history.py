@@ -1,4 +1,5 @@
-"""The file `process_history`: the processes that have run on a data directory. It shows whether the directory is an older copy.
+"""The file `process_history`: the processes that have run on a data directory. It shows whether the directory is an
+older copy.
 
 Rules: a start adds its own process, durably, before it sends anything. So every process registered with this data
 directory is in its file, and the metadata leader, which knows the process registered last, refuses a directory that
@@ -18,11 +19,11 @@ A registration under an earlier name may still arrive after later ones, so half 
 The file has two slots that are written in turn, so that one is always whole, and a start needs no room on a full disk.
 One slot, SLOT_BYTES, little-endian, padded with zeros; the one with the higher number counts:
 
-| byte | type  | field                                                        |
-|------|-------|--------------------------------------------------------------|
-| 0    | u32   | CRC-32C of everything after it, without the padding          |
-| 4    | u32   | length of the names                                          |
-| 8    | u64   | number of the write                                          |
+| byte | type  | field                                                          |
+|------|-------|----------------------------------------------------------------|
+| 0    | u32   | CRC-32C of everything after it, without the padding            |
+| 4    | u32   | length of the names                                            |
+| 8    | u64   | number of the write                                            |
 | 16   | bytes | the names, oldest first, separated by line feeds; ANY is empty |
 """
 

@@ -1,9 +1,9 @@
 """Reads the idempotent producers of a leader's log.
 
 Rules: the state is a function of the log, like message ids (see `node.dedup`): a leadership reads the log at the first
-batch of a producer, keeps the state current, and drops it at its end. Appends wait meanwhile, in order (see `append_queue`).
-Only headers are read, back to the beginning of the window, and whole batches only if they are a producer's. A partition
-without producers does no work for it.
+batch of a producer, keeps the state current, and drops it at its end. Appends wait meanwhile, in order (see
+`append_queue`). Only headers are read, back to the beginning of the window, and whole batches only if they are a
+producer's. A partition without producers does no work for it.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ Rules: a broker ends itself for this only if it has had no part in the cluster i
 on, whatever the others say, unless the metadata leader has given its place to a copy of it. A single broker of another
 cluster is no reason: that broker may be the wrong one. If so many voters are of another cluster that the rest is no
 majority, this broker cannot take part. If another live broker has this one's number or address, this one waits
-ID_CONFLICT_MS: the other may be dead and not yet fenced. A broker on an older copy of its data directory has forgotten votes
-and acknowledgements, and ends at once.
+ID_CONFLICT_MS: the other may be dead and not yet fenced. A broker on an older copy of its data directory has forgotten
+votes and acknowledgements, and ends at once.
 """
 
 from __future__ import annotations

@@ -251,8 +251,8 @@ class StreamLifecycle:
             stream = self._image().streams[key.stream_id]
             if stream.partitions[key.partition].leader == self._broker_id:
                 self._outbox.notice(
-                    f"{partition_label(stream, key.partition)}: this broker leads by an unclean election: what was acked by "
-                    "others may be lost"
+                    f"{partition_label(stream, key.partition)}: this broker leads by an unclean election: "
+                    "what was acked by others may be lost"
                 )
         state = outcome.stream
         if outcome.deleted:

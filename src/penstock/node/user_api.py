@@ -1,7 +1,7 @@
 """Requests about users and rules that any broker answers.
 
-Rules: the verifiers of secrets are returned only to administrators who export them, for a backup (`user_exports`). Other
-users see themselves and the rules for everybody.
+Rules: the verifiers of secrets are returned only to administrators who export them, for a backup (`user_exports`).
+Other users see themselves and the rules for everybody.
 """
 
 from __future__ import annotations

@@ -3,24 +3,24 @@
 Begin with `core`, which defines the roles and the rules. `follower` and `leader` handle entries, `storage` defines what
 survives a power loss, and `tests/sim/raft` tests that the whole is safe.
 
-| module       | contents                                                             |
-|--------------|----------------------------------------------------------------------|
-| `core`       | `Raft`: roles, terms, votes; inputs in, a `Ready` out                |
-| `leader`     | log replication, commit counting, leadership transfer                |
-| `progress`   | the leader's state of one follower, and what it may send there       |
-| `reads`      | linearizable reads (ReadIndex)                                       |
-| `follower`   | receiving entries and snapshots                                      |
-| `log`        | entries in memory: committed, applied, on the disk                   |
-| `quorum`     | majorities                                                           |
-| `terms`      | election numbers (terms), which name their candidates                |
-| `membership` | the cluster's voters and learners, and which changes are safe        |
-| `messages`   | the messages between brokers                                         |
-| `wire`       | their bytes, and the checks for contradictory messages               |
-| `storage`    | the files on the disk: log, snapshot, sync mark, reserve             |
-| `disk_state`     | read-only access to them                                             |
-| `records`    | the bytes of the log file                                            |
-| `dump`       | the files as rows for `penstock dump`                                |
-| `values`     | entries, snapshots, `Ready`, the settings                            |
+| module       | contents                                                       |
+|--------------|----------------------------------------------------------------|
+| `core`       | `Raft`: roles, terms, votes; inputs in, a `Ready` out          |
+| `leader`     | log replication, commit counting, leadership transfer          |
+| `progress`   | the leader's state of one follower, and what it may send there |
+| `reads`      | linearizable reads (ReadIndex)                                 |
+| `follower`   | receiving entries and snapshots                                |
+| `log`        | entries in memory: committed, applied, on the disk             |
+| `quorum`     | majorities                                                     |
+| `terms`      | election numbers (terms), which name their candidates          |
+| `membership` | the cluster's voters and learners, and which changes are safe  |
+| `messages`   | the messages between brokers                                   |
+| `wire`       | their bytes, and the checks for contradictory messages         |
+| `storage`    | the files on the disk: log, snapshot, sync mark, reserve       |
+| `disk_state` | read-only access to them                                       |
+| `records`    | the bytes of the log file                                      |
+| `dump`       | the files as rows for `penstock dump`                          |
+| `values`     | entries, snapshots, `Ready`, the settings                      |
 
 The driver's loop, for one broker:
 
@@ -75,12 +75,12 @@ __all__ = [
     "Entry",
     "EntryKind",
     "HardState",
-    "RaftMembership",
     "Message",
     "NotLeaderError",
     "NotWrittenError",
     "Raft",
     "RaftConfig",
+    "RaftMembership",
     "Read",
     "Ready",
     "SaveTask",

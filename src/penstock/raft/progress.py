@@ -4,12 +4,12 @@ Rules: `match_index` only rises, unless the follower's disk was set back to an o
 in flight; while replicating, a window of them; while sending a snapshot, one chunk. Unanswered messages are sent again
 after a while if the follower still answers heartbeats.
 
-| from      | event                                     | to        |
-|-----------|-------------------------------------------|-----------|
-| PROBE     | an append is accepted                     | REPLICATE |
-| REPLICATE | an append is rejected, or not answered    | PROBE     |
+| from      | event                                       | to        |
+|-----------|---------------------------------------------|-----------|
+| PROBE     | an append is accepted                       | REPLICATE |
+| REPLICATE | an append is rejected, or not answered      | PROBE     |
 | PROBE     | the entry before the next one was compacted | SNAPSHOT  |
-| SNAPSHOT  | the follower has all of it                | REPLICATE |
+| SNAPSHOT  | the follower has all of it                  | REPLICATE |
 """
 
 from __future__ import annotations

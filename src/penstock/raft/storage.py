@@ -9,9 +9,9 @@ start writes again what the disk may have dropped. On a full disk, writes that m
 
 Theory: the log is one file, rewritten with each snapshot. Metadata is small: a rewrite copies only the few entries
 after the snapshot, and one file can be in fewer states after a crash than a row of segments. Until a sync a disk may
-keep later bytes and lose earlier ones, so only the mark (`vfs/synced_mark.py`) can tell a torn tail from corruption: a broker
-that took corruption for a torn tail would forget a vote that it gave or an entry that it acknowledged, and break the
-majority that counted on it.
+keep later bytes and lose earlier ones, so only the mark (`vfs/synced_mark.py`) can tell a torn tail from corruption: a
+broker that took corruption for a torn tail would forget a vote that it gave or an entry that it acknowledged, and break
+the majority that counted on it.
 
 A changed commit index alone is not written: it travels with the next write, and after a start the leader sends it
 again.

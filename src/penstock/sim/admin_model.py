@@ -1,11 +1,11 @@
 """An administrator, as a model: makes users, gives and takes rules, rotates secrets, deletes; and `__audit` is read.
 
-| what must hold                                                              | is checked at               |
-|-----------------------------------------------------------------------------|-----------------------------|
-| a change that was acknowledged is in force on all brokers (see `rights`)    | an answer to anybody        |
-| every change that was acknowledged is told in `__audit`, and whose it was    | the end, when all is mended |
-| nothing is told there twice, and in the order in which it was done          | a read, and then            |
-| what is told there comes to the users that brokers have, rule by rule       | then, unless it has a gap   |
+| what must hold                                                            | is checked at               |
+|---------------------------------------------------------------------------|-----------------------------|
+| a change that was acknowledged is in force on all brokers (see `rights`)  | an answer to anybody        |
+| every change that was acknowledged is told in `__audit`, and whose it was | the end, when all is mended |
+| nothing is told there twice, and in the order in which it was done        | a read, and then            |
+| what is told there comes to the users that brokers have, rule by rule     | then, unless it has a gap   |
 
 Rules: one change of a user is under way at a time; what became of one that nobody answered is not known, and is seen in
 `__audit`. A secret that may have been rotated is kept beside the one before. What a power loss took from the log of

@@ -1,13 +1,13 @@
 """What the brokers of a cluster must agree on: the metadata, who leads, and what the logs hold.
 
-| rule                                                                  | looked at                             |
-|-----------------------------------------------------------------------|---------------------------------------|
-| one leader in each Raft term, also one that nobody hears              | every event of a broker               |
-| images at the same index are the same                                 | whenever a broker has applied more    |
-| logs hold the same messages below `committed_end`                      | whenever a broker's has moved         |
-| every member of the ISR that follows this leader has all it committed | whenever the leader's has moved       |
-| compaction has taken nothing but what it may (see `compacted`)        | whenever it has, or `committed_end`   |
-|                                                                       | has moved                             |
+| rule                                                                  | looked at                           |
+|-----------------------------------------------------------------------|-------------------------------------|
+| one leader in each Raft term, also one that nobody hears              | every event of a broker             |
+| images at the same index are the same                                 | whenever a broker has applied more  |
+| logs hold the same messages below `committed_end`                     | whenever a broker's has moved       |
+| every member of the ISR that follows this leader has all it committed | whenever the leader's has moved     |
+| compaction has taken nothing but what it may (see `compacted`)        | whenever it has, or `committed_end` |
+|                                                                       | has moved                           |
 
 A message is known by its offset, its leader epoch and a checksum: one broker may have merged batches, another not yet.
 """

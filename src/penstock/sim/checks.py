@@ -26,7 +26,8 @@ Where a partition has replicas, its leader is held to the promises: whoever lead
 if all who were in sync lose their power before one of them is in sync again, what was not synced may be gone; and then
 only what nobody has on its disk who counted in the election: the longest log leads.
 
-Of users and their rights see `rights`, of what is told of them `admin_model`, of rows that keep their offsets `importing`.
+Of users and their rights see `rights`, of what is told of them `admin_model`, of rows that keep their offsets
+`importing`.
 
 With durability `os` a power loss may take what was not flushed, acked or not: such a history is then cut to what was
 recovered. Bytes that were damaged on the only replica are lost, but never in silence. Damage where others are in sync

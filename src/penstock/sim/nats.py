@@ -6,14 +6,14 @@ delivers nothing twice. A message on a subject that nobody subscribes gets "no r
 
 A publisher has an inbox and no connection (`publish`), or it is a program with a client of its own (`greet`).
 
-| line                        | what happens                                                                    |
-|-----------------------------|---------------------------------------------------------------------------------|
-| CONNECT …                   | nothing                                                                         |
-| SUB subject [queue] sid     | what is published from now on is delivered to it, or to another one of its queue |
-| UNSUB sid [count]           | no more, or none once so many have come                                         |
-| PING                        | PONG                                                                            |
-| PUB subject [reply] n       | a broker's: to the inbox of a publisher; a program's: to whoever subscribes      |
-| HPUB subject [reply] h n    | the same, with headers                                                          |
+| line                     | what happens                                                                     |
+|--------------------------|----------------------------------------------------------------------------------|
+| CONNECT …                | nothing                                                                          |
+| SUB subject [queue] sid  | what is published from now on is delivered to it, or to another one of its queue |
+| UNSUB sid [count]        | no more, or none once so many have come                                          |
+| PING                     | PONG                                                                             |
+| PUB subject [reply] n    | a broker's: to the inbox of a publisher; a program's: to whoever subscribes      |
+| HPUB subject [reply] h n | the same, with headers                                                           |
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """Drivers that stage rows and publish them exactly once, as models; and what the leaders are held to.
 
-| what must hold                                                             | is checked at              |
-|----------------------------------------------------------------------------|----------------------------|
-| what was answered as published is there, as any acked message              | an answer, by `checks`     |
-| nothing is said to be lost of what is staged, unless it was lost, as it may | an answer                  |
-| staged rows go only where their batch, or a later one, is published        | every event of a leader    |
-| of each batch the rows of one attempt are there, piece by piece, whole     | the audit                  |
-| a batch that was answered as complete is complete                          | the audit                  |
-| every query comes to the end of its batch                                  | the end, when all is mended |
+| what must hold                                                              | is checked at               |
+|-----------------------------------------------------------------------------|-----------------------------|
+| what was answered as published is there, as any acked message               | an answer, by `checks`      |
+| nothing is said to be lost of what is staged, unless it was lost, as it may | an answer                   |
+| staged rows go only where their batch, or a later one, is published         | every event of a leader     |
+| of each batch the rows of one attempt are there, piece by piece, whole      | the audit                   |
+| a batch that was answered as complete is complete                           | the audit                   |
+| every query comes to the end of its batch                                   | the end, when all is mended |
 
 Rules: there is one query for each partition of one stream. A batch is attempted again while an attempt is under way,
 with other rows that are cut otherwise; drivers are killed between any two steps; requests are sent twice. What a power

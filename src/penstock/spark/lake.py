@@ -4,11 +4,11 @@ Rules: an archive's own table says how far it goes. Files and ends become durabl
 lost or done twice, the next run goes on from the ends that the table has. Nothing is deleted: what was written and not
 committed is not part of the table.
 
-| file                          | what it is                                                            |
-|-------------------------------|-----------------------------------------------------------------------|
-| `date=2026-11-20/topic=orders/`| rows, by the UTC date of `timestamp` and by stream                    |
-| `_penstock/archive.json`      | which table format, which streams, how values are decoded             |
-| `_rejects/`                   | another table: values that could not be decoded, and why              |
+| file                            | what it is                                                |
+|---------------------------------|-----------------------------------------------------------|
+| `date=2026-11-20/topic=orders/` | rows, by the UTC date of `timestamp` and by stream        |
+| `_penstock/archive.json`        | which table format, which streams, how values are decoded |
+| `_rejects/`                     | another table: values that could not be decoded, and why  |
 """
 
 from __future__ import annotations

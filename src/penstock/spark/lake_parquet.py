@@ -4,10 +4,10 @@ Rules: the executors write files aside, under names that no reader takes for dat
 which says what they are to be called and where each partition ends then; it is there, or it is not. Then the files are
 moved to where they belong. Who is killed between the two has the next one move the rest: a name is taken once.
 
-| file                                | what it is                                       |
-|-------------------------------------|--------------------------------------------------|
-| `_penstock/commits/0…12.json`       | a commit, and the ends of all partitions since    |
-| `_penstock/staged/*.part`           | files of no commit, or of the last one            |
+| file                          | what it is                                     |
+|-------------------------------|------------------------------------------------|
+| `_penstock/commits/0…12.json` | a commit, and the ends of all partitions since |
+| `_penstock/staged/*.part`     | files of no commit, or of the last one         |
 """
 
 from __future__ import annotations

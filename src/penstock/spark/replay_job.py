@@ -7,12 +7,12 @@ leaders know it (`sink`); so a run that was killed, wherever, is begun again by 
 Rows of one partition of the archive are written in the order of their offsets, so the order of a key stays, unless it
 moved to a partition that was added, and there are several batches: each has a part of every partition.
 
-| note (`replay.json`)  | what it says                                                                         |
-|-----------------------|--------------------------------------------------------------------------------------|
-| query_id, stream_id   | under which id rows are written, and to which stream                                 |
-| ranges, batches       | the offsets from the first on, and up to which, of each partition; in so many batches |
-| first, done           | the number of the first batch, and how many are done                                 |
-| where, subject        | what was asked for: another run must ask for the same                                |
+| note (`replay.json`) | what it says                                                                          |
+|----------------------|---------------------------------------------------------------------------------------|
+| query_id, stream_id  | under which id rows are written, and to which stream                                  |
+| ranges, batches      | the offsets from the first on, and up to which, of each partition; in so many batches |
+| first, done          | the number of the first batch, and how many are done                                  |
+| where, subject       | what was asked for: another run must ask for the same                                 |
 """
 
 from __future__ import annotations

@@ -5,14 +5,14 @@ waits for messages rather than to be asked twenty times a second. What a query h
 its own, so that whoever looks at the brokers sees how far it is; nothing depends on it. A partition that was added is
 read from its beginning, with the next batch; what is in one batch has no order across partitions.
 
-| Spark asks                      | answered with                                                                   |
-|---------------------------------|---------------------------------------------------------------------------------|
-| `initialOffset`                 | where a query begins that has no checkpoint                                      |
-| `latestOffset`                  | where the next batch ends: within the limits, and once there is enough           |
-| `prepareForTriggerAvailableNow` | from then on nothing beyond what is there now                                   |
-| `partitions`                    | the ranges between two offsets, in pieces                                        |
-| `commit`                        | the group's offsets                                                              |
-| `reportLatestOffset`            | where the log ends, for the lag that Spark reports                               |
+| Spark asks                      | answered with                                                          |
+|---------------------------------|------------------------------------------------------------------------|
+| `initialOffset`                 | where a query begins that has no checkpoint                            |
+| `latestOffset`                  | where the next batch ends: within the limits, and once there is enough |
+| `prepareForTriggerAvailableNow` | from then on nothing beyond what is there now                          |
+| `partitions`                    | the ranges between two offsets, in pieces                              |
+| `commit`                        | the group's offsets                                                    |
+| `reportLatestOffset`            | where the log ends, for the lag that Spark reports                     |
 """
 
 from __future__ import annotations

@@ -11,7 +11,8 @@ OSError of the operating system.
 | `faulty.FaultyVfs`       | wraps another one and makes chosen operations fail                              |
 | `encrypted.EncryptedVfs` | wraps another one, and encrypts the files' content                              |
 
-Built on it: `synced_mark.SyncedMark` records up to where a log was synced, and `reserve.Reserve` keeps disk space for metadata.
+Built on it: `synced_mark.SyncedMark` records up to where a log was synced, and `reserve.Reserve` keeps disk space for
+metadata.
 """
 
 from __future__ import annotations

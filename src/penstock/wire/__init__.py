@@ -4,12 +4,12 @@ Rules: nothing here reads a clock or a socket. Input is untrusted until it is de
 memory is allocated for it, and every refusal is a `RemoteError` that names the invalid part. After a bad frame nothing
 that follows on the connection can be trusted: answer it (with correlation id 0), then close the connection.
 
-| module       | what it does                                                             |
-|--------------|--------------------------------------------------------------------------|
-| `frames`     | bytes ⇄ `Frame`: head, checksums, MessagePack body, raw part              |
-| `bodies`     | `Frame` ⇄ the types of `penstock.messages`, versions and errors           |
-| `encryption` | encrypted frames between brokers                                         |
-| `session`    | one connection from the requester's side: requests, answers, deadlines   |
+| module       | what it does                                                           |
+|--------------|------------------------------------------------------------------------|
+| `frames`     | bytes ⇄ `Frame`: head, checksums, MessagePack body, raw part           |
+| `bodies`     | `Frame` ⇄ the types of `penstock.messages`, versions and errors        |
+| `encryption` | encrypted frames between brokers                                       |
+| `session`    | one connection from the requester's side: requests, answers, deadlines |
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Imported by a broker that a chaos run starts with this folder on its path: its disk, its clock, a planted mistake.
 
-| variable        | effect                                                                              |
-|-----------------|-------------------------------------------------------------------------------------|
-| CHAOS_UNSYNCED  | what it does to its data directory can be undone as far as it is not synced          |
-| CHAOS_CLOCK     | its wall clock is off by as many nanoseconds as this file of eight bytes says         |
-| CHAOS_MUTANT    | it has this mistake of `penstock.sim.mutants`                                        |
-| CHAOS_NO_SYNC   | its syncs of segments return at once, and nothing is on the disk: a disk that lies    |
+| variable       | effect                                                                             |
+|----------------|------------------------------------------------------------------------------------|
+| CHAOS_UNSYNCED | what it does to its data directory can be undone as far as it is not synced        |
+| CHAOS_CLOCK    | its wall clock is off by as many nanoseconds as this file of eight bytes says      |
+| CHAOS_MUTANT   | it has this mistake of `penstock.sim.mutants`                                      |
+| CHAOS_NO_SYNC  | its syncs of segments return at once, and nothing is on the disk: a disk that lies |
 """
 
 import mmap

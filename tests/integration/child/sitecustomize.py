@@ -1,14 +1,14 @@
 """Imported by a broker that a test starts with this folder on its path: slow and broken disks, counted system calls.
 
-| variable         | effect                                                                                   |
-|------------------|------------------------------------------------------------------------------------------|
-| TEST_SYNC_GATE   | every fdatasync waits while somebody holds an exclusive flock(2) on that file             |
-| TEST_SYNC_FAILS  | every fdatasync of a segment fails with EIO while that file is there                      |
-| TEST_CALLS_FILE  | one byte is appended to that file per call: `s` os.sendfile, `a` a read-ahead             |
-| TEST_COLD        | while that file is there, nothing is in the page cache that no pread(2) has read before   |
-| TEST_READ_FAILS  | every pread of a segment fails with EIO while that file is there                          |
-| TEST_SEND_FAILS  | while that file is there (`call errno port`), `call`s to the peer on that port fail so    |
-| TEST_ONE_TURN    | a turn takes all requests that are there, however slow the machine is                     |
+| variable        | effect                                                                                  |
+|-----------------|-----------------------------------------------------------------------------------------|
+| TEST_SYNC_GATE  | every fdatasync waits while somebody holds an exclusive flock(2) on that file           |
+| TEST_SYNC_FAILS | every fdatasync of a segment fails with EIO while that file is there                    |
+| TEST_CALLS_FILE | one byte is appended to that file per call: `s` os.sendfile, `a` a read-ahead           |
+| TEST_COLD       | while that file is there, nothing is in the page cache that no pread(2) has read before |
+| TEST_READ_FAILS | every pread of a segment fails with EIO while that file is there                        |
+| TEST_SEND_FAILS | while that file is there (`call errno port`), `call`s to the peer on that port fail so  |
+| TEST_ONE_TURN   | a turn takes all requests that are there, however slow the machine is                   |
 """
 
 import errno

@@ -31,7 +31,7 @@ from tests.groups import Columns, encoded
 from tests.unit.node.harness import Ack, Broker
 from tests.unit.node.members import Brokers, Member, formed
 from tests.unit.node.test_dedup import block, named
-from tests.unit.node.test_moving import AFTER, BEFORE, MOVED, grow, place, where, with_brokers, with_orders
+from tests.unit.node.test_key_migration import AFTER, BEFORE, MOVED, grow, place, where, with_brokers, with_orders
 
 WINDOW_MS = 120_000
 

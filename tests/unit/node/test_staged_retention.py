@@ -31,7 +31,7 @@ from tests.unit.node.staging import (
     staged_stream,
     staging,
 )
-from tests.unit.node.test_publishing import apart, held
+from tests.unit.node.test_staged_publishing import apart, held
 
 KEEP_MS = limits.STAGED_KEEP_MS
 OTHER = b"o" * 16

@@ -4,15 +4,15 @@ Rules: a promise is what was answered or acked, and nothing else. What was asked
 not. Every value is unique, so that a message that is there twice, or in the wrong place, is seen. One of the streams
 has several partitions.
 
-| promise                             | holds after any crash                                              |
-|-------------------------------------|--------------------------------------------------------------------|
-| a PubAck, an append's answer        | the value is at that offset of that partition, once, however often  |
-|                                     | it was sent with its id                                            |
-| a create's, alter's answer          | the stream is there under its id with that config                  |
-| a delete's answer                   | it is gone, and so are its files                                   |
-| a truncation's answer               | nothing before that offset is there                                 |
-| nothing                             | what is at an offset that nobody asked to give up is there          |
-| nothing                             | what is there was sent to that stream, without holes               |
+| promise                      | holds after any crash                                              |
+|------------------------------|--------------------------------------------------------------------|
+| a PubAck, an append's answer | the value is at that offset of that partition, once, however often |
+|                              | it was sent with its id                                            |
+| a create's, alter's answer   | the stream is there under its id with that config                  |
+| a delete's answer            | it is gone, and so are its files                                   |
+| a truncation's answer        | nothing before that offset is there                                |
+| nothing                      | what is at an offset that nobody asked to give up is there         |
+| nothing                      | what is there was sent to that stream, without holes               |
 """
 
 from __future__ import annotations
