@@ -199,10 +199,10 @@ def appends(modules: Any, data: bytes) -> object:
 
 def _looked_at(modules: Any, raw: bytes) -> object:
     rows: ModuleType = modules("rows")
-    checked = modules("message").Checker(codec.LAYOUT).message(raw)
+    checked = modules("message").MessageChecker(codec.LAYOUT).message(raw)
     if not isinstance(checked, tuple):
         return checked
-    mistake = rows.Rows(bytearray(raw), codec.LAYOUT).mistake()
+    mistake = rows.BatchRows(bytearray(raw), codec.LAYOUT).mistake()
     return None if mistake is None else tuple(mistake)
 
 

@@ -81,7 +81,7 @@ def _rows(group: Any) -> object:
 def headers(modules: Modules, data: bytes) -> object:
     """What a header block says."""
     module = modules("headers")
-    fields = module.Fields()
+    fields = module.HeaderFields()
     fields.read(data, 0, len(data))
     names = ("ack", "encoded_key", "id", "key", "last_id", "sequence", "stream", "tombstone")
     found = [(getattr(fields, name), getattr(fields, name + "_end")) for name in names]
@@ -115,7 +115,7 @@ def enveloped(modules: Modules, data: bytes) -> object:
         values = [*around, bytes(text), *around]
         headers = [_BLOCK if flags & 4 else None] * len(values)
         subjects, replies = [b"a.b"] * len(values), [b"r%d" % number for number in range(len(values))]
-        group = modules("group").Group.of(subjects, values, headers=headers, replies=replies)
+        group = modules("message_group").MessageGroup.of(subjects, values, headers=headers, replies=replies)
         bytes_max = 40 if flags & 2 else limits.MESSAGE_BYTES_MAX
         out += _sorted(modules, group, 1 | flags & 128, bytes_max, flags >> 3 | flags & 7)
     return out
@@ -126,13 +126,13 @@ def _sorted(modules: Modules, group: Any, flags: int, bytes_max: int, more: int)
     acks_envelopes = not flags & 128
     ids = modules("message_ids").MessageIds(2)
     lasts = modules("last_offsets").LastOffsets(2, 40 if more & 1 else 0)
-    elsewhere = modules("message_ids").Elsewhere(9)
+    elsewhere = modules("message_ids").RemoteMessageIds(9)
     elsewhere.gather(3, [(7, 1_000, b"41")])
     ids.know(elsewhere)
     known_ids = None if more & 24 == 8 else ids
     known_lasts = None if more & 24 == 16 else lasts
     tracks_ids, allows = more & 7 != 6, (bool(more & 2), bool(more & 4), more & 31 == 31)
-    found = modules("verdicts").sort(
+    found = modules("classification").classify(
         group,
         _NAME,
         bool(flags & 1),
@@ -159,7 +159,7 @@ def _sorted(modules: Modules, group: Any, flags: int, bytes_max: int, more: int)
     out.append(modules("refusals").answers(found.group, found.elsewhere, _body_of, 3, b"\n\1s"))
     replies = b"".join((group.reply(row) or b"") + b" " for row in range(len(group)))
     out.append(modules("refusals").answers_alike(replies, b"none"))
-    closed = modules("verdicts").close(group, _NAME, bool(flags & 1), bool(flags & 2), acks_envelopes)
+    closed = modules("classification").close(group, _NAME, bool(flags & 1), bool(flags & 2), acks_envelopes)
     out.append(modules("refusals").answers(closed.group, closed.refused, _body_of, 3, b"\n\1s"))
     return out + _batches(modules, modules("encode").Encoder(codec.LAYOUT), found.rows, flags >> 3 & 15)
 
@@ -176,9 +176,9 @@ def _batches(modules: Modules, encoder: Any, rows: Any, rows_max: int) -> list[o
         end = rows.batch_end(start, rows_max or limits.BATCH_ROWS_MAX, limits.BATCH_ROWS_BYTES_MAX)
         assert start < end <= len(rows)
         message, fields = encoder.encode(rows, start, end, 41 + start, 1_700_000_000_000_000, 7, 0)
-        checked = modules("message").Checker(codec.LAYOUT).message(message)
+        checked = modules("message").MessageChecker(codec.LAYOUT).message(message)
         assert checked[: len(fields)] == fields
-        looked_at = modules("rows").Rows(message, codec.LAYOUT)
+        looked_at = modules("rows").BatchRows(message, codec.LAYOUT)
         assert looked_at.mistake() is None
         out += (looked_at.asked(), looked_at.lifetimes_us(7), looked_at.subject_rollups(), looked_at.last_of_subjects())
         assert looked_at.refused_subject(b">") in (None, *(rows.subject(row) for row in range(start, end)))
@@ -199,7 +199,7 @@ def message(modules: Modules, data: bytes) -> object:
     body = bytearray(data[1:])
     if data[:1] > b"\x7f":
         _seal(body)
-    checker = modules("message").Checker(codec.LAYOUT)
+    checker = modules("message").MessageChecker(codec.LAYOUT)
     header, whole = checker.header(bytes(body)), checker.message(body)
     assert not isinstance(whole, tuple) or whole == header
     return header, whole
@@ -264,10 +264,10 @@ def patched(data: bytes, bases: Sequence[bytes] = BASES, begin: int = layout.ROW
 def rows(modules: Modules, data: bytes) -> object:
     """The look at rows that a stranger built."""
     whole = patched(data)
-    checked = modules("message").Checker(codec.LAYOUT).message(whole)
+    checked = modules("message").MessageChecker(codec.LAYOUT).message(whole)
     if not isinstance(checked, tuple):
         return checked
-    found = modules("rows").Rows(whole, codec.LAYOUT)
+    found = modules("rows").BatchRows(whole, codec.LAYOUT)
     mistake = found.mistake()
     if mistake is not None:
         return tuple(mistake)
@@ -285,14 +285,14 @@ def rows(modules: Modules, data: bytes) -> object:
 def compressed(modules: Modules, data: bytes) -> object:
     """A compressed message: never taken for a plain one, and unpacked to what its rows want or refused."""
     whole = patched(data, COMPRESSED_BASES, layout.COMPRESSION_FIELD_POSITION)
-    checker = modules("message").Checker(codec.LAYOUT)
+    checker = modules("message").MessageChecker(codec.LAYOUT)
     checked = checker.message(whole)
     if not isinstance(checked, tuple):
         return checked
     joiner = modules("join").Joiner(codec.LAYOUT, checker)
     assert not joiner.gather(memoryview(whole), 0, 5, (0, 2**62), 1_000, 1_000_000, 100_000).begins
     try:
-        modules("rows").Rows(whole, codec.LAYOUT)
+        modules("rows").BatchRows(whole, codec.LAYOUT)
     except ValueError:
         pass
     else:
@@ -309,7 +309,7 @@ def join(modules: Modules, data: bytes) -> object:
     """Several messages, joined as far as they are sound."""
     parts = [patched(part) for part in data[:400].split(b"|")]
     raw = memoryview(b"".join(parts))
-    checker = modules("message").Checker(codec.LAYOUT)
+    checker = modules("message").MessageChecker(codec.LAYOUT)
     joiner = modules("join").Joiner(codec.LAYOUT, checker)
     out: list[object] = [joiner.last(raw)]
     position = 0

@@ -164,7 +164,7 @@ TARGETS: tuple[Target, ...] = (
         made_offsets_rows,
         (
             Cover("penstock.groups.rows"),
-            Cover("penstock.groups.offsets", ("Offsets",), {"Offsets.__contains__": "one"}),
+            Cover("penstock.groups.offsets", ("CommittedOffsets",), {"CommittedOffsets.__contains__": "one"}),
         ),
         pieces=(b"v1/offset/", b"v1/group/", b"/", b"{", b"}", b'"offset":', b"null", b"\\ud800", b"[["),
         memory_bytes=4 * 1024 * 1024,
@@ -176,12 +176,12 @@ TARGETS: tuple[Target, ...] = (
         (
             Cover(
                 "penstock.ingest.published",
-                ("PublishedRuns", "Backwards", "_published", "_refused"),
+                ("PublishedRuns", "RunCollector", "_published", "_refused"),
                 {"PublishedRuns.is_reading": "a property of whoever reads"},
             ),
             Cover(
                 "penstock.ingest.producers",
-                ("Producers", "Backwards", "_place_of", "_refused"),
+                ("Producers", "ProducerCollector", "_place_of", "_refused"),
                 {"Producers.is_reading": "a property of whoever reads"},
             ),
             Cover("penstock.base.staged"),

@@ -129,10 +129,10 @@ def _target(
 TARGETS: tuple[Target, ...] = (
     _target("scan", hot_runs.scan, _scanned, _hot("scan")),
     _target("headers", hot_runs.headers, made_block, _hot("headers")),
-    _target("ingest", hot_runs.ingest, _ingested, _hot("verdicts"), _hot("refusals")),
+    _target("ingest", hot_runs.ingest, _ingested, _hot("classification"), _hot("refusals")),
     _target("enveloped", hot_runs.enveloped, _flagged(made_envelope, *range(256)), _hot("unwrap")),
     _target("message", hot_runs.message, _messages, _hot("message")),
-    _target("rows", hot_runs.rows, _patches(5), _hot("rows", "Rows", "copied")),
+    _target("rows", hot_runs.rows, _patches(5), _hot("rows", "BatchRows", "copied")),
     _target("join", hot_runs.join, _joined, _hot("join")),
     _target("envelope", hot_runs.envelope, _flagged(made_envelope, 0, 0xFF), _hot("envelope")),
     _target(

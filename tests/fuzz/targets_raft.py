@@ -283,7 +283,7 @@ TARGETS: tuple[Target, ...] = (
             Cover(
                 "penstock.raft.records",
                 (
-                    "Contents",
+                    "LogContents",
                     "check_head",
                     "read_contents",
                     "read_records",
@@ -315,5 +315,5 @@ TARGETS: tuple[Target, ...] = (
         seal=sealed_storage,
         is_slow=True,
     ),
-    Target("mark", mark, made_mark, (Cover("penstock.vfs.synced_mark", ("Mark", "_index_in")),)),
+    Target("mark", mark, made_mark, (Cover("penstock.vfs.synced_mark", ("SyncedMark", "_index_in")),)),
 )

@@ -208,7 +208,7 @@ def test_changes_stay_small_and_seals_keep_checksums_right() -> None:
             if target.seal is not None:
                 sealed = target.seal(data)
                 assert target.seal(sealed) == sealed, target.name
-    assert isinstance(hot_modes.running("message").Checker(engine_layout()).message(patched(b"\x01")), tuple)
+    assert isinstance(hot_modes.running("message").MessageChecker(engine_layout()).message(patched(b"\x01")), tuple)
 
 
 def engine_layout() -> Any:

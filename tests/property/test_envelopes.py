@@ -143,11 +143,11 @@ def outcome(mode: Any, messages: list[Any], bytes_max: int, is_closed: bool, fla
     """All that becomes of a group: rows, refusals, records and acks."""
     subjects, values = [b"a.b"] * len(messages), [value for *_, value in messages]
     replies, headers = [reply for reply, *_ in messages], [block for _, block, _ in messages]
-    group = mode("group").Group.of(subjects, values, headers=headers, replies=replies)
+    group = mode("message_group").MessageGroup.of(subjects, values, headers=headers, replies=replies)
     if is_closed:
-        found = mode("verdicts").close(group, NAME, bool(flags & 1), False, bool(flags & 2))
+        found = mode("classification").close(group, NAME, bool(flags & 1), False, bool(flags & 2))
     else:
-        found = mode("verdicts").sort(
+        found = mode("classification").classify(
             group, NAME, bool(flags & 1), bytes_max, False, LOG_END, bool(flags & 2), None, False, None, 0
         )
     body_of = lambda verdict, quoted: b"%d \0 %b" % (verdict, quoted or b"")  # noqa: E731

@@ -95,7 +95,7 @@ def parts(group: Any) -> list[tuple[bytes | None, ...]]:
 
 def group_in(mode: Any, messages: list[Any]) -> Any:
     subjects, replies, headers, values = zip(*messages, strict=True) if messages else ((), (), (), ())
-    return mode("group").Group.of(subjects, values, headers=headers, replies=replies)
+    return mode("message_group").MessageGroup.of(subjects, values, headers=headers, replies=replies)
 
 
 def scanned(mode: Any, data: bytes, start: int, end: int, skip_bytes: int) -> tuple[Any, ...]:
@@ -168,7 +168,7 @@ def test_verdicts(
             know_others(mode, ids)
         group = group_in(mode, messages)
         lasts = mode("last_offsets").LastOffsets(subjects_max, known_from) if known else None
-        found = mode("verdicts").sort(
+        found = mode("classification").classify(
             group, b"s", acks, bytes_max, skips_reserved, log_end, acks_env, ids, tracks_ids, lasts, log_start,
             allows_ttls, allows_rollups,
         )  # fmt: skip
@@ -197,7 +197,7 @@ def test_verdicts(
 
 def know_others(mode: Any, ids: Any) -> None:
     """Another partition has some of the ids."""
-    others = mode("message_ids").Elsewhere(2)
+    others = mode("message_ids").RemoteMessageIds(2)
     others.gather(3, [(9, 5, b"y"), (4, 2, b"x"), (2, 1, b"w")])
     ids.know(others)
 
@@ -226,12 +226,12 @@ def test_refusals(
     def answer(mode: Any) -> tuple[Any, ...]:
         group = group_in(mode, messages)
         if is_closed:
-            found = mode("verdicts").close(group, b"s", acks, skips_reserved, acks_env)
+            found = mode("classification").close(group, b"s", acks, skips_reserved, acks_env)
         else:
             ids = mode("message_ids").MessageIds(9) if has_others else None
             if ids is not None:
                 know_others(mode, ids)
-            found = mode("verdicts").sort(
+            found = mode("classification").classify(
                 group, b"s", acks, bytes_max, skips_reserved, 7, acks_env, ids, has_others, None, 0
             )
         asked: list[tuple[int, bytes | None]] = []
@@ -262,7 +262,7 @@ def test_who_waits_is_counted_and_answered_alike(replies: bytes, body: bytes) ->
 @settings(max_examples=examples(300))
 def test_headers(block: bytes) -> None:
     def read(mode: Any) -> tuple[Any, ...]:
-        fields = mode("headers").Fields()
+        fields = mode("headers").HeaderFields()
         fields.read(block, 0, len(block))
         names = ("ack", "encoded_key", "id", "key", "last_id", "rollup", "sequence", "stream", "tombstone", "ttl")
         begins = [(name, getattr(fields, name)) for name in names]
@@ -297,7 +297,7 @@ def test_encode_and_acks(rows: list[Any], data: st.DataObject, base: int, time: 
 
     def write(mode: Any) -> tuple[Any, ...]:
         subjects, keys, values, headers, replies = zip(*rows, strict=True)
-        group = mode("group").Group.of(subjects, values, keys=keys, headers=headers, replies=replies)
+        group = mode("message_group").MessageGroup.of(subjects, values, keys=keys, headers=headers, replies=replies)
         encoder = mode("encode").Encoder(codec.LAYOUT)
         waiting = hot_modes.outcome(mode("acks").waiting, group, start, end, False)
         acks = hot_modes.outcome(mode("acks").pubacks, b"s", waiting[1], base, b"}") if waiting[0] == "value" else None
@@ -316,7 +316,7 @@ def test_encode_is_what_arrow_makes_of_the_rows(rows: list[Any], base_offset: in
     _, keys, values, headers, _ = zip(*rows, strict=True)
     names = [b"s%d" % number for number in range(len(rows))]
     for mode in (hot_modes.running, hot_modes.plain):
-        group = mode("group").Group.of(names, values, keys=keys, headers=headers)
+        group = mode("message_group").MessageGroup.of(names, values, keys=keys, headers=headers)
         message, fields = (
             mode("encode").Encoder(codec.LAYOUT).encode(group, 0, len(rows), base_offset, timestamp_us, 1, 0)
         )
@@ -339,7 +339,7 @@ def test_batches_keep_to_their_bounds(rows: list[Any], bytes_max: int, rows_max:
     subjects, keys, values, headers, _ = zip(*rows, strict=True)
 
     def cut(mode: Any) -> list[int]:
-        group = mode("group").Group.of(subjects, values, keys=keys, headers=headers)
+        group = mode("message_group").MessageGroup.of(subjects, values, keys=keys, headers=headers)
         ends = [0]
         while ends[-1] < len(group):
             ends.append(group.batch_end(ends[-1], rows_max, bytes_max))
@@ -355,7 +355,7 @@ def test_batches_keep_to_their_bounds(rows: list[Any], bytes_max: int, rows_max:
 
 
 def test_what_lies_outside_of_the_bytes_is_refused() -> None:
-    group = hot_modes.running("group").Group(b"abc")
+    group = hot_modes.running("message_group").MessageGroup(b"abc")
     nowhere = [-1] * 10
     for begin, end in ((0, 4), (2, 1), (-2, 1), (-1, 0), (4, 4), (2**31, 2**31)):
         for place in range(6):
@@ -367,7 +367,7 @@ def test_what_lies_outside_of_the_bytes_is_refused() -> None:
                 continue
             raise AssertionError((place, begin, end))
     assert len(group) == 0
-    fields = hot_modes.running("headers").Fields()
+    fields = hot_modes.running("headers").HeaderFields()
     for begin, end in ((0, 4), (2, 1), (-1, 2)):
         assert hot_modes.outcome(fields.read, b"abc", begin, end)[1] == "IndexError"
     assert limits.BATCH_ROWS_BYTES_MAX < 2**31

@@ -26,7 +26,7 @@ LOGS = st.lists(ROWS, min_size=1, max_size=8)
 def joiner(mode: str):
     """A Joiner of the running modules, or of the plain ones."""
     of = getattr(hot_modes, mode)
-    return of("join").Joiner(codec.LAYOUT, of("message").Checker(codec.LAYOUT))
+    return of("join").Joiner(codec.LAYOUT, of("message").MessageChecker(codec.LAYOUT))
 
 
 JOINERS = [joiner("running"), joiner("plain")]

@@ -23,14 +23,14 @@ MODES = [pytest.param(hot_modes.running, marks=hot_modes.needs_compiled), hot_mo
 
 
 def group_in(mode: Any, names: list[bytes]) -> Any:
-    return mode("group").Group.of(names, [b"" for _ in names])
+    return mode("message_group").MessageGroup.of(names, [b"" for _ in names])
 
 
 def last_of_subjects(mode: Any, names: list[bytes]) -> list[tuple[int, bytes]]:
     """What the batch of these subjects says, encoded and looked into."""
     group = group_in(mode, names)
     message, _ = mode("encode").Encoder(codec.LAYOUT).encode(group, 0, len(names), 0, 0, 1, 0)
-    found: list[tuple[int, bytes]] = mode("rows").Rows(message, codec.LAYOUT).last_of_subjects()
+    found: list[tuple[int, bytes]] = mode("rows").BatchRows(message, codec.LAYOUT).last_of_subjects()
     return found
 
 

@@ -44,7 +44,7 @@ def nearly_messages(draw: st.DrawFn) -> bytes:
 
 
 def checker(module: ModuleType) -> Any:
-    return module.Checker(module.Layout(*codec.LAYOUT))
+    return module.MessageChecker(module.MessageLayout(*codec.LAYOUT))
 
 
 @given(nearly_messages() | st.binary(max_size=800) | st.binary(max_size=700).map(lambda end: layout.TEMPLATE + end))

@@ -102,7 +102,7 @@ def test_the_widest_is_the_widest_or_within_the_limit(rows: list[Row], limit: in
 def test_both_modes_find_the_same(message: bytes, pattern: str, limit: int) -> None:
     outcomes = []
     for module in (hot_modes.running("rows"), hot_modes.plain("rows")):
-        rows = module.Rows(message, codec.LAYOUT)
+        rows = module.BatchRows(message, codec.LAYOUT)
         found = [hot_modes.outcome(rows.mistake)]
         if found[0][1] is None:
             found += [hot_modes.outcome(rows.refused_subject, pattern.encode())]

@@ -38,7 +38,7 @@ def message(keys: list[bytes | None], under_null: bytes = b"") -> bytearray:
 @given(KEYS, st.sampled_from([b"", b"hidden"]))
 def test_an_empty_key_is_found_by_both_modes(keys: list[bytes | None], under_null: bytes) -> None:
     data = bytes(message(keys, under_null))
-    for rows in (hot_modes.plain("rows").Rows, BatchRows):
+    for rows in (hot_modes.plain("rows").BatchRows, BatchRows):
         assert rows(data, codec.LAYOUT).has_empty_key() == (b"" in keys)
 
 

@@ -14,8 +14,8 @@ from penstock.broker.parent_death_signal import dying_with_parent, uninterrupted
 TIMEOUT_S = 20.0
 PARENT = """
 import subprocess, sys
-from penstock.broker.parent_death_signal import tied
-child = subprocess.Popen(tied([sys.executable, "-S", "-c", "input()"]), stdin=subprocess.PIPE)
+from penstock.broker.parent_death_signal import dying_with_parent
+child = subprocess.Popen(dying_with_parent([sys.executable, "-S", "-c", "input()"]), stdin=subprocess.PIPE)
 sys.stdout.write(f"{child.pid}\\n")
 sys.stdout.flush()
 input()

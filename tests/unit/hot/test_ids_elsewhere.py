@@ -31,7 +31,7 @@ def named(name: bytes) -> bytes:
 
 def having(mode: Any, ids_max: int, *found: tuple[int, int, bytes]) -> Any:
     """What partition 3 has: offset, timestamp, id."""
-    elsewhere = mode("message_ids").Elsewhere(ids_max)
+    elsewhere = mode("message_ids").RemoteMessageIds(ids_max)
     elsewhere.gather(3, list(found))
     return elsewhere
 
@@ -94,7 +94,7 @@ def test_what_is_elsewhere_is_neither_stored_nor_refused(mode: Any) -> None:
     ids.know(having(mode, 9, (99, 50, b"x"), (7, 50, b"y")))
     ids.note([(0, b"y")], 5, 60)  # an own one counts first
     group = _group(mode, (b"0", b"x"), (b"1", b"y"), (b"2", b"z"), (None, b"x"), (b"3", b"z"))
-    found = mode("verdicts").sort(group, b"orders", True, 100, False, 6, True, ids, True, None, 0)
+    found = mode("classification").classify(group, b"orders", True, 100, False, 6, True, ids, True, None, 0)
     assert [(one.row, one.number, one.partition, one.is_answered) for one in found.elsewhere] == [
         (0, 100, 3, True), (3, 100, 3, False),
     ]  # fmt: skip
@@ -105,7 +105,7 @@ def test_what_is_elsewhere_is_neither_stored_nor_refused(mode: Any) -> None:
 
 def _group(mode: Any, *messages: tuple[bytes | None, bytes]) -> Any:
     count = len(messages)
-    return mode("group").Group.of(
+    return mode("message_group").MessageGroup.of(
         [b"orders.a"] * count,
         [b"v"] * count,
         headers=[named(name) for _, name in messages],

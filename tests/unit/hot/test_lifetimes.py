@@ -47,7 +47,7 @@ def rows_in(mode: Any, values: list[str], name: str = "Nats-TTL", others: str = 
     blocks = [f"NATS/1.0\r\n{others}{name}:{value}\r\n\r\n".encode() for value in values]
     count = len(blocks)
     data = encoded(Columns([b"s"] * count, None, [b""] * count, blocks), base_offset=0, timestamp_us=0, leader_epoch=1)
-    return mode("rows").Rows(bytes(data), LAYOUT)
+    return mode("rows").BatchRows(bytes(data), LAYOUT)
 
 
 MODES = pytest.mark.parametrize("mode", [hot_modes.running, hot_modes.plain])

@@ -14,25 +14,25 @@ ROOT = Path(__file__).resolve().parents[3]
 SECONDS_MAX = 120
 PRELUDE = """
 from penstock.batch.codec import LAYOUT
-from penstock.hot import acks, encode, envelope, group, headers, join, keyhash, last_offsets
-from penstock.hot import message, message_ids, refusals, row_objects, rows
-from penstock.hot import scan, verdicts
-held = group.MessageGroup.of([b"a", b"b"], [b"v", None], replies=[b"r", b"s"])
+from penstock.hot import acks, encode, envelope, headers, join, keyhash, last_offsets
+from penstock.hot import message, message_group, message_ids, refusals, row_objects, rows
+from penstock.hot import classification, scan
+held = message_group.MessageGroup.of([b"a", b"b"], [b"v", None], replies=[b"r", b"s"])
 sound, _ = encode.Encoder(LAYOUT).encode(held, 0, 2, 0, 0, 0, 0)
 checker = message.MessageChecker(LAYOUT)
 """
 CALLS = (
-    "shares.split_by_key(None, keymap.KeyMap((1,)), 0, b'1')",
-    "shares.split_by_key(group, None, 0, b'1')",
-    "shares.split_by_key(group, keymap.KeyMap((1,)), 0, None)",
+    "split_by_key.split_by_key(None, keymap.KeyMap((1,)), 0, b'1')",
+    "split_by_key.split_by_key(group, None, 0, b'1')",
+    "split_by_key.split_by_key(group, keymap.KeyMap((1,)), 0, None)",
     "scan.scan(b'PING\\r\\n', 0, 6, None)",
     "scan.scan(None, 0, 0, scan.Frames())",
-    "verdicts.classify(None, b's', True, 1, False, 0, True, None, False, None, 0)",
-    "verdicts.close(None, b's', True, False, True)",
+    "classification.classify(None, b's', True, 1, False, 0, True, None, False, None, 0)",
+    "classification.close(None, b's', True, False, True)",
     "refusals.answers(None, [], lambda *_: b'', 1, b'')",
     "refusals.answers(held, None, lambda *_: b'', 1, b'')",
     "refusals.answers(held, [None], lambda *_: b'', 1, b'')",
-    "refusals.answers(held, verdicts.close(held, b's', True, False, True).refused, lambda *_: None, 1, b'')",
+    "refusals.answers(held, classification.close(held, b's', True, False, True).refused, lambda *_: None, 1, b'')",
     "refusals.answers_alike(None, b'')",
     "refusals.answers_alike(b'r ', None)",
     "acks.waiting(None, 0, 0, False)",
@@ -40,7 +40,7 @@ CALLS = (
     "acks.pubacks(None, b'r ', 0, b'')",
     "acks.pubacks(b's', None, 0, b'')",
     "acks.pubacks(b's', b'r ', 0, None)",
-    "acks.waiting_again(None, verdicts.close(held, b's', True, False, True).refused, 0, 9)",
+    "acks.waiting_again(None, classification.close(held, b's', True, False, True).refused, 0, 9)",
     "acks.waiting_again(held, None, 0, 9)",
     "acks.waiting_again(held, [None], 0, 9)",
     "acks.pubacks_again(None, b'r ', bytes(8), b'')",
@@ -70,7 +70,7 @@ CALLS = (
     "encode.Encoder(None)",
     "encode.Encoder(LAYOUT).encode(None, 0, 1, 0, 0, 0, 0)",
     "envelope.parse(None, 0, 0)",
-    "group.MessageGroup(None)",
+    "message_group.MessageGroup(None)",
     "held.keep_key(None, 0, 0)",
     "headers.HeaderFields().read(None, 0, 0)",
     "headers.asked_for(None, 0, 0)",

@@ -114,7 +114,10 @@ def test_both_modes_agree(messages: list[tuple[bytes, bytes | None, str]], token
     def found(modules: Any) -> list[list[tuple[Any, ...]]]:
         subjects = [subject for subject, _, _ in messages]
         headers = [block(key, how) for _, key, how in messages]
-        group = modules("group").Group.of(subjects, [b"v"] * len(messages), headers=headers)
-        return [rows(one) for one in modules("shares").split(group, modules("keymap").KeyMap((3, 5)), token, b"\1" * 5)]
+        group = modules("message_group").MessageGroup.of(subjects, [b"v"] * len(messages), headers=headers)
+        return [
+            rows(one)
+            for one in modules("split_by_key").split_by_key(group, modules("keymap").KeyMap((3, 5)), token, b"\1" * 5)
+        ]
 
     assert found(hot_modes.running) == found(hot_modes.plain)

@@ -23,7 +23,7 @@ MODES = [
 
 
 def found(mode, headers: list[bytes | None], limit: int = 100) -> list[tuple[int, bytes]]:
-    group = mode("group").Group.of(
+    group = mode("message_group").MessageGroup.of(
         [b"s"] * len(headers), [b"traceparent: " + VALUE + b"01"] * len(headers), headers=headers
     )
     return mode("traces").sampled(group, limit)

@@ -76,8 +76,8 @@ def between(*messages: Message, group_type: Any = MessageGroup) -> Any:
 def in_both_modes(message: Message) -> Iterator[Any]:
     """What becomes of it, in plain Python and as this process runs it."""
     for mode in (hot_modes.plain, hot_modes.running):
-        group = between(message, group_type=mode("group").Group)
-        yield mode("verdicts").sort(group, b"orders", True, 1_000, True, 7, True, None, True, None, 0)
+        group = between(message, group_type=mode("message_group").MessageGroup)
+        yield mode("classification").classify(group, b"orders", True, 1_000, True, 7, True, None, True, None, 0)
 
 
 def values_of(found: Any) -> list[bytes | None]:
