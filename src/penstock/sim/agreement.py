@@ -5,7 +5,7 @@
 | one leader in each Raft term, even if no broker hears it              | every event of a broker                |
 | images at the same index are equal                                    | every newly applied index of a broker  |
 | logs hold the same messages below `committed_end`                     | every change of a `committed_end`      |
-| each ISR member that follows the leader has all that it has committed | every change of the leader's           |
+| each ISR member that follows the leader has all that it has committed | each change of its `committed_end`     |
 | compaction has removed only what it may (see `compacted`)             | every compaction, and every change of  |
 |                                                                       | a `committed_end`                      |
 
@@ -45,16 +45,16 @@ class Agreement:
         self._applied: dict[int, tuple[int, int]] = {}  # broker → its run and applied index
         self._messages: dict[int, dict[int, _Message]] = {}  # id() of the history → offset → message
         self._compared: dict[tuple[int, int], int] = {}  # (id() of the history, broker) → end of the compared offsets
-        self._committed: dict[tuple[int, int], tuple[int, int, int]] = {}  # last check of each leader
+        self._committed: dict[tuple[int, int], tuple[int, int, int]] = {}  # leader epoch, ISR version, committed_end
 
     def started(self, broker: SimBroker) -> None:
-        """A run of a broker begins: compare its logs again from the start."""
+        """Compare a broker's logs again from their start, because a run of it begins."""
         self._applied.pop(broker.broker_id, None)
         for key in [key for key in self._compared if key[1] == broker.broker_id]:
             del self._compared[key]
 
     def forget(self, history: History, broker: SimBroker) -> None:
-        """The broker no longer has the partition; compare it anew if the broker gets it again."""
+        """Forget a replica that the broker no longer has, so that a later one is compared anew."""
         self._compared.pop((id(history), broker.broker_id), None)
 
     def acted(self, broker: SimBroker, standing: inspector.StandingLook) -> None:

@@ -57,7 +57,7 @@ def _wall_us(now: Now, then_ms: int) -> int:
 
 @dataclass(slots=True)
 class Watchers:
-    """Callbacks that observe a broker: after each event, at the start of a run, at its end, and for each answer."""
+    """Callbacks that observe a broker: after each event, at the start of a run, at its end, and for its answers."""
 
     acted: Callable[[SimBroker], None]
     started: Callable[[SimBroker], None]

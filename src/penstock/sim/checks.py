@@ -95,8 +95,8 @@ class History:
     counting_version: int = -1  # version of the ISR at that time
     damaged: set[tuple[int, int]] = field(default_factory=set)  # (broker, disk number) with corrupted bytes
     mended: set[tuple[int, int]] = field(default_factory=set)  # subset of `damaged` that is readable again
-    was_damaged: set[tuple[int, int]] = field(default_factory=set)  # every disk ever damaged: its older copies are
-    is_damaged: bool = False  # no other replica surely had the bytes: promises ended
+    was_damaged: set[tuple[int, int]] = field(default_factory=set)  # damaged at any time: older copies still are
+    is_damaged: bool = False  # corrupt, and no other replica surely had the bytes: promises are void
     is_given_up: bool = False  # treated as damaged: an operator allowed an unclean leader election
     is_deleted: bool = False  # deleted, or about to be
     compacted: Compacted | None = None  # None: the stream is not compacted
@@ -153,11 +153,12 @@ class Checks:
         ),
         key: Callable[[inspector.PartitionLook], str] = lambda look: look.subject,
     ) -> None:
-        """Create the checks.
+        """Create the checks. `has_committed`, `agreed_end` and `compacted` are methods of `Agreement`.
 
         Args:
+            brokers: Number of brokers in the cluster.
             cut: Called after a permitted loss in a history.
-            has_committed: See `Agreement`, as for `agreed_end` and `compacted`.
+            now_us: Returns the true time.
             key: Returns the subject that identifies a partition's history.
         """
         self._key = key
@@ -204,7 +205,7 @@ class Checks:
     # Clients
 
     def promised(self, history: History, offset: int, leader_epoch: int, value: bytes, *, fsynced: bool) -> None:
-        """A publisher received an ack."""
+        """Record and check an ack that a publisher received."""
         history.acks += 1
         if fsynced and offset >= history.synced_end:
             history.synced_end = offset + 1
@@ -217,7 +218,7 @@ class Checks:
             raise ViolationError(f"{history.name()}: offset {offset} was acked as synced, and is lost")
 
     def promised_elsewhere(self, history: History, offset: int, value: bytes) -> None:
-        """A publisher received a duplicate's ack that names another partition, which has the message."""
+        """Record a duplicate's ack, received by its publisher, that names another partition as the message's place."""
         history.acks += 1
         if not history.is_lost(offset, 0):
             self._know(history, offset, value, "acked")
@@ -231,13 +232,13 @@ class Checks:
             split.sends(message.name, message.by, message.number)
 
     def refused(self, history: History, value: bytes, why: str) -> None:
-        """A publisher received an error that says that the message is not stored."""
+        """Record an error by which a publisher learned that its message is not stored."""
         self._refused[value] = why
         if value in history.places:
             raise ViolationError(f"{history.name()}: {value!r} is there, and was refused: {why}")
 
     def truncated(self, history: History, before: int) -> None:
-        """A client received the acknowledgement of a truncation request."""
+        """Record that a client received the acknowledgement of a truncation request."""
         history.truncated = max(history.truncated, before)
         self._check_again(history)
 
@@ -270,7 +271,10 @@ class Checks:
 
     @staticmethod
     def passed_over(history: History, offsets: Iterable[int]) -> None:
-        """A consumer saw that these offsets are empty. Unchecked after a loss: reappeared rows may be uncommitted."""
+        """Check offsets that a consumer found empty.
+
+        Not checked after a permitted loss: lost rows that reappear are not known to be committed.
+        """
         if history.compacted is None or history.is_damaged or history.cuts:
             return
         if mistake := history.compacted.passed_over(offsets):
@@ -384,7 +388,7 @@ class Checks:
 
     @staticmethod
     def _lacks(history: History, broker: SimBroker, look: inspector.PartitionLook) -> None:
-        """An ISR member ends before an acked message: it could become leader at any moment."""
+        """Raise if an ISR member lacks an acked message without excuse: it could become leader at any moment."""
         may_lack = broker.broker_id in history.unclean or history.may_lose
         if not (may_lack or history.is_deleted or history.is_damaged):
             text = f"{history.name()}: {history.promised_end - 1} is acked, and {broker.name}, which is in the ISR"
@@ -426,7 +430,7 @@ class Checks:
             raise ViolationError(f"{text}, and is back: {look}")
 
     def _nobody_had_more(self, history: History, broker: SimBroker, look: inspector.PartitionLook, end: int) -> None:
-        """The new leader may lack messages only if no replica that counted in its election has them on its disk."""
+        """Raise if a replica that counted in the election has messages on its disk that the new leader lacks."""
         if look.version != history.counting_version + 1:
             return  # the state from which it was elected was not observed
         for broker_id in history.counting:
@@ -435,7 +439,7 @@ class Checks:
                 raise ViolationError(f"{text}, and {history.counting} counted: {look}")
 
     def ended(self, broker: SimBroker, *, by_power_loss: bool) -> None:
-        """A run of a broker has ended."""
+        """Record the end of a broker's run; after a power loss its replicas may lack messages."""
         if by_power_loss:
             for history in self.histories.values():
                 history.lost_power.add(broker.broker_id)
@@ -443,7 +447,7 @@ class Checks:
                 self._look_for_loss(history)
 
     def started(self, broker: SimBroker) -> None:
-        """A broker has recovered its logs, possibly not all of them."""
+        """Check the logs that a broker has recovered, possibly not all of them."""
         assert broker.node is not None
         self._seen[broker.broker_id] = {}
         there = inspector.stream_ids(broker.node)
@@ -485,7 +489,7 @@ class Checks:
             history.ends.pop(broker.broker_id, None)  # of logs that are opened later
 
     def _cut(self, history: History, end: int, last_epoch: int | None = None) -> None:
-        """Forget what is at or above `end`, in leadership epochs up to `last_epoch` (None: all so far)."""
+        """Forget what is at or above `end`, of leader epochs up to `last_epoch` (None: all so far)."""
         for offset in [offset for offset in history.known if offset >= end]:
             value = history.known.pop(offset)
             if history.places.get(value) == offset:
@@ -502,7 +506,7 @@ class Checks:
         self._was_cut(history, end)
 
     def audited(self, history: History, log_start: int, end: int) -> None:
-        """An auditor has read everything from `log_start` to `end`; check that no promised message is missing."""
+        """Check that an auditor that read everything from `log_start` to `end` missed no promised message."""
         if end < history.promised_end and not history.is_damaged:
             raise ViolationError(f"{history.name()}: {history.promised_end - 1} is promised, the log ends at {end}")
         if not history.may_begin_at(log_start):

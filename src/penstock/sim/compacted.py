@@ -70,7 +70,7 @@ class Replica:
     is_blind: bool = True  # not read since it was unreadable or truncated
 
     def begin(self, run: int, log_end: int) -> None:
-        """A new run begins; the replica has what comes before `log_end`."""
+        """Begin a new run, in which the replica has what comes before `log_end`."""
         self.run = run
         self.passed = min(self.passed, log_end)
         self.is_new = True
@@ -78,7 +78,7 @@ class Replica:
         self.lose_sight()
 
     def lose_sight(self) -> None:
-        """The replica is unreadable: changes from now on are not observed."""
+        """Mark the replica as unreadable: changes from now on are not observed."""
         self.files = None
         self.is_blind = True
 
@@ -103,7 +103,7 @@ class Compacted:
         self._replicas: dict[tuple[int, int], Replica] = {}
 
     def know(self, offset: int, row: Row) -> None:
-        """A message is committed."""
+        """Record a committed message."""
         if offset not in self._rows:
             self._rows[offset] = row
             if row.key is not None:

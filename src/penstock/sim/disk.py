@@ -170,7 +170,7 @@ class Disk:
     # Life
 
     def forget(self) -> None:
-        """The process has ended: drop the pending work of its threads."""
+        """Drop the pending work of the threads, because the process has ended."""
         self._run += 1
         self.open_count = 0
         self._cut_after = None

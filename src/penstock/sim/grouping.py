@@ -424,7 +424,8 @@ class Groups:
             return
         member.committing.add(partition)
         end = max(position, self._checks.of(streams[0].config.subject, partition).committed_end)
-        position = min(end, position + (1 << member.number))  # own speeds reveal commits of former owners
+        # Each member advances at its own speed, so that a commit of a former owner is detected.
+        position = min(end, position + (1 << member.number))
 
         def done(response: Response | RemoteError | None) -> None:
             if member.era != era:

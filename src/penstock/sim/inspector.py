@@ -83,7 +83,7 @@ def listening(node: Node, sid: int) -> PartitionLook | None:
 
 
 def hears(node: Node, key: PartitionKey) -> bool:
-    """True if the broker receives the partition's subject for other partitions of the stream that it leads."""
+    """True if the broker is subscribed to the partition's subject, for other partitions that it leads."""
     partition = node._partitions.get(key)
     if partition is None or partition.channel is None:
         return False

@@ -29,7 +29,7 @@ class Login:
         self.name = name
         self._made = 0
         self._secrets: list[str] = []  # newest first
-        self.tried = 0  # number of retries with another secret
+        self.tried = 0  # refused logins since the last new secret; selects the secret
         self._nonces = 0
         self._next: Credential | None = None
 

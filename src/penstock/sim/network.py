@@ -256,7 +256,7 @@ class Network:
             connection.close(by_source=connection.source == name)
 
     def wait_for(self, connection: Connection) -> None:
-        """The direction is blocked: the sender gives up after a while, unless it is free by then."""
+        """Break a connection with a blocked direction after a while, unless the direction is free by then."""
 
         def give_up() -> None:
             there = self.is_blocked(connection.source, connection.target)

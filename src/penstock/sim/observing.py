@@ -61,7 +61,7 @@ class Observing:
         return found
 
     def started(self, broker: SimBroker) -> None:
-        """A run begins: partitions that were open may not be opened again."""
+        """Forget the open partitions of a broker whose run begins: some may not be opened again."""
         self._held.pop(broker.broker_id, None)
 
 

@@ -344,7 +344,7 @@ class Publishing:
         self._program().ask_leader(self._stream_id, attempt.query.partition, request, done)
 
     def _lost_plan(self, attempt: _Attempt, offset: int, error: RemoteError) -> None:
-        """Another attempt may have completed the batch so that the plan was removed: retry once with the own plan."""
+        """Retry once when a plan is missing: another attempt may have completed the batch, which frees it."""
         if attempt.is_plan_gone or offset >= self._begin.get(attempt.query.partition, 0):
             self._lost(attempt, error)
             return
@@ -359,7 +359,7 @@ class Publishing:
             staged[offset] = attempt.era, attempt.batch.number
 
     def _began(self, partition: int, broker: SimBroker, look: inspector.PartitionLook) -> None:
-        """A leader has removed staged rows: its replica of the target must show their batches as published."""
+        """Check the staged rows that a leader has removed: its replica of the target must hold their batches."""
         if not look.is_leader or look.log_start <= self._begin.get(partition, 0):
             return
         self._begin[partition] = look.log_start
@@ -380,7 +380,7 @@ class Publishing:
 
     @staticmethod
     def _last_runs(stream_id: int, partition: int, broker: SimBroker) -> dict[int, tuple[int, bool]] | None:
-        """Return era → last batch in that broker's log, and whether it is complete; None: no replica there."""
+        """Return era → last batch committed in that broker's log, and whether it is complete; None: no replica."""
         assert broker.node is not None
         look = inspector.partition(broker.node, stream_id, partition)
         if look is None:
@@ -391,7 +391,7 @@ class Publishing:
         return {int(one.run_id[8:]): (one.producer_sequence, bool(one.flags & ENDS_RUN)) for one in headers}
 
     def _lost(self, attempt: _Attempt, error: RemoteError) -> None:
-        """A leader reports staged rows as lost: check that a loss was permitted, and start the query anew."""
+        """Check that a loss was permitted when a leader reports staged rows as lost, and start the query anew."""
         history = self._history(attempt.query.partition, staged=True)
         if not (_may_lose(history) or _may_lose(self._history(attempt.query.partition, staged=False))):
             raise ViolationError(f"{history.name()}: it was staged, and nothing was lost: {error.message}")

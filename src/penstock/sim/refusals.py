@@ -74,7 +74,7 @@ class Refusals:
         self._published[reply] = _Published(histories, value, brokers)
 
     def answered(self, broker: SimBroker, answers: Sequence[NatsAnswers]) -> None:
-        """A broker sends answers to publishers."""
+        """Excuse refusals of a new leader, before their publishers receive them (see the rules)."""
         for one in answers:
             if _ERROR in one.commands:
                 for reply, body in commands_in(one.commands):
@@ -100,18 +100,18 @@ class Refusals:
         return now_us - history.led_us.get(own_epoch, now_us) <= DEPOSED_US_MAX
 
     def acked(self, reply: bytes) -> None:
-        """The publisher received an ack."""
+        """Forget a message whose publisher received an ack."""
         self._published.pop(reply, None)
 
     def refused(self, reply: bytes, body: bytes) -> None:
-        """The publisher received an error; an empty body means no responders."""
+        """Record the error that the publisher received; an empty body means no responders."""
         published = self._published.pop(reply, None)
         if published is not None and not published.is_excused and _IN_DOUBT not in body:
             for history in published.histories:
                 self._hold(history, published.value, body.decode() or "no responders")
 
     def append_refused(self, history: History, values: Sequence[bytes], error: RemoteError) -> None:
-        """A client received an error for its append."""
+        """Record the error that a client received for its append."""
         if error.code in _NOT_APPENDED and error.details.get("reason") != ErrorCode.OUTCOME_UNKNOWN:
             for value in values:
                 self._hold(history, value, str(error))

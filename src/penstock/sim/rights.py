@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 Users = Mapping[str, User]
 DENIALS = frozenset({ErrorCode.NOT_AUTHORIZED, ErrorCode.UNAUTHENTICATED})
-_ABSENCES = frozenset({ErrorCode.STREAM_CHANGED})  # a stream that the user may not see is reported as not found
+_ABSENCES = frozenset({ErrorCode.STREAM_CHANGED})  # a stream that the user may not see gets the error of a missing one
 _FOR_ADMINISTRATORS = (
     StatusRequest,
     AppendAtRequest,
@@ -101,11 +101,11 @@ class Rights:
                 raise ViolationError(f"{name} has the segment_bytes {segment_bytes}, which was refused to {whose}")
 
     def ended(self, broker: SimBroker) -> None:
-        """A run of a broker has ended."""
+        """Forget a broker whose run has ended."""
         self._acted.pop(broker.broker_id, None)
 
     def asks(self, broker: SimBroker, who: Principal | None, request: Request, raw: bytes, since: int) -> Asked:
-        """A client's request has arrived at a broker."""
+        """Record a client's request at its arrival at a broker."""
         assert broker.node is not None
         index, users = inspector.users(broker.node)
         self._users.setdefault(index, users)

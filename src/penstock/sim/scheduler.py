@@ -82,7 +82,7 @@ class Scheduler:
 
 
 class Clock:
-    """The clocks of one broker's machine. `rate_ppm` is their error in microseconds per second."""
+    """The clocks of one broker's machine. `rate_ppm`: microseconds that they gain in a second."""
 
     def __init__(self, scheduler: Scheduler, rate_ppm: int = 0, offset_us: int = 0) -> None:
         self._scheduler = scheduler

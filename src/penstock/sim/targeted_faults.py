@@ -7,15 +7,16 @@ each of its events without changing anything, and strikes when its condition hol
 |--------------------|-------------------------------------------|-----------------------------------------------------|
 | shrink in doubt    | a leader proposes an ISR without a        | the metadata leader crashes; if that is the leader  |
 |                    | follower that was cut off from it         | itself, it is cut off from all                      |
-| join of a past run | a leader proposes to add a follower to    | the follower loses its power; the proposal arrives  |
-|                    | the ISR                                   | after its restart, cut off from the leader          |
+| join of a past run | a leader proposes to add a follower to    | the follower loses its power and restarts, cut off  |
+|                    | the ISR                                   | from the leader; only then the proposal arrives     |
 | changes cross      | a leader proposes to add a follower to    | the connection breaks, and the follower's disk has  |
 |                    | the ISR                                   | no room for logs; the proposal arrives after the    |
 |                    |                                           | leader has settled that the follower does not join  |
 | vote, then restart | a broker votes while the metadata leader  | the voter crashes, its candidate is cut off, and    |
-|                    | is cut off                                | the former leader campaigns with the voter          |
-| uneven failover    | a follower has more than the next leader, | the leader crashes; the disk of the follower that   |
-|                    | or knows an older high watermark          | must truncate is slow, or only acks still arrive    |
+|                    | is cut off                                | the former leader can reach the others again        |
+| uneven failover    | a follower has more than the next leader; | the followers' connections break, the leader        |
+|                    | in half the cases its high watermark is   | crashes; in the other half of the cases the disk of |
+|                    | also older than the leader's              | the follower, which must truncate, is slow          |
 | deposed and back   | a leader, cut off from all but NATS, was  | the successor stops, so that the first leader       |
 |                    | deposed and is in sync again              | probably leads again soon                           |
 | joiner behind      | a broker leads a partition whose subject  | NATS output to the others is held back until one of |
@@ -40,7 +41,7 @@ ARMED_US = 25_000_000
 _STALLED_US = 1_900_000  # shorter than the leader's time-out for the proposal, and than its session
 _CROSSED_US = 6_000_000  # time to be refused, to propose again, and to commit without the follower
 _BURSTS = 12  # of messages
-_BEHIND_US = 700_000  # time in which messages arrive that are stored already
+_BEHIND_US = 700_000  # publishing before the leader stops: NATS delivers it late
 _DEAF_US = 1_900_000
 _FULL_US = 4_000_000  # longer than a session
 _LAGGING_US = 14_000_000  # longer than a follower may lag
@@ -56,7 +57,7 @@ class TargetedFaults:
         self._around = around
         self._brokers = brokers
         self._armed: list[_Aim] = []
-        self._taken_until_us = 0  # only one aim strikes at a join
+        self._taken_until_us = 0  # time until which no other aim strikes at a join
         self._kinds: dict[Ill, Callable[[Fault], _Aim]] = {
             Ill.SHRINK_IN_DOUBT: self._shrink_in_doubt,
             Ill.JOIN_OF_A_PAST_RUN: self._join_of_a_past_run,
