@@ -1,4 +1,4 @@
-"""`python -m penstock.sim`: run seeds, repeat one, shrink one that fails, or see that mutants are found."""
+"""`python -m penstock.sim`: run seeds, repeat one, shrink one that fails, or check that mutants are found."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from penstock.sim.run import plan_of, run_plan, run_seed, run_seeds, shrunk
 from penstock.sim.shrink import Part, from_ranges
 from penstock.sim.world import Result
 
-_OBSERVED_BROKERS = 5  # two more than replicas: so many that observers come and go
+_OBSERVED_BROKERS = 5  # two more than replicas, so that observers are added and removed
 _BAR_CHARS = 30
 _SHOWN_FAILURES_MAX = 10
 KEPT = "tests/sim/kept"
@@ -51,7 +51,7 @@ def _parsed(arguments: list[str] | None) -> argparse.Namespace:
 
 
 def command_of(seed: int, brokers: int, part: Part) -> str:
-    """What repeats a run."""
+    """Return the command that repeats a run."""
     return " ".join(f"python -m penstock.sim --brokers {brokers} --seed {seed} {part.options()}".split())
 
 
@@ -116,7 +116,7 @@ def _explain(failed: Result, options: argparse.Namespace) -> None:
 
 
 _BROKEN = ("TypeError", "NameError", "AttributeError", "ImportError", "UnboundLocalError")
-"""What Python says of a mistake that the code has outgrown: the checks have not found it."""
+"""Python errors that show that a mutant no longer fits the code: the checks have not found it."""
 
 
 def _mutants(options: argparse.Namespace) -> int:
@@ -124,14 +124,14 @@ def _mutants(options: argparse.Namespace) -> int:
     wanted = (*mutants.MUTANTS, *(_OF_CLUSTERS if options.brokers > 1 else ()))
     for mutant in wanted if options.mutant is None else (mutants.named(options.mutant),):
         seeds = range(options.first, options.first + options.seeds)
-        brokers = 1 if mutant in mutants.MUTANTS else options.brokers  # what one broker shows is seen soonest there
+        brokers = 1 if mutant in mutants.MUTANTS else options.brokers  # one broker shows these soonest
         if mutant in mutants.MUTANTS_OF_OBSERVERS:
             brokers = max(brokers, _OBSERVED_BROKERS)
         runs = run_seeds(seeds, brokers, options.processes, mutant.name)
         found: Result | None = None
         for number, result in enumerate(runs, 1):
             _tell(f"{mutant.name}: {number} seeds")
-            # What fails without the mistake, too, does not show it.
+            # A seed that also fails without the mutant does not count.
             if result.error and not run_seed(result.seed, brokers).error:
                 found = result
                 break
@@ -157,14 +157,14 @@ def _say(text: str) -> None:
 
 
 def _tell(text: str) -> None:
-    """Show where we are, to a person."""
+    """Show the progress on a terminal."""
     if sys.stderr.isatty():
         sys.stderr.write(f"\r\x1b[2K{text}")
         sys.stderr.flush()
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The exit code: 0 if all is well."""
+    """Return the exit code: 0 if nothing failed."""
     options = _parsed(arguments)
     if options.mutants or options.mutant is not None:
         return _mutants(options)

@@ -1,15 +1,15 @@
-"""An administrator, as a model: makes users, gives and takes rules, rotates secrets, deletes; and `__audit` is read.
+"""Model administrator: creates and deletes users, grants and revokes rules, rotates secrets, and reads `__audit`.
 
-| what must hold                                                            | is checked at               |
-|---------------------------------------------------------------------------|-----------------------------|
-| a change that was acknowledged is in force on all brokers (see `rights`)  | an answer to anybody        |
-| every change that was acknowledged is told in `__audit`, and whose it was | the end, when all is mended |
-| nothing is told there twice, and in the order in which it was done        | a read, and then            |
-| what is told there comes to the users that brokers have, rule by rule     | then, unless it has a gap   |
+| invariant                                                               | checked at                   |
+|-------------------------------------------------------------------------|------------------------------|
+| an acknowledged change is in force on all brokers (see `rights`)        | any answer                   |
+| every acknowledged change is in `__audit`, with its author              | the end, after all faults    |
+| `__audit` holds no change twice, and all in the order of their commits  | a read, and at the end       |
+| the changes in `__audit` add up to the users and rules of the brokers   | the end, unless it has a gap |
 
-Rules: one change of a user is under way at a time; what became of one that nobody answered is not known, and is seen in
-`__audit`. A secret that may have been rotated is kept beside the one before. What a power loss took from the log of
-`__audit`, as it may, or damage, ends what it is held to.
+Rules: One change of a user is in progress at a time. The outcome of an unanswered change is unknown; `__audit` shows
+it. A secret that may have been rotated is kept beside the previous one. A permitted loss from the log of `__audit`, or
+its corruption, ends these checks.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ _OF_APP = (
 
 
 class Ruling:
-    """All of one run. `admin`: the program of an administrator; `logins`: what each other user shows, by name."""
+    """The administrator of one run. `admin`: its client; `logins`: the credentials of each other user, by name."""
 
     def __init__(
         self, around: Surroundings, checks: Checks, admin: Client, logins: Mapping[str, Login], random: Random
@@ -78,18 +78,18 @@ class Ruling:
         self._admin = admin
         self._logins = logins
         self._random = random
-        self._busy: set[str] = set()  # whose change is under way
-        self._there: dict[str, bool | None] = {}  # users, as far as is known; None: it is not
+        self._busy: set[str] = set()  # users with a change in progress
+        self._there: dict[str, bool | None] = {}  # user → exists; None: unknown
         self._acknowledged: dict[int, tuple[str, str]] = {}  # index → act and user
-        self._stream_id = 0  # of `__audit`, once somebody has said it
-        self._rows: list[dict[str, Any]] = []  # of what was read last
+        self._stream_id = 0  # of `__audit`, once a broker has returned it
+        self._rows: list[dict[str, Any]] = []  # of the last read
         self._is_reading = False
 
     def _trace(self, what: str) -> None:
         self._around.trace.add("admin", what)
 
     def start(self) -> None:
-        """Have the users made; asked for until somebody answers."""
+        """Create the users; retried until answered."""
         self._checks.begin(audit_config())
         self._create(APP, _OF_APP, is_needed=True)
         for name in USERS:
@@ -159,15 +159,15 @@ class Ruling:
 
     def _acknowledge(self, index: int, act: str, name: str) -> None:
         if not index:
-            return  # it was so already: since when, nobody says
+            return  # the change was in force already; its index is unknown
         if (before := self._acknowledged.setdefault(index, (act, name))) != (act, name):
             raise ViolationError(f"{act} of {name!r} was acknowledged as index {index}, and so was {before}")
         self._rights.acknowledged = max(self._rights.acknowledged, index)
 
-    # What is told of them
+    # The audit stream
 
     def _read(self, position: int = 0) -> None:
-        """Read all of `__audit`, from its beginning."""
+        """Read all of `__audit` from its beginning."""
         if self._is_reading:
             return
         if not position:
@@ -215,7 +215,7 @@ class Ruling:
             raise ViolationError(f"{AUDIT_STREAM} tells what was done in the order {indexes}")
 
     def allow_unclean_election(self, stream_id: int) -> bool:
-        """Let whoever is there lead `__audit`, whatever it lacks; False: it is another stream."""
+        """Allow an unclean leader election of `__audit`; return False if the id is another stream's."""
         if self._checks.subjects.get(stream_id) != audit_config().subject:
             return False
         self._history.is_damaged = self._history.is_given_up = True
@@ -226,9 +226,12 @@ class Ruling:
     # The end
 
     def waits_for(self, is_stuck: Callable[[History], bool]) -> Callable[[], str]:
-        """What has not come to be since now: users with all rights, and all that was done told; empty: nothing."""
+        """Return a function that names what is still missing: users with all rules, and all changes in `__audit`.
+
+        The function returns an empty text when nothing is missing.
+        """
         missing = set(USERS)
-        self._rows.clear()  # what was read before may have been lost since
+        self._rows.clear()  # earlier reads may have been lost since
         turn = 0
 
         def left() -> str:
@@ -249,7 +252,7 @@ class Ruling:
         return left
 
     def _restore(self, name: str, done: Callable[[], None]) -> None:
-        """Have a user be there, with all rules."""
+        """Ensure that a user exists, with all rules."""
         if name in self._busy:
             return
         if not self._there.get(name):
@@ -269,13 +272,13 @@ class Ruling:
         self._admin.ask(ChangeRulesRequest(name=name, add=_ALL), heard)
 
     def _untold(self) -> list[int]:
-        """The changes that were acknowledged, and are neither told nor in a gap."""
+        """Return the acknowledged changes that are neither in `__audit` nor in one of its gaps."""
         told = {row["index"] for row in self._rows}
         gaps = [range(row.get("after", 0), row["index"] + 1) for row in self._rows if row["act"] == "unknown"]
         return [one for one in sorted(self._acknowledged) if one not in told and not any(one in gap for gap in gaps)]
 
     def check(self) -> None:
-        """All has been read: does it come to what the brokers have?"""
+        """At the end of the run: compare `__audit` with the users and rules of the brokers."""
         if not self._is_held or not self._rows:
             return
         by_index = {row["index"]: row for row in self._rows}
@@ -302,7 +305,7 @@ class Ruling:
                 raise ViolationError(f"{broker.name} has {there} at index {acted}, and {AUDIT_STREAM} tells {told}")
 
     def _check_alterations(self) -> None:
-        """What users had altered, and heard of, is told, and of whom."""
+        """Check that `__audit` names every acknowledged stream alteration and its author."""
         altered = [row for row in self._rows if row["act"] == "alter_stream"]
         told = {(row["stream"], row["changes"].get("segment_bytes"), row.get("by")) for row in altered}
         for (name, segment_bytes), user in self._rights.altered.items():
@@ -312,7 +315,7 @@ class Ruling:
 
 
 def _folded(rows: list[dict[str, Any]]) -> dict[str, set[str]]:
-    """Which users there are, and with which rules, by what was told."""
+    """Compute the users and their rules from the rows of `__audit`."""
     users: dict[str, set[str]] = {}
     for row in rows:
         name = row.get("user", "")

@@ -1,15 +1,16 @@
-"""What the brokers of a cluster must agree on: the metadata, who leads, and what the logs hold.
+"""Invariants across brokers: the metadata, the leaders, and the contents of the logs.
 
-| rule                                                                  | looked at                           |
-|-----------------------------------------------------------------------|-------------------------------------|
-| one leader in each Raft term, also one that nobody hears              | every event of a broker             |
-| images at the same index are the same                                 | whenever a broker has applied more  |
-| logs hold the same messages below `committed_end`                     | whenever a broker's has moved       |
-| every member of the ISR that follows this leader has all it committed | whenever the leader's has moved     |
-| compaction has taken nothing but what it may (see `compacted`)        | whenever it has, or `committed_end` |
-|                                                                       | has moved                           |
+| rule                                                                  | checked at                             |
+|-----------------------------------------------------------------------|----------------------------------------|
+| one leader in each Raft term, even if no broker hears it              | every event of a broker                |
+| images at the same index are equal                                    | every newly applied index of a broker  |
+| logs hold the same messages below `committed_end`                     | every change of a `committed_end`      |
+| each ISR member that follows the leader has all that it has committed | each change of its `committed_end`     |
+| compaction has removed only what it may (see `compacted`)             | every compaction, and every change of  |
+|                                                                       | a `committed_end`                      |
 
-A message is known by its offset, its leader epoch and a checksum: one broker may have merged batches, another not yet.
+A message is identified by offset, leader epoch and checksum, because one broker may have merged batches that another
+has not.
 """
 
 from __future__ import annotations
@@ -34,30 +35,30 @@ class _Message(NamedTuple):
 
 
 class Agreement:
-    """What has been seen of all brokers together."""
+    """Observations of all brokers together."""
 
     def __init__(self, brokers: Mapping[int, SimBroker]) -> None:
         self.elections = 0  # of metadata leaders
         self._brokers = brokers
         self._leaders: dict[int, int] = {}  # Raft term → broker
         self._images: dict[int, str] = {}  # index → digest
-        self._applied: dict[int, tuple[int, int]] = {}  # broker → its run, and what it had applied
-        self._messages: dict[int, dict[int, _Message]] = {}  # history (by its identity) → offset → message
-        self._compared: dict[tuple[int, int], int] = {}  # history and broker → up to where
-        self._committed: dict[tuple[int, int], tuple[int, int, int]] = {}  # as its leader saw it last
+        self._applied: dict[int, tuple[int, int]] = {}  # broker → its run and applied index
+        self._messages: dict[int, dict[int, _Message]] = {}  # id() of the history → offset → message
+        self._compared: dict[tuple[int, int], int] = {}  # (id() of the history, broker) → end of the compared offsets
+        self._committed: dict[tuple[int, int], tuple[int, int, int]] = {}  # leader epoch, ISR version, committed_end
 
     def started(self, broker: SimBroker) -> None:
-        """A run of a broker begins: what it has is compared anew."""
+        """Compare a broker's logs again from their start, because a run of it begins."""
         self._applied.pop(broker.broker_id, None)
         for key in [key for key in self._compared if key[1] == broker.broker_id]:
             del self._compared[key]
 
     def forget(self, history: History, broker: SimBroker) -> None:
-        """The broker has it no more: if it has it again, that is compared anew."""
+        """Forget a replica that the broker no longer has, so that a later one is compared anew."""
         self._compared.pop((id(history), broker.broker_id), None)
 
     def acted(self, broker: SimBroker, standing: inspector.StandingLook) -> None:
-        """After every event of a broker: what it says of the metadata."""
+        """Check the metadata of a broker after each of its events."""
         if standing.elected_term:
             leader = self._leaders.get(standing.elected_term)
             if leader is None:
@@ -75,7 +76,7 @@ class Agreement:
                 raise ViolationError(f"{broker.name} has another image at index {standing.applied}")
 
     def committed(self, history: History, broker: SimBroker, look: inspector.PartitionLook) -> None:
-        """What the broker shows of a partition, which has moved."""
+        """Compare a broker's replica whose `committed_end` or ISR has changed."""
         if history.is_damaged:
             return
         key = (id(history), broker.broker_id)
@@ -86,7 +87,7 @@ class Agreement:
         if look.is_leader:
             epoch, version, end = self._committed.get(key, (0, 0, 0))
             self._committed[key] = (look.leader_epoch, look.version, look.committed_end)
-            # One event may bring several ISRs: it may have been enough in between.
+            # One event may bring several ISRs: an earlier one may have been large enough.
             is_same = (epoch, version) == (look.leader_epoch, look.version)
             if is_same and len(look.isr) < look.min_isr and end < look.committed_end:
                 text = f"{history.name()}: {broker.name} has committed {look.committed_end} with {look.isr}"
@@ -94,7 +95,7 @@ class Agreement:
             self._members_have(history, broker, look)
 
     def compacted(self, history: History, broker: SimBroker, look: inspector.PartitionLook) -> None:
-        """What the broker has of a partition that is compacted, in which something has changed."""
+        """Check a broker's replica of a compacted partition after a change."""
         compacted = history.compacted
         if compacted is None or history.is_damaged:
             return
@@ -119,7 +120,7 @@ class Agreement:
             raise ViolationError(f"{history.name()} on {broker.name}: {mistake}: {look}")
 
     def cut(self, history: History, end: int) -> None:
-        """What lay behind `end` was lost, as it may: what comes there is new."""
+        """Forget what lay at or above `end`, after a permitted loss: new messages come there."""
         messages = self._messages.get(id(history), {})
         for offset in [offset for offset in messages if offset >= end]:
             del messages[offset]
@@ -127,7 +128,7 @@ class Agreement:
             self._compared[key] = end
 
     def agreed_end(self, history: History, look: inspector.PartitionLook, broker: SimBroker) -> int:
-        """Where a broker's log has a batch that is not the one that was committed there; else where it ends."""
+        """Return the first offset where the broker's log differs from what was committed; else its log end offset."""
         known = self._messages.get(id(history), {})
         batches = self._read(history, broker, look, look.log_start, look.log_end)
         if batches is None:
@@ -136,7 +137,7 @@ class Agreement:
         return min(others, default=look.log_end)
 
     def has_committed(self, history: History, broker_id: int, end: int) -> bool:
-        """Whether a broker's log has a batch behind `end` that was committed, undamaged; False if it is not running."""
+        """True if the running broker's log has an intact committed batch at or above `end`."""
         broker = self._brokers[broker_id]
         if broker.node is None:
             return False
@@ -150,7 +151,7 @@ class Agreement:
         return any(known.get(offset) == message for offset, message in _messages(batches))
 
     def can_be_read(self, history: History, broker: SimBroker) -> bool:
-        """Whether all of a broker's log can be read, and it takes what its leader sends."""
+        """True if all of the broker's log is readable and the broker accepts batches from the leader."""
         look = None if broker.node is None else inspector.partition(broker.node, history.stream_id, history.partition)
         if look is None or look.is_damaged or look.is_failing:
             return False
@@ -165,7 +166,7 @@ class Agreement:
         end: int,
         by_key: dict[int, Row] | None = None,
     ) -> list[inspector.Batch] | None:
-        """What a broker's log has there; None if it cannot be read now. Damage that nobody made is a violation."""
+        """Return the batches in that range; None if unreadable now. Corruption that no fault caused is a violation."""
         assert broker.node is not None
         with broker.disk.undisturbed():
             try:
@@ -186,14 +187,14 @@ class Agreement:
         begin: int,
         by_key: dict[int, Row] | None = None,
     ) -> int | None:
-        """Up to where that was compared: the last batch may reach beyond what is committed. None: it cannot be read."""
+        """Compare a range with other brokers' logs; return its end (may exceed `committed_end`); None: unreadable."""
         messages = self._messages.setdefault(id(history), {})
         batches = self._read(history, broker, look, begin, look.committed_end, by_key)
         if batches is None:
             return None
         for offset, message in _messages(batches):
             if history.is_lost(offset, message.leader_epoch):
-                continue  # it shows what it knew to be committed, until it hears from the leader
+                continue  # the replica shows its old high watermark until it hears from the leader
             if by_key is not None and history.compacted is not None:
                 history.compacted.know(offset, by_key[offset])
             known = messages.setdefault(offset, message)
@@ -215,9 +216,7 @@ class Agreement:
             if not theirs.is_in_sync:
                 continue
             end = theirs.log_end
-            if not (
-                history.retains or history.truncating
-            ):  # else the beginnings of epochs are gone with their messages
+            if not (history.retains or history.truncating):  # else the leader epoch cache has lost its old entries
                 end = min(end, inspector.common_end(leader.node, member.node, key))
             if end < look.committed_end:
                 text = f"{history.name()}: {leader.name} has committed {look.committed_end}, and {member.name},"

@@ -1,7 +1,7 @@
-"""A leader that is alone in sync acks what is on its own disk, and nothing else, whatever the ack says of syncs.
+"""Check: a leader that is alone in the ISR acks only what is on its own disk, whatever the ack says of syncs.
 
-Rules: looked at when the broker gives the ack, for afterwards its disk may have it. `os` promises no disk. The ack of a
-duplicate says again what was committed, perhaps when others were in sync: see `duplicates`.
+Rules: The check runs when the broker gives the ack, because the message may reach the disk later. Durability `os`
+promises no disk write. The ack of a duplicate repeats an earlier commit, possibly by a larger ISR: see `duplicates`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _decoder = msgspec.json.Decoder(_Ack)
 
 
 def check(checks: Checks, broker: SimBroker, answers: Sequence[NatsAnswers]) -> None:
-    """Look at the acks among what a broker tells publishers."""
+    """Check the acks among a broker's answers to publishers."""
     assert broker.node is not None
     for one in answers:
         if _BY_ONE not in one.commands or (look := inspector.listening(broker.node, one.sid)) is None:

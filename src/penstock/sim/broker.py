@@ -1,8 +1,8 @@
-"""One broker of the simulation: the node and what drives it, as the real driver does, on a seeded network and disk.
+"""One simulated broker: the node and its driver, on a seeded network and disk.
 
-Rules: a step is carried out top to bottom, by the real driver's rules. Everything that happens to the broker goes
-through `event`: so a pause holds it all back, and a power cut in the middle of a decision ends the run there. What
-belongs to an earlier run of the broker changes nothing in a later one.
+Rules: A step is carried out top to bottom, as the real driver does. Everything that happens to the broker goes
+through `event`, so that a pause holds all of it back and a power cut in the middle of a decision ends the run there.
+Events of an earlier run of the broker change nothing in a later one.
 
     down ──start──▶ runs ──stop──▶ stopping ──▶ down
      ▲               │ ◀──resume── paused ◀──pause──
@@ -46,28 +46,28 @@ _DRAIN_US = 1_000_000
 _LEAVE_US = 3_000_000
 _STOP_US = 8_000_000
 _STOPPED = "stopped"
-_DRAINED = -1  # the token of the barrier that ends a drain
+_DRAINED = -1  # token of the barrier that ends a drain
 _RESTART_US = (300_000, 2_000_000)
 
 
 def _wall_us(now: Now, then_ms: int) -> int:
-    """What the calendar said at that elapsed time."""
+    """Convert elapsed time to wall-clock time."""
     return now.wall_us - now.elapsed_us + then_ms * 1_000
 
 
 @dataclass(slots=True)
 class Watchers:
-    """Who looks at a broker: after every event, and when a run of it begins, or has ended by a power cut."""
+    """Callbacks that observe a broker: after each event, at the start of a run, at its end, and for its answers."""
 
     acted: Callable[[SimBroker], None]
     started: Callable[[SimBroker], None]
     ended: Callable[[SimBroker, bool], None]
-    answered: Callable[[SimBroker, Sequence[NatsAnswers]], None]  # publishers
+    answered: Callable[[SimBroker, Sequence[NatsAnswers]], None]  # to publishers
 
 
 @dataclass(slots=True)
 class Surroundings:
-    """What a broker lives in."""
+    """The environment that all brokers of a run share."""
 
     scheduler: Scheduler
     network: Network
@@ -76,26 +76,26 @@ class Surroundings:
     watchers: Watchers
     counters: Counter[str] = field(default_factory=Counter)
     brokers: dict[str, SimBroker] = field(default_factory=dict)  # by name
-    rights: Rights | None = None  # None: nobody has to log in
+    rights: Rights | None = None  # None: no login is required
 
     def count(self, what: str, number: int = 1) -> None:
-        """One more of it."""
+        """Add to a counter of the report."""
         self.counters[what] += number
 
 
 class SimBroker:
-    """Broker `broker_id`. `start` first."""
+    """Broker `broker_id`. Call `start` first."""
 
     def __init__(self, around: Surroundings, broker_id: int, random: Random, clock: Clock) -> None:
         self.broker_id = broker_id
         self.name = f"b{broker_id}"
-        self.address = f"{self.name}:1"  # where others are told to reach it, and NATS
+        self.address = f"{self.name}:1"  # advertised to other brokers, and to NATS
         self.nats_urls: tuple[str, ...] = ()
         self.clock = clock
         self.disk = Disk(around.scheduler, random)
         self.disk.died = self._died
         self.node: Node | None = None
-        self.run = 0  # how many times it was started
+        self.run = 0  # number of starts
         self.is_stopping = False
         self.wants_to_run = True
         self.doors = Connections(self, around)
@@ -104,18 +104,18 @@ class SimBroker:
         self._link: Link | None = None
         self._peers: PeerLinks | None = None
         self._was_clean = False
-        self._is_refused = False  # its disk is an older copy: an operator gives it an empty one
+        self._is_refused = False  # its disk is an older copy, so the operator replaces it with an empty one
         self._paused = False
         self._waiting: deque[Call] = deque()
         self._timer: Timer | None = None
         self._timer_us = 0
         self._wakes = Wakes(self.name)
-        self._drained: Call = lambda: None  # what comes once NATS has confirmed the end of the subscriptions
+        self._drained: Call = lambda: None  # called when NATS has confirmed the end of the subscriptions
 
     # Life
 
     def start(self) -> None:
-        """Begin a run, if it is down; one that fails is tried again."""
+        """Begin a run if the broker is down. A start that fails is retried."""
         if self.node is not None or not self.wants_to_run:
             return
         self.disk.restore()
@@ -153,12 +153,12 @@ class SimBroker:
 
     @property
     def data_dir_id(self) -> str:
-        """Of the disk that is in place."""
+        """Id of the data directory on the current disk."""
         return f"{self.name}-disk{self.disk.number}"
 
     @property
     def is_linked(self) -> bool:
-        """Whether NATS has every subscription of it."""
+        """True if nats-server has every subscription of this broker."""
         return self._link is not None and self._link.is_up
 
     def _settings(self) -> Settings:
@@ -189,13 +189,13 @@ class SimBroker:
         self._timer_us = 0
 
     def crash(self) -> None:
-        """The process dies; what it wrote is there."""
+        """Kill the process; its written data stays."""
         if self.node is not None:
             self._around.count("process crashes")
             self._end("crash")
 
     def power_cut(self, after_changes: int = 0) -> None:
-        """The machine loses its power, now or in the middle of what it does next."""
+        """Cut the machine's power, now or after so many more changes of the disk."""
         if self.node is None:
             return
         if after_changes:
@@ -209,7 +209,7 @@ class SimBroker:
         self._end("power cut")
 
     def _end(self, why: str) -> None:
-        """This run is over."""
+        """End this run."""
         self._trace(f"ends: {why}")
         self._was_clean = why == _STOPPED
         if self._link is not None:
@@ -236,14 +236,14 @@ class SimBroker:
         self._around.scheduler.after(low + int(self._random.random() * (high - low)), self.start)
 
     def pause(self) -> None:
-        """The process gets no turn."""
+        """Stop the process from being scheduled (SIGSTOP)."""
         if self.node is not None and not self._paused:
             self._trace("paused")
             self._around.count("pauses")
             self._paused = True
 
     def resume(self) -> None:
-        """It has its turn again: all that came meanwhile comes now."""
+        """Continue the process and carry out the events that were held back."""
         if not self._paused:
             return
         self._paused = False
@@ -254,7 +254,7 @@ class SimBroker:
     # Events
 
     def event(self, call: Call) -> None:
-        """Something happens to the broker; all of it is carried out at once."""
+        """Carry out an event and all steps that follow from it."""
         if self.node is None:
             return
         if self._paused:
@@ -270,7 +270,7 @@ class SimBroker:
         self._acted()
 
     def _step(self) -> Step | None:
-        """What must be done, unless what was just done has ended the run."""
+        """Return the node's next step; None if the last one has ended the run."""
         return None if self.node is None else self.node.take()
 
     def _acted(self) -> None:
@@ -279,19 +279,17 @@ class SimBroker:
             self._around.watchers.acted(self)
 
     def groups_received(self, groups: Mapping[int, MessageGroup]) -> None:
-        """Messages of one read of the NATS connection."""
+        """Take the messages of one read of the NATS connection."""
         assert self.node is not None
         self._around.trace.add(self.name, "messages " + " ".join(f"{one}:{len(groups[one])}" for one in groups))
         self.node.messages(groups, self.clock.now())
 
     def link_up(self) -> None:
-        """NATS has every subscription."""
         assert self.node is not None
         self._trace("nats up")
         self.node.nats_up()
 
     def link_lost(self, proven_ms: int, reason: str) -> None:
-        """The connection to NATS is gone."""
         assert self.node is not None
         self._trace(f"nats lost: {reason}")
         self._around.count("nats losses")
@@ -299,7 +297,6 @@ class SimBroker:
         self.node.nats_lost(msgspec.structs.replace(now, wall_us=_wall_us(now, proven_ms)), reason)
 
     def barrier_reached(self, token: int) -> None:
-        """NATS has answered."""
         assert self.node is not None
         if token == _DRAINED:
             self._drained()
@@ -307,16 +304,14 @@ class SimBroker:
             self.node.reached(token, self.clock.now())
 
     def subscription_refused(self, sid: int | None, reason: str) -> None:
-        """NATS refuses."""
         assert self.node is not None
         self.node.refused(sid, reason, self.clock.now())
 
     def now_ms(self) -> int:
-        """By its own clock."""
+        """Return the broker's elapsed time."""
         return self.clock.elapsed_us() // 1_000
 
     def after_ms(self, delay_ms: int, call: Call) -> Timer:
-        """Call later."""
         return self._around.scheduler.after(delay_ms * 1_000, call)
 
     # Requests
@@ -325,7 +320,7 @@ class SimBroker:
         self._around.brokers[name].doors.ask(connection, request, raw, answer)
 
     def ask(self, connection: Connection, request: Request, raw: bytes, answer: Answer) -> None:
-        """A request that came over `connection`; `answer` is called at the other end."""
+        """Take a request from `connection`; `answer` is called at the other end."""
         self.doors.ask(connection, request, raw, answer)
 
     # Carrying out
@@ -390,7 +385,7 @@ class SimBroker:
     # A clean stop
 
     def stop(self) -> None:
-        """SIGTERM: have another one lead the metadata, drain NATS, have others lead, bring all to the disk, end."""
+        """Stop cleanly (SIGTERM): hand over the metadata lead, drain NATS, hand over partitions, flush, end."""
         if self.node is None or self.is_stopping or self._paused:
             return
         self.is_stopping = True
@@ -401,7 +396,7 @@ class SimBroker:
         self.event(lambda: node.hand_over(self.clock.now(), handed_over))
 
     def _once(self, timeout_us: int, call: Call) -> Call:
-        """What calls `call` as the next step of this stop, the first time; by itself when the time is up."""
+        """Return a callback that runs `call` once, as the next step of this stop; a time-out runs it, too."""
         node, run = self.node, self.run
         is_done: list[bool] = []
 
@@ -425,7 +420,7 @@ class SimBroker:
 
     def _end_cleanly(self) -> None:
         assert self.node is not None
-        self.is_stopping = False  # once
+        self.is_stopping = False  # `stop` may run again only in a later run
         self.node.give_up_queries()
         self.node.before_stop()
         self._around.network.listen(self.name, None)

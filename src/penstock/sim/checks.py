@@ -1,37 +1,38 @@
-"""What must be true at every moment, whatever goes wrong.
+"""Invariants that must hold at every moment, whatever goes wrong.
 
-Rules: a promise is what was acked, answered or shown to a consumer. A history is kept for each partition of each stream
-that there ever was; a stream that is made again under the same name has another subject, so another history.
+Rules: A promise is anything that was acked, answered or shown to a consumer. One `History` is kept for each partition
+of each stream that ever existed. A stream that is recreated under the same name has another subject, so it gets another
+history.
 
-| promise                                                    | checked when                              |
-|------------------------------------------------------------|-------------------------------------------|
-| what was acked is at its offset, once, and stays           | an ack, a read, every start, every audit  |
-| it is where its key belongs, in order (see `split`)        | an ack, a read                            |
-| no offset ever shows two different things                  | an ack, a read                            |
-| a reader sees what was sent, without holes                 | a read                                    |
-| only what compaction may take is passed over (`compacted`) | a read, every event of the broker         |
-| a duplicate is where its ack says (see `duplicates`)       | an ack of the broker                      |
-| what was refused is not there (see `refusals`)             | an ack, a read, a refusal                 |
-| what was answered as given up is shown by no leader        | every event of the broker                 |
-| nothing goes that nobody asked to give up                  | a read, every event of the broker         |
-| log_start ≤ committed_end ≤ log_end                        | every event of the broker                 |
-| committed_end covers what was acked, and never goes back   | every event of the broker                 |
-| one leader in each epoch: one run of one broker            | every event of the broker                 |
-| what was acked as synced survives every power loss         | every start                               |
-| a log keeps what was on its disk                           | every start                               |
-| a stream whose creation was answered is there              | every start                               |
-| who is in sync, by the newest image, has all that was acked| every event of the broker                 |
+| promise                                                       | checked at                                 |
+|---------------------------------------------------------------|--------------------------------------------|
+| an acked message is at its offset, once, and stays            | an ack, a read, every start, every audit   |
+| it is in the partition of its key, in order (see `split`)     | an ack, a read                             |
+| no offset ever shows two different messages                   | an ack, a read                             |
+| a reader sees what was sent, without holes                    | a read                                     |
+| a reader skips only what compaction may remove (`compacted`)  | a read, every event of the broker          |
+| a duplicate is where its ack says (see `duplicates`)          | an ack of the broker                       |
+| a refused message is not in the log (see `refusals`)          | an ack, a read, a refusal                  |
+| no leader shows messages whose truncation was acknowledged    | every event of the broker                  |
+| no message is removed without a truncation request            | a read, every event of the broker          |
+| log_start ≤ committed_end ≤ log_end                           | every event of the broker                  |
+| committed_end covers all acked messages and never goes back   | every event of the broker                  |
+| each leader epoch has one leader: one run of one broker       | every event of the broker                  |
+| what was acked as synced survives every power loss            | every start                                |
+| a log keeps what was on its disk                              | every start                                |
+| a stream whose creation was acknowledged exists               | every start                                |
+| each ISR member, by the newest image, has all acked messages  | every event of the broker                  |
 
-Where a partition has replicas, its leader is held to the promises: whoever leads last has all that was committed. Only
-if all who were in sync lose their power before one of them is in sync again, what was not synced may be gone; and then
-only what nobody has on its disk who counted in the election: the longest log leads.
+If a partition has replicas, its leader is held to the promises: the latest leader has all committed messages. Unsynced
+messages may be lost only if all ISR members lose power before one of them is in sync again. Even then only messages
+that no replica that counted in the election has on its disk may be lost: the longest log leads.
 
-Of users and their rights see `rights`, of what is told of them `admin_model`, of rows that keep their offsets
-`importing`.
+Users and their permissions are checked in `rights`, the audit stream in `admin_model`, and rows that keep their offsets
+in `importing`.
 
-With durability `os` a power loss may take what was not flushed, acked or not: such a history is then cut to what was
-recovered. Bytes that were damaged on the only replica are lost, but never in silence. Damage where others are in sync
-excuses nothing of what they have: only that the leader, where it is damaged itself, does not show all.
+With durability `os` a power loss may remove what was not flushed, acked or not. Such a history is then cut to the log
+that was recovered. Corrupted bytes on the only replica are lost, but never silently. If other replicas are in sync,
+corruption excuses no loss of theirs; a leader whose own log is corrupt may fail to show some messages.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ _KEYLESS = Row(None, is_tombstone=False)
 
 @dataclass(slots=True)
 class Ends:
-    """What one broker was last seen to have of a partition."""
+    """The positions of one broker's replica at its last check."""
 
     committed_end: int = 0
     flushed_end: int = 0
@@ -68,75 +69,75 @@ class Ends:
 
 @dataclass(slots=True)
 class History:
-    """All that was promised of one partition."""
+    """All promises about one partition."""
 
     config: StreamConfig
     partition: int
-    stream_id: int = 0  # once a broker has it
-    known: dict[int, bytes] = field(default_factory=dict)  # offset → value, of all that was acked or seen
+    stream_id: int = 0  # 0 until a broker has the partition
+    known: dict[int, bytes] = field(default_factory=dict)  # offset → value of every message that was acked or read
     places: dict[bytes, int] = field(default_factory=dict)  # value → offset
-    promised_end: int = 0  # behind the last of them
-    committed_end: int = 0  # up to where a leader had it committed, whoever has heard of that
-    synced_end: int = 0  # behind the last that was acked as synced
-    truncating: int = 0  # before which somebody has asked to give up
-    truncated: int = 0  # … and was told that it is gone
+    promised_end: int = 0  # end of `known`
+    committed_end: int = 0  # highest high watermark that any leader had, whether or not a client knew it
+    synced_end: int = 0  # end of the messages that were acked as synced
+    truncating: int = 0  # highest offset of any truncation request
+    truncated: int = 0  # highest offset of any acknowledged truncation request
     acks: int = 0
     leaders: dict[int, tuple[int, int]] = field(default_factory=dict)  # leader epoch → broker and its run
-    led_us: dict[int, int] = field(default_factory=dict)  # leader epoch → when it was seen first
+    led_us: dict[int, int] = field(default_factory=dict)  # leader epoch → time at which it was first observed
     ends: dict[int, Ends] = field(default_factory=dict)  # by broker
-    cuts: list[tuple[int, int]] = field(default_factory=list)  # what a power loss took, as it may: see `is_lost`
-    lost_power: set[int] = field(default_factory=set)  # brokers that have not recovered it since
-    unclean: set[int] = field(default_factory=set)  # brokers that may lack what they had, until they are in sync again
-    isr: tuple[int, ...] = ()  # as the newest image says that any broker has
+    cuts: list[tuple[int, int]] = field(default_factory=list)  # (last epoch, end) of each permitted loss: see `is_lost`
+    lost_power: set[int] = field(default_factory=set)  # brokers that have not recovered this log since their power loss
+    unclean: set[int] = field(default_factory=set)  # brokers that may lack messages until they are in sync again
+    isr: tuple[int, ...] = ()  # from the newest image that any broker has applied
     isr_index: int = -1
-    may_lose: bool = False  # all who were in sync lost their power together
-    counting: tuple[int, ...] = ()  # who had all that was acked, when nobody led last
-    counting_version: int = -1  # of the ISR then
-    damaged: set[tuple[int, int]] = field(default_factory=set)  # broker and number of its disk: bytes changed there
-    mended: set[tuple[int, int]] = field(default_factory=set)  # of these, that can be read again
-    was_damaged: set[tuple[int, int]] = field(default_factory=set)  # ever: an older copy of the disk has it again
-    is_damaged: bool = False  # and nobody else was sure to have them: nothing is promised any more
-    is_given_up: bool = False  # as if damaged: somebody had who was there lead, whatever he lacks
-    is_deleted: bool = False  # or about to be
-    compacted: Compacted | None = None  # None: it is not
+    may_lose: bool = False  # all ISR members lost power together
+    counting: tuple[int, ...] = ()  # replicas with every acked message when the partition last had no leader
+    counting_version: int = -1  # version of the ISR at that time
+    damaged: set[tuple[int, int]] = field(default_factory=set)  # (broker, disk number) with corrupted bytes
+    mended: set[tuple[int, int]] = field(default_factory=set)  # subset of `damaged` that is readable again
+    was_damaged: set[tuple[int, int]] = field(default_factory=set)  # damaged at any time: older copies still are
+    is_damaged: bool = False  # corrupt, and no other replica surely had the bytes: promises are void
+    is_given_up: bool = False  # treated as damaged: an operator allowed an unclean leader election
+    is_deleted: bool = False  # deleted, or about to be
+    compacted: Compacted | None = None  # None: the stream is not compacted
     split: Split | None = None  # of the stream; None: publishers choose the partition
     began: Callable[[SimBroker, inspector.PartitionLook], None] | None = (
-        None  # of staged rows: hears where a broker's log begins
+        None  # for staged rows: receives the log start offset of a broker
     )
 
     def is_cut_at(self, offset: int) -> bool:
-        """Whether a power loss took, as it may, what was there or before: a broker, or a reader, may go back to it."""
+        """True if a permitted loss reached `offset` or below, so a broker or reader may go back to it."""
         return any(end <= offset for _, end in self.cuts)
 
     def was_damaged_on(self, broker_id: int) -> bool:
-        """Whether bytes of it were changed on a disk of that broker; 0: on any."""
+        """True if bytes were changed on a disk of that broker (0: of any broker)."""
         return any(broker_id in (0, one) for one, _ in self.damaged)
 
     def is_lost(self, offset: int, leader_epoch: int) -> bool:
-        """Whether news of what was there are late: it has been lost meanwhile, as it may."""
+        """True if the message was permissibly lost after the event that reports it."""
         return any(leader_epoch <= last_epoch and offset >= end for last_epoch, end in self.cuts)
 
     @property
     def is_os(self) -> bool:
-        """Whether a power loss may take what was acked."""
+        """True if a power loss may remove acked messages."""
         return self.config.durability is Durability.OS
 
     @property
     def retains(self) -> bool:
-        """Whether old messages may go."""
+        """True if retention may remove old messages."""
         return self.config.max_messages is not None or self.began is not None
 
     def may_begin_at(self, log_start: int) -> bool:
-        """Whether all before may have gone."""
+        """True if all messages before `log_start` may have been removed."""
         return self.retains or log_start <= self.truncating
 
     def name(self) -> str:
-        """For a message."""
+        """Return a label for error texts."""
         return f"{self.config.name} ({self.config.subject}) partition {self.partition}"
 
 
 class Checks:
-    """All histories. What is not true raises ViolationError."""
+    """All histories. A broken promise raises ViolationError."""
 
     def __init__(
         self,
@@ -152,7 +153,14 @@ class Checks:
         ),
         key: Callable[[inspector.PartitionLook], str] = lambda look: look.subject,
     ) -> None:
-        """`cut` hears where a history was cut, as it may; after `now_us`: see `Agreement`. `key`: of what one it is."""
+        """Create the checks. `has_committed`, `agreed_end` and `compacted` are methods of `Agreement`.
+
+        Args:
+            brokers: Number of brokers in the cluster.
+            cut: Called after a permitted loss in a history.
+            now_us: Returns the true time.
+            key: Returns the subject that identifies a partition's history.
+        """
         self._key = key
         self._now_us = now_us
         self._has_committed = has_committed
@@ -160,22 +168,22 @@ class Checks:
         self._compacted = compacted
         self._is_alone = brokers == 1
         self._was_cut = cut
-        self.histories: dict[tuple[str, int], History] = {}  # subject and partition
-        self.sent: dict[bytes, str] = {}  # value → subject of the stream it is for
-        self.keyed: dict[bytes, Row] = {}  # value, or subject of a tombstone → what counts of it
-        self.message_ids: dict[bytes, bytes] = {}  # reply subject → id of the message that it came with
-        self.duplicates = 0  # of those acks, looked up in the log
-        self._refused: dict[bytes, str] = {}  # value → what its publisher was told
-        self.recovered = 0  # logs
+        self.histories: dict[tuple[str, int], History] = {}  # by subject and partition
+        self.sent: dict[bytes, str] = {}  # value → subject of the stream to which it is published
+        self.keyed: dict[bytes, Row] = {}  # value, or subject of a tombstone → key and tombstone flag
+        self.message_ids: dict[bytes, bytes] = {}  # reply subject → Nats-Msg-Id of the message
+        self.duplicates = 0  # acks of duplicates that were verified in the log
+        self._refused: dict[bytes, str] = {}  # value → error that its publisher received
+        self.recovered = 0  # recovered logs
         self.isr_changes = 0
         self.truncations = 0
-        self.created: dict[int, History] = {}  # streams whose creation was answered, by id
-        self.subjects: dict[int, str] = {}  # of streams by their ids, as brokers have them
-        self._seen: dict[int, inspector.Seen] = {}  # broker → what of it was checked, since it started
-        self._standings: dict[int, inspector.StandingLook] = {}  # broker → with what standing
+        self.created: dict[int, History] = {}  # streams whose creation was acknowledged, by id
+        self.subjects: dict[int, str] = {}  # stream id → subject, as brokers report them
+        self._seen: dict[int, inspector.Seen] = {}  # broker → its state at the last check in this run
+        self._standings: dict[int, inspector.StandingLook] = {}  # broker → at its last check
 
     def begin(self, config: StreamConfig) -> None:
-        """Somebody is about to ask for this stream, or for more partitions of it."""
+        """Register a stream, or its added partitions, before a client requests it."""
         before = self.histories.get((config.subject, 0))
         split = Split.of(config) if before is None else before.split
         if split is not None:
@@ -188,17 +196,16 @@ class Checks:
                 history.compacted = Compacted(config.tombstone_retention_ms * 1_000)
 
     def of(self, subject: str, partition: int) -> History:
-        """The history of one partition."""
         return self.histories[subject, partition]
 
     def all_of(self, history: History) -> list[History]:
-        """The histories of all partitions of its stream."""
+        """Return the histories of all partitions of its stream."""
         return [one for (subject, _), one in self.histories.items() if subject == history.config.subject]
 
     # Clients
 
     def promised(self, history: History, offset: int, leader_epoch: int, value: bytes, *, fsynced: bool) -> None:
-        """A publisher was told that its message is there."""
+        """Record and check an ack that a publisher received."""
         history.acks += 1
         if fsynced and offset >= history.synced_end:
             history.synced_end = offset + 1
@@ -211,13 +218,13 @@ class Checks:
             raise ViolationError(f"{history.name()}: offset {offset} was acked as synced, and is lost")
 
     def promised_elsewhere(self, history: History, offset: int, value: bytes) -> None:
-        """A publisher was told by the leader of another partition that its message is there."""
+        """Record a duplicate's ack, received by its publisher, that names another partition as the message's place."""
         history.acks += 1
         if not history.is_lost(offset, 0):
             self._know(history, offset, value, "acked")
 
     def sends(self, config: StreamConfig, message: Message) -> None:
-        """A publisher is about to send this."""
+        """Register a message before its publisher sends it."""
         self.sent[message.name] = config.subject
         if message.key is not None:
             self.keyed[message.name] = message.row
@@ -225,20 +232,20 @@ class Checks:
             split.sends(message.name, message.by, message.number)
 
     def refused(self, history: History, value: bytes, why: str) -> None:
-        """A publisher was told that its message is not there."""
+        """Record an error by which a publisher learned that its message is not stored."""
         self._refused[value] = why
         if value in history.places:
             raise ViolationError(f"{history.name()}: {value!r} is there, and was refused: {why}")
 
     def truncated(self, history: History, before: int) -> None:
-        """Somebody was told that this was given up."""
+        """Record that a client received the acknowledgement of a truncation request."""
         history.truncated = max(history.truncated, before)
         self._check_again(history)
 
     def read(self, history: History, offset: int, end_offset: int, raw: bytes, broker_id: int = 0) -> Rows | None:
-        """A consumer at `offset` got these batches, which cover all up to `end_offset`; None if they are damaged.
+        """Check the batches that a consumer at `offset` received, which cover everything up to `end_offset`.
 
-        `broker_id`: who gave them; 0: whoever led.
+        Return their rows, or None if they are corrupt. `broker_id` is the broker that served the read; 0: the leader.
         """
         try:
             rows = Rows(raw)
@@ -264,14 +271,17 @@ class Checks:
 
     @staticmethod
     def passed_over(history: History, offsets: Iterable[int]) -> None:
-        """A consumer was shown that nothing is there. What came back of what was cut, nobody knows to be committed."""
+        """Check offsets that a consumer found empty.
+
+        Not checked after a permitted loss: lost rows that reappear are not known to be committed.
+        """
         if history.compacted is None or history.is_damaged or history.cuts:
             return
         if mistake := history.compacted.passed_over(offsets):
             raise ViolationError(f"{history.name()}: {mistake}")
 
     def _know(self, history: History, offset: int, value: bytes, how: str, key: bytes | None = None) -> None:
-        """`key`: as it was read."""
+        """Record that a value is at `offset`. `key` is the key that was read."""
         if history.is_given_up:
             return
         sent = self.keyed.get(value, _KEYLESS)
@@ -304,7 +314,7 @@ class Checks:
             self._check_again(history)
 
     def _check_again(self, history: History) -> None:
-        """What was promised has changed: every broker is held to it with its next event, if that changes it or not."""
+        """Check every broker again at its next event, because the promises changed."""
         key = PartitionKey(StreamId(history.stream_id), PartitionId(history.partition))
         for seen in self._seen.values():
             seen.pop(key, None)
@@ -314,9 +324,9 @@ class Checks:
     def acted(
         self, broker: SimBroker, standing: inspector.StandingLook
     ) -> list[tuple[History, inspector.PartitionLook]]:
-        """After every event of a broker; the partitions whose `committed_end` or ISR has changed.
+        """Check a broker after each event; return the partitions whose `committed_end` or ISR has changed.
 
-        Checked is what is not as it was checked last: of the broker, or of what was promised (see `_check_again`).
+        Only partitions whose state or promises have changed since the last check are checked (see `_check_again`).
         """
         assert broker.node is not None
         moved = []
@@ -345,7 +355,7 @@ class Checks:
                 self._lacks(history, broker, look)
             if history.compacted is not None:
                 self._compacted(history, broker, look)
-            # Of what was lost a batch may hold some, merged with what was not: who is not in sync fetches that again.
+            # A batch may hold lost rows merged with kept ones: a replica that is not in sync fetches it again.
             kept = ends.committed_end if look.follows and not look.is_in_sync else look.committed_end
             may_go_back = history.is_cut_at(kept) or history.is_damaged
             if look.committed_end < ends.committed_end and not may_go_back:
@@ -378,7 +388,7 @@ class Checks:
 
     @staticmethod
     def _lacks(history: History, broker: SimBroker, look: inspector.PartitionLook) -> None:
-        """A member of the ISR ends before what was acked: it may become leader at any moment."""
+        """Raise if an ISR member lacks an acked message without excuse: it could become leader at any moment."""
         may_lack = broker.broker_id in history.unclean or history.may_lose
         if not (may_lack or history.is_deleted or history.is_damaged):
             text = f"{history.name()}: {history.promised_end - 1} is acked, and {broker.name}, which is in the ISR"
@@ -399,10 +409,10 @@ class Checks:
         if look.leader_epoch < max(history.leaders) or history.is_deleted:
             return
         end = look.committed_end if self._is_alone else look.log_end
-        if history.may_lose:  # what it has in the place of what was lost is something else
+        if history.may_lose:  # it may have other messages in place of the lost ones
             end = min(end, self._agreed_end(history, look, broker))
         if history.is_damaged:
-            if history.may_lose and end < history.committed_end:  # nothing is promised; else it stays what it was
+            if history.may_lose and end < history.committed_end:  # the loss is permitted; else the promises stay
                 self._cut(history, end, look.leader_epoch - 1)
             return
         if end < history.committed_end:
@@ -420,16 +430,16 @@ class Checks:
             raise ViolationError(f"{text}, and is back: {look}")
 
     def _nobody_had_more(self, history: History, broker: SimBroker, look: inspector.PartitionLook, end: int) -> None:
-        """What the new leader lacks may be lost, unless one who counted in its election has it on its disk."""
+        """Raise if a replica that counted in the election has messages on its disk that the new leader lacks."""
         if look.version != history.counting_version + 1:
-            return  # nobody was seen in the state from which it was elected
+            return  # the state from which it was elected was not observed
         for broker_id in history.counting:
             if broker_id != broker.broker_id and self._has_committed(history, broker_id, end):
                 text = f"{history.name()} on {broker.name}, who leads: it lacks what was committed, b{broker_id} has it"
                 raise ViolationError(f"{text}, and {history.counting} counted: {look}")
 
     def ended(self, broker: SimBroker, *, by_power_loss: bool) -> None:
-        """A run of a broker is over."""
+        """Record the end of a broker's run; after a power loss its replicas may lack messages."""
         if by_power_loss:
             for history in self.histories.values():
                 history.lost_power.add(broker.broker_id)
@@ -437,7 +447,7 @@ class Checks:
                 self._look_for_loss(history)
 
     def started(self, broker: SimBroker) -> None:
-        """A broker has recovered its logs, perhaps not all."""
+        """Check the logs that a broker has recovered, possibly not all of them."""
         assert broker.node is not None
         self._seen[broker.broker_id] = {}
         there = inspector.stream_ids(broker.node)
@@ -453,7 +463,7 @@ class Checks:
             self.recovered += 1
             disk = (broker.broker_id, broker.disk.number)
             if partition.is_damaged and broker.disk.is_older and disk in history.was_damaged:
-                history.damaged.add(disk)  # the copy was taken before that was mended, or given up
+                history.damaged.add(disk)  # the copy is older than the repair or truncation
                 history.mended.discard(disk)
             if partition.is_damaged and disk not in history.damaged:
                 raise ViolationError(f"{history.name()} on {broker.name}: damage that nobody made")
@@ -463,7 +473,7 @@ class Checks:
                     self._cut(history, partition.log_end)
                 continue
             if not self._is_alone:
-                continue  # whoever leads must have it all
+                continue  # the leader is held to the promises instead
             if partition.log_end < ends.flushed_end:
                 text = f"{history.name()} on {broker.name}: {ends.flushed_end} was flushed, {partition.log_end} is left"
                 raise ViolationError(text)
@@ -471,7 +481,7 @@ class Checks:
                 text = f"{history.name()} on {broker.name}: {history.synced_end - 1} was acked as synced"
                 raise ViolationError(f"{text}, and the log ends at {partition.log_end}")
             if history.is_os and after_power_loss:
-                self._cut(history, partition.log_end)  # also if nobody has heard yet of what was lost
+                self._cut(history, partition.log_end)  # even if no client knew of the lost messages
             elif partition.log_end < history.promised_end:
                 text = f"{history.name()} on {broker.name}: {history.promised_end - 1} was acked"
                 raise ViolationError(f"{text}, and the log ends at {partition.log_end}")
@@ -479,7 +489,7 @@ class Checks:
             history.ends.pop(broker.broker_id, None)  # of logs that are opened later
 
     def _cut(self, history: History, end: int, last_epoch: int | None = None) -> None:
-        """What lay behind `end` is lost, of all leaderships up to `last_epoch` (None: of all so far)."""
+        """Forget what is at or above `end`, of leader epochs up to `last_epoch` (None: all so far)."""
         for offset in [offset for offset in history.known if offset >= end]:
             value = history.known.pop(offset)
             if history.places.get(value) == offset:
@@ -496,7 +506,7 @@ class Checks:
         self._was_cut(history, end)
 
     def audited(self, history: History, log_start: int, end: int) -> None:
-        """Somebody has read all from `log_start` to `end`: was that all that was promised?"""
+        """Check that an auditor that read everything from `log_start` to `end` missed no promised message."""
         if end < history.promised_end and not history.is_damaged:
             raise ViolationError(f"{history.name()}: {history.promised_end - 1} is promised, the log ends at {end}")
         if not history.may_begin_at(log_start):

@@ -1,4 +1,4 @@
-"""What clients keep in mind: what comes on a reply subject, streams as they were asked for, how far consumers are."""
+"""State of the model clients: decoded acks, requested streams, and consumer positions."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from penstock.sim.checks import History
 
 
 class PubAck(msgspec.Struct):
-    """What comes on a reply subject: an ack, or an error."""
+    """The answer on a reply subject: an ack or an error."""
 
     stream: str
     seq: int
     error: dict[str, Any] | None = None
     partition: int = 0
-    offset: int | None = None  # None: it is a duplicate of what an older partition has
+    offset: int | None = None  # None: duplicate of a message in an older partition
     epoch: int = 0
     replicas: int = 0
     fsynced: bool = False
@@ -30,7 +30,7 @@ ACK = msgspec.json.Decoder(PubAck)
 
 
 class Generation(NamedTuple):
-    """A stream as it was asked for; `stream_id` 0 until somebody has said it."""
+    """A stream as it was requested; `stream_id` is 0 until a broker has returned it."""
 
     config: StreamConfig
     stream_id: int
@@ -45,14 +45,14 @@ class Consumer:
         self.position = 0
         self.leader_epoch: int | None = None
         self.is_asking = False
-        self.committed_end = 0  # as last told
+        self.committed_end = 0  # as last received
         self.log_start = 0
-        self.is_over = False  # the stream is gone
-        self.broker_id = 0  # whom it asks; 0: the leader
+        self.is_over = False  # the stream was deleted
+        self.broker_id = 0  # the broker to ask; 0: the leader
 
 
 def kind_of(response: Response | RemoteError | None) -> str:
-    """An answer, for the trace."""
+    """Return an answer as text for the trace."""
     if response is None:
         return "no answer"
     return response.code if isinstance(response, RemoteError) else type(response).__name__

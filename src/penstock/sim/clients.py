@@ -1,23 +1,23 @@
-"""Publishers and whoever administers, as models: what they do at each operation of the plan. Consumers: see `reading`.
+"""Model publishers and administrators: what they do at each operation of the plan. Consumers: see `reading`.
 
-Rules: every value is sent once, so that one that is stored twice is seen. What was not acked may be stored or not. A
-publisher goes on with the next message, and counts it if it hears nothing for a while, or sends it again with the same
-id; an ack is a promise however late it comes, and that of a duplicate one for the first.
+Rules: Every value is sent once, so that a value that is stored twice is detected. A message that was not acked may be
+stored or not. A publisher that gets no answer in time continues with the next message, or sends the message again with
+the same id. An ack is a promise however late it comes; the ack of a duplicate is a promise for the first message.
 
-| slot | its stream, of three replicas where there are so many brokers     |
+| slot | its stream, with three replicas if there are enough brokers       |
 |------|-------------------------------------------------------------------|
 | 0    | defaults, small segments                                          |
 | 1    | durability `os`                                                   |
-| 2    | old messages go                                                   |
-| 3    | durability `fsync`; deleted and made again, on another subject,   |
+| 2    | retention removes old messages                                    |
+| 3    | durability `fsync`; deleted and recreated on another subject,     |
 |      | with as many replicas as the cluster has brokers                  |
-| 4    | three partitions; publishers choose one; taken also where only    |
-|      | the leader is in sync                                             |
-| 5    | compacted: what is sent there has keys, see `sent`                |
-| 6    | several partitions, which messages find by themselves: see        |
-|      | `split`; how is drawn for each run                                |
+| 4    | three partitions, chosen by the publisher; min_isr 1: commits     |
+|      | even if only the leader is in sync                                |
+| 5    | compacted: its messages have keys, see `sent`                     |
+| 6    | several partitions; brokers or NATS choose the partition of a     |
+|      | message: see `split`; the rule is drawn for each run              |
 
-Where there are more brokers than three, the streams have observers; those of slots 0 to 2 come and go.
+With more than three brokers the streams have read replicas (observers); those of slots 0 to 2 are added and removed.
 """
 
 from __future__ import annotations
@@ -65,13 +65,13 @@ from penstock.sim.split import PARTITIONS, grown
 from penstock.sim.splitting import Splitting
 
 SLOTS = 7
-SHARED_SLOT = 4  # on a subject without wildcards; with several partitions, which groups share
+SHARED_SLOT = 4  # subject without wildcards; several partitions, which consumer groups share
 KEYED_SLOT = 5
 SPLIT_SLOT = 6
-LATER_SLOTS = frozenset({KEYED_SLOT, SPLIT_SLOT})  # a plan from before there was such a stream happens as it did
+LATER_SLOTS = frozenset({KEYED_SLOT, SPLIT_SLOT})  # created only if the plan uses them: older plans run as before
 _RECREATED_SLOT = 3
 _REPLICAS = 3
-_WINDOW_MS = 10**12  # whatever becomes of the clocks
+_WINDOW_MS = 10**12  # longer than any clock change
 _CONFIGS: tuple[dict[str, Any], ...] = (
     {"segment_bytes": 16_384},
     {"segment_bytes": 8_192, "durability": Durability.OS},
@@ -103,7 +103,7 @@ class Clients:
         hidden: frozenset[int],
         guests: OptionalLoad,
     ) -> None:
-        """`way`: one of `split.WAYS`. `hidden`: of which slots the streams are encrypted."""
+        """`way`: one of `split.WAYS`. `hidden`: the slots whose streams are encrypted."""
         self._way = way
         self._hidden = hidden
         self.operations = 0
@@ -141,7 +141,7 @@ class Clients:
         self._acts |= guests.acts
 
     def do(self, operation: Operation) -> None:
-        """One operation of the plan."""
+        """Carry out one operation of the plan."""
         self.operations += 1
         self._acts[operation.act](operation)
 
@@ -152,7 +152,7 @@ class Clients:
         self._around.trace.add("client", what)
 
     def _message(self, config: StreamConfig, partition: int, chance: int = 0, size_bytes: int = 0) -> Message:
-        """The next one for that partition."""
+        """Make the next message for that partition."""
         if config.compact:
             self._keyed_messages += 1
             message = keyed(config, self._keyed_messages, chance, size_bytes)
@@ -171,7 +171,7 @@ class Clients:
     # Streams
 
     def create(self, slot: int) -> None:
-        """Make a slot's next stream; asked for until somebody answers."""
+        """Create a slot's next stream; retried until it is answered."""
         if self._changing[slot]:
             return
         self._made[slot] += 1
@@ -208,7 +208,7 @@ class Clients:
             if isinstance(response, RemoteError):
                 self._trace(f"create {config.subject}: {response.code}")
                 assert response.code not in {ErrorCode.INVALID_CONFIG, ErrorCode.BAD_REQUEST}, response
-                if response.code == ErrorCode.STREAM_EXISTS:  # an alteration came between: it is ours
+                if response.code == ErrorCode.STREAM_EXISTS:  # an alteration came in between; the stream is ours
                     self._look_up(slot, config)
                     return
             self._around.scheduler.after(500_000, lambda: self._ask_to_create(slot, config))
@@ -263,7 +263,7 @@ class Clients:
         self._program().ask(request, lambda response, _raw: self._trace(f"altered: {kind_of(response)}"))
 
     def _grow(self, operation: Operation) -> None:
-        """A stream gets one or two partitions more; asked for until somebody says that it has them."""
+        """Add one or two partitions to a stream; retried until acknowledged."""
         generation = self.generations[operation.slot]
         if generation is None or not generation.stream_id or self._changing[operation.slot]:
             return
@@ -311,11 +311,11 @@ class Clients:
         self._program().ask_leader(generation.stream_id, partition, request, done)
 
     def of(self, stream_id: int) -> Generation | None:
-        """The stream, if it is one that there is now."""
+        """Return the current stream with that id; None if there is none."""
         return next((one for one in self.generations if one is not None and one.stream_id == stream_id), None)
 
     def allow_unclean_election(self, generation: Generation) -> None:
-        """Let whoever is there lead, whatever it lacks."""
+        """Allow an unclean leader election."""
         request = AlterStreamRequest(name=generation.config.name, changes={"allow_unclean_election": True})
         self._program().ask(request, lambda response, _raw: self._trace(f"unclean: {kind_of(response)}"))
 
@@ -331,16 +331,16 @@ class Clients:
             self.publish(operation.slot, operation.number // 5, size_bytes)
 
     def publish_split(self) -> None:
-        """A message for each partition of the stream whose messages find theirs, sent once."""
+        """Publish one message to each partition of the split stream, without retries."""
         if (generation := self.generations[SPLIT_SLOT]) is not None:
             for partition in range(generation.config.partitions):
                 self._splitting.send_once(generation.config, partition)
 
     def publish(self, slot: int, number: int, size_bytes: int = 0) -> None:
-        """One message through NATS, to the partition that `number` chooses; its ack is taken note of.
+        """Publish one message to the partition that `number` selects, and record its ack.
 
-        Where nothing is retained away, every other one has its value for an id, and is sent again when its ack does not
-        come, or at once as by one who does not wait: a value that is stored twice is seen.
+        In streams without retention every other message has its value as its id. It is sent again if no ack comes, or
+        immediately, as by a publisher that does not wait: a value that is stored twice is detected.
         """
         generation = self.generations[slot]
         if generation is None:
@@ -375,7 +375,7 @@ class Clients:
         data, _ = codec.encode(group, 0, count, base_offset=0, timestamp_us=0, leader_epoch=0)
 
         number = self._keyed_messages if generation.config.compact else self._messages
-        if number % 3 and not history.retains:  # else a producer's first batch may be gone, and it unknown
+        if number % 3 and not history.retains:  # else retention may make the producer unknown
             self._producers.append(history, generation.stream_id, names, bytes(data))
             return
 
@@ -391,7 +391,7 @@ class Clients:
         request = AppendRequest(stream_id=StreamId(generation.stream_id), partition=PartitionId(partition))
         self._program().ask_leader(generation.stream_id, partition, request, done, bytes(data))
 
-    # Whoever administers
+    # Administrators
 
     def _metadata(self, operation: Operation) -> None:
         def done(response: Response | RemoteError | None, _raw: bytes) -> None:
@@ -405,6 +405,6 @@ class Clients:
 
 
 def _subject(config: StreamConfig, partition: int) -> bytes:
-    """Where a message for that partition is published."""
+    """Return the subject for messages to that partition."""
     subject = config.subject.replace(">", "x")
     return f"{subject}.{partition}".encode() if partition else subject.encode()

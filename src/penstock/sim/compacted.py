@@ -1,21 +1,21 @@
-"""What compaction may take from a partition, by all that was ever committed there: what a broker, or a reader, has.
+"""Model of compaction for one partition: what a broker or a reader may lack of all that was ever committed.
 
-Rules: a message without a key stays. Of each key the last one stays that is committed, unless that is a tombstone that
-has stayed for `tombstone_retention` behind all that it ends. Where such a tombstone is gone, nothing older of its key
-is there: but on a broker that came to its offset when others had let it go, for a replica that was away for so long
-may keep what it has.
+Rules: A message without a key stays. Of each key the last committed message stays, unless it is a tombstone that has
+stayed for `tombstone_retention` after the last older message of its key was removed. After such a tombstone is removed,
+no older message of its key is there. A broker that reaches the tombstone's offset after others have removed it is
+excused: a replica that was away for so long may keep what it has.
 
-| a message is missing                 | that is as it must be if                                                      |
+| a message is missing                 | permitted if                                                                  |
 |--------------------------------------|-------------------------------------------------------------------------------|
-| on a broker that has had it          | a later one of its key is there, and committed as that broker knows           |
-| on a broker that never had it        | the same; or a later one of its key is committed, and there as soon as that   |
-|                                      | broker knows so                                                               |
-| on a broker, the last one of its key | it is a tombstone, and nothing older of its key is there; in this run of the  |
-|                                      | broker that was so for `tombstone_retention` already, by its calendar         |
+| on a broker that had it              | a later one of its key is there, and that broker knows it to be committed     |
+| on a broker that never had it        | the same; or a later one of its key is committed, and is there as soon as     |
+|                                      | that broker knows so                                                          |
+| on a broker, the last of its key     | it is a tombstone without older messages of its key, and in this run of the   |
+|                                      | broker that was so for `tombstone_retention`, by its wall clock               |
 | to a reader                          | a later one of its key is committed; or it is a tombstone that a broker has   |
-|                                      | let go                                                                        |
+|                                      | removed                                                                       |
 
-So a reader that has read all knows what was committed last of each key: it passes over the last one of none.
+So a reader of the whole log knows the last committed message of each key: it misses the last one of none.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from typing import NamedTuple
 
 
 class Row(NamedTuple):
-    """What counts of a message. `key` None: it has none."""
+    """Key and tombstone flag of a message. `key` None: it has none."""
 
     key: bytes | None
     is_tombstone: bool
 
 
 class Moment(NamedTuple):
-    """By the calendar of a broker, which was set so many times."""
+    """A wall-clock time of a broker, and how often that clock had been set."""
 
     wall_us: int
     steps: int
@@ -44,7 +44,7 @@ _NOBODY_KNOWS = Moment(0, -1)
 
 
 class Seen(NamedTuple):
-    """What a broker has from `begin` to `end`, of what is committed as it knows, as it was read just now."""
+    """The committed rows that a broker has from `begin` to `end`, by its own high watermark, as just read."""
 
     log_start: int
     begin: int
@@ -55,22 +55,22 @@ class Seen(NamedTuple):
 
 @dataclass(slots=True)
 class Replica:
-    """What was seen of one disk of one broker."""
+    """Observations of one disk of one broker."""
 
     run: int = 0  # of the broker
-    files: tuple[str, ...] | None = None  # that were written anew; None: all is to be read
-    passed: int = 0  # up to where it was read
+    files: tuple[str, ...] | None = None  # rewritten segments; None: read everything again
+    passed: int = 0  # end of what was read
     rows: dict[int, Row] = field(default_factory=dict)
     offsets: dict[bytes, list[int]] = field(default_factory=dict)  # of each key, in order
-    alone: dict[int, Moment] = field(default_factory=dict)  # tombstones with nothing older of their key: since when
-    gone: set[int] = field(default_factory=set)  # tombstones that were let go
-    lacked: set[int] = field(default_factory=set)  # tombstones that others had let go when it came so far
-    awaited: dict[bytes, int] = field(default_factory=dict)  # what takes the place of others, and is not committed yet
-    is_new: bool = True  # it was not seen in this run
-    is_blind: bool = True  # nor since it could not be read, or was cut
+    alone: dict[int, Moment] = field(default_factory=dict)  # tombstone without older messages of its key → since when
+    gone: set[int] = field(default_factory=set)  # removed tombstones
+    lacked: set[int] = field(default_factory=set)  # tombstones that others had removed before this replica reached them
+    awaited: dict[bytes, int] = field(default_factory=dict)  # key → replacement, not yet committed there
+    is_new: bool = True  # not yet read in this run
+    is_blind: bool = True  # not read since it was unreadable or truncated
 
     def begin(self, run: int, log_end: int) -> None:
-        """It was started again, and has what comes before `log_end`."""
+        """Begin a new run, in which the replica has what comes before `log_end`."""
         self.run = run
         self.passed = min(self.passed, log_end)
         self.is_new = True
@@ -78,12 +78,12 @@ class Replica:
         self.lose_sight()
 
     def lose_sight(self) -> None:
-        """It cannot be read: nobody knows what happens meanwhile."""
+        """Mark the replica as unreadable: changes from now on are not observed."""
         self.files = None
         self.is_blind = True
 
     def cut(self, end: int) -> None:
-        """What it has behind `end` may go."""
+        """Forget what it has at or above `end`: that may be truncated."""
         self.passed = min(self.passed, end)
         for known in (self.gone, self.lacked):
             known.difference_update([offset for offset in known if offset >= end])
@@ -92,25 +92,25 @@ class Replica:
 
 
 class Compacted:
-    """One partition. `know` what is committed; `compare` what a broker has, `passed_over` what a reader has not."""
+    """One partition. `know` registers a commit, `compare` checks a broker, `passed_over` checks a reader."""
 
     def __init__(self, retention_us: int) -> None:
-        self.gone: set[int] = set()  # tombstones that some broker has let go
-        self.taken = 0  # messages that brokers had, and have no more
+        self.gone: set[int] = set()  # tombstones that a broker has removed
+        self.taken = 0  # messages that brokers had and have removed
         self._retention_us = retention_us
         self._rows: dict[int, Row] = {}
         self._offsets: dict[bytes, list[int]] = {}  # of each key, in order
         self._replicas: dict[tuple[int, int], Replica] = {}
 
     def know(self, offset: int, row: Row) -> None:
-        """This is committed."""
+        """Record a committed message."""
         if offset not in self._rows:
             self._rows[offset] = row
             if row.key is not None:
                 insort(self._offsets.setdefault(row.key, []), offset)
 
     def cut(self, end: int) -> None:
-        """What lay behind `end` was lost, as it may: what comes there is new."""
+        """Forget what lay at or above `end`, after a permitted loss: new messages come there."""
         for offset in [offset for offset in self._rows if offset >= end]:
             row = self._rows.pop(offset)
             if row.key is not None:
@@ -120,17 +120,17 @@ class Compacted:
             replica.cut(end)
 
     def replica(self, broker_id: int, disk: int) -> Replica:
-        """What is known of that disk of the broker."""
+        """Return the observations of that disk of the broker."""
         return self._replicas.setdefault((broker_id, disk), Replica())
 
     # Readers
 
     def passed_over(self, offsets: Iterable[int]) -> str:
-        """Why a reader must not pass over these; empty if it may."""
+        """Return why a reader must not skip these offsets; empty if it may."""
         for offset in offsets:
             row = self._rows.get(offset)
             if row is None:
-                continue  # nobody has seen it
+                continue  # its commit was never observed
             if row.key is None:
                 return f"{offset} has no key, and is passed over"
             if offset == self._offsets[row.key][-1] and offset not in self.gone:
@@ -140,7 +140,7 @@ class Compacted:
     # Brokers
 
     def compare(self, replica: Replica, seen: Seen) -> str:
-        """What is wrong with what a broker has; empty if nothing is."""
+        """Return what is wrong with a broker's rows; empty if nothing is."""
         self._take_in(replica, seen)
         keys: dict[bytes, None] = dict.fromkeys(replica.awaited)
         mistake = ""
@@ -198,7 +198,7 @@ class Compacted:
         return self._gone(last, replica, seen.at)
 
     def _awaits(self, key: bytes, last: int, replica: Replica, seen: Seen) -> bool:
-        """Whether what was to come took its place, where the broker has it from."""
+        """True if a later message replaced `last` before the broker fetched it, and is not committed there yet."""
         later = self._offsets[key][-1]
         is_new = replica.is_blind or last >= replica.passed or replica.awaited.get(key, 0) >= seen.end
         if later >= seen.end and is_new:
@@ -208,7 +208,7 @@ class Compacted:
         return False
 
     def _gone(self, offset: int, replica: Replica, at: Moment) -> str:
-        """A tombstone is, and all that it ended."""
+        """Check the removal of a tombstone together with all older messages of its key."""
         if offset in replica.gone:
             return ""
         replica.gone.add(offset)

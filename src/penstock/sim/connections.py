@@ -1,8 +1,8 @@
-"""What comes to one broker over connections, and what goes back: logins, requests, answers.
+"""The server side of one broker's connections: logins, requests, answers.
 
-Rules: those of the real driver. A connection is nobody's until somebody has proved on it who he is, by the real
-exchange, and stays his; what another broker asks is asked by a broker. An answer arrives if its connection still lives.
-The nonces of logins are counted: who is let in does not depend on them.
+Rules: as in the real driver. A connection has no user until a client has logged in on it by the real exchange, and it
+keeps that user. A request from another broker is authorised as a broker's. An answer arrives only if its connection is
+still open. Login nonces are numbered instead of random: whether a login succeeds does not depend on them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _FENCED = frozenset({ErrorCode.FENCED_EPOCH, ErrorCode.UNKNOWN_EPOCH, ErrorCode.
 
 @dataclass(slots=True, eq=False)
 class SimCaller:
-    """Who asked, and where the answer goes. `asked`: what is held against that; None: nothing."""
+    """The caller of a request and the way back to it. `asked`: the expectation of `rights`; None: not checked."""
 
     connection: Connection
     answer: Answer
@@ -40,7 +40,7 @@ class SimCaller:
 
 
 class Connections:
-    """Of one broker."""
+    """The connections of one broker."""
 
     def __init__(self, broker: SimBroker, around: Surroundings) -> None:
         self._broker = broker
@@ -51,13 +51,13 @@ class Connections:
         self._nonces = 0
 
     def clear(self) -> None:
-        """The run is over."""
+        """Drop everything at the end of a run."""
         self._callers.clear()
         self._whos.clear()
         self._logins.clear()
 
     def accept(self, connection: Connection) -> None:
-        """Somebody has connected."""
+        """Accept a connection."""
         self._callers[connection] = {}
         connection.target_lost = lambda: self._broker.event(lambda: self._gone(connection))
 
@@ -72,7 +72,7 @@ class Connections:
     # Logins
 
     def log_in(self, connection: Connection, mechanism: str, data: bytes, told: Told) -> None:
-        """One message of a login; `told` hears the answer at the other end."""
+        """Take one message of a login; `told` receives the answer at the client."""
         if connection in self._callers:
             self._broker.event(partial(self._take, connection, mechanism, data, told))
 
@@ -101,8 +101,8 @@ class Connections:
     # Requests
 
     def ask(self, connection: Connection, request: Request, raw: bytes, answer: Answer, since: int = 0) -> None:
-        """A request; `answer` is called at the other end. `since`: what its sender knew to be agreed on, of rights."""
-        if connection in self._callers:  # else of an earlier run
+        """Take a request; `answer` is called at the client. `since`: last acknowledged user change known to it."""
+        if connection in self._callers:  # else the connection belongs to an earlier run
             self._broker.event(partial(self._asked, connection, request, raw, answer, since))
 
     def _asked(self, connection: Connection, request: Request, raw: bytes, answer: Answer, since: int) -> None:
@@ -118,12 +118,12 @@ class Connections:
         broker.node.request(caller, request, raw, broker.clock.now(), who)
 
     def reply(self, reply: Reply) -> None:
-        """What the node answers."""
+        """Send an answer of the node."""
         caller = reply.caller
         assert isinstance(caller, SimCaller)
         callers = self._callers.get(caller.connection)
         if callers is None:
-            return  # gone meanwhile
+            return  # disconnected meanwhile
         assert caller in callers, f"answered twice: {reply}"
         del callers[caller]
         response, answer, broker = reply.response, caller.answer, self._broker
@@ -136,7 +136,7 @@ class Connections:
             self._around.count("answers that were cut short")
             caller.connection.cut()
             return
-        except OSError as error:  # retention was quicker
+        except OSError as error:  # retention has deleted the file
             raw, response = b"", read_failed(error)
         if (refusal := _refusal_in(response)) in _FENCED:
             self._around.trace.add(broker.name, f"refuses: {refusal}")
@@ -145,7 +145,7 @@ class Connections:
 
 
 def _refusal_in(response: Response | RemoteError) -> str:
-    """The first refusal of an answer; empty if there is none."""
+    """Return the first error code in an answer; empty if there is none."""
     if isinstance(response, RemoteError):
         return response.code
     if isinstance(response, ReplicaFetchResponse):

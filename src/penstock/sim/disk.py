@@ -1,21 +1,21 @@
-"""The disk of one broker: work takes its time in every lane, and everything that can go wrong does.
+"""The disk of one broker: work takes time in every lane, and faults are injected.
 
-Rules: what a power loss leaves is decided by `vfs.memory`: unsynced sectors survive in any choice, names too. A power
-cut hits between two operations, also in the middle of a piece of work or of a decision: the copy that survives is made
-there, and `PowerCut` ends whatever was going on. When work is carried out and when the broker hears of it are two
-moments: a crash in between loses an answer, not the bytes.
+Rules: `vfs.memory` decides what a power loss leaves: any subset of the unsynced sectors and of the unsynced names
+survives. A power cut hits between two operations, also in the middle of a piece of work or of a decision: the surviving
+copy is made there, and `PowerCut` ends whatever was running. Work is carried out at one moment and reported to the
+broker at a later one: a crash in between loses the answer, not the bytes.
 
-| fault          | what the broker sees                                                       |
-|----------------|----------------------------------------------------------------------------|
-| slow           | work takes up to two seconds                                               |
-| full           | every write: ENOSPC, a part of it may be written                           |
-| failing sync   | the next sync of a segment, or of any file: EIO; what it was to write is   |
-|                | readable, and reaches the disk only if it is written again                 |
-| hung sync      | the next write or sync that a thread is given, or each one, does not come  |
-|                | back until the hang is over: it is done then                               |
-| flipped bit    | a byte of a sealed segment reads as another one, for ever, or it ends there|
-| empty          | another disk, with nothing on it                                           |
-| older copy     | what was on it some time ago: a backup, or a snapshot of the machine       |
+| fault          | the broker sees                                                              |
+|----------------|------------------------------------------------------------------------------|
+| slow           | work takes up to two seconds                                                 |
+| full           | every write fails with ENOSPC; a part of it may be written                   |
+| failing sync   | the next sync of a segment, or of any file, fails with EIO; the unsynced     |
+|                | data is readable, and reaches the disk only if it is written again           |
+| hung sync      | the next write or sync of a thread, or each one, does not return until the   |
+|                | hang ends                                                                    |
+| flipped bit    | a byte of a sealed segment is changed for ever, or the segment is cut there  |
+| empty          | a new, empty disk                                                            |
+| older copy     | an earlier state of the disk: a backup, or a snapshot of the machine         |
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ from penstock.sim.scheduler import Call, Scheduler
 from penstock.vfs.faulty import CHANGES, Fault, FaultyVfs, Kind, Operation, no_faults
 from penstock.vfs.memory import Keep, MemoryVfs
 
-_THREADS = 4  # of each lane
+_THREADS = 4  # in each lane
 _FAST_US = (60, 900)
 _SLOW_US = (20_000, 2_000_000)
-_CUT_SHORT = 0.25  # of the segments that are harmed
+_CUT_SHORT = 0.25  # share of the corrupted segments that are cut instead of changed
 
 
 class PowerCut(BaseException):
-    """The machine is off. No `except Exception` stops it."""
+    """The machine lost its power. Derives from BaseException so that no `except Exception` catches it."""
 
 
 class _Hang:
-    """What does not come back, until it is over."""
+    """A hang, and the work that waits for its end."""
 
     __slots__ = ("only_one", "waiting")
 
@@ -53,31 +53,31 @@ class _Hang:
 
 
 class Disk:
-    """What the broker writes to, and the threads that do it."""
+    """The broker's file system and the threads that work on it."""
 
     def __init__(self, scheduler: Scheduler, random: Random) -> None:
-        self.number = 1  # of the disk that is in place
+        self.number = 1  # of the current disk
         self.memory = MemoryVfs()
         self.vfs = FaultyVfs(self.memory)
-        self.died: Callable[[], None] = lambda: None  # the power was cut while a thread was at work
+        self.died: Callable[[], None] = lambda: None  # called if the power is cut while a thread works
         self.is_slow = False
         self._is_full = False
         self._refuses_logs = False
         self._syncs_to_fail = 0
-        self.fails_any_sync = False  # else only one of a segment
-        self.is_older = False  # it was set back, and not replaced since
-        self.faults = 0  # operations that failed
+        self.fails_any_sync = False  # False: only a sync of a segment
+        self.is_older = False  # set back to an older copy, and not replaced since
+        self.faults = 0  # failed operations
         self.open_count = 0
         self._cut_after: int | None = None  # changes until the power is cut
         self._left: MemoryVfs | None = None
         self._scheduler = scheduler
         self._random = random
         self._hangs: list[_Hang] = []
-        self._run = 0  # of the broker: work of an earlier one is forgotten
+        self._run = 0  # number of the broker's run: work of earlier ones is dropped
         self._free_us = {lane: [0] * _THREADS for lane in Lane}
 
     def submit(self, work: DiskWork, back: Callable[[DiskWork, Exception | None], None]) -> None:
-        """Have a thread do it; then `back` hears how it went."""
+        """Have a thread run the work; then `back` receives its outcome."""
         run = self._run
         self.open_count += 1
         threads = self._free_us[work.lane]
@@ -95,7 +95,7 @@ class Disk:
             error: Exception | None = None
             try:
                 work.run()
-            except (OSError, PenstockError) as raised:  # anything else is a mistake of ours, and fails the run
+            except (OSError, PenstockError) as raised:  # any other error is a bug of ours and fails the run
                 error = raised
             except PowerCut:
                 self.died()
@@ -115,7 +115,7 @@ class Disk:
         self._scheduler.at(run_us, execute)
 
     def hang(self, *, only_one: bool) -> Call:
-        """From now on no write comes back, or only the next one does not; gives what ends that."""
+        """From now on no write, or only the next one, returns; return a callback that ends the hang."""
         hang = _Hang(only_one=only_one)
         self._hangs.append(hang)
 
@@ -128,7 +128,7 @@ class Disk:
                 self._scheduler.after(0, work)
 
     def _hang_of(self) -> list[Call] | None:
-        """Where work has to wait now; None: it has not."""
+        """Return the queue of the hang that blocks work now; None if there is none."""
         hang = next((one for one in self._hangs if not (one.only_one and one.waiting)), None)
         return None if hang is None else hang.waiting
 
@@ -139,7 +139,7 @@ class Disk:
 
     @property
     def is_full(self) -> bool:
-        """Whether it takes no more."""
+        """True if writes fail with ENOSPC."""
         return self._is_full
 
     @is_full.setter
@@ -149,7 +149,7 @@ class Disk:
 
     @property
     def refuses_logs(self) -> bool:
-        """Whether it has no room for logs, while there is some for the metadata."""
+        """True if writes to logs fail with ENOSPC, while those of the metadata succeed."""
         return self._refuses_logs
 
     @refuses_logs.setter
@@ -159,7 +159,7 @@ class Disk:
 
     @property
     def syncs_to_fail(self) -> int:
-        """How many of the next syncs of segments fail."""
+        """Number of the next syncs of segments that fail."""
         return self._syncs_to_fail
 
     @syncs_to_fail.setter
@@ -170,7 +170,7 @@ class Disk:
     # Life
 
     def forget(self) -> None:
-        """The process has ended: what its threads were to do is not done."""
+        """Drop the pending work of the threads, because the process has ended."""
         self._run += 1
         self.open_count = 0
         self._cut_after = None
@@ -178,40 +178,39 @@ class Disk:
         self._free_us = {lane: [0] * _THREADS for lane in Lane}
 
     def cut_power_after(self, changes: int) -> None:
-        """Cut the power when so many more changes have reached the file system."""
+        """Cut the power after so many more changes of the file system."""
         self._cut_after = changes
         self._look_out()
 
     @property
     def is_off(self) -> bool:
-        """The power was cut, and `restore` not called since."""
+        """True from a power cut to the next `restore`."""
         return self._left is not None
 
     def power_off(self) -> None:
-        """Cut the power now."""
         if self._left is None:
             self._left = self.memory.crash_clone(Keep.SUBSET, self._random)
             self._look_out()
 
     def restore(self) -> None:
-        """The power is there again: the disk holds what the loss has left."""
+        """Restore the power: the disk holds what the power loss has left."""
         if self._left is not None:
             left, self._left = self._left, None
             self._use(left)
 
     def replace(self) -> None:
-        """Another disk, with nothing on it."""
+        """Replace the disk with an empty one."""
         self._left = None
         self.is_older = False
         self.number += 1
         self._use(MemoryVfs())
 
     def copy(self) -> MemoryVfs:
-        """All that is on it now, written or synced."""
+        """Copy everything on the disk, synced or not."""
         return self.memory.crash_clone(Keep.ALL)
 
     def set_back(self, copy: MemoryVfs) -> None:
-        """The same disk as it was when it was copied."""
+        """Set the same disk back to an earlier copy."""
         self._left = None
         self.is_older = True
         self._use(copy)
@@ -222,7 +221,7 @@ class Disk:
         self._look_out()
 
     def heal(self) -> None:
-        """No more faults."""
+        """End all faults."""
         self.is_slow = self._is_full = self._refuses_logs = False
         for hang in list(self._hangs):
             self._end(hang)
@@ -232,7 +231,7 @@ class Disk:
 
     @contextmanager
     def undisturbed(self) -> Iterator[None]:
-        """Nothing goes wrong, and nothing is counted, while somebody only looks."""
+        """Inject and count no faults while a check reads."""
         vfs = self.vfs
         vfs.plan, vfs.watcher = no_faults, None
         try:
@@ -241,9 +240,7 @@ class Disk:
             self._look_out()
 
     def harm_a_segment(self) -> str | None:
-        """Turn over a bit of a segment that is not the last of its log, or cut it short; its path, or None if there is
-        none.
-        """
+        """Flip a bit of a sealed segment or cut it short; return its path, None if there is no sealed segment."""
         segments: dict[str, list[str]] = {}
         for path in self.memory.files():
             if path.startswith("streams/") and path.endswith(".arrows"):
@@ -263,10 +260,10 @@ class Disk:
         file.close()
         return path
 
-    # What the file system asks
+    # Hooks of the file system
 
     def _look_out(self) -> None:
-        """Have it ask where something may go wrong, and only there: nearly always nothing does."""
+        """Install the hooks only while a fault is possible: usually none is, and calls are costly."""
         is_quiet = self._left is None and not (self._is_full or self._refuses_logs) and not self._syncs_to_fail
         self.vfs.plan = no_faults if is_quiet else self._plan
         self.vfs.watcher = None if self._cut_after is None else self._watch

@@ -1,7 +1,7 @@
-"""The ack of a duplicate names where its first is: in the leader's own log, at that offset, there is that message id.
+"""Check: the ack of a duplicate names the offset of a message with that id in the leader's own log.
 
-Rules: looked at when the broker gives the ack. What its publisher hears later is held against what was acked and read;
-but news of what has been lost meanwhile are excused there, and here they are not.
+Rules: The check runs when the broker gives the ack. `checks` compares the ack again when its publisher receives it, but
+excuses messages that were permissibly lost meanwhile; this check excuses nothing.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _decoder = msgspec.json.Decoder(_Ack)
 
 
 def check(checks: Checks, broker: SimBroker, answers: Sequence[NatsAnswers]) -> None:
-    """Look at the acks among what a broker tells publishers."""
+    """Check the acks among a broker's answers to publishers."""
     assert broker.node is not None
     for one in answers:
         if _AGAIN not in one.commands or (look := inspector.listening(broker.node, one.sid)) is None:
@@ -44,7 +44,7 @@ def check(checks: Checks, broker: SimBroker, answers: Sequence[NatsAnswers]) -> 
                 continue
             offset = _decoder.decode(body).offset
             if offset is None or offset < look.log_start:
-                continue  # or given up since
+                continue  # or truncated since
             headers = inspector.headers_at(broker.node, look, offset) if offset < look.log_end else None
             checks.duplicates += 1
             if b"Nats-Msg-Id: %b\r\n" % message_id not in (headers or b""):

@@ -1,4 +1,4 @@
-"""Carries out the faults of a plan, and mends what lasts only for a while."""
+"""Carries out the faults of a plan, and ends those that last for a while."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from penstock.sim.targeted_faults import TargetedFaults
 _DISK_CHANGES_MAX = 40
 _CLOCK_STEP_US_MAX = 120_000_000
 _KILLED_WITHIN_US = 300_000
-_COPY_AGE_US_MAX = 3_000_000  # mostly of the run that is killed: an older one is refused
-_REGISTERED_US = 6_000_000  # by then a broker that has crashed is, mostly
+_COPY_AGE_US_MAX = 3_000_000  # usually within the run that is killed: an older copy is refused
+_REGISTERED_US = 6_000_000  # by then a crashed broker is usually registered again
 _SET_BACK_TRIES = 10
 _SET_BACK_RETRY_US = 500_000
 
 
 class Faults:
-    """What goes wrong, and when it is over. `damaged` is told of a path whose bytes have changed by themselves."""
+    """Starts and ends faults. `damaged` is called with the path of a segment whose bytes were corrupted."""
 
     def __init__(
         self,
@@ -31,9 +31,12 @@ class Faults:
         programs: Collection[str] = ("c1", "c2"),
         publish: Callable[[], None] = lambda: None,
     ) -> None:
-        """`is_needed` tells whether only this broker is sure to have something that was promised.
+        """Create the faults of a run.
 
-        `programs`: the machines of the clients. `publish`: as of `TargetedFaults`.
+        Args:
+            is_needed: True if only this broker surely has something that was promised.
+            programs: The machines of the clients.
+            publish: See `TargetedFaults`.
         """
         self.count = 0
         self.is_over = False
@@ -44,10 +47,10 @@ class Faults:
         self._is_needed = is_needed
         self._programs = programs
         self._full_until_us: dict[int, int] = {}  # by broker
-        self._emptied = 0  # the one broker that may lose its disk: a majority of voters keeps theirs
+        self._emptied = 0  # the only broker that may lose its disk: a majority of voters keeps theirs
 
     def do(self, fault: Fault) -> None:
-        """One fault of the plan."""
+        """Carry out one fault of the plan."""
         if self.is_over:
             return
         self.count += 1
@@ -74,7 +77,7 @@ class Faults:
         elif ill is Ill.EMPTY_DISK:
             self._take_disk(broker, broker.disk.replace)
         elif ill is Ill.OLDER_COPY:
-            is_refused = bool(fault.number % 2)  # it was registered in another run since
+            is_refused = bool(fault.number % 2)  # a later run registers, so the copy is refused
             if is_refused:
                 self._around.scheduler.after(1, broker.crash)
             self._set_back(broker, fault.lasts_us + is_refused * _REGISTERED_US)
@@ -86,9 +89,9 @@ class Faults:
             self._for_a_while(fault, broker)
 
     def _take_disk(self, broker: SimBroker, replace: Call) -> bool:
-        """Another disk, where the others have all that this one had: else that is lost, and nobody's mistake."""
+        """Replace the disk if the other brokers have all that it held: else that would be a legitimate loss."""
         others = [one for one in self._brokers.values() if one is not broker]
-        # Who has not heard of its disk yet takes any for the first one, and lets it vote.
+        # A broker that does not know the disk yet takes any disk for the first one, and lets it vote.
         is_known = all(
             one.node is not None and inspector.registered_disk(one.node, broker.broker_id) == broker.data_dir_id
             for one in others
@@ -97,14 +100,14 @@ class Faults:
             return False
         self._emptied = broker.broker_id
         self._around.count("replaced disks")
-        if broker.node is None:  # no run of it ends by this, and yet it loses what it had
+        if broker.node is None:  # no run ends here, and yet the data is lost
             self._around.watchers.ended(broker, True)
         broker.power_cut()
         replace()
         return True
 
     def _set_back(self, broker: SimBroker, after_us: int, then: Callable[[bool], None] = lambda _: None) -> None:
-        """Copy its disk now, and put the copy in its place later: as soon as nobody needs what it has since."""
+        """Copy the disk now and restore the copy later, as soon as no promise depends on what it lacks."""
         copy, number = broker.disk.copy(), broker.disk.number
         tries = _SET_BACK_TRIES
 
@@ -122,7 +125,7 @@ class Faults:
         self._around.scheduler.after(after_us, put)
 
     def _has_no_say(self, broker: SimBroker) -> bool:
-        """Whether all others have the same metadata as it has: what it acknowledged does not hang on it."""
+        """True if all others have the same metadata log: no acknowledged entry depends on this broker."""
         nodes = [one.node for one in self._brokers.values() if one is not broker]
         if broker.node is None or None in nodes:
             return False
@@ -130,7 +133,7 @@ class Faults:
         return all(inspector.logged(node) == own for node in nodes if node is not None)
 
     def _kill_all(self, fault: Fault, broker: SimBroker) -> None:
-        """All processes die within a moment, that of `broker` first."""
+        """Kill all processes within a moment, that of `broker` first."""
 
         def kill(_is_put: bool = False) -> None:
             for number, one in enumerate(self._brokers.values()):
@@ -180,7 +183,7 @@ class Faults:
             self._on_the_network(fault, broker)
 
     def _fill(self, broker: SimBroker, lasts_us: int) -> None:
-        """Its disk is full until the last of what fills it is gone."""
+        """Fill the disk; it stays full until the last of its overlapping faults ends."""
         scheduler, full_until_us = self._around.scheduler, self._full_until_us
         until_us = max(full_until_us.get(broker.broker_id, 0), scheduler.now_us + lasts_us)
         full_until_us[broker.broker_id] = until_us
@@ -201,15 +204,15 @@ class Faults:
                 connection.cut()
             return
         ways = [(broker.name, other), (other, broker.name)]
-        if (which := fault.number // len(others) % 4) < 2:  # asymmetric
+        if (which := fault.number // len(others) % 4) < 2:  # one direction
             del ways[which]
-        elif which == 2:  # from everybody
+        elif which == 2:  # isolated from all
             ways = [way for one in others for way in ((broker.name, one), (one, broker.name))]
         for way in ways:
             self._around.scheduler.after(fault.lasts_us, network.block(*way))
 
     def heal(self) -> None:
-        """All is mended, at once."""
+        """End all faults at once."""
         self.is_over = True
         self.aims.heal()
         around = self._around

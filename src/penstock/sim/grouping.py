@@ -1,18 +1,18 @@
-"""Consumers that share a stream as a group, as models; and what their coordinators are held to.
+"""Model members of a consumer group, and invariants of the group coordinators.
 
-| what must hold                                                            | is checked at               |
-|---------------------------------------------------------------------------|-----------------------------|
-| what was committed, or told, is told to who asks then; or what came since | an answer                   |
-| no two members have a partition at once, while their sessions last        | a member begins with it     |
-| nobody sets a partition back: who has lost it commits nothing any more    | a commit, an answer         |
-| all that a group reads is read, by one member each, and committed         | the end, when all is mended |
+| invariant                                                                   | checked at                |
+|-----------------------------------------------------------------------------|---------------------------|
+| an offset query returns the committed offset at its time, or a later one    | an answer                 |
+| no two members own a partition at once while their sessions last            | a member starts with it   |
+| no committed offset goes back: a member that lost a partition is fenced     | a commit, an answer       |
+| each partition is read by one member and its offsets are committed          | the end, after all faults |
 
-Rules: a member begins where the group is, goes on from there, and commits as it does; so what is committed of a
-partition only rises, whoever has it. A commit that nobody answered may come to be later: then what it says is excused,
-and nothing else. A coordinator that leads no more, and does not know it yet, may say where the group was. What a power
-loss took from the log, as it may, ends what the group is held to, but for the last line.
+Rules: A member starts at the committed offset, reads on, and commits as it reads; so the committed offset of a
+partition only rises, across members. The offset of an unanswered commit may appear later and is then excused. A deposed
+coordinator that does not know so yet may return older offsets. A permitted loss from the log ends all checks but the
+last.
 
-Beside the group with members there is one without, whose only consumer counts upwards.
+Beside the group with members there is one without, whose only consumer commits rising numbers.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ MEMBERS = 3
 _GROUP = "shared"
 _ALONE = "alone"
 _SESSION_MS = 1_500
-_SESSION_US = _SESSION_MS * 990  # a member is more careful than its coordinator, whose clock may run faster
+_SESSION_US = _SESSION_MS * 990  # shorter than the coordinator's: its clock may run faster
 _BEAT_US = _SESSION_MS * 1_000 // 8
 _SOON_US = 50_000
 _AGAIN_US = 500_000
@@ -63,16 +63,16 @@ _Done = Callable[[Response | RemoteError | None], None]
 
 @dataclass(slots=True)
 class _Place:
-    """Where a group is in one partition, as far as clients know."""
+    """The known committed offset of a group in one partition."""
 
-    committed: int = 0  # what was answered, at least
-    doubtful: set[int] = field(default_factory=set)  # commits that nobody answered: they may come to be later
-    commits: int = 0  # that were answered
+    committed: int = 0  # lower bound, from answers
+    doubtful: set[int] = field(default_factory=set)  # unanswered commits, which may take effect later
+    commits: int = 0  # answered commits
 
 
 @dataclass(slots=True)
 class _Member:
-    """What one member knows. `era` rises when it joins as another."""
+    """The state of one member. `era` rises when it joins under a new id."""
 
     number: int
     era: int = 0
@@ -84,7 +84,7 @@ class _Member:
     is_settled: bool = False
     silent_until_us: int = 0
     assigned: frozenset[int] = frozenset()
-    positions: dict[int, int | None] = field(default_factory=dict)  # of what it reads; None: it asks where the group is
+    positions: dict[int, int | None] = field(default_factory=dict)  # None: asking for the committed offset
     committing: set[int] = field(default_factory=set)
 
     @property
@@ -93,10 +93,10 @@ class _Member:
 
 
 class Groups:
-    """All of one run. `generations`: the streams, slot by slot, as they are now; `program`: one that asks.
+    """All groups of one run. `generations`: the current stream of each slot; `program`: returns a client.
 
-    Where everybody logs in, a member is in one of `programs`, which is the same user every time: with its id anybody
-    else is nobody.
+    With logins, a member always uses the same client of `programs`: the coordinator knows a member id only for the user
+    that joined with it.
     """
 
     def __init__(
@@ -121,27 +121,27 @@ class Groups:
         self._programs = programs
         self._members = [_Member(number) for number in range(MEMBERS)]
         self._places: dict[tuple[str, int], _Place] = {}
-        self._stream_id = 0  # of `__offsets`, once somebody has said it
+        self._stream_id = 0  # of `__offsets`, once a broker has returned it
         self._partitions = 0
         self._is_asked = False
-        self._is_busy = False  # the one without members waits for an answer
-        self._last = 0  # what it has committed last
+        self._is_busy = False  # the group without members waits for an answer
+        self._last = 0  # its last committed offset
 
     @property
     def offsets(self) -> tuple[int, int] | None:
-        """The stream that holds the offsets of groups, and how many partitions it has; None: not known yet."""
+        """Stream id and number of partitions of `__offsets`; None: not known yet."""
         return (self._stream_id, self._partitions) if self._stream_id else None
 
     def _trace(self, what: str) -> None:
         self._around.trace.add("group", what)
 
     def _is_held(self, group: str) -> bool:
-        """Whether nothing was lost of what it has in the log, as it may be."""
+        """True if the group's offsets log has suffered no permitted loss."""
         history = self._history(group)
         return not (history.cuts or history.may_lose or history.is_damaged or history.is_given_up)
 
     def _is_sure(self, group: str) -> bool:
-        """Whether nobody but the leader can still believe that it leads."""
+        """True if no deposed coordinator can still believe that it leads."""
         history = self._history(group)
         changed_us = max(history.led_us.values(), default=0)
         return self._is_held(group) and self._around.scheduler.now_us - changed_us > DEPOSED_US_MAX
@@ -156,7 +156,7 @@ class Groups:
         return self._places.setdefault((group, partition), _Place())
 
     def _streams(self) -> tuple[Generation, StreamId] | None:
-        """The stream that they read, and that of their offsets; None: not both are there yet."""
+        """Return the stream that the groups read and the id of `__offsets`; None unless both exist."""
         generation = self._generations[self._slot]
         if generation is None or not generation.stream_id:
             return None
@@ -183,15 +183,15 @@ class Groups:
             program = self._programs[member.number % len(self._programs)]
         program.ask_leader(self._stream_id, self._number(group), request, lambda response, _raw: done(response))
 
-    # Where a group is
+    # Committed offsets
 
     def _told(self, group: str, response: FetchOffsetsResponse, committed: dict[int, int]) -> dict[int, int]:
-        """What an answer says; `committed`: what was, when it was asked for."""
+        """Check an answer against `committed`, the known offsets at the time of the request, and return its offsets."""
         offsets = {int(one.partition): int(one.offset) for one in response.offsets}
         for partition, least in committed.items():
             place, offset = self._place(group, partition), offsets.get(partition, 0)
             if offset >= least:
-                place.committed = max(place.committed, offset)  # only what is committed is told
+                place.committed = max(place.committed, offset)  # only committed offsets are returned
                 continue
             if self._is_sure(group) and offset not in place.doubtful:
                 text = f"group {group!r} is said to be at {offset} in partition {partition}"
@@ -244,7 +244,7 @@ class Groups:
                     raise ViolationError(f"{text}, and {before} was committed before it did")
                 place.committed = max(place.committed, offset)
             elif isinstance(response, RemoteError) and response.code == ErrorCode.OFFSET_OUT_OF_RANGE:
-                place.commits += 1  # it is answered, as it should be
+                place.commits += 1  # an expected answer
                 if is_there and not (log.cuts or log.may_lose or log.is_damaged or log.is_given_up):
                     text = f"group {group!r}: {offset} in partition {partition} was committed, and is refused"
                     raise ViolationError(f"{text}: {response.message}")
@@ -290,7 +290,7 @@ class Groups:
             self._join(member)
         elif what % 8 == 0:
             self._leave(member)
-        elif what % 8 == 1:  # it is killed
+        elif what % 8 == 1:  # killed
             self._trace(f"{member.member_id} is killed")
             self._lose(member)
             member.is_in = False
@@ -305,7 +305,7 @@ class Groups:
         self._beat(member, member.era)
 
     def _lose(self, member: _Member) -> None:
-        """It has nothing any more, and joins as another."""
+        """Drop its state and take a new member id."""
         member.era += 1
         member.beat = member.leader_epoch = member.generation = 0
         member.heard_us = self._around.scheduler.now_us
@@ -320,7 +320,7 @@ class Groups:
     def _request(self, member: _Member, generation: Generation, *, is_leaving: bool = False) -> GroupHeartbeatRequest:
         member.beat += 1
         stream_id = StreamId(generation.stream_id)
-        has = member.assigned.union(member.positions)  # it may begin with what it was told at any moment
+        has = member.assigned.union(member.positions)  # the member may start with an assigned partition at any moment
         return GroupHeartbeatRequest(
             stream_id=StreamId(self._stream_id),
             partition=PartitionId(self._number(_GROUP)),
@@ -344,7 +344,7 @@ class Groups:
         member.is_in = False
 
     def _beat(self, member: _Member, era: int) -> None:
-        """One heartbeat of many; it is not waited for longer than half a session."""
+        """Send one heartbeat of a series; it times out after half a session."""
         streams = self._streams()
         if member.era != era or not member.is_in or streams is None:
             return
@@ -388,7 +388,7 @@ class Groups:
         member.generation, member.leader_epoch = int(response.generation), int(response.leader_epoch)
         member.heard_us = sent_us
         if not self._has_session(member):
-            return  # the answer was late: what it says may be over
+            return  # a late answer: its assignment may be outdated
         for partition in sorted(set(member.positions) - assigned):
             del member.positions[partition]
         for partition in sorted(assigned.difference(member.positions)):
@@ -409,7 +409,7 @@ class Groups:
             if member.era != era or member.positions.get(partition, 0) is not None:
                 return
             if offsets is None:
-                del member.positions[partition]  # it asks again when it is told again
+                del member.positions[partition]  # it asks again at the next assignment
                 return
             member.positions[partition] = offsets.get(partition, 0)
             self._go_on(member, era, partition)
@@ -417,14 +417,15 @@ class Groups:
         self._fetch(_GROUP, streams[0], done)
 
     def _go_on(self, member: _Member, era: int, partition: int) -> None:
-        """It reads a few, and commits; also one that says nothing, and does not know yet that it has lost all."""
+        """Read on and commit. A silent member does so too, until it learns that it has lost its partitions."""
         streams = self._streams()
         position = member.positions.get(partition)
         if member.era != era or position is None or partition in member.committing or streams is None:
             return
         member.committing.add(partition)
         end = max(position, self._checks.of(streams[0].config.subject, partition).committed_end)
-        position = min(end, position + (1 << member.number))  # no two are equally quick: who has lost a partition shows
+        # Each member advances at its own speed, so that a commit of a former owner is detected.
+        position = min(end, position + (1 << member.number))
 
         def done(response: Response | RemoteError | None) -> None:
             if member.era != era:
@@ -447,7 +448,7 @@ class Groups:
     # The end
 
     def go_on(self) -> None:
-        """All that was planned is over: everybody joins again, and says what there is to say."""
+        """The planned operations are over: all members join again and heartbeat."""
         if not self._stream_id:
             return
         for member in self._members:
@@ -458,7 +459,7 @@ class Groups:
                 self._join(member)
 
     def allow_unclean_election(self) -> None:
-        """Let whoever is there lead the offsets, whatever it lacks."""
+        """Allow an unclean leader election of `__offsets`."""
         for partition in range(self._partitions):
             history = self._checks.of(SUBJECT.decode(), partition)
             history.is_damaged = history.is_given_up = True
@@ -466,7 +467,7 @@ class Groups:
         self._program().ask(request, lambda response, _raw: self._trace(f"unclean: {kind_of(response)}"))
 
     def waits_for(self, is_stuck: Callable[[History], bool]) -> Callable[[], str]:
-        """What is not as it should be, asked again and again from now on; empty: nothing."""
+        """Return a function that names what is still wrong with the group; it returns an empty text when nothing is."""
         if not self._stream_id:
             return lambda: ""
         generation = self._generations[self._slot]

@@ -1,16 +1,16 @@
-"""A program that brings rows with their offsets and times, as a model of the real importer; and what it comes to.
+"""Model importer: appends rows with their original offsets and timestamps, and checks what is stored.
 
-| what must hold                                                                | is checked at               |
-|-------------------------------------------------------------------------------|-----------------------------|
-| what is there is the source up to some row: offsets, times, nothing missing   | a read                      |
-| nothing is there twice; the log ends where some batch has ended               | a read, a look at its end   |
-| what was answered is there (see `checks`)                                     | an answer                   |
-| all of the source comes to be there                                           | the end, when all is mended |
+| invariant                                                                    | checked at                 |
+|------------------------------------------------------------------------------|----------------------------|
+| the log equals the source up to some row: offsets, timestamps, no gaps       | a read                     |
+| nothing is stored twice; the log ends where some batch ended                 | a read, an end-offset query|
+| acknowledged rows are stored (see `checks`)                                  | an answer                  |
+| the whole source is stored                                                   | the end, after all faults  |
 
-Rules: those of `client/placing.py`. It begins where the log ends, and puts one batch behind the other; what nobody
-answered it sends again, and is told then where the log ends. One that is killed leaves nothing behind but what is under
-way; the next one looks where the log ends, and cuts the rest of the source into other batches. Now and then two are at
-it at once: what one has put is refused to the other, which ends there.
+Rules: as in `client/placing.py`. The importer begins at the log end and appends one batch after the other. It sends an
+unanswered batch again; the error then returns the log end. A killed importer leaves only requests in transit; the next
+one asks for the log end and cuts the rest of the source into other batches. Sometimes two importers run at once: rows
+that one has appended are refused to the other, which stops.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ NAME = "copied"
 ROWS = 320
 _AGAIN_US = 400_000
 _BATCH_ROWS = 6
-_BESIDE = 0.1  # of all batches: another program puts one there at the same moment
+_BESIDE = 0.1  # share of the batches for which another importer appends at the same moment
 _DAY_US = 86_400_000_000
 _ENDS_IT = (ErrorCode.OUT_OF_SEQUENCE, ErrorCode.BAD_REQUEST)
 
 
 class SourceRow(NamedTuple):
-    """One row as it was where it comes from."""
+    """One row of the source."""
 
     offset: int
     timestamp_us: int
@@ -66,7 +66,7 @@ class SourceRow(NamedTuple):
 
 
 def drawn_source(chance: Random) -> list[SourceRow]:
-    """Rows with gaps between them, and several at one time; the first is not the first that there was."""
+    """Draw source rows with offset gaps and repeated timestamps; the first offset may exceed 0."""
     rows, offset, timestamp_us = [], int(chance.random() * 4), START_US - _DAY_US
     for _ in range(ROWS):
         value = f"{NAME}/{offset}/".encode().ljust(int(chance.random() ** 4 * 900), b".")
@@ -77,7 +77,7 @@ def drawn_source(chance: Random) -> list[SourceRow]:
 
 
 class Importing:
-    """The import of one run. `program`: one that may do everything."""
+    """The import of one run. `program`: returns a client that may do everything."""
 
     def __init__(self, around: Surroundings, checks: Checks, program: Callable[[], Client], random: Random) -> None:
         self.acts: dict[Act, Callable[[Operation], None]] = {Act.IMPORT: self._act}
@@ -93,10 +93,10 @@ class Importing:
             StreamConfig,
         )
         self._stream_id = 0
-        self._run = 0  # which program it is; one that was killed is another one
+        self._run = 0  # number of the importer; a killed one is replaced by another
         self._is_running = False
         self._is_reading = False
-        self._shown = 0  # up to where all was read, and found right
+        self._shown = 0  # end of what was read and verified
 
     def _trace(self, what: str) -> None:
         self._around.trace.add("import", what)
@@ -110,7 +110,7 @@ class Importing:
         return self._begins[-1] + 1
 
     def create(self) -> None:
-        """Make the stream, paused; asked for until somebody answers."""
+        """Create the stream, paused; retried until it is answered."""
         self._checks.begin(self._config)
         self._checks.sent.update({row.value: NAME for row in self._source})
         self._ask_to_create()
@@ -127,7 +127,7 @@ class Importing:
         self._program().ask(CreateStreamRequest(config=self._config, timeout_ms=3_000, is_paused=True), done)
 
     def allow_unclean_election(self, stream_id: int) -> bool:
-        """Let whoever is there lead, whatever it lacks; False: it is another stream."""
+        """Allow an unclean leader election; return False if the id is another stream's."""
         if stream_id != self._stream_id:
             return False
         self._history.is_damaged = self._history.is_given_up = True
@@ -147,7 +147,7 @@ class Importing:
             self._around.count("killed importers")
             self._is_running = False
 
-    # One program
+    # One importer
 
     def _begin(self) -> None:
         self._run += 1
@@ -166,7 +166,7 @@ class Importing:
         self._around.scheduler.after(_AGAIN_US, lambda: call() if self._goes_on(run) else None)
 
     def _look(self, run: int, then: Callable[[int, int], None]) -> None:
-        """Where does the log end? `then` hears it, and of which program it is."""
+        """Ask for the log end; `then` receives the importer's number and the end."""
 
         def done(response: Response | RemoteError | None, _raw: bytes) -> None:
             if not self._goes_on(run):
@@ -185,7 +185,7 @@ class Importing:
         self._program().ask_leader(self._stream_id, 0, request, done)
 
     def _put(self, run: int, end: int) -> None:
-        """The next batch."""
+        """Append the next batch."""
         left = [row for row in self._source if row.offset >= end]
         if not left:
             self._trace("all is there")
@@ -197,12 +197,12 @@ class Importing:
         self._send(run, rows, _message(rows, end, behind), behind, in_doubt=False)
 
     def _drawn(self, left: list[SourceRow]) -> tuple[list[SourceRow], int]:
-        """The rows of the next batch, and up to where it covers."""
+        """Draw the rows of the next batch and the end of the offsets that it covers."""
         rows = left[: 1 + int(self._random.random() * _BATCH_ROWS)]
         return rows, left[len(rows)].offset if len(left) > len(rows) else self._end
 
     def _put_beside(self, rows: list[SourceRow], behind: int, end: int) -> None:
-        """One batch of another program, which was started by mistake, or was killed and had sent it."""
+        """Append one batch of another importer, which was started by mistake, or killed after it had sent the batch."""
 
         def done(response: Response | RemoteError | None, _raw: bytes) -> None:
             self._trace(f"beside, up to {behind}: {kind_of(response)}")
@@ -238,7 +238,7 @@ class Importing:
         self._program().ask_leader(self._stream_id, 0, request, done, message)
 
     def _until(self, run: int, end: int) -> None:
-        """Wait until that is committed: it was stored the first time."""
+        """Wait until the high watermark reaches `end`: the batch was stored at the first attempt."""
 
         def looked(run: int, found: int) -> None:
             if found >= end:
@@ -255,10 +255,10 @@ class Importing:
         for row in rows:
             self._checks.promised(self._history, row.offset, response.leader_epoch, row.value, fsynced=response.fsynced)
 
-    # What is there
+    # Reads
 
     def _read(self, position: int = 0) -> None:
-        """Read all that is there."""
+        """Read everything that is stored and compare it with the source."""
         if self._is_reading:
             return
         self._is_reading = True
@@ -284,7 +284,7 @@ class Importing:
     # The end
 
     def waits_for(self, is_stuck: Callable[[History], bool]) -> Callable[[], str]:
-        """Up to where it has not come since now; empty: to its end."""
+        """Return a function that tells how far the import has come; it returns "" at the end of the source."""
         self._shown = 0
 
         def left() -> str:
@@ -301,7 +301,7 @@ class Importing:
 
 
 def _message(rows: list[SourceRow], begin: int, end: int) -> bytes:
-    """A batch of these rows, which covers these offsets."""
+    """Encode a batch of these rows that covers the offsets from `begin` to `end`."""
     columns = {
         "offset": [row.offset for row in rows],
         "timestamp": [row.timestamp_us for row in rows],
@@ -315,7 +315,7 @@ def _message(rows: list[SourceRow], begin: int, end: int) -> bytes:
 
 
 def _rows(raw: bytes) -> list[SourceRow]:
-    """Those of some batches."""
+    """Decode the rows of some batches."""
     found: list[SourceRow] = []
     view = memoryview(raw)
     while view:

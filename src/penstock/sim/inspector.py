@@ -1,4 +1,4 @@
-"""The one place that looks into a node: what it has of its partitions, and of the metadata. It changes nothing."""
+"""Read access to the private state of a node: its partitions and its metadata. No other module reads it."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from penstock.node.node import Node
 from penstock.node.partition import Partition
 from penstock.sim.compacted import Row
 
-_READ_BYTES = 1 << 20  # of batches that are read at once
-_KEY, _VALUE, _HEADERS = 1, 2, 3  # places among the columns of strings
+_READ_BYTES = 1 << 20  # bytes of batches read at once
+_KEY, _VALUE, _HEADERS = 1, 2, 3  # positions among the string columns
 Seen = dict[PartitionKey, tuple[object, ...]]
-"""What `changed` has found before: all that a `PartitionLook` is made of, but for the damage."""
+"""State that `changed` has found before: everything in a `PartitionLook` but the corruption."""
 Batch = tuple[BatchHeader, list[tuple[int, int]]]
-"""Its header and its rows: of each the offset, and a checksum of all that it holds."""
+"""The header and the rows of a batch: of each row the offset and a checksum of its content."""
 
 # ruff: noqa: SLF001 (see the module)
 
@@ -42,48 +42,48 @@ class PartitionLook(NamedTuple):
     flushed_end: int
     leader_epoch: int
     is_leader: bool
-    leads: bool  # and has written in this epoch
+    leads: bool  # leads, and has appended in this epoch
     follows: bool
-    is_in_sync: bool  # as it knows
+    is_in_sync: bool  # as the broker knows
     isr: tuple[int, ...]
     min_isr: int
     is_damaged: bool
-    is_failing: bool  # takes nothing until a restart
+    is_failing: bool  # accepts no writes until a restart
     version: int  # of the ISR
 
 
 class StandingLook(NamedTuple):
-    """What one broker is in the cluster."""
+    """The registration and Raft state of one broker."""
 
-    raft_term: int  # in which it was told that it leads
-    elected_term: int  # in which it leads, told or not; 0: it does not
+    raft_term: int  # term in which the broker knows that it leads the metadata
+    elected_term: int  # term in which Raft leads, known to the broker or not; 0: it does not lead
     applied: int
     is_metadata_leader: bool
-    incarnation: int  # 0: none
-    is_failing: bool  # takes no part in the metadata until a restart
+    incarnation: int  # 0: not registered
+    is_failing: bool  # excluded from the metadata quorum until a restart
 
 
 def partitions(node: Node) -> Iterator[PartitionLook]:
-    """All partitions that the broker has open."""
+    """Return all open partitions of the broker."""
     for key, partition in node._partitions.items():
         yield _look(node, key, partition)
 
 
 def partition(node: Node, stream_id: int, number: int) -> PartitionLook | None:
-    """One of them."""
+    """Return one open partition, or None."""
     key = PartitionKey(StreamId(stream_id), PartitionId(number))
     there = node._partitions.get(key)
     return None if there is None else _look(node, key, there)
 
 
 def listening(node: Node, sid: int) -> PartitionLook | None:
-    """The partition that has this subscription."""
+    """Return the partition that has this subscription, or None."""
     there = node._listening.subscriptions.by_sid.get(sid)
     return None if there is None else _look(node, there.key, there)
 
 
 def hears(node: Node, key: PartitionKey) -> bool:
-    """Whether what is published for a partition comes to this broker, for others of its stream that it leads."""
+    """True if the broker is subscribed to the partition's subject, for other partitions that it leads."""
     partition = node._partitions.get(key)
     if partition is None or partition.channel is None:
         return False
@@ -91,7 +91,7 @@ def hears(node: Node, key: PartitionKey) -> bool:
 
 
 def changed(node: Node, seen: Seen) -> list[PartitionLook]:
-    """The partitions that are not as they were `seen`, which is brought up to date. Asked after every event."""
+    """Return the partitions that differ from `seen`, and update `seen`. Called after every event."""
     found = []
     for key, partition in node._partitions.items():
         log = partition.log
@@ -105,7 +105,7 @@ def changed(node: Node, seen: Seen) -> list[PartitionLook]:
             partition.leadership,
             partition.following,
             partition.stream,
-            log._segments.sealed,  # one that was written anew has another in its place
+            log._segments.sealed,  # a rewritten segment is a new object
         )
         if seen.get(key) != state:
             seen[key] = state
@@ -131,7 +131,7 @@ def _look(node: Node, key: PartitionKey, partition: Partition) -> PartitionLook:
         node._settings.broker_id in state.isr,
         state.isr,
         partition.terms.min_isr,
-        bool(log._damage.known),  # what `damage` says; but that would have the node find out what is new
+        bool(log._damage.known),  # as `damage`, without its side effect of processing new findings
         log._state is LogState.FENCED,
         state.version,
     )
@@ -144,21 +144,21 @@ class Lead(NamedTuple):
     leader_epoch: int
     replicas: tuple[int, ...]
     isr: tuple[int, ...]
-    proposed: frozenset[int]  # the members of an ISR that it has asked for and not been answered; empty: none
-    outside: tuple[int, ...]  # who is live, and not in sync
+    proposed: frozenset[int]  # members of the proposed ISR that is not answered yet; empty: none
+    outside: tuple[int, ...]  # live replicas that are not in sync
     committed_end: int
     log_end: int
 
 
 def leads(node: Node) -> Iterator[Lead]:
-    """What the broker leads, of several replicas."""
+    """Return the partitions with several replicas that the broker leads."""
     for key in node._partitions:
         if (found := lead(node, key)) is not None:
             yield found
 
 
 def lead(node: Node, key: PartitionKey) -> Lead | None:
-    """One of them."""
+    """Return one partition with several replicas that the broker leads, or None."""
     partition = node._partitions.get(key)
     leadership = None if partition is None else partition.leadership
     if leadership is None or len(leadership.replicas) < 2:
@@ -193,7 +193,7 @@ class Replica(NamedTuple):
 
 
 def replica(node: Node, key: PartitionKey) -> Replica | None:
-    """What the broker has of a partition, if it is open there."""
+    """Return the broker's replica, or None if it is not open."""
     partition = node._partitions.get(key)
     if partition is None:
         return None
@@ -209,31 +209,31 @@ def replica(node: Node, key: PartitionKey) -> Replica | None:
 
 
 def metadata_leader(node: Node) -> int:
-    """Who leads the metadata, as the broker knows; 0: nobody."""
+    """Return the metadata leader as the broker knows it; 0: none."""
     return node._cluster.quorum.leader or 0
 
 
 def registered_disk(node: Node, broker_id: int) -> str:
-    """The data directory with which the broker knows that other one to be registered; empty: none yet."""
+    """Return the data directory id under which the other broker is registered; empty: none yet."""
     known = node._cluster.image.brokers.get(BrokerId(broker_id))
     return "" if known is None else known.data_dir_id
 
 
 def logged(node: Node) -> tuple[int, int]:
-    """Term and index of the last entry of the metadata that the broker has on its disk."""
+    """Return term and index of the last metadata entry on the broker's disk."""
     log = node._cluster.quorum._raft.log
     return log.term_at(log.stable_index) or 0, log.stable_index
 
 
 def vote(node: Node) -> int:
-    """Whom the broker has voted for in its present Raft term, where that is on its disk; 0: nobody."""
+    """Return the broker's vote in its current Raft term if it is on disk; 0: none."""
     raft = node._cluster.quorum._raft
     is_saved = not node._cluster.quorum._saving.is_under_way and raft._saved[:2] == raft._hard_state()[:2]
     return (raft._vote or 0) if is_saved else 0
 
 
 def common_end(one: Node, other: Node, key: PartitionKey) -> int:
-    """Up to where two brokers' logs of a partition were written by the same leaders."""
+    """Return the end of the offsets that the same leaders wrote in both brokers' logs."""
     log, others = one._partitions[key].log, other._partitions[key].log
     epoch = min(log.last_epoch, others.last_epoch)
     while epoch:
@@ -245,36 +245,36 @@ def common_end(one: Node, other: Node, key: PartitionKey) -> int:
 
 
 def failed(node: Node) -> int:
-    """How many logs could not be opened."""
+    """Return the number of logs that could not be opened."""
     return len(node._replicas.streams.failures)
 
 
 def stream_ids(node: Node) -> frozenset[int]:
-    """The streams that this broker knows of."""
+    """Return the stream ids in the broker's image."""
     return frozenset(node._cluster.image.streams)
 
 
 def streams(node: Node) -> Iterator[StreamState]:
-    """The streams that this broker knows of, as it knows them."""
+    """Return the streams in the broker's image."""
     yield from node._cluster.image.streams.values()
 
 
 def live(node: Node) -> frozenset[BrokerId]:
-    """The brokers that are there, as this one knows."""
+    """Return the live brokers in the broker's image."""
     return node._cluster.image.live_brokers()
 
 
 def standing(node: Node) -> StandingLook:
-    """What the broker is in the cluster now."""
+    """Return the broker's registration and Raft state."""
     cluster = node._cluster
     quorum, incarnation = cluster.quorum, cluster.standing.incarnation or 0
-    raft, told_term = quorum._raft, quorum._told_term  # asked after every event
+    raft, told_term = quorum._raft, quorum._told_term  # read once: called after every event
     elected_term = raft._term if raft.is_leader else 0
     return StandingLook(told_term, elected_term, raft._log.applied, told_term != 0, incarnation, quorum.trouble != "")
 
 
 def counting(node: Node, look: PartitionLook) -> tuple[int, ...] | None:
-    """Who had all that was acked, where nobody leads, as far as the broker knows; None: somebody leads."""
+    """Return the replicas with every acked message of a partition without a leader; None: it has a leader."""
     state = node._cluster.image.streams.get(StreamId(look.stream_id))
     if state is None or state.partitions[look.partition].leader is not None:
         return None
@@ -282,9 +282,9 @@ def counting(node: Node, look: PartitionLook) -> tuple[int, ...] | None:
 
 
 def awaited(node: Node) -> Iterator[tuple[int, int, str]]:
-    """Stream, partition and disk, where nobody leads because the last who was in sync has come without its disk.
+    """Return stream, partition and disk where only a replica with a lost disk could lead.
 
-    Not while somebody else counts, too: that one leads as soon as it is there.
+    Partitions for which another replica counts are left out: that one leads as soon as it is registered.
     """
     for state in node._cluster.image.streams.values():
         for number, partition in enumerate(state.partitions):
@@ -294,7 +294,7 @@ def awaited(node: Node) -> Iterator[tuple[int, int, str]]:
 
 
 def in_recovery(node: Node) -> Iterator[tuple[int, int, frozenset[BrokerId]]]:
-    """Stream, partition and who counts, where the longest log is to lead and nobody does."""
+    """Return stream, partition and counting replicas in unclean recovery: the longest log is to lead (KIP-966)."""
     live = node._cluster.image.live_brokers()
     for state in node._cluster.image.streams.values():
         for number, partition in enumerate(state.partitions):
@@ -303,12 +303,12 @@ def in_recovery(node: Node) -> Iterator[tuple[int, int, frozenset[BrokerId]]]:
 
 
 def held(node: Node) -> Set[PartitionKey]:
-    """What the broker has open."""
+    """Return the open partitions."""
     return node._partitions.keys()
 
 
 def misplaced(node: Node) -> str | None:
-    """An observer that is somewhere where it decides something, as the broker knows; None: there is none."""
+    """Return a text about an observer that leads or is in a voting set of its partition; None: there is none."""
     own = node._settings.broker_id
     for state in node._cluster.image.streams.values():
         for number, partition in enumerate(state.partitions):
@@ -324,19 +324,19 @@ def misplaced(node: Node) -> str | None:
 
 
 def users(node: Node) -> tuple[int, Mapping[str, User]]:
-    """The index of the last act that the broker has heard of, and who there is since then."""
+    """Return the index of the last user change in the broker's image, and the users."""
     image = node._cluster.image
     return image.acted, image.users
 
 
 def segment_bytes(node: Node, name: str) -> int:
-    """Of a stream, as the broker knows; 0: it knows of none."""
+    """Return a stream's segment_bytes in the broker's image; 0: unknown stream."""
     image = node._cluster.image
     return image.by_name(name).config.segment_bytes if name in image.names else 0
 
 
 def image_digest(node: Node) -> str:
-    """The image, in few letters."""
+    """Return a short hash of the image."""
     return sha256(encode_image(node._cluster.image)).hexdigest()[:16]
 
 
@@ -348,12 +348,12 @@ _COUNTED = {
 
 
 def counted(node: Node) -> dict[str, int]:
-    """What it has counted since it was started, as the simulation calls it."""
+    """Return the node's counters since its start, under the simulator's names."""
     return {name: node._budget.counters[counter] for counter, name in _COUNTED.items()}
 
 
 def written_anew(node: Node, look: PartitionLook) -> tuple[str, ...]:
-    """The files of a partition that the cleaner has written."""
+    """Return the segment files of a partition that the cleaner has rewritten."""
     partition = node._partitions[PartitionKey(StreamId(look.stream_id), PartitionId(look.partition))]
     paths = [segment.path for segment in partition.log._segments.sealed]
     names = [files.parsed(path.rpartition("/")[2]) for path in paths]
@@ -361,10 +361,10 @@ def written_anew(node: Node, look: PartitionLook) -> tuple[str, ...]:
 
 
 def batches(node: Node, look: PartitionLook, start: int, end: int, by_key: dict[int, Row] | None = None) -> list[Batch]:
-    """The batches from `start` to `end`, as they lie on the disk and verified: headers, and rows from `start` on.
+    """Return the verified batches from `start` to `end` on disk: headers, and rows from `start` on.
 
-    `by_key` gets what counts of them for compaction. Raises what the log raises; CorruptionError also where a file is
-    shorter than its index says.
+    `by_key` is filled with the rows' keys and tombstone flags. Raises the log's errors, and CorruptionError if a file
+    is shorter than its index says.
     """
     partition = node._partitions[PartitionKey(StreamId(look.stream_id), PartitionId(look.partition))]
     view = partition.log._view()
@@ -384,7 +384,7 @@ def batches(node: Node, look: PartitionLook, start: int, end: int, by_key: dict[
 
 
 def raw_batches(node: Node, look: PartitionLook, start: int, end: int) -> Iterator[bytes]:
-    """The batches from that which has `start` to `end`, as they lie on the disk, some at once."""
+    """Return the stored bytes of the batches from the one with `start` to `end`, several batches at once."""
     partition = node._partitions[PartitionKey(StreamId(look.stream_id), PartitionId(look.partition))]
     view = partition.log._view()
     while start < end and (found := view.slice(start, end=end, bytes_max=_READ_BYTES)) is not None:
@@ -393,7 +393,7 @@ def raw_batches(node: Node, look: PartitionLook, start: int, end: int) -> Iterat
 
 
 def _bytes_of(partition: Partition, found: Slice) -> bytes:
-    """Read the bytes of a slice. CorruptionError: the file ends before."""
+    """Read the bytes of a slice. Raise CorruptionError if the file is too short."""
     file = partition.vfs.open(found.path, read_only=True)
     try:
         data = file.read_at(found.position, found.length)
@@ -405,7 +405,7 @@ def _bytes_of(partition: Partition, found: Slice) -> bytes:
 
 
 def headers_at(node: Node, look: PartitionLook, offset: int) -> bytes | None:
-    """The headers of the message at an offset; None: there is none, or it has none. Raises what the log raises."""
+    """Return the headers of the message at an offset; None without message or headers. Raises the log's errors."""
     partition = node._partitions[PartitionKey(StreamId(look.stream_id), PartitionId(look.partition))]
     for _, data in partition.log._view().batches(offset, offset + 1):
         offsets = codec.offsets(data)
@@ -416,7 +416,7 @@ def headers_at(node: Node, look: PartitionLook, offset: int) -> bytes | None:
     return None
 
 
-_Cells = tuple[memoryview, memoryview, memoryview]  # of a column of strings: validity, ends, values
+_Cells = tuple[memoryview, memoryview, memoryview]  # of a string column: validity, ends, values
 
 
 def _strings(data: memoryview) -> list[_Cells]:

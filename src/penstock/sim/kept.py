@@ -1,9 +1,9 @@
-"""A plan as a file, so that what once failed can be run again: not what its seed comes to by then, but what it was.
+"""Plans as files, so that a failed run can be repeated even after the way that plans are drawn has changed.
 
-Rules: a file holds all that is drawn when a plan is made, each operation and each fault with its moment, its target and
-its share of chance, so that a change of how plans are made changes none that is kept. What is drawn while a plan runs
-comes from its seed: delays of the network and of disks, and what a power loss leaves. So a change of what the brokers
-do, or when, may still have a kept plan pass by what it is kept for, and each bug has a story or a unit test of its own.
+Rules: A file holds everything that is drawn when a plan is made: each operation and fault with its time, target and
+random number. So a change of plan generation changes no kept plan. What is drawn while a plan runs comes from its seed:
+delays of the network and disks, and what a power loss leaves. So a change of the brokers' behaviour or timing may make
+a kept plan miss its bug; therefore each bug also has a story or a unit test of its own.
 
     {"seed": 32, "brokers": 3, "end_us": 61000000,
      "shows": "the violation, as it was told", "mended_by": "the subject of the commit",
@@ -25,11 +25,11 @@ _FILE_BYTES_MAX = 1 << 20
 
 
 class PlanFileError(Exception):
-    """A file does not hold a plan."""
+    """The file does not hold a plan."""
 
 
 class Kept(msgspec.Struct, forbid_unknown_fields=True):
-    """A plan, what went wrong in it, and the commit that mended that (empty: none yet)."""
+    """A plan, its violation, and the commit that fixed it (empty: not fixed yet)."""
 
     seed: int
     brokers: int
@@ -40,12 +40,12 @@ class Kept(msgspec.Struct, forbid_unknown_fields=True):
     faults: tuple[Fault, ...]
 
     def plan(self) -> Plan:
-        """What is to be run."""
+        """Return the plan to run."""
         return Plan(self.seed, self.brokers, self.end_us, self.operations, self.faults)
 
 
 def keep(path: Path, plan: Plan, shows: str) -> None:
-    """Write a plan to a file that is not there yet: one line for each operation and each fault. OSError."""
+    """Write a plan to a new file: one line for each operation and fault. Raise OSError, also if the file exists."""
     head = {"seed": plan.seed, "brokers": plan.brokers, "end_us": plan.end_us, "shows": shows, "mended_by": ""}
     lines = [f'"{name}": {json.dumps(value)},' for name, value in head.items()]
     lines.append(f'"operations": {_rows(plan.operations)},')
@@ -59,7 +59,7 @@ def _rows(rows: tuple[Operation, ...] | tuple[Fault, ...]) -> str:
 
 
 def load(path: Path) -> Kept:
-    """What `keep` wrote. PlanFileError."""
+    """Read a file that `keep` wrote. Raise PlanFileError."""
     try:
         with path.open("rb") as file:
             data = file.read(_FILE_BYTES_MAX + 1)

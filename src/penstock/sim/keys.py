@@ -1,6 +1,6 @@
-"""Keys of simulated brokers: each has its own, made from its name, so that a seed is the same every time.
+"""Encryption keys of simulated brokers, derived from their names so that a seed is deterministic.
 
-Rules: without the extra `encryption` there are none, and no stream of a plan is encrypted.
+Rules: Without the extra `encryption` there are no keys, and no stream of a plan is encrypted.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ _HIDDEN = 0.3
 
 
 def encrypted(vfs: Vfs, name: str, run: int) -> Vfs | None:
-    """`vfs` for the encrypted streams of that broker, in that run; None: it has no keys."""
+    """Return the broker's `vfs` for encrypted streams in this run; None: it has no keys."""
     try:
-        from penstock.vfs.encrypted import EncryptedVfs  # it brings `cryptography`, an extra
+        from penstock.vfs.encrypted import EncryptedVfs  # needs `cryptography`, an extra
     except ImportError:
         return None
     chance = Random(f"{name} run {run} nonces")  # noqa: S311 (nothing secret)
@@ -27,6 +27,6 @@ def encrypted(vfs: Vfs, name: str, run: int) -> Vfs | None:
 
 
 def encrypted_slots(slots: int, chance: Random) -> frozenset[int]:
-    """Of which slots the streams are encrypted."""
+    """Draw the slots whose streams are encrypted."""
     drawn = frozenset(slot for slot in range(slots) if chance.random() < _HIDDEN)
     return drawn if find_spec("cryptography") is not None else frozenset()

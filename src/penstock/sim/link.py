@@ -1,7 +1,7 @@
-"""A broker's connection to NATS, with the real session: connects, subscribes everything, connects again.
+"""A broker's NATS connection with the real session: connects, subscribes everything, reconnects.
 
-Rules: those of the real link. It is up once the PONG behind its SUBs has come; what is subscribed is subscribed again
-after every reconnect; messages may come before it is up. What it cannot write is dropped: publishers ask again.
+Rules: as in the real link. The link is up after the PONG that follows its SUBs. All subscriptions are repeated after
+every reconnect. Messages may arrive before the link is up. Output without a connection is dropped: publishers retry.
 """
 
 from __future__ import annotations
@@ -27,35 +27,35 @@ from penstock.sim.scheduler import Timer
 
 
 class LinkOwner(Protocol):
-    """Who hears what the link brings."""
+    """Receives the events of the link."""
 
     def groups_received(self, groups: Mapping[int, MessageGroup]) -> None:
-        """Messages, of one read."""
+        """Take the messages of one read."""
 
     def link_up(self) -> None:
-        """Everything is subscribed."""
+        """nats-server has every subscription."""
 
     def link_lost(self, proven_ms: int, reason: str) -> None:
-        """The connection is gone; what was published until `proven_ms` has been received."""
+        """The connection was lost; everything published until `proven_ms` has been received."""
 
     def barrier_reached(self, token: int) -> None:
-        """NATS has done what came before it."""
+        """nats-server has processed all earlier commands."""
 
     def subscription_refused(self, sid: int | None, reason: str) -> None:
-        """NATS does not let the broker subscribe."""
+        """nats-server has refused a subscription."""
 
     def event(self, call: Callable[[], None]) -> None:
-        """Have `call` done as an event of the broker: later, if it is paused."""
+        """Run `call` as an event of the broker; deferred while it is paused."""
 
     def now_ms(self) -> int:
-        """By the broker's own clock."""
+        """Return the time of the broker's own clock."""
 
     def after_ms(self, delay_ms: int, call: Callable[[], None]) -> Timer:
-        """Call later, by true time."""
+        """Schedule `call` in true time."""
 
 
 class Link:
-    """One broker's link. `start` first; `stop` at its end."""
+    """The NATS link of one broker. Call `start` first and `stop` last."""
 
     def __init__(self, name: str, owner: LinkOwner, network: Network, server: nats.NatsServer, random: Random) -> None:
         self.is_up = False
@@ -73,11 +73,10 @@ class Link:
         self._timer: Timer | None = None
 
     def start(self) -> None:
-        """Connect."""
         self._network.connect(self._name, nats.NAME, self._connected, self._lost)
 
     def stop(self) -> None:
-        """Close; nothing more is said to the owner."""
+        """Close; the owner gets no more events."""
         self._stopped = True
         if self._connection is not None:
             self._connection.close(by_source=True)
@@ -87,18 +86,18 @@ class Link:
 
     @property
     def connection(self) -> Connection | None:
-        """The connection, while there is one."""
+        """The current connection, or None."""
         return self._connection
 
     @property
     def proven_ms(self) -> int | None:
-        """What was published until then has been received; None: the link is down."""
+        """Time up to which all published messages have been received; None: the link is down."""
         return self._session.proven_ms if self._session is not None and self.is_up else None
 
-    # What the node wants
+    # Commands of the node
 
     def take(self, command: Subscribe | Unsubscribe | Barrier) -> None:
-        """One command of a step."""
+        """Carry out one NATS command of a step."""
         match command:
             case Subscribe(sid, subject, queue):
                 assert sid not in self._wanted
@@ -114,12 +113,12 @@ class Link:
                     self._barriers[self._ready.barrier()] = token
 
     def answer(self, answers: Sequence[NatsAnswers]) -> None:
-        """Tell publishers."""
+        """Send answers to publishers."""
         if self._is_ready:
             self.write(b"".join([one.commands for one in answers]))
 
     def drain(self, token: int) -> bool:
-        """End all subscriptions; `barrier_reached(token)` follows. False if there is no connection."""
+        """End all subscriptions; `barrier_reached(token)` follows. Return False without a connection."""
         for sid in list(self._wanted):
             self.take(Unsubscribe(sid))
         if not self._is_ready:
@@ -138,16 +137,16 @@ class Link:
         return self._session
 
     def send_output(self) -> None:
-        """Write what the session wants to say."""
+        """Send the session's pending output."""
         if self._session is not None and (output := self._session.take_output()):
             self.write(output)
 
     def write(self, data: bytes) -> None:
-        """Write ready-made protocol."""
+        """Send protocol bytes."""
         if (connection := self._connection) is not None and data:
             connection.send(lambda: self._server.receive(connection, data))
 
-    # What the network brings
+    # Events of the network
 
     def _connected(self, connection: Connection | None) -> None:
         if self._stopped:
@@ -192,7 +191,7 @@ class Link:
         elif isinstance(event, SubscriptionRefused):
             self._owner.subscription_refused(event.sid, event.reason)
         elif isinstance(event, SessionClosed):
-            assert "protocol" not in event.reason, event.reason  # the model speaks it
+            assert "protocol" not in event.reason, event.reason  # the model server speaks the protocol correctly
             if self._connection is not None:
                 self._connection.close(by_source=True)
             self._down(event.reason)

@@ -1,7 +1,7 @@
-"""Users' side of a login: what they show, and whom the first administrator is.
+"""The client side of logins, and the first administrator.
 
-Rules: secrets are made of names and numbers, so that a seed is the same every time; the exchange is the real one. Who
-cannot log in tries what he had before his secret was rotated: he may not have heard what became of that.
+Rules: Secrets are derived from names and numbers, so that a seed is deterministic; the exchange is the real one. A
+client whose login fails tries its earlier secrets: it may not know whether a rotation took effect.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from penstock.base import limits
 
 ADMIN = "admin"
 APP = "app"
-"""A user whose rules never change: it may do all but administer."""
+"""A user whose rules never change: it has all rights but the admin rule."""
 
 _ID = "main"
 _SECRETS_KEPT = 4
 
 
 class Login:
-    """What one user shows."""
+    """The credentials of one user."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self._made = 0
-        self._secrets: list[str] = []  # the newest first
-        self.tried = 0  # how often another one was shown
+        self._secrets: list[str] = []  # newest first
+        self.tried = 0  # refused logins since the last new secret; selects the secret
         self._nonces = 0
         self._next: Credential | None = None
 
     def renewed(self) -> Credential:
-        """What checks the next secret: the same one until it is `taken`, however often it is asked for."""
+        """Return the credential of the next secret: the same one until `taken` is called."""
         if self._next is None:
             self._made += 1
             secret = f"{self.name}, {self._made}"
@@ -47,19 +47,19 @@ class Login:
         return self._next
 
     def taken(self) -> None:
-        """It was acknowledged: the next one will be another."""
+        """The rotation was acknowledged: the next `renewed` makes a new secret."""
         self._next = None
 
     def proof(self) -> ClientHandshake:
-        """A login with what is shown now."""
+        """Start a login with the current secret."""
         if not self._secrets:
-            self.renewed()  # of somebody who is made already
+            self.renewed()  # the user exists already
         secret = self._secrets[self.tried % len(self._secrets)]
         shown = Credentials(f"{self.name}/{_ID}", secret, is_token=True, iterations=TOKEN_ITERATIONS)
         return shown.proof(self._nonce)
 
     def has_another(self, tried: int) -> bool:
-        """That try was refused, on whichever broker: whether there is a secret that was not shown in this round."""
+        """Record that a login with secret `tried` was refused; return True if a secret is left to try in this round."""
         if self.tried == tried:
             self.tried += 1
         return self.tried % len(self._secrets) != 0
@@ -70,5 +70,5 @@ class Login:
 
 
 def first_user() -> User:
-    """The administrator, whose secret stays what it is."""
+    """Return the administrator, whose secret never changes."""
     return User(ADMIN, 1, (Login(ADMIN).renewed(),), (Rule(Operation.ADMIN),))

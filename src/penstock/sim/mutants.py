@@ -1,6 +1,6 @@
-"""Mistakes that the simulator must find: each a patch of one line or two of the source; see `planting`.
+"""Mutants that the simulator must find: each patches a line or two of the source; see `planting`.
 
-This module imports nothing of ours but that, and more of them: `mutants_of_rights`.
+This module imports nothing of Penstock but `planting` and `mutants_of_rights`, which has more mutants.
 """
 
 from __future__ import annotations
@@ -356,27 +356,27 @@ CLUSTER_MUTANTS = (
         "return durability is Durability.FSYNC",
     ),
 )
-"""Mistakes that take more than one broker.
+"""Mutants that need more than one broker.
 
-Not among them is what another rule makes up for:
+Left out are faults that another rule makes harmless:
 
-- A fetch of a run that is over is taken. Its session ended with its run, so it could only be the first of a new one;
-  and who joins by it is refused by the metadata, in which it has another run.
-- Raft commits an entry of an earlier term by counting. A new leader sends such entries and its own first one in one
-  message, unless they pass a mebibyte: who has the one has the other. `tests/sim/raft` draws small messages, and
-  finds it.
-- Raft votes twice in a term after a restart. A term names its candidate, so both votes are for the same one, and count
-  once. `tests/sim/raft` has a vote that is not on the disk, and terms that name nobody.
-- A coordinator takes what a member said to the one before for all that it has. A member sends one heartbeat at a time,
-  and forgets answers that are late; `tests/unit/groups/test_membership.py` has one that does not.
-- An ISR change of an earlier leader epoch is taken. It names the version of the partition that it changes, and each new
-  leader is one.
+- A leader accepts a fetch of an earlier run. Its session ended with that run, so the fetch could only be the first of a
+  new session; and the metadata leader refuses a join by it, because the broker has another incarnation.
+- Raft commits an entry of an earlier term by counting replicas. A new leader sends such entries and its own first entry
+  in one message, unless they exceed a mebibyte, so a follower has both or none. `tests/sim/raft` uses small messages
+  and finds it.
+- Raft votes twice in a term after a restart. A term names its candidate, so both votes are for the same one and count
+  once. `tests/sim/raft` has a vote that is not on disk, and terms that name no candidate.
+- A coordinator takes a member's last report to its predecessor for everything that the member owns. A member sends one
+  heartbeat at a time and drops late answers; `tests/unit/groups/test_membership.py` has a member that does not.
+- The metadata leader accepts an ISR change of an earlier leader epoch. The change names the partition version that it
+  is based on, and each new leader raises the version.
 
-Nor is a leader that counts answers before it knows what they know: few seeds have a disk hang just when it is deposed.
-`tests/unit/node/test_not_heard.py` finds it. Nor a pass whose tombstones go before what took the place of their
-messages has its name on the disk: a log that is written to syncs its names every few moments anyway.
-`tests/unit/commitlog/test_compaction.py` finds that. Nor are offsets that a new leader tells before they are committed:
-it takes a second failover within milliseconds to lose them. `tests/unit/node/test_offsets.py` finds that.
+Left out, too, are faults that seeds show too rarely. A leader that counts answers before it knows what the followers
+know needs a disk that hangs just when the leader is deposed: `tests/unit/node/test_not_heard.py` finds it. A compaction
+pass that drops tombstones before the names of the segments that replace their messages are synced: a log with appends
+syncs its names often anyway; `tests/unit/commitlog/test_compaction.py` finds it. Offsets that a new leader returns
+before they are committed need a second failover within milliseconds: `tests/unit/node/test_offsets.py` finds them.
 """
 
 MUTANTS_OF_DISKS = (
@@ -387,7 +387,7 @@ MUTANTS_OF_DISKS = (
         "        flush = partition.log.flush() if partition.waits_for_sync else None",
     ),
 )
-"""Mistakes about when a disk is told to sync, which the simulator does not measure: `make chaos` finds them."""
+"""Mutants about when a disk is synced, which the simulator does not measure: `make chaos` finds them."""
 
 
 MUTANTS_OF_OBSERVERS = (
@@ -421,11 +421,11 @@ MUTANTS_OF_OBSERVERS = (
         "        is_complete = True\n",
     ),
 )
-"""Of read replicas: they show in clusters of more brokers than a stream has replicas."""
+"""Mutants of read replicas: they show in clusters with more brokers than a stream has replicas."""
 
 
 def named(name: str) -> Mutant:
-    """The mutant of this name."""
+    """Return the mutant of this name."""
     return next(
         mutant
         for mutant in (*MUTANTS, *CLUSTER_MUTANTS, *MUTANTS_OF_RIGHTS, *MUTANTS_OF_OBSERVERS, *MUTANTS_OF_DISKS)
@@ -434,6 +434,6 @@ def named(name: str) -> Mutant:
 
 
 def install(name: str) -> None:
-    """Have a mutant in this process from now on; an empty name is none."""
+    """Install a mutant in this process; an empty name installs none."""
     if name:
         plant(named(name))

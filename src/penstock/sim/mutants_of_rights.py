@@ -1,4 +1,4 @@
-"""Mistakes about who may do what, and about rows that keep their offsets: some seeds have users, and some an import."""
+"""Mutants of permissions and of imported offsets: some seeds have users, and some an import."""
 
 from __future__ import annotations
 

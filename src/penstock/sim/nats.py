@@ -1,19 +1,19 @@
 """A model of nats-server: subscriptions, barriers, publishers with reply subjects, connections that break.
 
-Rules: what it says and hears are the bytes of the protocol, so that the real parser and the real acks are in play. It
-does a connection's lines in order, delivers to each connection in order, keeps nothing for those who are not there, and
-delivers nothing twice. A message on a subject that nobody subscribes gets "no responders" on its reply subject.
+Rules: Input and output are protocol bytes, so that the real parser and the real acks are tested. The server processes
+the lines of a connection in order and delivers to each connection in order. It stores nothing for disconnected clients
+and delivers nothing twice. A message on a subject without subscribers gets "no responders" on its reply subject.
 
-A publisher has an inbox and no connection (`publish`), or it is a program with a client of its own (`greet`).
+A publisher has an inbox and no connection (`publish`), or is a program with a client of its own (`greet`).
 
-| line                     | what happens                                                                     |
-|--------------------------|----------------------------------------------------------------------------------|
-| CONNECT …                | nothing                                                                          |
-| SUB subject [queue] sid  | what is published from now on is delivered to it, or to another one of its queue |
-| UNSUB sid [count]        | no more, or none once so many have come                                          |
-| PING                     | PONG                                                                             |
-| PUB subject [reply] n    | a broker's: to the inbox of a publisher; a program's: to whoever subscribes      |
-| HPUB subject [reply] h n | the same, with headers                                                           |
+| line                     | effect                                                                       |
+|--------------------------|------------------------------------------------------------------------------|
+| CONNECT …                | none                                                                         |
+| SUB subject [queue] sid  | later messages are delivered to it, or to another member of its queue group  |
+| UNSUB sid [count]        | ends the subscription, at once or after so many messages                     |
+| PING                     | PONG                                                                         |
+| PUB subject [reply] n    | from a broker: to a publisher's inbox; from a program: to the subscribers    |
+| HPUB subject [reply] h n | the same, with headers                                                       |
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Inbox = Callable[[bytes], None]
 
 
 class Published(NamedTuple):
-    """A message on its way."""
+    """A message in transit."""
 
     subject: bytes
     reply: bytes  # empty: none
@@ -42,34 +42,34 @@ class Published(NamedTuple):
 
 
 class _Peer:
-    """One connection of a broker, or of a program."""
+    """One connection of a broker or a program."""
 
     __slots__ = ("connection", "is_flushing", "left", "output", "queues", "rest", "subscriptions", "take")
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
-        self.take: Callable[[bytes], None] | None = None  # set by who connects: gets what is sent
+        self.take: Callable[[bytes], None] | None = None  # set by the connecting side: receives the output
         self.rest = b""
         self.output = bytearray()
         self.is_flushing = False
         self.subscriptions: dict[bytes, tuple[bytes, ...]] = {}  # sid → the subject's tokens
-        self.queues: dict[bytes, bytes] = {}  # sid → the queue, of those that have one
-        self.left: dict[bytes, int] = {}  # sid → after so many more it ends
+        self.queues: dict[bytes, bytes] = {}  # sid → the queue group, if any
+        self.left: dict[bytes, int] = {}  # sid → messages until it ends
 
     def forget(self, sid: bytes) -> None:
-        """No more of it."""
+        """Remove a subscription."""
         for kept in (self.subscriptions, self.queues, self.left):
             kept.pop(sid, None)
 
 
 class NatsServer:
-    """See the module's rules."""
+    """The model server. Call `start` first."""
 
     def __init__(self, network: Network, random: Random, trace: Trace) -> None:
-        self.messages = 0  # that were delivered
-        self.is_losing = False  # what it says to publishers is lost
-        self.published: Callable[[Published], None] = lambda _: None  # hears what programs publish
-        self.answered: Callable[[bytes, bytes], None] = lambda _subject, _body: None  # … and what brokers do
+        self.messages = 0  # delivered messages
+        self.is_losing = False  # drop half of the answers to publishers
+        self.published: Callable[[Published], None] = lambda _: None  # called with what programs publish
+        self.answered: Callable[[bytes, bytes], None] = lambda _subject, _body: None  # called with what brokers publish
         self._programs: dict[Connection, _Peer] = {}
         self._network = network
         self._random = random
@@ -78,11 +78,11 @@ class NatsServer:
         self._inboxes: dict[bytes, Inbox] = {}
 
     def start(self) -> None:
-        """Take connections."""
+        """Accept connections."""
         self._network.listen(NAME, self._accept)
 
     def stop(self) -> None:
-        """It is gone, with all connections and subscriptions."""
+        """Stop with all connections and subscriptions."""
         self._network.listen(NAME, None)
         self._network.die(NAME)
         self._peers.clear()
@@ -97,7 +97,7 @@ class NatsServer:
         self._programs.pop(connection, None)
 
     def greet(self, connection: Connection, take: Callable[[bytes], None], *, is_program: bool = False) -> None:
-        """The other side of a connection is ready to read."""
+        """The connecting side is ready to read."""
         peer = self._peers.get(connection)
         if peer is not None:
             peer.take = take
@@ -106,14 +106,14 @@ class NatsServer:
             self._say(peer, INFO)
 
     def cut(self, connection: Connection) -> None:
-        """Close one connection, as one that reads too slowly."""
+        """Close one connection, as nats-server does with a slow consumer."""
         self._gone(connection)
         connection.close(by_source=False)
 
-    # Brokers, and programs
+    # Brokers and programs
 
     def receive(self, connection: Connection, data: bytes) -> None:
-        """Bytes of a connection."""
+        """Take bytes from a connection."""
         peer = self._peers.get(connection)
         if peer is None:
             return
@@ -148,7 +148,7 @@ class NatsServer:
             assert fields[0] in (b"CONNECT", b"PONG"), fields
 
     def _taken(self, peer: _Peer, fields: list[bytes], data: bytes) -> None:
-        """One message, as it came."""
+        """Route one published message."""
         if peer.connection not in self._programs:
             self.answered(fields[1], data)
             self._to_inbox(fields[1], data)
@@ -174,7 +174,7 @@ class NatsServer:
         data, take = bytes(peer.output), peer.take
         peer.output.clear()
         assert take is not None
-        if len(data) > 1 and self._random.random() < 0.05:  # a read ends anywhere
+        if len(data) > 1 and self._random.random() < 0.05:  # a read may end anywhere
             cut = 1 + int(self._random.random() * (len(data) - 1))
             first, data = data[:cut], data[cut:]
             peer.connection.send_back(lambda: take(first))
@@ -185,7 +185,7 @@ class NatsServer:
     def publish(
         self, subject: bytes, value: bytes, reply: bytes, inbox: Inbox, headers: bytes = b""
     ) -> tuple[str, ...]:
-        """A message of a publisher, whose answers go to `inbox` until `forget`; b"" is no responders. Who gets it."""
+        """Publish a message; return its receivers. Answers go to `inbox` until `forget`; b"" means no responders."""
         self._inboxes[reply] = inbox
         receivers = self._deliver(Published(subject, reply, headers, value))
         if not receivers:
@@ -193,7 +193,7 @@ class NatsServer:
         return receivers
 
     def _deliver(self, message: Published) -> tuple[str, ...]:
-        """To all who subscribe, and to one of each queue."""
+        """Deliver to all subscribers, and to one member of each queue group."""
         tokens = tuple(message.subject.split(b"."))
         receivers: list[str] = []
         queues: dict[bytes, list[tuple[_Peer, bytes]]] = {}
@@ -227,7 +227,7 @@ class NatsServer:
                 peer.forget(sid)
 
     def forget(self, reply: bytes) -> None:
-        """The publisher waits no longer."""
+        """Stop delivering answers to this publisher."""
         self._inboxes.pop(reply, None)
 
     def _to_inbox(self, reply: bytes, body: bytes) -> None:
@@ -242,7 +242,7 @@ class NatsServer:
 
 
 def matches(pattern: tuple[bytes, ...], tokens: tuple[bytes, ...]) -> bool:
-    """Whether a subject is covered by a pattern, both as tokens."""
+    """True if the pattern covers the subject, both as tokens."""
     for number, wanted in enumerate(pattern):
         if wanted == b">":
             return len(tokens) > number

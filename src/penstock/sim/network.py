@@ -1,18 +1,18 @@
-"""Connections between machines: bytes come late, or not at all, but never twice and never in another order.
+"""Simulated TCP connections between machines: bytes arrive late or not at all, but never twice or out of order.
 
-Rules: this is TCP, so within one connection everything arrives once and in order. What a network does wrong shows in
-other ways: a direction that is blocked holds everything back until it is free again, or until whoever waits gives up;
-a reset loses what was on its way, while the other side may still get a part of it, later than the first messages of the
-next connection. A blocked direction is one of two: requests may arrive whose answers never come.
+Rules: Within one connection everything arrives once and in order. Network faults show in other ways. A blocked
+direction holds everything back until it is free again, or until the waiting side gives up. A reset loses what was in
+transit; the other side may still receive a part of it, even after the first messages of the next connection. Each
+direction is blocked on its own, so requests may arrive whose answers never come.
 
-| fault             | the side that sent sees              | the other side sees                            |
+| fault             | the sending side sees                | the other side sees                            |
 |-------------------|--------------------------------------|------------------------------------------------|
-| reset             | `lost`, at once                      | some of what was on its way, then `lost`       |
+| reset             | `lost`, at once                      | some of what was in transit, then `lost`       |
 | blocked, short    | delay                                | delay                                          |
-| blocked, long     | `lost` after the time-out            | some of what was on its way, then `lost`       |
-| stalled           | delay of what it sends               | nothing, until that is over                    |
+| blocked, long     | `lost` after the time-out            | some of what was in transit, then `lost`       |
+| stalled           | delay of what it sends               | nothing until the stall ends                   |
 | half open         | `lost`, at once                      | all that was sent, much later, then `lost`     |
-| a machine dies    | `lost`, unless blocked               | nothing: there is nobody                       |
+| a machine dies    | `lost`, unless blocked               | nothing: it is not running                     |
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from random import Random
 from penstock.sim.scheduler import Call, Scheduler, Timer
 
 CONNECT_TIMEOUT_US = 3_000_000
-_SILENCE_US = (2_000_000, 8_000_000)  # how long a side waits for a blocked direction before it gives up
+_SILENCE_US = (2_000_000, 8_000_000)  # range of the time after which a side gives up on a blocked direction
 
 
 class _Way:
@@ -34,35 +34,35 @@ class _Way:
     __slots__ = ("arrives_us", "held", "is_stalled", "on_the_way")
 
     def __init__(self) -> None:
-        self.arrives_us = 0  # what was sent last
+        self.arrives_us = 0  # arrival time of the last message
         self.held: list[Call] = []
         self.is_stalled = False
-        self.on_the_way: deque[Timer] = deque()  # the first of them may have arrived
+        self.on_the_way: deque[Timer] = deque()  # the first of them may have arrived already
 
     def forget_arrived(self) -> None:
-        """Keep only what is still on the way."""
+        """Keep only the messages in transit."""
         while self.on_the_way and self.on_the_way[0].is_over:
             self.on_the_way.popleft()
 
 
 class Connection:
-    """One TCP connection. `lost` and `target_lost` are called once, unless their side has closed it itself."""
+    """One TCP connection. `lost` and `target_lost` are called once, unless that side has closed it."""
 
     def __init__(self, network: Network, source: str, target: str, lost: Call) -> None:
         self.source = source
         self.target = target
         self.is_open = True
         self.lost = lost
-        self.target_lost: Call | None = None  # set by who accepts
+        self.target_lost: Call | None = None  # set by the accepting side
         self._network = network
         self._there, self._back = _Way(), _Way()
 
     def send(self, call: Call) -> None:
-        """Have the target do `call` when it arrives."""
+        """Have the target run `call` on arrival."""
         self._send(self._there, self.source, self.target, call)
 
     def send_back(self, call: Call) -> None:
-        """Have the source do `call` when it arrives."""
+        """Have the source run `call` on arrival."""
         self._send(self._back, self.target, self.source, call)
 
     def _send(self, way: _Way, sender: str, receiver: str, call: Call) -> None:
@@ -80,7 +80,7 @@ class Connection:
         way.on_the_way.append(network.scheduler.at(arrives_us, call))
 
     def unblocked(self) -> None:
-        """Send on what was held back, where it can be."""
+        """Send what was held back in each direction that is free now."""
         for way, ends in ((self._there, (self.source, self.target)), (self._back, (self.target, self.source))):
             if way.held and self.is_open and not way.is_stalled and not self._network.is_blocked(*ends):
                 held, way.held = way.held, []
@@ -88,7 +88,7 @@ class Connection:
                     self._send(way, *ends, call)
 
     def stall(self) -> None:
-        """What the source has sent and sends does not arrive, until `go_on`; nobody hears of that."""
+        """Hold back what the source has sent and sends, until `go_on`; neither side is informed."""
         way = self._there
         way.forget_arrived()
         way.is_stalled = True
@@ -96,12 +96,12 @@ class Connection:
         way.on_the_way.clear()
 
     def go_on(self) -> None:
-        """What was stalled arrives."""
+        """End the stall."""
         self._there.is_stalled = False
         self.unblocked()
 
     def leave_half_open(self, arrives_us: int) -> None:
-        """Only the source hears that it broke. What it has sent arrives then, at the same run of the target."""
+        """Break it for the source only; at `arrives_us` the same run of the target receives what was sent."""
         if not self.is_open:
             return
         self.stall()
@@ -119,7 +119,7 @@ class Connection:
         scheduler.at(arrives_us, arrive)
 
     def cut(self) -> None:
-        """It breaks: both sides hear of it, and of what was on its way only the first part arrives."""
+        """Break it: both sides are informed, and only the first part of what was in transit arrives."""
         if not self.is_open:
             return
         self.is_open = False
@@ -135,7 +135,7 @@ class Connection:
                 network.scheduler.at(max(way.arrives_us, network.scheduler.now_us + 1), lost)
 
     def close(self, *, by_source: bool) -> None:
-        """One side closes it, or has died: the other hears of it; nothing more arrives at the one that closed."""
+        """Close it from one side, or because that side died: the other is informed, this one gets nothing more."""
         if not self.is_open:
             return
         self.is_open = False
@@ -154,34 +154,34 @@ class Connection:
 
 
 class Network:
-    """All connections, and which directions are blocked. `accepts` tells whether somebody listens there now."""
+    """All connections, and the blocked directions."""
 
     def __init__(self, scheduler: Scheduler, random: Random) -> None:
         self.scheduler = scheduler
         self.random = random
         self.delay_us_range = (50, 600)
-        self._blocked: dict[tuple[str, str], set[int]] = {}  # by whom: see `block`
+        self._blocked: dict[tuple[str, str], set[int]] = {}  # direction → numbers of its blocks: see `block`
         self._blocks = 0
         self._connections: dict[Connection, None] = {}
         self._accept: dict[str, Callable[[Connection], None] | None] = {}
 
     def delay_us(self) -> int:
-        """How long the next message takes."""
+        """Draw the delay of the next message."""
         low, high = self.delay_us_range
         chance = self.random.random()
         return low + int(chance * (high - low)) if chance < 0.98 else high * 20
 
     def silence_us(self) -> int:
-        """How long somebody waits before giving up."""
+        """Draw the time after which a waiting side gives up."""
         low, high = _SILENCE_US
         return low + int(self.random.random() * (high - low))
 
     def listen(self, name: str, accept: Callable[[Connection], None] | None) -> None:
-        """From now on connections to `name` are taken by `accept`; None: refused."""
+        """Accept connections to `name` with `accept` from now on; None: refuse them."""
         self._accept[name] = accept
 
     def connect(self, source: str, target: str, done: Callable[[Connection | None], None], lost: Call) -> None:
-        """Connect; `done` hears of the connection, or None where there is none; `lost` comes only behind it."""
+        """Connect. `done` receives the connection, or None if it failed; `lost` is called only after `done`."""
         if self.is_blocked(source, target) or self.is_blocked(target, source):
             self.scheduler.after(CONNECT_TIMEOUT_US, lambda: done(None))
             return
@@ -214,13 +214,12 @@ class Network:
     # Faults
 
     def is_blocked(self, sender: str, receiver: str) -> bool:
-        """Whether nothing gets from one to the other now."""
         return (sender, receiver) in self._blocked
 
     def block(self, sender: str, receiver: str) -> Call:
-        """Nothing gets through in this direction; what is under way arrives. Gives what frees it again.
+        """Block new messages in this direction; return a callback that frees it. Messages in transit still arrive.
 
-        It stays blocked while anybody else blocks it, too. Once all is healed, that frees nothing any more.
+        The direction stays blocked while another block holds it. After `heal` the callback does nothing.
         """
         self._blocks += 1
         number = self._blocks
@@ -237,27 +236,27 @@ class Network:
         return free
 
     def heal(self) -> None:
-        """All directions are free."""
+        """Free all directions."""
         self._blocked.clear()
         for connection in list(self._connections):
             connection.unblocked()
 
     def between(self, one: str, other: str) -> list[Connection]:
-        """The connections of two machines."""
+        """Return the connections between two machines."""
         ends = {one, other}
         return [connection for connection in self._connections if {connection.source, connection.target} == ends]
 
     def of(self, name: str) -> list[Connection]:
-        """The connections of one machine."""
+        """Return the connections of one machine."""
         return [connection for connection in self._connections if name in (connection.source, connection.target)]
 
     def die(self, name: str) -> None:
-        """The machine, or its process, is gone: nothing arrives there any more."""
+        """Close all connections of a machine whose power or process is gone."""
         for connection in self.of(name):
             connection.close(by_source=connection.source == name)
 
     def wait_for(self, connection: Connection) -> None:
-        """A direction is blocked: whoever sends gives up in a while, unless it is free by then."""
+        """Break a connection with a blocked direction after a while, unless the direction is free by then."""
 
         def give_up() -> None:
             there = self.is_blocked(connection.source, connection.target)
@@ -267,5 +266,4 @@ class Network:
         self.scheduler.after(self.silence_us(), give_up)
 
     def closed(self, connection: Connection) -> None:
-        """It is over."""
         self._connections.pop(connection, None)

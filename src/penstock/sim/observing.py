@@ -1,13 +1,13 @@
-"""What holds of observers, and of whoever reads from a replica that does not lead.
+"""Invariants of read replicas (observers) and of reads from replicas that do not lead.
 
-| promise                                                              | checked when                        |
+| promise                                                              | checked at                          |
 |----------------------------------------------------------------------|-------------------------------------|
-| an observer leads nothing, and is in none of the sets that decide    | whenever a broker has another image |
-| who observes no more has nothing of it left, and begins anew later   | every event of a broker             |
-| all that was acked longer ago than `behind_us` is shown              | an answer to a fetch                |
+| an observer leads nothing and is in no set that decides              | every new image of a broker         |
+| a removed observer keeps nothing, and begins anew if added again     | every event of a broker             |
+| everything acked longer ago than `behind_us` is shown                | an answer to a fetch                |
 
-That what an observer shows is committed, and that its `committed_end` never goes back, is checked as of all replicas:
-see `checks` and `agreement`.
+`checks` and `agreement` verify for all replicas, observers too, that only committed messages are shown and that
+`committed_end` never goes back.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ if TYPE_CHECKING:
     from penstock.sim.broker import SimBroker
 
 _SAMPLES_MAX = 256
-_SKEW = 2_000  # a clock of a broker goes wrong by less than one part of so many
+_SKEW = 2_000  # clock error of a broker: less than one part in this many
 _SLACK_US = 1_000
 
 
 class Observing:
-    """What was seen of the observers of one run."""
+    """Observations of the observers of one run."""
 
     def __init__(self, histories: Mapping[tuple[str, int], History]) -> None:
         self._histories = histories
-        self._held: dict[int, frozenset[PartitionKey]] = {}  # broker → what it had open
-        self._applied: dict[int, tuple[int, int]] = {}  # broker → its run, and what it had applied
+        self._held: dict[int, frozenset[PartitionKey]] = {}  # broker → its open partitions
+        self._applied: dict[int, tuple[int, int]] = {}  # broker → its run and applied index
 
     def acted(self, broker: SimBroker, applied: int) -> list[History]:
-        """After every event of a broker; the partitions that it has given up."""
+        """Check a broker after each of its events; return the partitions that it has given up."""
         assert broker.node is not None
         if self._applied.get(broker.broker_id) != (broker.run, applied):
             self._applied[broker.broker_id] = broker.run, applied
@@ -61,22 +61,22 @@ class Observing:
         return found
 
     def started(self, broker: SimBroker) -> None:
-        """A run begins: what was open before is opened again, or is not."""
+        """Forget the open partitions of a broker whose run begins: some may not be opened again."""
         self._held.pop(broker.broker_id, None)
 
 
 class Promises:
-    """What was known to be committed at some moments: whoever says that it shows all of that moment has so much."""
+    """High watermarks known at some times: a replica that claims to show all up to a time must show at least these."""
 
     def __init__(self) -> None:
         self._samples: deque[tuple[int, int]] = deque(maxlen=_SAMPLES_MAX)
 
     def note(self, history: History, now_us: int) -> None:
-        """So much was acked, or read, by now."""
+        """Record the promised end at this time."""
         self._samples.append((now_us, history.promised_end))
 
     def check(self, history: History, committed_end: int, asked_us: int, behind_us: int | None) -> None:
-        """Somebody was asked at `asked_us`, and says up to where it shows all, and how old that may be."""
+        """Check a replica's answer to a fetch at `asked_us`: `behind_us` bounds its staleness."""
         if behind_us is None or history.cuts or history.may_lose or history.is_damaged or history.is_given_up:
             return
         shown_us = asked_us - behind_us - behind_us // _SKEW - _SLACK_US

@@ -1,8 +1,8 @@
-"""Who comes only in some worlds, as the plan has it: users with few rights and who rules them; a program that imports.
+"""Load that only some plans have: users with few permissions and their administrator; an importer.
 
-Rules: a plan without their operations happens as it did before there was such a thing. Where there are users, everybody
-logs in from the first moment: the programs of all other clients do, too, one as the administrator who is made at
-set-up, one as a user who may do all but administer and keeps that right, so that nothing may be refused to it.
+Rules: A plan without these operations runs as before they were introduced. With users, all clients log in from the
+first moment: one client as the administrator made at set-up, the others as a user who keeps every right but the admin
+rule, so that no request of theirs may be refused.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _NOBODY = "nobody"
 
 
 class OptionalLoad:
-    """Of one run. `programs` first; `settle` once all else is there."""
+    """The optional load of one run. Call `programs` first, and `settle` when all else exists."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class OptionalLoad:
         self._importing: Importing | None = None
 
     def programs(self, count: int) -> list[Client]:
-        """Those of all other clients: c1, c2, and so on; where there are users, c1 is the administrator's."""
+        """Return the clients c1, c2, … of the basic load; with users, c1 is the administrator's."""
         logins = [None] * count if self.rights is None else [Login(ADMIN), *[self._logins[APP]] * (count - 1)]
         return [self._program(f"c{number}", login) for number, login in enumerate(logins, 1)]
 
@@ -61,7 +61,7 @@ class OptionalLoad:
         return Client(name, self._around.network, self._brokers, self._random(name), login, known)
 
     def settle(self, refusals: Refusals, groups: Groups, programs: list[Client], program: Callable[[], Client]) -> None:
-        """`programs`: those that were made; `program`: any of them."""
+        """Create the optional load. `programs`: the basic clients; `program`: returns any of them."""
         if self.rights is not None:
             users = [self._program(name, self._logins[name]) for name in USERS]
             self._users = [*users, self._program(_NOBODY, None)]
@@ -70,12 +70,12 @@ class OptionalLoad:
             self._tenants = Tenants(self._around, self._checks, refusals, self._users, groups, program)
             self.acts |= self._ruling.acts | self._tenants.acts
         if self._imports:
-            ruler = lambda: programs[0]  # noqa: E731 (who may put rows with their offsets)
+            ruler = lambda: programs[0]  # noqa: E731 (only the administrator may append rows with offsets)
             self._importing = Importing(self._around, self._checks, ruler, self._random("import"))
             self.acts |= self._importing.acts
 
     def start(self) -> None:
-        """The brokers have been started."""
+        """Start after the brokers."""
         if self._ruling is not None and self._tenants is not None:
             self._ruling.start()
             self._tenants.create()
@@ -84,25 +84,25 @@ class OptionalLoad:
 
     @property
     def generations(self) -> list[Generation]:
-        """The streams that are read to their end as all others are."""
+        """The streams that the audit also reads."""
         return [] if self._tenants is None else self._tenants.generations
 
     def allow_unclean_election(self, stream_id: int) -> bool:
-        """Let whoever is there lead, whatever it lacks; False: it is a stream of others."""
+        """Allow an unclean leader election; return False if the stream is not part of this load."""
         there = (self._ruling, self._tenants, self._importing)
         return any(one.allow_unclean_election(stream_id) for one in there if one is not None)
 
     def waits_for(self, is_stuck: Callable[[History], bool]) -> Callable[[], str]:
-        """What has not come to be since now, asked again and again; empty: all has."""
+        """Return a function that names what the load still waits for; it returns an empty text when nothing is left."""
         waits: list[Callable[[], str]] = []
         if self._ruling is not None and self._tenants is not None:
             ruled, asked = self._ruling.waits_for(is_stuck), self._tenants.waits_for(self._users[0], is_stuck)
-            waits = [lambda: ruled() or asked()]  # first it needs its rules
+            waits = [lambda: ruled() or asked()]  # the user needs its rules first
         if self._importing is not None:
             waits.append(self._importing.waits_for(is_stuck))
         return lambda: ", ".join(filter(None, [one() for one in waits]))
 
     def check(self) -> None:
-        """All has been read."""
+        """Check `__audit` after the audit of the logs."""
         if self._ruling is not None:
             self._ruling.check()

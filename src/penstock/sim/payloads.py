@@ -1,7 +1,7 @@
-"""The raw part of an answer, read as the driver sends it: out of files, of which one may hold less than it should.
+"""Reads the raw part of an answer as the driver sends it: from files, one of which may be shorter than expected.
 
-Rules: those of `broker/output.py`. A file that cannot be opened is an error of its request. One that ends too early is
-found only when a part is on its way: the log hears where it ends, and the connection is closed in the middle.
+Rules: as in `broker/output.py`. A file that cannot be opened is an error of its request. A file that ends too early is
+found only while the answer is being sent: the log is informed of the position, and the connection is closed.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from penstock.node.step import FileRange, Payload
 
 
 class CutShortError(Exception):
-    """An answer cannot be sent to its end."""
+    """An answer cannot be sent completely."""
 
 
 def bytes_of(payload: Payload) -> bytes:
-    """All of it. OSError if a file cannot be opened, CutShortError if one ends too early."""
+    """Read everything. Raise OSError if a file cannot be opened, CutShortError if one ends too early."""
     if payload is None:
         return b""
     pieces = payload if isinstance(payload, tuple) else (payload,)

@@ -1,8 +1,8 @@
-"""A broker's connections to its peers: one to each, for what this broker asks; it is made again whenever it is lost.
+"""A broker's connections to its peers: one to each, for its own requests; reconnected whenever it is lost.
 
-Rules: those of the real driver. `peer_up` when a connection is there, `peer_lost` when it is gone, once each in turn; a
-request to a peer that is not up any more is dropped; an answer of an earlier connection is nobody's. But whoever calls
-is not called back at once: so more is under way between brokers of which one does not hear the other.
+Rules: as in the real driver. `peer_up` and `peer_lost` alternate for each peer. A request to a peer that is down is
+dropped, and so is an answer that arrives after its connection was replaced. Unlike the real driver, a broker that
+accepts a connection does not connect back at once: this gives more cases where only one of two brokers hears the other.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _RETRY_US = (100_000, 500_000)
 
 
 class PeerLinks:
-    """Of one run of a broker. `ask` hands a request to the broker of that name, as it arrives there."""
+    """The peer connections of one run. `ask` delivers a request to the broker of that name."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class PeerLinks:
         ask: Ask,
         are_proven: bool = False,
     ) -> None:
-        """`are_proven`: brokers have shown each other that they know their secret."""
+        """Create the links. `are_proven`: brokers have authenticated each other with their shared secret."""
         self._are_proven = are_proven
         self._name = name
         self._node = node
@@ -49,16 +49,16 @@ class PeerLinks:
         self._random = random
         self._event = event
         self._ask = ask
-        self._names: dict[int, str] = {}  # where each peer is
+        self._names: dict[int, str] = {}  # peer → its machine
         self._up: dict[int, Connection] = {}
         self._is_over = False
 
     def stop(self) -> None:
-        """The run is over."""
+        """End with the run."""
         self._is_over = True
 
     def moved(self, broker_id: int, address: str) -> None:
-        """Where a peer is from now on; "": it is one no more."""
+        """Set a peer's address; "": it is no peer any more."""
         name = address.partition(":")[0]
         if self._names.get(broker_id, "") == name:
             return
@@ -72,7 +72,7 @@ class PeerLinks:
             self._lost(broker_id, connection)
 
     def send(self, request: PeerRequest) -> None:
-        """Ask a peer, if it is up."""
+        """Send a request to a peer; dropped if the peer is down."""
         assert is_asked_by_brokers(API_OF_REQUEST[type(request.request)].api), request
         to, token = request.to, request.token
         connection = self._up.get(to)

@@ -1,6 +1,6 @@
-"""What a seed comes to: the operations of the clients and the faults, each with its moment, made before anything runs.
+"""The plan of a seed: client operations and faults with their times, drawn before anything runs.
 
-Rules: a plan is data. It can be cut smaller, and what is left still happens at the same moments: so a failing seed is
+Rules: A plan is data. If parts of it are left out, the rest still happens at the same times: so a failing seed is
 shrunk by leaving out faults and operations.
 """
 
@@ -23,11 +23,11 @@ RUN_OPERATIONS = 90
 GROW_OPERATIONS = 3
 USER_OPERATIONS = 700
 IMPORT_OPERATIONS = 60
-_WITH_USERS = 1 / 3  # of all seeds; and the same share, drawn apart, with an import
+_WITH_USERS = 1 / 3  # of all seeds; an import is drawn separately with the same share
 
 
 class Act(StrEnum):
-    """What a client can do."""
+    """An act of a client."""
 
     PUBLISH = "publish"
     APPEND = "append"
@@ -40,14 +40,14 @@ class Act(StrEnum):
     ALTER = "alter"
     RECREATE = "recreate"
     TRUNCATE = "truncate"
-    MEMBER = "member"  # of a group: it joins, leaves, is killed, or says nothing for a while
+    MEMBER = "member"  # of a group: joins, leaves, is killed, or is silent for a while
     COMMIT = "commit"  # by the consumer of a group without members
-    POSITION = "position"  # where is a group?
-    RUN = "run"  # a driver stages rows, and publishes them
-    GROW = "grow"  # a stream gets more partitions
-    ASK = "ask"  # a user with few rights asks for something
-    RULE = "rule"  # an administrator gives rules, takes them away, rotates a secret, deletes a user
-    IMPORT = "import"  # a program brings rows with their offsets and times, is killed, or looks at what is there
+    POSITION = "position"  # asks for the committed offsets of a group
+    RUN = "run"  # a Spark driver stages rows and publishes them
+    GROW = "grow"  # adds partitions to a stream
+    ASK = "ask"  # a user with few permissions sends a request
+    RULE = "rule"  # an administrator grants or revokes rules, rotates a secret, deletes a user
+    IMPORT = "import"  # a program imports rows with their offsets and timestamps, is killed, or checks what is stored
 
 
 _ACTS = (
@@ -104,11 +104,11 @@ _SPLIT_ACTS = (
 
 
 class Ill(StrEnum):
-    """What can go wrong."""
+    """A fault."""
 
     CRASH = "crash"
     POWER_CUT = "power cut"
-    POWER_CUT_WITHIN = "power cut within"  # in the middle of something, after so many changes of the disk
+    POWER_CUT_WITHIN = "power cut within"  # in the middle of an action, after so many changes of the disk
     ALL_LOSE_POWER = "all lose power"
     CLEAN_RESTART = "clean restart"
     PAUSE = "pause"
@@ -120,16 +120,16 @@ class Ill(StrEnum):
     HUNG_SYNC = "hung sync"
     FLIPPED_BIT = "flipped bit"
     EMPTY_DISK = "empty disk"
-    OLDER_COPY = "older copy"  # of the disk, taken when the fault begins, and put in its place when it ends
-    ALL_KILLED = "all killed"  # within a moment; sometimes one comes back with an empty disk, or with an older copy
+    OLDER_COPY = "older copy"  # of the disk: taken when the fault begins, restored when it ends
+    ALL_KILLED = "all killed"  # within a moment; sometimes one returns with an empty disk or an older copy
     NATS_LOST = "nats lost"
     NATS_AWAY = "nats away for long"  # for one broker
     NATS_RESTART = "nats restart"
     ACKS_LOST = "acks lost"
-    RESET = "reset"  # of the connections of two machines
-    PARTITION = "partition"  # nothing gets through, in one direction or in both
+    RESET = "reset"  # of the connections between two machines
+    PARTITION = "partition"  # nothing gets through in one direction or both
     SLOW_NETWORK = "slow network"
-    SHRINK_IN_DOUBT = "shrink in doubt"  # these are aimed: see `targeted_faults`
+    SHRINK_IN_DOUBT = "shrink in doubt"  # from here on targeted: see `targeted_faults`
     JOIN_OF_A_PAST_RUN = "join of a past run"
     CHANGES_CROSS = "changes cross"
     VOTE_THEN_RESTART = "vote, then restart"
@@ -171,7 +171,7 @@ _ILLS = (
     (Ill.OLDER_COPY, 4),
     (Ill.ALL_KILLED, 5),
 )
-_LONG_US = {Ill.HUNG_SYNC: 2_000_000, Ill.NATS_AWAY: 30_000_000, Ill.LONG_FULL_DISK: 60_000_000}  # at least
+_LONG_US = {Ill.HUNG_SYNC: 2_000_000, Ill.NATS_AWAY: 30_000_000, Ill.LONG_FULL_DISK: 60_000_000}  # minimum durations
 AIMED = frozenset(
     {
         Ill.SHRINK_IN_DOUBT,
@@ -184,11 +184,11 @@ AIMED = frozenset(
         Ill.FULL_AND_DEPOSED,
     }
 )
-CLUSTER_ONLY = AIMED | {Ill.EMPTY_DISK, Ill.OLDER_COPY}  # one broker alone loses everything with its disk
+CLUSTER_ONLY = AIMED | {Ill.EMPTY_DISK, Ill.OLDER_COPY}  # a single broker loses everything with its disk
 
 
 class Operation(NamedTuple):
-    """One act. `slot` says of which stream, `number` is its own share of chance."""
+    """One act. `slot` is the stream; `number` is the act's own random number."""
 
     at_us: int
     act: Act
@@ -197,7 +197,7 @@ class Operation(NamedTuple):
 
 
 class Fault(NamedTuple):
-    """One thing that goes wrong for a while; `number` is its own share of chance."""
+    """One fault with a duration; `number` is its own random number."""
 
     at_us: int
     ill: Ill
@@ -207,7 +207,7 @@ class Fault(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """What happens in one run, up to `end_us`; then all is mended."""
+    """All operations and faults of one run, up to `end_us`; then all faults end."""
 
     seed: int
     brokers: int
@@ -226,7 +226,7 @@ def _chosen(random: Random, weighted: tuple[tuple[Act, int], ...] | tuple[tuple[
 
 
 def make_plan(seed: int, brokers: int, slots: int) -> Plan:
-    """The plan of a seed. The last three slots are those of the stream that groups read, with keys, and split."""
+    """Draw the plan of a seed. The last three slots: the consumer groups' stream, the compacted and the split one."""
     shared_slot, keyed_slot, split_slot = range(slots - 3, slots)
     slots = keyed_slot
     random = Random(f"{seed} plan")  # noqa: S311 (nothing secret)
@@ -271,12 +271,12 @@ def make_plan(seed: int, brokers: int, slots: int) -> Plan:
 
 
 def _is_drawn(seed: int, what: str) -> bool:
-    """Whether a seed has what only some have: the others' plans are what they were before there was such a thing."""
+    """True if the seed has an optional load. Drawn separately, so that the plans of other seeds stay unchanged."""
     return Random(f"{seed} {what}").random() < _WITH_USERS  # noqa: S311 (nothing secret)
 
 
 def _truncations(seed: int, end_us: int, slots: int) -> list[Operation]:
-    """A few, drawn apart: all else in a plan is what it was before there were any."""
+    """Draw some truncations. Drawn separately, so that the rest of the plan stays unchanged."""
     random = Random(f"{seed} truncations")  # noqa: S311 (nothing secret)
     return [
         Operation(int(random.random() * end_us), Act.TRUNCATE, int(random.random() * slots), random.getrandbits(32))
@@ -285,7 +285,7 @@ def _truncations(seed: int, end_us: int, slots: int) -> list[Operation]:
 
 
 def _faults_drawn_apart(seed: int, ill: Ill, end_us: int, brokers: int) -> list[Fault]:
-    """Two of one kind, beside the faults that there were before it, which stay what they were."""
+    """Draw two faults of one kind. Drawn separately, so that the rest of the plan stays unchanged."""
     random = Random(f"{seed} {ill}")  # noqa: S311 (nothing secret)
     return [
         Fault(int(random.random() * end_us), ill, 1 + int(random.random() * brokers), 0, random.getrandbits(32))
@@ -296,7 +296,7 @@ def _faults_drawn_apart(seed: int, ill: Ill, end_us: int, brokers: int) -> list[
 def _drawn_apart(
     seed: int, what: str, end_us: int, slot: int, acts: tuple[tuple[Act, int], ...], count: int
 ) -> list[Operation]:
-    """Operations beside those that there were before them, which stay what they were."""
+    """Draw operations of one kind. Drawn separately, so that the rest of the plan stays unchanged."""
     random = Random(f"{seed} {what}")  # noqa: S311 (nothing secret)
     operations = []
     for _ in range(count):

@@ -1,8 +1,8 @@
-"""How a mistake is planted: a module's source is changed as it is imported, in this process alone.
+"""Plants mutants: changes a module's source as it is imported, in this process only.
 
-Rules: the text to be replaced must be there exactly once, so that a mutant does not quietly become none when the source
-changes. A patch holds only in the process that installed it, before the module was first imported; no file changes.
-This module imports nothing of ours.
+Rules: The text to replace must occur exactly once, so that a mutant does not silently lose its effect when the source
+changes. The patch must be installed before the module is first imported; no file changes. This module imports nothing
+of Penstock.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 
 class Patch(NamedTuple):
-    """`old` becomes `new` in `module`."""
+    """Replaces `old` by `new` in `module`."""
 
     module: str
     old: str
@@ -24,7 +24,7 @@ class Patch(NamedTuple):
 
 
 class Mutant(NamedTuple):
-    """One mistake: `old` becomes `new` in `module`; `also` where two defences stand against it."""
+    """One mutant: `old` becomes `new` in `module`; `also` patches a second defence against the same fault."""
 
     name: str
     module: str
@@ -34,7 +34,7 @@ class Mutant(NamedTuple):
 
     @property
     def patches(self) -> tuple[Patch, ...]:
-        """All that is changed, each in a module of its own."""
+        """All patches, each in another module."""
         return Patch(self.module, self.old, self.new), *self.also
 
 
@@ -47,7 +47,7 @@ class _Patched(SourceFileLoader):
         self._patch = patch
 
     def get_code(self, fullname: str) -> CodeType | None:
-        """The code of the patched source; never a cached one."""
+        """Compile the patched source; never use a cached one."""
         patch = self._patch
         source = self.get_data(self.path).decode()
         assert source.count(patch.old) == 1, f"{self._name}: its text is not there once: {patch.old!r}"
@@ -56,8 +56,6 @@ class _Patched(SourceFileLoader):
 
 
 class _Finder(MetaPathFinder):
-    """Finds the modules that are patched."""
-
     def __init__(self, mutant: Mutant) -> None:
         self._name = mutant.name
         self._patches = {patch.module: patch for patch in mutant.patches}
@@ -66,7 +64,7 @@ class _Finder(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Where the module comes from, if it is one of them."""
+        """Return the patched spec, or None for other modules."""
         patch = self._patches.get(fullname)
         if patch is None:
             return None
@@ -78,7 +76,7 @@ class _Finder(MetaPathFinder):
 
 
 def plant(mutant: Mutant) -> None:
-    """Have it in this process from now on."""
+    """Install the mutant in this process."""
     for patch in mutant.patches:
         assert patch.module not in sys.modules, f"{patch.module} is imported already"
     sys.meta_path.insert(0, _Finder(mutant))

@@ -1,8 +1,9 @@
-"""Producers, as models: each counts its rows, and sends a batch again until it is answered.
+"""Model idempotent producers: each numbers its rows and resends a batch until it is answered.
 
-Rules: there is one for each partition that is appended to. It does not wait for one answer before it sends the next
-batch; some it sends twice at once, and each again, a while after it heard nothing or a refusal. When it gives one up it
-begins a new epoch. Every value is sent in one batch only, so one that is stored twice is seen.
+Rules: One producer exists for each partition with appends. It pipelines: it does not wait for an answer before it sends
+the next batch. Some batches are sent twice at once, and each is resent a while after a refusal or a time-out. After it
+gives up on a batch it begins a new producer epoch. Every value is in one batch only, so a value stored twice is
+detected.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _LOST = (ErrorCode.PRODUCER_FENCED, ErrorCode.STREAM_CHANGED, ErrorCode.STREAM_N
 
 @dataclass(slots=True)
 class _Producer:
-    """`sequence`: what its next batch begins with."""
+    """`sequence`: that of its next batch."""
 
     number: int
     epoch: int = 0
@@ -42,7 +43,7 @@ class _Batch:
 
 
 class Producers:
-    """All of one run."""
+    """All producers of one run."""
 
     def __init__(self, around: Surroundings, checks: Checks, program: Callable[[], Client]) -> None:
         self._around = around
@@ -51,7 +52,7 @@ class Producers:
         self._producers: dict[tuple[int, int], _Producer] = {}
 
     def append(self, history: History, stream_id: int, values: Sequence[bytes], data: bytes) -> None:
-        """The next batch of the producer of that partition."""
+        """Send the next batch of that partition's producer."""
         key = (stream_id, history.partition)
         producer = self._producers.setdefault(key, _Producer(len(self._producers) + 1))
         batch = _Batch(producer.epoch, producer.sequence, values, data)

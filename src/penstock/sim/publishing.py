@@ -1,17 +1,17 @@
-"""Drivers that stage rows and publish them exactly once, as models; and what the leaders are held to.
+"""Model Spark drivers that stage rows and publish them exactly once, and invariants of the leaders.
 
-| what must hold                                                              | is checked at               |
-|-----------------------------------------------------------------------------|-----------------------------|
-| what was answered as published is there, as any acked message               | an answer, by `checks`      |
-| nothing is said to be lost of what is staged, unless it was lost, as it may | an answer                   |
-| staged rows go only where their batch, or a later one, is published         | every event of a leader     |
-| of each batch the rows of one attempt are there, piece by piece, whole      | the audit                   |
-| a batch that was answered as complete is complete                           | the audit                   |
-| every query comes to the end of its batch                                   | the end, when all is mended |
+| invariant                                                                   | checked at                |
+|-----------------------------------------------------------------------------|---------------------------|
+| acknowledged published rows are stored, as any acked message                | an answer, by `checks`    |
+| staged rows are reported lost only after a permitted loss                   | an answer                 |
+| staged rows are removed only when their batch, or a later one, is published | every event of a leader   |
+| of each batch the rows of one attempt are stored, piece by piece, whole     | the audit                 |
+| a batch that was answered as complete is complete                           | the audit                 |
+| every query completes its batch                                             | the end, after all faults |
 
-Rules: there is one query for each partition of one stream. A batch is attempted again while an attempt is under way,
-with other rows that are cut otherwise; drivers are killed between any two steps; requests are sent twice. What a power
-loss took from the log, as it may, or somebody gave up, ends what that partition is held to.
+Rules: Each partition of one stream has one query. A batch is attempted again while another attempt is in progress, with
+other rows in other pieces. Drivers are killed between any two steps; requests are sent twice. A permitted loss or an
+unclean election ends these checks for its partition.
 """
 
 from __future__ import annotations
@@ -54,14 +54,14 @@ from penstock.sim.violation import ViolationError
 
 _AGAIN_US = 700_000
 _TRIES_MAX = 6
-_UNNAMED = 8  # every eighth attempt at a batch does not say for what it stages, as clients of earlier versions
+_UNNAMED = 8  # every eighth attempt stages without query id, as clients of earlier versions do
 _GONE = (ErrorCode.STREAM_CHANGED, ErrorCode.STREAM_NOT_FOUND)
 _PIECE_ROWS = 2
 
 
 @dataclass(slots=True)
 class _Batch:
-    """What is known of one batch of a query."""
+    """The state of one batch of a query."""
 
     number: int
     attempts: int = 0
@@ -70,7 +70,7 @@ class _Batch:
 
 @dataclass(slots=True)
 class _Query:
-    """Of one partition. `era` rises where a query cannot go on: what it had staged is lost, as it may be."""
+    """The query of one partition. `era` rises when the query must start anew after a permitted loss of staged rows."""
 
     partition: int
     era: int = 1
@@ -83,26 +83,26 @@ class _Query:
 
 @dataclass(slots=True, eq=False)
 class _Attempt:
-    """One driver's: the pieces that it goes by, its own or another's, and how far it has come."""
+    """One driver's attempt: the pieces of the plan that it follows (its own or another's), and its progress."""
 
     query: _Query
     era: int
     batch: _Batch
     number: int
-    wanted: int  # pieces
+    wanted: int  # wanted pieces
     tries: int
-    lives: int  # steps until it is killed; below 0: it is not
-    twice: bool  # sends everything twice
+    lives: int  # steps until the driver is killed; negative: never
+    twice: bool  # sends every publish request twice
     values: list[list[bytes]] = field(default_factory=list)
     ranges: list[StagedRange] = field(default_factory=list)
     plan: int | None = None
     piece: int = 0
     own_plan: int | None = None
-    is_plan_gone: bool = False  # that of another one, which it was to go on by
+    is_plan_gone: bool = False  # the other attempt's plan that it was to follow
 
 
 class Publishing:
-    """All of one run. `generations`: the streams, slot by slot, as they are now; `program`: one that asks."""
+    """All drivers of one run. `generations`: the current stream of each slot; `program`: returns a client."""
 
     def __init__(
         self,
@@ -119,12 +119,12 @@ class Publishing:
         self._slot = slot
         self._program = program
         self._queries: dict[int, _Query] = {}
-        self._plans: dict[bytes, tuple[list[list[bytes]], list[StagedRange]]] = {}  # by what the row says
-        self._stream_id = 0  # of the stream that holds what is staged, once somebody has said it
+        self._plans: dict[bytes, tuple[list[list[bytes]], list[StagedRange]]] = {}  # by the value of the plan row
+        self._stream_id = 0  # of the `__staged-…` stream, once a broker has returned it
         self._is_asked = False
         self._complete: set[tuple[int, int, int]] = set()  # partition, era, batch
         self._staged: dict[int, dict[int, tuple[int, int]]] = {}  # partition → offset → era and batch
-        self._begin: dict[int, int] = {}  # partition → where what is staged was seen to begin
+        self._begin: dict[int, int] = {}  # partition → log start offset of its staged rows
 
     def _trace(self, what: str) -> None:
         self._around.trace.add("driver", what)
@@ -140,7 +140,7 @@ class Publishing:
         return staged_config(StreamId(generation.stream_id), generation.config)
 
     def _generation(self) -> Generation | None:
-        """The stream that is written to; None: not both it and what is staged for it are there yet."""
+        """Return the target stream; None unless it and its stream of staged rows exist."""
         generation = self._generations[self._slot]
         if generation is None or not generation.stream_id:
             return None
@@ -183,7 +183,7 @@ class Publishing:
         self._stage(attempt)
 
     def _stage(self, attempt: _Attempt) -> None:
-        """The next piece, until all are staged; then the plan, if there are several."""
+        """Stage the next piece; after the last one write the plan, if there are several pieces, and publish."""
         generation = self._generations[self._slot]
         assert generation is not None
         query = attempt.query
@@ -344,14 +344,14 @@ class Publishing:
         self._program().ask_leader(self._stream_id, attempt.query.partition, request, done)
 
     def _lost_plan(self, attempt: _Attempt, offset: int, error: RemoteError) -> None:
-        """It may have gone because another attempt has come to the end of the batch meanwhile: ask once more."""
+        """Retry once when a plan is missing: another attempt may have completed the batch, which frees it."""
         if attempt.is_plan_gone or offset >= self._begin.get(attempt.query.partition, 0):
             self._lost(attempt, error)
             return
         attempt.is_plan_gone, attempt.plan, attempt.piece = True, attempt.own_plan, 0
         self._publish(attempt)
 
-    # What goes
+    # Removal
 
     def _note(self, attempt: _Attempt, response: StageResponse) -> None:
         staged = self._staged.setdefault(attempt.query.partition, {})
@@ -359,7 +359,7 @@ class Publishing:
             staged[offset] = attempt.era, attempt.batch.number
 
     def _began(self, partition: int, broker: SimBroker, look: inspector.PartitionLook) -> None:
-        """A leader has let go of staged rows: none that its own replica of the target does not show to be done with."""
+        """Check the staged rows that a leader has removed: its replica of the target must hold their batches."""
         if not look.is_leader or look.log_start <= self._begin.get(partition, 0):
             return
         self._begin[partition] = look.log_start
@@ -380,7 +380,7 @@ class Publishing:
 
     @staticmethod
     def _last_runs(stream_id: int, partition: int, broker: SimBroker) -> dict[int, tuple[int, bool]] | None:
-        """By eras of the query: its last batch as that broker has it, and whether to its end; None: it has none."""
+        """Return era → last batch committed in that broker's log, and whether it is complete; None: no replica."""
         assert broker.node is not None
         look = inspector.partition(broker.node, stream_id, partition)
         if look is None:
@@ -391,7 +391,7 @@ class Publishing:
         return {int(one.run_id[8:]): (one.producer_sequence, bool(one.flags & ENDS_RUN)) for one in headers}
 
     def _lost(self, attempt: _Attempt, error: RemoteError) -> None:
-        """It is said that what was staged is gone: the query begins anew."""
+        """Check that a loss was permitted when a leader reports staged rows as lost, and start the query anew."""
         history = self._history(attempt.query.partition, staged=True)
         if not (_may_lose(history) or _may_lose(self._history(attempt.query.partition, staged=False))):
             raise ViolationError(f"{history.name()}: it was staged, and nothing was lost: {error.message}")
@@ -399,8 +399,9 @@ class Publishing:
         self._begin_anew(attempt)
 
     def _is_taken_back(self, attempt: _Attempt, response: object) -> bool:
-        """Whether a batch before it, which was there to its end, was lost with its leaders' power, and another attempt
-        has come to a part of it since: who has heard of its end does not publish it again.
+        """True if the previous complete batch was permissibly lost, and another attempt has republished part of it.
+
+        A driver that knows the batch as complete does not publish it again.
         """
         history = self._history(attempt.query.partition, staged=False)
         is_refused = isinstance(response, RemoteError) and response.code == ErrorCode.RUN_UNFINISHED
@@ -414,7 +415,7 @@ class Publishing:
     # The end
 
     def allow_unclean_election(self, stream_id: int) -> bool:
-        """Let whoever is there lead, whatever it lacks; False: it is another stream."""
+        """Allow an unclean leader election; return False if the id is another stream's."""
         generation = self._generations[self._slot]
         if stream_id != self._stream_id or generation is None:
             return False
@@ -427,7 +428,7 @@ class Publishing:
         return True
 
     def waits_for(self, is_stuck: Callable[[History], bool]) -> Callable[[], str]:
-        """Which query has not come to the end of a batch since now, asked again and again; empty: all have."""
+        """Return a function that names a query without a newly completed batch; it returns "" when there is none."""
         before = {query.partition: query.completed for query in self._queries.values()}
         turn = 0
 
@@ -437,7 +438,7 @@ class Publishing:
             for partition, completed in before.items():
                 query = self._queries[partition]
                 histories = [self._history(partition, staged=staged) for staged in (False, True)]
-                # A replica of what is staged that is damaged may be the one whose broker leads the other one.
+                # A corrupt replica of the staged rows may be on the broker that leads the target partition.
                 is_waiting = any(is_stuck(one) or one.damaged - one.mended for one in histories)
                 if query.completed > completed or is_waiting:
                     continue
@@ -451,7 +452,7 @@ class Publishing:
         return left
 
     def check(self) -> None:
-        """All has been read: what of the batches is there?"""
+        """After the audit: check which rows of the batches are stored."""
         for partition in sorted(self._queries):
             history = self._history(partition, staged=False)
             if not (history.is_damaged or history.is_given_up or history.cuts):
@@ -482,7 +483,7 @@ class Publishing:
 
 
 def _may_lose(history: History) -> bool:
-    """Whether something of it may be lost, as it may."""
+    """True if a loss of messages of the partition is permitted."""
     return bool(history.cuts or history.may_lose or history.damaged or history.is_given_up)
 
 

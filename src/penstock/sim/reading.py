@@ -1,6 +1,7 @@
-"""Consumers, as models: each reads on from where it is, operation by operation; and whoever asks for one offset.
+"""Model consumers: each reads on from its position, operation by operation. Also queries for single offsets.
 
-Rules: a consumer goes back only where the broker says that what it read is lost: that is held against the promises.
+Rules: A consumer goes back only if the broker reports that messages were lost; that report is checked against the
+promises.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from penstock.sim.violation import ViolationError
 
 
 class Readers:
-    """All of one run. `generations`: the streams, slot by slot, as they are now; `program`: one that asks."""
+    """All consumers of one run. `generations`: the current stream of each slot; `program`: returns a client."""
 
     def __init__(
         self,
@@ -48,9 +49,9 @@ class Readers:
         self._checks = checks
         self._generations = generations
         self._program = program
-        self._promises: dict[int, Promises] = {}  # by the identity of the history
+        self._promises: dict[int, Promises] = {}  # by id() of the history
         self._fetches = 0
-        self._consumers: dict[tuple[int, int], list[Consumer]] = {}  # stream id and partition
+        self._consumers: dict[tuple[int, int], list[Consumer]] = {}  # by stream id and partition
 
     def _trace(self, what: str) -> None:
         self._around.trace.add("client", what)
@@ -66,7 +67,7 @@ class Readers:
         return self.consumers(generation, partition)[operation.number % 2]
 
     def consumers(self, generation: Generation, partition: int) -> list[Consumer]:
-        """Those of one partition."""
+        """Return the two consumers of a partition."""
         key = (generation.stream_id, partition)
         if key not in self._consumers:
             history = self._history(generation, partition)
@@ -80,7 +81,7 @@ class Readers:
             self.fetch(consumer, (1_000, 20_000, 1_000_000)[operation.number // 8 % 3], wait_ms)
 
     def fetch(self, consumer: Consumer, bytes_max: int, wait_ms: int, then: Callable[[], None] | None = None) -> None:
-        """Read on; `then` is called whatever comes of it."""
+        """Read on; `then` is called in any case."""
         consumer.is_asking = True
         offset, history = consumer.position, consumer.history
         asked_us = self._around.scheduler.now_us
@@ -112,7 +113,7 @@ class Readers:
             self._program().ask_leader(consumer.stream_id, consumer.history.partition, request, done)
 
     def _whom(self, consumer: Consumer) -> tuple[int, int | None]:
-        """Whom to ask (0: the leader), and for how stale an answer; where there are observers, all brokers in turn."""
+        """Choose the broker (0: the leader) and the accepted staleness; with observers, rotate over all brokers."""
         brokers = len(self._around.brokers)
         if consumer.broker_id or not consumer.history.config.observers:
             return consumer.broker_id, None
@@ -162,7 +163,7 @@ class Readers:
         elif error.code in {ErrorCode.STREAM_CHANGED, ErrorCode.STREAM_NOT_FOUND}:
             if history.is_deleted:
                 consumer.is_over = True
-            elif self._is_alone:  # else one that has not heard of it yet
+            elif self._is_alone:  # else the broker does not know the stream yet
                 raise ViolationError(f"{history.name()}: {error}")
 
     def _rewind(self, operation: Operation) -> None:
@@ -184,8 +185,8 @@ class Readers:
         def done(response: Response | RemoteError | None, _raw: bytes) -> None:
             self._trace(f"latest: {kind_of(response)}")
             if not isinstance(response, ListOffsetsResponse) or response.leader_epoch < epoch:
-                return  # who led before does not know yet that another leads
-            end = min(promised_end, history.promised_end)  # without what was lost meanwhile, as it may be
+                return  # a deposed leader that does not know its successor
+            end = min(promised_end, history.promised_end)  # excludes messages that were permissibly lost meanwhile
             if response.offset < end and not (history.is_damaged or history.may_lose):
                 text = f"{history.name()}: latest is {response.offset} in epoch {response.leader_epoch}"
                 raise ViolationError(f"{text}, and {end} was promised")

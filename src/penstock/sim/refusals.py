@@ -1,18 +1,18 @@
-"""Who was told that a message is not stored: it must not be in the log, now or later.
+"""Check: a message that was refused is not in the log, now or later.
 
-Rules: a refusal is held against the message from the moment in which the publisher hears it, whoever gave it: a leader,
-or one that was deposed and does not know it yet. One thing is excused, for DEPOSED_US_MAX, in which a deposed leader
-becomes mute: a new leader refuses what the deposed one has taken. That comes to nothing, unless all who were in sync
-are lost and the deposed one leads again, with the longest log.
+Rules: A refusal counts from the moment when the publisher receives it, from a leader or from a deposed leader that does
+not know so yet. One case is excused, for DEPOSED_US_MAX, the time until a deposed leader becomes mute: a new leader
+refuses a message that the deposed one has appended. That append has no effect unless all ISR members are lost and the
+deposed leader leads again with the longest log.
 
-| the publisher hears                       | what is held against it                                           |
+| the publisher receives                    | the message counts as refused                                     |
 |-------------------------------------------|-------------------------------------------------------------------|
-| that nobody listened                      | everything: no broker got it                                      |
-| an error with the reason outcome_unknown  | nothing                                                           |
-| an error of a new leader                  | everything, unless the deposed one has got the message, too       |
-| an error of one of a queue group          | everything: nobody else got it                                    |
-| any other error                           | everything                                                        |
-| an error of an append                     | everything, where the code says that nothing was appended         |
+| no responders                             | always: no broker received it                                     |
+| an error with the reason outcome_unknown  | never                                                             |
+| an error of a new leader                  | unless the deposed leader received it, too                        |
+| an error of one member of a queue group   | always: no other member received it                               |
+| any other error                           | always                                                            |
+| an error of an append                     | if the error code says that nothing was appended                  |
 """
 
 from __future__ import annotations
@@ -53,16 +53,16 @@ _NOT_APPENDED = frozenset(
 
 @dataclass(slots=True)
 class _Published:
-    """A message that nobody has answered yet. `brokers`: who got it."""
+    """A message without an answer so far. `brokers`: its receivers."""
 
-    histories: tuple[History, ...]  # where it may be stored: in one of them
+    histories: tuple[History, ...]  # it may be stored in one of these
     value: bytes
     brokers: tuple[str, ...]
     is_excused: bool = False
 
 
 class Refusals:
-    """All messages that are published, and what is said of them."""
+    """All published messages and their answers."""
 
     def __init__(self, around: Surroundings, checks: Checks) -> None:
         self._around = around
@@ -70,11 +70,11 @@ class Refusals:
         self._published: dict[bytes, _Published] = {}  # by reply subject
 
     def published(self, reply: bytes, histories: tuple[History, ...], value: bytes, brokers: tuple[str, ...]) -> None:
-        """A message was handed to these brokers."""
+        """Record that a message was delivered to these brokers."""
         self._published[reply] = _Published(histories, value, brokers)
 
     def answered(self, broker: SimBroker, answers: Sequence[NatsAnswers]) -> None:
-        """A broker gives answers to publishers."""
+        """Excuse refusals of a new leader, before their publishers receive them (see the rules)."""
         for one in answers:
             if _ERROR in one.commands:
                 for reply, body in commands_in(one.commands):
@@ -85,7 +85,7 @@ class Refusals:
     def _is_excused(self, broker: SimBroker, published: _Published) -> bool:
         split = published.histories[0].split
         if len(published.histories) > 1 and not (split is not None and split.is_by_leaders):
-            return False  # of a queue group nobody else got it
+            return False  # no other member of the queue group received it
         if set(published.brokers) == {broker.name}:
             return False
         return any(self._is_new(broker, history) for history in published.histories)
@@ -96,22 +96,22 @@ class Refusals:
         look = inspector.partition(broker.node, history.stream_id, history.partition)
         own_epoch = 0 if look is None else look.leader_epoch
         if own_epoch < max(history.leaders, default=0):
-            return False  # it is deposed itself
+            return False  # the broker is deposed itself
         return now_us - history.led_us.get(own_epoch, now_us) <= DEPOSED_US_MAX
 
     def acked(self, reply: bytes) -> None:
-        """Its publisher has heard that it is stored."""
+        """Forget a message whose publisher received an ack."""
         self._published.pop(reply, None)
 
     def refused(self, reply: bytes, body: bytes) -> None:
-        """Its publisher has heard why not; an empty body: nobody listened."""
+        """Record the error that the publisher received; an empty body means no responders."""
         published = self._published.pop(reply, None)
         if published is not None and not published.is_excused and _IN_DOUBT not in body:
             for history in published.histories:
                 self._hold(history, published.value, body.decode() or "no responders")
 
     def append_refused(self, history: History, values: Sequence[bytes], error: RemoteError) -> None:
-        """A client has heard why its append failed."""
+        """Record the error that a client received for its append."""
         if error.code in _NOT_APPENDED and error.details.get("reason") != ErrorCode.OUTCOME_UNKNOWN:
             for value in values:
                 self._hold(history, value, str(error))
@@ -122,7 +122,7 @@ class Refusals:
 
 
 def commands_in(commands: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Reply subject and body of each PUB of ready-made answers."""
+    """Return reply subject and body of each PUB in encoded answers."""
     position = 0
     while (line_end := commands.find(b"\r\n", position)) >= 0:
         _, reply, size = commands[position:line_end].split()

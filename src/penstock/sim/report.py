@@ -1,7 +1,7 @@
-"""What a batch of seeds has met: counters, and whether each of them has counted anything.
+"""The report of a batch of seeds: its counters, and whether each of them is above zero.
 
-Rules: a simulator that meets no trouble proves nothing. So every seed has its operations and faults, and in a batch of
-BATCH_SEEDS_MIN seeds or more none of the counters below may be zero.
+Rules: A simulation that meets no trouble proves nothing. So every seed has a minimum of operations and faults, and in a
+batch of BATCH_SEEDS_MIN seeds or more none of the required counters may be zero.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ _ALWAYS = (
     "failed logs",
     "fenced logs",
 )
-_ALONE = ("readers sent back",)  # where there are others, what is lost to readers is so rarely
+_ALONE = ("readers sent back",)  # in a cluster readers lose messages too rarely
 _IN_A_CLUSTER = (
     "elections",
     "leader changes",
@@ -83,15 +83,15 @@ _IN_A_CLUSTER = (
 
 
 def required(brokers: int) -> tuple[str, ...]:
-    """Counters that must not be zero in a batch."""
+    """Return the counters that must not be zero in a batch."""
     ills = [f"fault: {ill}" for ill in Ill if brokers > 1 or ill not in CLUSTER_ONLY]
-    struck = [f"struck: {ill}" for ill in Ill if brokers > 1 and ill in AIMED]  # those that wait for their moment
+    struck = [f"struck: {ill}" for ill in Ill if brokers > 1 and ill in AIMED]  # the targeted ones
     ways = [f"split by {way['partition_by']}" for way in WAYS]
     return (*_ALWAYS, *ways, *(_IN_A_CLUSTER if brokers > 1 else _ALONE), *ills, *struck)
 
 
 class Report:
-    """The sum of a batch."""
+    """The totals of a batch."""
 
     def __init__(self, brokers: int) -> None:
         self.failures: list[Result] = []
@@ -103,7 +103,7 @@ class Report:
         self._mistakes: list[str] = []
 
     def add(self, result: Result) -> None:
-        """One seed is done."""
+        """Add the result of one seed."""
         self.seeds += 1
         self._counters.update(result.counters)
         self._simulated_us += result.simulated_us
@@ -116,7 +116,7 @@ class Report:
             self._mistakes.append(f"seed {result.seed}: {text}")
 
     def mistakes(self) -> list[str]:
-        """What is wrong with the batch itself, beside the seeds that failed."""
+        """Return what is wrong with the batch itself, apart from failed seeds."""
         found = list(self._mistakes)
         if self.seeds >= BATCH_SEEDS_MIN:
             never = [name for name in required(self._brokers) if not self._counters[name]]
@@ -124,7 +124,7 @@ class Report:
         return found
 
     def lines(self, seconds: float) -> Iterable[str]:
-        """The table; `seconds` is how long the batch took."""
+        """Return the lines of the table; `seconds` is the duration of the batch."""
         simulated_s = self._simulated_us / 1e6
         yield f"{self.seeds} seeds, {self._operations} operations, {self._faults} faults"
         yield f"{simulated_s:.0f} simulated seconds in {seconds:.0f} s: {simulated_s / max(seconds, 1e-9):.0f} a second"

@@ -1,9 +1,8 @@
-"""A client's side of the request API: asks any broker, over connections that may break.
+"""The client side of the request API: sends requests to any broker, over connections that may break.
 
-Rules: whoever asks is answered once: by the broker, or by `None` if the connection broke or the time is up; what became
-of the request is then unknown. A client keeps one connection to each broker, and follows `not_leader`. Where it has
-something to log in with, it does so first on each connection; one on which it is nobody any more it closes, with all
-that is under way there.
+Rules: Each request gets one answer: the broker's, or None after a disconnect or time-out, when its outcome is unknown.
+A client keeps one connection to each broker and follows `not_leader`. With credentials it logs in first on each
+connection. If a broker answers `unauthenticated`, the client closes the connection with all requests in flight there.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ _TIMEOUT_US = 12_000_000
 
 
 class _Asked:
-    """One request on its way."""
+    """One request in flight."""
 
     __slots__ = ("done", "raw", "request")
 
@@ -33,14 +32,14 @@ class _Asked:
         self.done: Done | None = done
 
     def answer(self, response: Response | RemoteError | None, raw: bytes) -> None:
-        """The first answer counts."""
+        """Answer it; only the first call counts."""
         done, self.done = self.done, None
         if done is not None:
             done(response, raw)
 
 
 class _Line:
-    """What goes to one broker."""
+    """The connection and the requests to one broker."""
 
     __slots__ = ("asked", "connection", "is_connecting")
 
@@ -51,8 +50,6 @@ class _Line:
 
 
 class Client:
-    """One client program."""
-
     def __init__(
         self,
         name: str,
@@ -62,7 +59,7 @@ class Client:
         login: Login | None = None,
         known: Callable[[], int] = lambda: 0,
     ) -> None:
-        """`known`: the index of the last change of users that was acknowledged, to anybody."""
+        """`known`: index of the last user change that was acknowledged to any client."""
         self.name = name
         self.login = login
         self._known = known
@@ -75,7 +72,7 @@ class Client:
     def ask(
         self, request: Request, done: Done, raw: bytes = b"", *, broker_id: int = 0, timeout_us: int = _TIMEOUT_US
     ) -> None:
-        """Ask a broker; 0: any."""
+        """Send a request to a broker; 0: any."""
         if not broker_id:
             ids = list(self._brokers)
             broker_id = ids[int(self._random.random() * len(ids))]
@@ -95,7 +92,7 @@ class Client:
         )
 
     def ask_leader(self, stream_id: int, partition: int, request: Request, done: Done, raw: bytes = b"") -> None:
-        """Ask who leads the partition, as far as is known; a broker that says who does is believed the next time."""
+        """Send a request to the presumed leader; the leader named in `not_leader` is used the next time."""
         key = (stream_id, partition)
 
         def heard(response: Response | RemoteError | None, payload: bytes) -> None:

@@ -1,17 +1,17 @@
-"""Who may do what, judged anew by the users that brokers have; and what the brokers are held to.
+"""Model of permissions: evaluates again what each user may do, and checks the brokers' decisions.
 
-| what must hold                                                                    | is checked at           |
+| invariant                                                                         | checked at              |
 |-----------------------------------------------------------------------------------|-------------------------|
-| nothing is answered to somebody who may not, by the users of the broker he asked  | an answer               |
-| nothing is answered to nobody, or by a secret that was replaced                   | an answer               |
-| nothing is answered by a broker that lacks a change which had been acknowledged   | an answer               |
-| who may is not refused for lack of a right: some broker knew that he might not    | an answer               |
-| what was refused at the door alters no stream (and stores nothing: see `checks`)  | every event of a broker |
+| no request succeeds that the asked broker's users do not permit                   | an answer               |
+| no request succeeds without login, or by a rotated secret                         | an answer               |
+| no request succeeds on a broker that lacks an acknowledged change                 | an answer               |
+| a permitted request is denied only if some broker's users did not permit it       | an answer               |
+| a denied request alters no stream (and stores nothing: see `checks`)              | every event of a broker |
 
-Rules: users are what they are at the index of the last act, on all brokers; `agreement` compares that. What is asked is
-held against the users that the asked broker has at that moment: it judges then, and a fetch once more when it is
-answered. A refusal may come from the metadata leader, so it is held against all that brokers have had since the oldest
-of what they had when it was asked. `not_yet` is no refusal for lack of a right: see `node/access.py` for who says so.
+Rules: All brokers have the same users at the same index of the last user change; `agreement` compares that. A request
+is checked against the asked broker's users at its arrival, a fetch again at its answer. A denial may come from the
+metadata leader, so it is checked against all users since the oldest index that any broker had when the request arrived.
+`not_yet` is no denial: see `node/access.py`.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 Users = Mapping[str, User]
 DENIALS = frozenset({ErrorCode.NOT_AUTHORIZED, ErrorCode.UNAUTHENTICATED})
-_ABSENCES = frozenset({ErrorCode.STREAM_CHANGED})  # what is not there for him is told in the words of what is not
+_ABSENCES = frozenset({ErrorCode.STREAM_CHANGED})  # a stream that the user may not see gets the error of a missing one
 _FOR_ADMINISTRATORS = (
     StatusRequest,
     AppendAtRequest,
@@ -64,31 +64,31 @@ _FOR_ADMINISTRATORS = (
 
 @dataclass(slots=True)
 class Asked:
-    """One request, as it came. Indexes are those of the last act: who may do what is the same from one to the next."""
+    """One request at its arrival. Each index is that of the last user change."""
 
     who: Principal | None
     request: Request
     subjects: frozenset[bytes]  # of the rows of an append
-    acted: int  # on the broker that was asked
-    oldest: int  # of all brokers
-    since: int  # what its sender knew to be acknowledged
+    acted: int  # index at the asked broker
+    oldest: int  # lowest index of all brokers
+    since: int  # last change that its sender knew to be acknowledged
 
 
 class Rights:
-    """Of one run with users."""
+    """The permission checks of one run with users."""
 
     def __init__(self, around: Surroundings) -> None:
-        self.acknowledged = 0  # the index of the last change of users that was answered
-        self.names: dict[int, str] = {}  # stream id → name, of those that users with few rights use
-        self.histories: dict[int, History] = {}  # the same, of their partition
-        self.altered: dict[tuple[str, int], str] = {}  # stream and segment_bytes of answered alterations → whose
+        self.acknowledged = 0  # index of the last acknowledged user change
+        self.names: dict[int, str] = {}  # stream id → name, of the streams that restricted users use
+        self.histories: dict[int, History] = {}  # stream id → history of their only partition
+        self.altered: dict[tuple[str, int], str] = {}  # (stream, segment_bytes) of acknowledged alterations → user
         self._around = around
-        self._users: dict[int, Users] = {}  # index of the last act → as they are from then on
-        self._acted: dict[int, int] = {}  # broker → index of the last act
-        self._forbidden: dict[tuple[str, int], str] = {}  # stream and segment_bytes of refused alterations → whose
+        self._users: dict[int, Users] = {}  # index of the last user change → users from then on
+        self._acted: dict[int, int] = {}  # broker → index of the last user change
+        self._forbidden: dict[tuple[str, int], str] = {}  # (stream, segment_bytes) of denied alterations → user
 
     def acted(self, broker: SimBroker) -> None:
-        """After every event of a broker."""
+        """Check a broker after each of its events."""
         assert broker.node is not None
         index, users = inspector.users(broker.node)
         if self._acted.get(broker.broker_id) == index:
@@ -101,11 +101,11 @@ class Rights:
                 raise ViolationError(f"{name} has the segment_bytes {segment_bytes}, which was refused to {whose}")
 
     def ended(self, broker: SimBroker) -> None:
-        """A run of a broker is over."""
+        """Forget a broker whose run has ended."""
         self._acted.pop(broker.broker_id, None)
 
     def asks(self, broker: SimBroker, who: Principal | None, request: Request, raw: bytes, since: int) -> Asked:
-        """A client's request has come to a broker."""
+        """Record a client's request at its arrival at a broker."""
         assert broker.node is not None
         index, users = inspector.users(broker.node)
         self._users.setdefault(index, users)
@@ -122,7 +122,7 @@ class Rights:
         return asked
 
     def answered(self, broker: SimBroker, asked: Asked, response: Response | RemoteError) -> None:
-        """It is answered by the broker that was asked."""
+        """Check the answer of the broker that was asked."""
         if isinstance(response, RemoteError):
             self._refused(broker, asked, response)
             return
@@ -133,7 +133,7 @@ class Rights:
         index, users = inspector.users(broker.node)
         if isinstance(asked.request, FetchRequest) and not self._may(users, asked):
             raise ViolationError(f"{text}, who may not read any more when it answers, at index {index}")
-        is_of_itself = isinstance(asked.request, StatusRequest | MetadataRequest)  # told to administrators anyway
+        is_of_itself = isinstance(asked.request, StatusRequest | MetadataRequest)  # always permitted to administrators
         if asked.acted < asked.since and not is_of_itself:
             raise ViolationError(f"{text} by users of index {asked.acted}; those of {asked.since} were acknowledged")
         self._around.count("requests of users")
@@ -150,10 +150,10 @@ class Rights:
             raise ViolationError(f"{text} by all users since index {asked.oldest}: {error}")
         self._around.count("denied requests")
 
-    # The rules, once more
+    # The independent evaluation of the rules
 
     def _stream(self, request: Request) -> str | None:
-        """Of which of the streams that are known here it is."""
+        """Return the name of the request's stream, if it is one of `names`."""
         if isinstance(request, AlterStreamRequest):
             return request.name if request.name in self.names.values() else None
         if isinstance(request, CommitOffsetsRequest):

@@ -1,4 +1,4 @@
-"""The rows of batches, as readers see them."""
+"""Decodes the rows of batches as clients do."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from collections.abc import Sequence
 from penstock.batch import codec
 from penstock.sim.violation import ViolationError
 
-_OFFSETS, _SUBJECTS, _KEYS, _VALUES = 1, 4, 7, 10  # places among the buffers of a batch
+_OFFSETS, _SUBJECTS, _KEYS, _VALUES = 1, 4, 7, 10  # positions among the buffers of a batch
 
 
 class Rows:
-    """The rows of some batches, as a client decodes them. A tombstone has a subject of its own, for its value."""
+    """The decoded rows of some batches. For a tombstone `values` holds its unique subject."""
 
     __slots__ = ("compressed", "epochs", "keys", "leader_epoch", "offsets", "values")
 
     def __init__(self, raw: bytes) -> None:
-        self.compressed = 0  # batches
+        self.compressed = 0  # compressed batches
         self.keys: list[bytes | None] = []
         self.offsets: list[int] = []
         self.values: list[bytes] = []
@@ -43,13 +43,13 @@ class Rows:
 
 
 def subjects_of(raw: bytes) -> frozenset[bytes]:
-    """On which subjects the rows of one batch are."""
+    """Return the subjects of the rows of one batch."""
     found = _strings(codec.buffers(memoryview(raw)), _SUBJECTS, codec.read_header(raw).count)
     return frozenset(subject or b"" for subject in found)
 
 
 def _strings(buffers: Sequence[memoryview], at: int, count: int) -> list[bytes | None]:
-    """A column, whose buffers begin there."""
+    """Return a string column whose buffers begin at `at`."""
     is_there, ends, data = buffers[at], buffers[at + 1].cast("i"), bytes(buffers[at + 2])
     return [
         data[ends[row] : ends[row + 1]] if not is_there or is_there[row // 8] >> row % 8 & 1 else None

@@ -1,7 +1,7 @@
 """Runs seeds: one, or many on all cores.
 
-Rules: a seed is one process's work from beginning to end, and its result does not depend on which one. A worker that
-dies, or takes too long, is a failure of its seed. Mutants are put in place before a worker imports what they change.
+Rules: One process runs a seed from beginning to end, and the result does not depend on which process it is. A worker
+that dies or takes too long is a failure of its seed. Mutants are installed before a worker imports the patched modules.
 """
 
 from __future__ import annotations
@@ -17,26 +17,23 @@ from penstock.sim.plan import Plan, make_plan
 from penstock.sim.shrink import Part, shrink
 from penstock.sim.world import Result, World
 
-_AHEAD = 4  # seeds that wait for each process
+_AHEAD = 4  # queued seeds for each process
 
 
 def plan_of(seed: int, brokers: int) -> Plan:
-    """The plan of a seed."""
     return make_plan(seed, brokers, SLOTS)
 
 
 def run_seed(seed: int, brokers: int) -> Result:
-    """Run one seed."""
     return run_plan(plan_of(seed, brokers))
 
 
 def run_plan(plan: Plan, show: Callable[[str], None] | None = None) -> Result:
-    """Run one plan."""
     return World(plan, show).run()
 
 
 def run_seeds(seeds: Iterable[int], brokers: int, processes: int, mutant: str = "") -> Iterator[Result]:
-    """Run many, as they come to their end. Whoever has heard enough closes the generator."""
+    """Run many seeds and yield their results as they finish. Close the generator to stop early."""
     context = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(processes, context, initializer=mutants.install, initargs=(mutant,))
     waiting = iter(seeds)
@@ -55,7 +52,7 @@ def run_seeds(seeds: Iterable[int], brokers: int, processes: int, mutant: str = 
 
 
 def shrunk(failed: Result, brokers: int) -> Part:
-    """The smallest part of a failing seed's plan that fails in the same way."""
+    """Return the smallest part of a failing seed's plan that fails in the same way."""
 
     def run(plan: Plan) -> str:
         return run_plan(plan).error

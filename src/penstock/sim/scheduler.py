@@ -1,11 +1,11 @@
-"""Virtual time: what happens when, and what each broker's clocks say of it.
+"""Virtual time: the event queue, and the clocks of each broker.
 
-Rules: nothing here knows real time. Of two events at the same moment the one that was planned first comes first. A
-broker sees only its own clocks: they run too fast or too slow by a little, and its calendar is set now and then.
+Rules: Nothing here reads real time. Two events at the same moment happen in the order in which they were scheduled. A
+broker sees only its own clocks: they run slightly fast or slow, and its wall clock is set now and then.
 
-    true time     0 ───────────────────────────▶  events are planned in it
+    true time     0 ───────────────────────────▶  the time in which events are scheduled
     elapsed       begins at a start of the broker, runs at its own rate, never goes back
-    calendar      elapsed, and an offset that is set forward and back
+    wall clock    elapsed plus an offset that is set forward and back
 """
 
 from __future__ import annotations
@@ -17,56 +17,55 @@ from typing import Any
 from penstock.base.clock import Now
 
 Call = Callable[[], None]
-START_US = 1_700_000_000_000_000  # what calendars begin with
+START_US = 1_700_000_000_000_000  # initial time of the wall clocks
 _CALL = 2
 
 
 class Timer(list[Any]):
-    """One planned event: its time, its number among all that were planned, what is called; as such it is compared.
+    """One scheduled event: time, sequence number, callback. Timers compare by these.
 
-    It is its own entry of the heap, as there are so many of them. What is called is None once it was.
+    The timer is its own heap entry, because there are so many. The callback is None after it was called.
     """
 
     __slots__ = ()
 
     def cancel(self) -> None:
-        """It does not happen. Twice is fine."""
+        """Cancel the event; cancelling twice is harmless."""
         self[_CALL] = None
 
     def take(self) -> Call:
-        """What was to be called; it is not, now."""
+        """Cancel the event and return its callback."""
         call: Call = self[_CALL]
         self[_CALL] = None
         return call
 
     @property
     def is_over(self) -> bool:
-        """Whether it has happened, or never will."""
+        """True if the event has happened or was cancelled."""
         return self[_CALL] is None
 
 
 class Scheduler:
-    """The heap of what is to come."""
+    """The heap of scheduled events."""
 
     def __init__(self) -> None:
         self.now_us = 0
-        self.events = 0  # so far
+        self.events = 0  # events so far
         self._heap: list[Timer] = []
         self._planned = 0
 
     def at(self, at_us: int, call: Call) -> Timer:
-        """Have `call` called at a moment, or now if that has passed."""
+        """Schedule `call` at a time, or now if that has passed."""
         self._planned += 1
         timer = Timer((at_us if at_us > self.now_us else self.now_us, self._planned, call))
         heappush(self._heap, timer)
         return timer
 
     def after(self, delay_us: int, call: Call) -> Timer:
-        """Have `call` called so much later."""
         return self.at(self.now_us + delay_us, call)
 
     def run_until(self, end_us: int, is_over: Callable[[], bool] | None = None) -> None:
-        """Let time pass until `end_us`, or until `is_over`."""
+        """Advance time to `end_us`, or until `is_over`."""
         heap = self._heap
         while heap and heap[0][0] <= end_us:
             timer = heappop(heap)
@@ -83,33 +82,33 @@ class Scheduler:
 
 
 class Clock:
-    """The clocks of one broker's machine. `rate_ppm`: how many microseconds too many pass in a second."""
+    """The clocks of one broker's machine. `rate_ppm`: microseconds that they gain in a second."""
 
     def __init__(self, scheduler: Scheduler, rate_ppm: int = 0, offset_us: int = 0) -> None:
         self._scheduler = scheduler
         self._rate_ppm = rate_ppm
         self._offset_us = START_US + offset_us
-        self.steps = 0  # how often the calendar was set
+        self.steps = 0  # number of times the wall clock was set
 
     def now(self) -> Now:
-        """What both clocks say."""
+        """Read both clocks."""
         true_us = self._scheduler.now_us
-        elapsed_us = true_us + true_us * self._rate_ppm // 1_000_000  # as `elapsed_us`, without a call
+        elapsed_us = true_us + true_us * self._rate_ppm // 1_000_000  # inlines `elapsed_us`, to save a call
         return Now(elapsed_us + self._offset_us, elapsed_us)
 
     def elapsed_us(self) -> int:
-        """What the one that never goes back says."""
+        """Read the monotonic clock."""
         true_us = self._scheduler.now_us
         return true_us + true_us * self._rate_ppm // 1_000_000
 
     def true_us(self, elapsed_us: int) -> int:
-        """When, in true time, `elapsed_us` will have been reached."""
+        """Return the true time at which the monotonic clock reaches `elapsed_us`."""
         true_us = elapsed_us * 1_000_000 // (1_000_000 + self._rate_ppm)
         while true_us + true_us * self._rate_ppm // 1_000_000 < elapsed_us:
             true_us += 1
         return true_us
 
     def step(self, by_us: int) -> None:
-        """Somebody sets the calendar."""
+        """Set the wall clock forward or back."""
         self._offset_us += by_us
         self.steps += 1

@@ -1,8 +1,8 @@
-"""Messages through NATS: sent once or several times, and what is said of them, held against what is promised.
+"""Publishes messages through NATS, once or several times, and checks their answers against the promises.
 
-Rules: an ack is a promise however late it comes, and that of a duplicate one for the first. A refusal says that a
-message is not stored, if it was sent once. Where chance decides who gets it, only one broker does: what that one says
-counts, whichever partition it speaks for.
+Rules: An ack is a promise however late it comes; the ack of a duplicate is a promise for the first message. A refusal
+means that a message is not stored, if it was sent once. In a queue group one broker receives a message: its answer
+counts, whichever partition it names.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ _ACK_TIMEOUT_US = 5_000_000
 
 @dataclass(slots=True)
 class _Sent:
-    """One message on its way. `then` is called when it is answered, or given up; None: its publisher does not wait."""
+    """One message in flight. `then` is called when it is answered or given up; None: its publisher does not wait."""
 
-    histories: tuple[History, ...]  # where it may be stored
+    histories: tuple[History, ...]  # it may be stored in one of these
     message: Message
-    is_once: bool  # so a refusal says that it is not stored
+    is_once: bool  # a refusal means that it is not stored
     then: Call | None
-    is_over: bool = False  # nothing of it is sent any more: what comes behind it may be sent already
+    is_over: bool = False  # no more resends: the publisher's next message may have been sent already
 
     def end(self) -> None:
-        """The publisher goes on."""
+        """Let the publisher continue."""
         if self.then is not None and not self.is_over:
             self.is_over = True
             self.then()
@@ -49,7 +49,7 @@ class Sender:
         self._replies = 0
 
     def send(self, histories: tuple[History, ...], message: Message, tries: int, then: Call | None = None) -> None:
-        """At most `tries` times, until somebody answers; 0: once. `then` is for who waits, and is called once."""
+        """Send at most `tries` times until answered; 0: once. `then` is called once, for a publisher that waits."""
         self._send(_Sent(histories, message, not tries, then), tries)
 
     def _send(self, sent: _Sent, tries: int) -> None:
@@ -63,7 +63,7 @@ class Sender:
             self._heard(sent, reply, body)
 
         def late() -> None:
-            around.count("acks that did not come")  # in time: it is still listened for
+            around.count("acks that did not come")  # a late ack is still accepted
             if tries > 1 and not sent.is_over:
                 self._send(sent, tries - 1)
             else:
@@ -101,7 +101,7 @@ class Sender:
         around.trace.add("client", f"ack {reply.decode()} {ack.offset} {ack.epoch} {ack.fsynced}")
         around.count("duplicates" if ack.duplicate else "acks")
         first = sent.histories[0]
-        may_be = sent.histories if first.split is None else self._checks.all_of(first)  # it may have grown meanwhile
+        may_be = sent.histories if first.split is None else self._checks.all_of(first)  # including new partitions
         history = next((one for one in may_be if one.partition == ack.partition), None)
         if history is None or ack.stream != config.name or ack.offset not in (None, ack.seq - 1):
             raise ViolationError(f"not an ack for {config.name}: {body!r}")

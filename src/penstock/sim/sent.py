@@ -1,8 +1,8 @@
-"""What publishers send: one message, as it goes to NATS or over the socket; and those of the stream that is compacted.
+"""Messages of publishers, as sent to NATS or over the socket; and those of the compacted stream.
 
-Rules: of that stream few keys are in use at a time, each only for a while: so most messages are followed by another one
-of their key, and some tombstones by none. A tombstone has no value to be known by, so each message there has a subject
-of its own.
+Rules: The compacted stream uses few keys at a time, each only for a while: so most messages are followed by another of
+their key, and some tombstones by none. A tombstone has no value that identifies it, so each message of that stream has
+a subject of its own.
 """
 
 from __future__ import annotations
@@ -13,30 +13,30 @@ from penstock.base.config import StreamConfig
 from penstock.sim.compacted import Row
 
 _IN_USE = 4  # keys
-_MESSAGES_EACH = 8  # or so, before a key is used no more
+_MESSAGES_EACH = 8  # approximate messages of a key before it is retired
 _KEYLESS, _TOMBSTONES = 9, 4  # one message in so many
-_STRIDE = 7_919  # from one message's chance to the next one's
+_STRIDE = 7_919  # distance between the random numbers of successive messages
 
 
 class Message(NamedTuple):
-    """One message. `name`: what it is known by; `value` None: a tombstone; `headers`: what goes to NATS with it."""
+    """One message. `name`: its unique identification; `value` None: a tombstone; `headers`: its NATS headers."""
 
     subject: bytes
     name: bytes
     value: bytes | None
     headers: bytes = b""
     key: bytes | None = None
-    by: bytes = b""  # what decides on its partition: see `split`
-    number: int = 0  # of those that belong together, where one was sent after the other; 0: nobody waited
+    by: bytes = b""  # decides the partition: see `split`
+    number: int = 0  # sequence of the messages with the same `by`; 0: the publisher did not wait
 
     @property
     def row(self) -> Row:
-        """What counts of it for compaction."""
+        """Key and tombstone flag, for compaction."""
         return Row(self.key, self.value is None)
 
 
 def keyed(config: StreamConfig, number: int, chance: int, size_bytes: int = 0) -> Message:
-    """The message of this number; `chance` is what it is drawn by."""
+    """Make message number `number`, drawn with `chance`."""
     subject = config.subject.replace(">", str(number)).encode()
     value = (b"%b/" % subject).ljust(size_bytes, b".")
     chance += _STRIDE * number

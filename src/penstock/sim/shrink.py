@@ -1,9 +1,9 @@
 """Makes a failing run small: leaves out operations and faults as long as it still fails in the same way.
 
-Rules: what is left out is left out of the plan, which keeps its moments. Two failures are the same if their texts are,
-but for numbers. The number of tries is bounded: a smaller case is worth minutes, not hours.
+Rules: Parts of the plan are left out; the rest keeps its times. Two failures are the same if their texts are equal up
+to numbers. The number of tries is bounded: a smaller case is worth minutes, not hours.
 
-    faults, then operations:   try each half, each quarter, … of what is left, alone and left out
+    faults, then operations:   try each half, each quarter, … of the rest, alone and left out
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ _KIND_CHARS = 70
 
 
 class Part(NamedTuple):
-    """Which of a plan's operations and faults happen, by their numbers; None: all."""
+    """The numbers of a plan's operations and faults to keep; None: all."""
 
     operations: tuple[int, ...] | None = None
     faults: tuple[int, ...] | None = None
 
     def of(self, plan: Plan) -> Plan:
-        """The plan with these only."""
+        """Return the plan with only these."""
         operations, faults = plan.operations, plan.faults
         if self.operations is not None:
             operations = tuple(operations[number] for number in self.operations if number < len(operations))
@@ -36,7 +36,7 @@ class Part(NamedTuple):
         return plan._replace(operations=operations, faults=faults)
 
     def options(self) -> str:
-        """As options of the command."""
+        """Return the command-line options for this part."""
         words = []
         if self.operations is not None:
             words.append(f"--operations {as_ranges(self.operations) or '-'}")
@@ -46,12 +46,12 @@ class Part(NamedTuple):
 
 
 def kind(error: str) -> str:
-    """What is the same in two failures of one kind."""
+    """Return the error text without its numbers, to compare failures."""
     return _NUMBERS.sub("#", error)[:_KIND_CHARS]
 
 
 def shrink(plan: Plan, failing: str, run: Callable[[Plan], str], failed_us: int) -> Part:
-    """The smallest part found that still fails as `failing`; `run` gives the error of a plan, or an empty text."""
+    """Return the smallest part found that fails as `failing`; `run` returns the error of a plan, or an empty text."""
     tries = 0
 
     def fails(part: Part) -> bool:
@@ -75,7 +75,7 @@ def shrink(plan: Plan, failing: str, run: Callable[[Plan], str], failed_us: int)
 
 
 def smaller(items: tuple[_T, ...], fails: Callable[[tuple[_T, ...]], bool]) -> tuple[_T, ...]:
-    """As few of the items as are found to do: delta debugging."""
+    """Return a minimal subset that still fails, by delta debugging."""
     if items and fails(()):
         return ()
     parts = 2
@@ -84,7 +84,7 @@ def smaller(items: tuple[_T, ...], fails: Callable[[tuple[_T, ...]], bool]) -> t
         chunks = [items[at : at + size] for at in range(0, len(items), size)]
         for number, chunk in enumerate(chunks):
             rest = tuple(one for other, some in enumerate(chunks) if other != number for one in some)
-            if len(chunks) > 2 and fails(chunk):  # of two halves, each is the other's rest
+            if len(chunks) > 2 and fails(chunk):  # with two halves, each is the other's rest
                 items, parts = chunk, 2
                 break
             if fails(rest):
@@ -98,7 +98,7 @@ def smaller(items: tuple[_T, ...], fails: Callable[[tuple[_T, ...]], bool]) -> t
 
 
 def as_ranges(numbers: Sequence[int]) -> str:
-    """Rising numbers as text: `0-7,9`."""
+    """Format rising numbers: `0-7,9`."""
     found: list[tuple[int, int]] = []
     for number in numbers:
         if found and number == found[-1][1] + 1:
@@ -109,7 +109,7 @@ def as_ranges(numbers: Sequence[int]) -> str:
 
 
 def from_ranges(text: str) -> tuple[int, ...]:
-    """The other way round; `-` is none. ValueError."""
+    """Parse `as_ranges`; `-` is the empty list. Raise ValueError."""
     if text == "-":
         return ()
     numbers: list[int] = []

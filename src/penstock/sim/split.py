@@ -1,18 +1,18 @@
-"""Streams whose messages find their partitions by themselves: which one that is, and in which order they lie there.
+"""Model of partitioned streams: the partition and the order of each message that the publisher does not place itself.
 
-Rules: what a message belongs by is the key that is stored with it, or a token of its subject. Where the leaders choose,
-it is in the partition of that, and in no other. Where chance does, it is in one. A publisher that waits, before it
-sends on, until a message is acked or given up counts what it sends of each key: so it lies, for only its leader stores
-it, and NATS keeps the order. Where partitions were added, it may be in the one that had its key before, or in the one
-that has it since; and all in an older one comes before what is in a newer.
+Rules: A message is partitioned by its key or by a token of its subject (its `by`). If leaders choose, the message is in
+the partition of its `by` and in no other. In a queue group it is in exactly one. A publisher that waits until a message
+is acked or given up before it sends the next numbers the messages of each `by`; they are stored in that order, because
+one leader stores them and NATS keeps the order. After partitions were added, a message may be in the partition that had
+its key before or in the one that has it since; all messages in an older partition precede those in a newer one.
 
-| `partition_by` | what a message belongs by                 | where it is                       |
+| `partition_by` | a message is partitioned by               | its partition                     |
 |----------------|-------------------------------------------|-----------------------------------|
-| `key`          | its key; without one, its subject         | in the partition of the hash      |
+| `key`          | its key; without one, its subject         | that of the hash                  |
 | `token:3`      | the third token of its subject            | the same                          |
-| `range`        | its key; without one, its subject         | in the partition of the range     |
+| `range`        | its key; without one, its subject         | that of the range                 |
 | `range:3`      | the third token of its subject            | the same                          |
-| `group`        | nothing                                   | in one, whichever it was given to |
+| `group`        | nothing                                   | that of the member that got it    |
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from penstock.hot.keymap import KeyMap, key_map_of
 
 PARTITIONS = 3
 _TOKEN = 3  # of `<stream>.<generation>.<token>`
-_KEYS_EACH = 8  # in use, of each partition, at most
-_KEYS = 400  # that there are
-_BOUNDS = ("k16", "k08")  # in any order: the last partition lies in the middle
+_KEYS_EACH = 8  # keys in use for each partition, at most
+_KEYS = 400  # number of all keys
+_BOUNDS = ("k16", "k08")  # unsorted on purpose: the last partition lies in the middle
 WAYS: tuple[dict[str, Any], ...] = (
     {"partition_by": "key"},
     {"partition_by": f"token:{_TOKEN}"},
@@ -38,14 +38,14 @@ WAYS: tuple[dict[str, Any], ...] = (
     {"partition_by": f"range:{_TOKEN}", "range_bounds": _BOUNDS},
     {"partition_by": "group"},
 )
-"""What the config of such a stream says, one of which a run has."""
+"""Possible configurations of the stream; each run has one."""
 
 
-_MORE_BOUNDS = ("k04", "k12", "k20", "k24", "k02", "k28")  # of those that are added: each splits a range
+_MORE_BOUNDS = ("k04", "k12", "k20", "k24", "k02", "k28")  # of added partitions: each splits a range
 
 
 def grown(config: StreamConfig, more: int) -> StreamConfig:
-    """The config of such a stream with so many partitions more."""
+    """Return the stream's config with `more` additional partitions."""
     bounds = config.range_bounds
     if bounds:
         bounds += _MORE_BOUNDS[len(bounds) - len(_BOUNDS) :][:more]
@@ -53,34 +53,34 @@ def grown(config: StreamConfig, more: int) -> StreamConfig:
 
 
 class _Belongs(NamedTuple):
-    """What a message belongs by, and which one of its publisher it is, from 1; 0: of one that does not wait."""
+    """The `by` of a message and its number at its publisher, from 1; 0: the publisher does not wait."""
 
     by: bytes
     number: int
 
 
 class Split:
-    """One stream. `mistake` tells what is wrong with a message that is acked, or seen, at an offset."""
+    """One stream. `mistake` checks a message that was acked or read at an offset."""
 
     def __init__(self, config: StreamConfig) -> None:
         how = config.split
         self.is_by_leaders = how.is_by_leaders
         self.by_token = how.token > 0
-        self._counts: tuple[int, ...] = ()  # how many partitions it had, as far as that was asked for
-        self._maps: list[KeyMap] = []  # the last one first; none: publishers are given to any
-        self._sent: dict[bytes, _Belongs] = {}  # by what a message is known by
-        self._places: dict[bytes, tuple[int, int]] = {}  # where it is: partition and offset
-        self._lines: dict[bytes, list[tuple[tuple[int, int], int]]] = {}  # place and number, of what was waited for
+        self._counts: tuple[int, ...] = ()  # partition counts over time, as requested
+        self._maps: list[KeyMap] = []  # newest first; empty: a queue group decides
+        self._sent: dict[bytes, _Belongs] = {}  # by message name
+        self._places: dict[bytes, tuple[int, int]] = {}  # message name → partition and offset
+        self._lines: dict[bytes, list[tuple[tuple[int, int], int]]] = {}  # `by` → (place, number), in order
         self.grows(config)
 
     @staticmethod
     def of(config: StreamConfig) -> Split | None:
-        """None: publishers choose."""
+        """Return the model of a stream; None: publishers choose the partition."""
         how = config.split
         return Split(config) if how.is_by_leaders or how.how is PartitionBy.GROUP else None
 
     def grows(self, config: StreamConfig) -> None:
-        """It may have so many partitions from now on."""
+        """The stream may have this number of partitions from now on."""
         if self._counts[-1:] == (config.partitions,):
             return
         self._counts += (config.partitions,)
@@ -88,15 +88,15 @@ class Split:
             self._maps.insert(0, key_map_of(config, self._counts))
 
     def partition_of(self, by: bytes) -> int | None:
-        """Where what belongs by that is to be; None: anywhere."""
+        """Return the current partition for `by`; None: any."""
         return self._maps[0].partition_of(by) if self._maps else None
 
     def partitions_of(self, by: bytes) -> frozenset[int]:
-        """Where what belongs by that may be, whenever it was sent; none: anywhere."""
+        """Return all partitions that have ever been right for `by`; empty: any."""
         return frozenset(one.partition_of(by) for one in self._maps)
 
     def keys_of(self, partition: int) -> list[bytes]:
-        """Some of what messages of that partition belong by."""
+        """Return some values of `by` that belong to the partition."""
         found: list[bytes] = []
         for number in range(_KEYS):
             key = b"k%02d" % number
@@ -107,11 +107,11 @@ class Split:
         return found
 
     def sends(self, name: bytes, by: bytes, number: int = 0) -> None:
-        """A publisher is about to send this."""
+        """Register a message before it is sent."""
         self._sent[name] = _Belongs(by, number)
 
     def mistake(self, partition: int, offset: int, name: bytes) -> str:
-        """A message is there, and promised; empty if nothing is wrong with that."""
+        """Return what is wrong with a message at this place; empty if nothing is."""
         belongs = self._sent[name]
         if (wanted := self.partitions_of(belongs.by)) and partition not in wanted:
             return f"it belongs by {belongs.by!r}, so into partition {' or '.join(map(str, sorted(wanted)))}"
@@ -122,7 +122,7 @@ class Split:
         if not belongs.number:
             return ""
         line = self._lines.setdefault(belongs.by, [])
-        here = (partition, offset)  # a key only ever moves to a partition that was added
+        here = (partition, offset)  # a key only ever moves to an added partition
         at = bisect_left(line, (here, 0))
         before, behind = line[at - 1 : at] if at else [], line[at : at + 1]
         for other, number in before:
@@ -135,7 +135,7 @@ class Split:
         return ""
 
     def cut(self, partition: int, end: int) -> None:
-        """What lay behind `end` there was lost, as it may: what comes there is new."""
+        """Forget what lay at or above `end`, after a permitted loss: new messages come there."""
         for name in [name for name, place in self._places.items() if place[0] == partition and place[1] >= end]:
             del self._places[name]
         for line in self._lines.values():

@@ -1,8 +1,8 @@
-"""Publishers of a stream whose messages find their partitions by themselves (see `split`), as models.
+"""Model publishers of the partitioned stream (see `split`).
 
-Rules: they know nothing of partitions: a message has a key, or a subject, and comes where that belongs. Some wait: of
-what belongs together one is sent after the other, as soon as it is answered or given up. Some do not: each message is
-sent once, or with its value for an id, twice at once.
+Rules: They know nothing of partitions: the key or the subject of a message decides. Some wait: messages with the same
+`by` are sent one after the other, each when the one before is answered or given up. Others do not wait: each message is
+sent once, or twice at once with its value as its id.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ from penstock.sim.sending import TRIES_MAX, Sender
 from penstock.sim.sent import Message
 from penstock.sim.split import Split
 
-_STRIDE = 7_919  # from one message's chance to the next one's
-_KEYLESS = 5  # one message in so many, where keys decide
+_STRIDE = 7_919  # distance between the random numbers of successive messages
+_KEYLESS = 5  # one message in so many has no key, where keys decide
 _KEY = b"Penstock-Key: %b\r\n"
 _ENCODED_KEY = b"Penstock-Key-Base64: %b\r\n"
 _ID = b"Nats-Msg-Id: %b\r\n"
 
 
 class Splitting:
-    """All of one run."""
+    """All publishers of the partitioned stream in one run."""
 
     def __init__(self, around: Surroundings, checks: Checks, sender: Sender) -> None:
         self._around = around
         self._checks = checks
         self._sender = sender
         self._messages = 0
-        self._numbers: dict[tuple[str, bytes], int] = {}  # of the subject, and what belongs together: the last one sent
+        self._numbers: dict[tuple[str, bytes], int] = {}  # (subject, by) → last number sent
         self._waiting: set[tuple[str, bytes]] = set()
 
     def publish(self, generation: Generation, operation: Operation) -> None:
-        """Some messages; which ones the operation's share of chance says."""
+        """Publish some messages, selected by the operation's random number."""
         for place in range(1 + operation.number % 5):
             chance = operation.number // 5 + place * _STRIDE
             size_bytes = 0 if chance % 7 else 700
@@ -61,17 +61,17 @@ class Splitting:
             self._sender.send(self._where(config, message.by), message, 1)
 
     def send_once(self, config: StreamConfig, partition: int, chance: int = 0, size_bytes: int = 0) -> None:
-        """A message for that partition, if it can be chosen, by one who does not wait for its ack."""
+        """Publish one message for that partition, where it can be chosen, without waiting for its ack."""
         message = self.message(config, partition, chance, size_bytes)
         self._sender.send(self._where(config, message.by), message, 0)
 
     def message(self, config: StreamConfig, partition: int, chance: int, size_bytes: int = 0) -> Message:
-        """One that belongs there."""
+        """Make a message for that partition."""
         keys = self._split(config).keys_of(partition)
         return self._message(config, keys[chance % len(keys)], 1, size_bytes)
 
     def _in_turn(self, config: StreamConfig, by: bytes, chance: int, size_bytes: int) -> None:
-        """The next message of those that belong together, if the one before it is over."""
+        """Send the next message with this `by`, if the previous one is finished."""
         key = (config.subject, by)
         if key in self._waiting:
             self._around.count("messages whose turn had not come")
@@ -86,13 +86,13 @@ class Splitting:
         )
 
     def _message(self, config: StreamConfig, by: bytes, chance: int, size_bytes: int, number: int = 0) -> Message:
-        """One that belongs by that; without a key, where keys decide, by its subject."""
+        """Make a message with this `by`; without a key, where keys decide, the subject is its `by`."""
         self._messages += 1
         prefix = config.subject.removesuffix(".>").encode()
         value = b"%b/%d/" % (prefix, self._messages)
         value = value.ljust(size_bytes, b".")
         split = self._split(config)
-        if split.by_token:  # a key says nothing there
+        if split.by_token:  # a key has no effect there
             subject, key = b"%b.%b.x" % (prefix, by), b"k%02d" % (chance % 16) if chance % 2 else None
         elif not split.is_by_leaders or chance % _KEYLESS == 0:
             by = subject = b"%b.%b" % (prefix, by)
@@ -109,7 +109,7 @@ class Splitting:
         return split
 
     def _where(self, config: StreamConfig, by: bytes) -> tuple[History, ...]:
-        """The partitions where what belongs by that may be."""
+        """Return the histories of the partitions where messages with this `by` may be."""
         numbers = sorted(self._split(config).partitions_of(by)) or range(config.partitions)
         return tuple([self._checks.of(config.subject, number) for number in numbers])
 

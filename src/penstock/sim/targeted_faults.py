@@ -1,28 +1,29 @@
-"""Faults that wait for their moment: what goes wrong just then is what replication and Raft must be safe against.
+"""Faults that wait for the moment at which replication or Raft is most sensitive to them.
 
-Rules: an aim is drawn from the seed as every fault, and armed from its moment on. It looks at a broker after each of
-its events, changes nothing by looking, and strikes when what it waits for is so; it is given up after ARMED_US.
+Rules: A targeted fault (aim) is drawn from the seed as every fault, and armed at its time. It inspects a broker after
+each of its events without changing anything, and strikes when its condition holds. It is given up after ARMED_US.
 
 | aim                | waits until                               | and then                                            |
 |--------------------|-------------------------------------------|-----------------------------------------------------|
-| shrink in doubt    | a follower, cut off from its leader, is   | the metadata leader crashes; if that is the leader, |
-|                    | to leave the ISR                          | it is cut off from all                              |
-| join of a past run | a leader asks for a follower to join      | the follower loses its power; what was asked for    |
-|                    |                                           | arrives when that one is back, cut off from it      |
-| changes cross      | a leader asks for a follower to join      | its connection breaks, and the disk of the follower |
-|                    |                                           | has no room for logs; what was asked for arrives    |
-|                    |                                           | when the leader has settled that it does not join   |
-| vote, then restart | somebody votes while the metadata leader  | the voter crashes, whom he voted for is cut off,    |
-|                    | is cut off                                | the one that led before stands with the voter       |
-| uneven failover    | a follower has more than the one that is  | the leader crashes; the disk of the one that has to |
-|                    | to lead next, or lags with what it shows  | cut its log is slow, or acks are all that arrives   |
-| deposed and back   | a leader, cut off from all but NATS, was  | the one that leads stops, so that the first leads   |
-|                    | deposed, and is in sync again             | again soon, perhaps                                 |
-| joiner behind      | a broker leads a partition whose subject  | what NATS says to the others does not arrive until  |
-|                    | others hear as well, for partitions of    | one of them leads it, and has all of it; the leader |
-|                    | their own                                 | stops                                               |
-| full and deposed   | a broker leads where others are in sync,  | its disk takes nothing, of the metadata either, so  |
-|                    | and does not lead the metadata            | that it does not hear who leads next; NATS it hears |
+| shrink in doubt    | a leader proposes an ISR without a        | the metadata leader crashes; if that is the leader  |
+|                    | follower that was cut off from it         | itself, it is cut off from all                      |
+| join of a past run | a leader proposes to add a follower to    | the follower loses its power and restarts, cut off  |
+|                    | the ISR                                   | from the leader; only then the proposal arrives     |
+| changes cross      | a leader proposes to add a follower to    | the connection breaks, and the follower's disk has  |
+|                    | the ISR                                   | no room for logs; the proposal arrives after the    |
+|                    |                                           | leader has settled that the follower does not join  |
+| vote, then restart | a broker votes while the metadata leader  | the voter crashes, its candidate is cut off, and    |
+|                    | is cut off                                | the former leader can reach the others again        |
+| uneven failover    | a follower has more than the next leader; | the followers' connections break, the leader        |
+|                    | in half the cases its high watermark is   | crashes; in the other half of the cases the disk of |
+|                    | also older than the leader's              | the follower, which must truncate, is slow          |
+| deposed and back   | a leader, cut off from all but NATS, was  | the successor stops, so that the first leader       |
+|                    | deposed and is in sync again              | probably leads again soon                           |
+| joiner behind      | a broker leads a partition whose subject  | NATS output to the others is held back until one of |
+|                    | others also receive, for partitions of    | them leads the partition with all its messages; the |
+|                    | their own                                 | leader stops                                        |
+| full and deposed   | a broker leads with others in sync, and   | its disk is full, for the metadata too, so that it  |
+|                    | does not lead the metadata                | learns of no successor; NATS still reaches it       |
 """
 
 from __future__ import annotations
@@ -37,10 +38,10 @@ from penstock.sim.network import Connection
 from penstock.sim.plan import Fault, Ill
 
 ARMED_US = 25_000_000
-_STALLED_US = 1_900_000  # shorter than the leader waits for its answer, and than its session
-_CROSSED_US = 6_000_000  # time to be refused, to ask anew, and to commit without the follower
+_STALLED_US = 1_900_000  # shorter than the leader's time-out for the proposal, and than its session
+_CROSSED_US = 6_000_000  # time to be refused, to propose again, and to commit without the follower
 _BURSTS = 12  # of messages
-_BEHIND_US = 700_000  # so much has come that is stored already
+_BEHIND_US = 700_000  # publishing before the leader stops: NATS delivers it late
 _DEAF_US = 1_900_000
 _FULL_US = 4_000_000  # longer than a session
 _LAGGING_US = 14_000_000  # longer than a follower may lag
@@ -48,15 +49,15 @@ _Aim = Generator[None, SimBroker, None]
 
 
 class TargetedFaults:
-    """Those that are armed. `acted` after every event of a broker."""
+    """The armed aims. Call `acted` after every event of a broker."""
 
     def __init__(self, around: Surroundings, brokers: Mapping[int, SimBroker], publish: Callable[[], None]) -> None:
-        """`publish`: what is sent once, to all that share a subject."""
+        """`publish`: publishes one message to all partitions that share a subject."""
         self._publish = publish
         self._around = around
         self._brokers = brokers
         self._armed: list[_Aim] = []
-        self._taken_until_us = 0  # a join that another aim has struck at
+        self._taken_until_us = 0  # time until which no other aim strikes at a join
         self._kinds: dict[Ill, Callable[[Fault], _Aim]] = {
             Ill.SHRINK_IN_DOUBT: self._shrink_in_doubt,
             Ill.JOIN_OF_A_PAST_RUN: self._join_of_a_past_run,
@@ -69,18 +70,18 @@ class TargetedFaults:
         }
 
     def arm(self, fault: Fault) -> None:
-        """Wait for the moment from now on."""
+        """Arm an aim from now on."""
         aim = self._kinds[fault.ill](fault)
         next(aim)
         self._armed.append(aim)
         self._around.scheduler.after(ARMED_US, lambda: self._end(aim))
 
     def heal(self) -> None:
-        """No more faults."""
+        """Disarm all."""
         self._armed.clear()
 
     def acted(self, broker: SimBroker) -> None:
-        """Look at a broker that has done something."""
+        """Let the armed aims inspect a broker after its event."""
         if not self._armed or broker.node is None:
             return
         for aim in list(self._armed):
@@ -93,17 +94,17 @@ class TargetedFaults:
         if aim in self._armed:
             self._armed.remove(aim)
 
-    # What they do
+    # Strikes
 
     def _strike(self, fault: Fault, text: str, *acts: Callable[[], None]) -> None:
-        """Do it right behind the event that is looked at."""
+        """Carry out the acts right after the inspected event."""
         self._around.trace.add("fault", f"{fault.ill}: {text}")
         self._around.count(f"struck: {fault.ill}")
         for act in acts:
             self._around.scheduler.after(1, act)
 
     def _cut_off(self, one: SimBroker, others: list[SimBroker], lasts_us: int) -> Callable[[], None]:
-        """Nothing gets through between them for a while; gives what ends it before."""
+        """Block both directions between them for a while; return a callback that frees them earlier."""
         network = self._around.network
         ways = [way for other in others for way in ((one.name, other.name), (other.name, one.name))]
         blocks = [network.block(*way) for way in ways]
@@ -159,7 +160,7 @@ class TargetedFaults:
         self._strike(fault, f"{joining.name} is to join")
 
     def _lose(self, joining: SimBroker, leader: SimBroker, after_us: int) -> None:
-        """By then it has what was committed and is not synced. It is back before the request, and gets nothing else."""
+        """Cut the follower's power while its committed rows are unsynced; it restarts, cut off, before the proposal."""
 
         def cut() -> None:
             joining.disk.is_slow = False
@@ -187,7 +188,7 @@ class TargetedFaults:
         )
 
     def _join(self, leader: SimBroker) -> tuple[SimBroker, list[Connection]] | None:
-        """Who is to join what this one leads, and the connections on which the metadata leader is asked for that."""
+        """Return the follower that is to join and the connections that carry the proposal to the metadata leader."""
         metadata_leader = None if leader.node is None else self._metadata_leader(leader)
         if metadata_leader in (None, leader):
             return None
@@ -242,7 +243,7 @@ class TargetedFaults:
                 break
         for follower in (heir, other):
             for connection in self._around.network.between(leader.name, follower.name):
-                connection.cut()  # what is on its way does not make them even; acks arrive
+                connection.cut()  # lost batches keep the logs uneven; acks arrive
         self._strike(fault, f"{leader.name} is gone, {other.name} has more than {heir.name}", leader.crash)
         if not wants_late_news:
             other.disk.is_slow = True
@@ -278,7 +279,7 @@ class TargetedFaults:
             while frees:
                 frees.pop()()
 
-        self._around.scheduler.after(_DEAF_US, free)  # before anybody gives up
+        self._around.scheduler.after(_DEAF_US, free)  # before a side gives up
         for number in range(_BURSTS):
             self._around.scheduler.after(_BEHIND_US * number // _BURSTS, self._publish)
         self._around.scheduler.after(_BEHIND_US, leader.stop)
@@ -302,7 +303,7 @@ class TargetedFaults:
         self._strike(fault, f"the disk of {leader.name} is full")
 
     def _shared(self, leader: SimBroker) -> tuple[list[PartitionKey], list[SimBroker]] | None:
-        """The partitions that it leads, whose subject some of those who are to lead next hear for others; who does."""
+        """Return the partitions led here whose subject the likely successors receive, too, and these successors."""
         if leader.node is None or leader.is_stopping:
             return None
         found: dict[PartitionKey, list[SimBroker]] = {}
@@ -314,7 +315,7 @@ class TargetedFaults:
         return (list(found), hear) if found else None
 
     def _lead_of(self, broker: SimBroker, fault: Fault, *, in_sync: int) -> inspector.Lead | None:
-        """One of the partitions that it leads, with so many in sync."""
+        """Return a partition that the broker leads with at least so many in sync."""
         if broker.node is None:
             return None
         fit = [lead for lead in inspector.leads(broker.node) if len(lead.isr) >= in_sync]

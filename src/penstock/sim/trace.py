@@ -1,7 +1,7 @@
-"""What happened, as text: one line an event, hashed as it grows.
+"""The trace of a run: one line of text for each event, hashed as it grows.
 
-Rules: a line is made only of what the seed decides: no addresses, no order of a set of strings, no real time. So the
-same seed gives the same hash in every process and on every version of Python, or something is not seeded.
+Rules: A line contains only what the seed decides: no addresses, no order of a set of strings, no real time. So the
+same seed gives the same hash in every process and every version of Python; if not, something is not seeded.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _HASHED_LINES = 1_000
 
 
 class Trace:
-    """The lines of one run. `show` gets each of them, for a reader."""
+    """The lines of one run. `show` receives each of them."""
 
     def __init__(self, scheduler: Scheduler, show: Callable[[str], None] | None = None) -> None:
         self._scheduler = scheduler
@@ -24,7 +24,7 @@ class Trace:
         self._lines: list[str] = []
 
     def add(self, who: str, what: str) -> None:
-        """One event."""
+        """Add one event."""
         line = f"{self._scheduler.now_us} {who} {what}"
         self._lines.append(line)
         if self._show is not None:
@@ -37,6 +37,6 @@ class Trace:
         self._lines.clear()
 
     def digest(self) -> str:
-        """The hash of all lines so far."""
+        """Return the hash of all lines so far."""
         self._take_in()
         return self._hash.hexdigest()[:16]

@@ -1,8 +1,8 @@
-"""Users with few rights, as models: each asks for what it may do, and for what it may not, on two streams.
+"""Model users with few permissions: each sends permitted and forbidden requests on two streams.
 
-Rules: every value, every size of segments and every committed offset is sent once, so that a refused one that has come
-to something is seen. What brokers are held to when they answer: see `rights`. A user does not know what it may do: it
-asks, and hears. At the end one of them has all rights again, and what it appends must be acked.
+Rules: Every value, every segment size and every committed offset is sent once, so that a denied request that took
+effect is detected. `rights` checks the brokers' answers. A user does not know its permissions: it sends requests and
+gets answers. At the end one user has all permissions again, and its appends must be acked.
 """
 
 from __future__ import annotations
@@ -48,16 +48,16 @@ from penstock.sim.sent import Message
 from penstock.sim.violation import ViolationError
 
 NAMES = ("t0", "t1")
-SUBJECTS = ("a", "b")  # behind the name of the stream: rules may allow one of them
+SUBJECTS = ("a", "b")  # suffixes of the stream's name: rules may allow one of them
 _AGAIN_US = 500_000
 _TRIES = 3
-_SEGMENT_BYTES = 4_096  # and a little more with each alteration that is asked for
+_SEGMENT_BYTES = 4_096  # each requested alteration adds one
 _WAITS_MS = (0, 50, 1_500, 4_000)
 _DENIED = DENIALS | {ErrorCode.STREAM_CHANGED}
 
 
 class Tenants:
-    """All of one run. `users`: their programs; `program`: one that may do everything."""
+    """All users of one run. `users`: their clients; `program`: returns a client that may do everything."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class Tenants:
         self._sent = 0
         self._altered = 0
         self._committed = 0
-        self._forbidden: set[tuple[str, int]] = set()  # group and offset of commits that were refused
+        self._forbidden: set[tuple[str, int]] = set()  # (group, offset) of denied commits
 
     def _trace(self, what: str) -> None:
         self._around.trace.add("tenant", what)
@@ -87,7 +87,7 @@ class Tenants:
     # Streams
 
     def create(self) -> None:
-        """Make the streams; asked for until somebody answers."""
+        """Create the streams; retried until they are answered."""
         for name in NAMES:
             fields: dict[str, Any] = {"name": name, "subject": f"{name}.>", "segment_bytes": _SEGMENT_BYTES}
             fields["replicas"] = min(3, len(self._around.brokers))
@@ -111,7 +111,7 @@ class Tenants:
         self._program().ask(CreateStreamRequest(config=config, timeout_ms=3_000), done)
 
     def allow_unclean_election(self, stream_id: int) -> bool:
-        """Let whoever is there lead, whatever it lacks; False: it is another stream."""
+        """Allow an unclean leader election; return False if the id is another stream's."""
         found = next((one for one in self.generations if one.stream_id == stream_id), None)
         if found is None:
             return False
@@ -121,7 +121,7 @@ class Tenants:
         self._program().ask(request, lambda response, _raw: self._trace(f"unclean: {kind_of(response)}"))
         return True
 
-    # What users ask
+    # Requests
 
     def _ask(self, operation: Operation) -> None:
         chance = operation.number
@@ -149,7 +149,7 @@ class Tenants:
         rows: tuple[str, ...],
         acked: Callable[[], None] = lambda: None,
     ) -> None:
-        """A batch of one row for each subject."""
+        """Append a batch with one row for each subject."""
         messages = []
         for subject in rows:
             self._sent += 1
@@ -219,7 +219,7 @@ class Tenants:
         raw: bytes = b"",
         tries: int = _TRIES,
     ) -> None:
-        """Ask again whom a broker names that does not lead."""
+        """Send the request again after `not_leader`."""
 
         def heard(response: Response | RemoteError | None, payload: bytes) -> None:
             if tries > 1 and isinstance(response, RemoteError) and response.code == ErrorCode.NOT_LEADER:
@@ -232,7 +232,7 @@ class Tenants:
     def _told(self, user: Client, request: Request) -> Done:
         return lambda response, _raw: self._trace(f"{user.name}: {type(request).__name__}: {kind_of(response)}")
 
-    # Where they are
+    # Committed offsets
 
     def _commit(self, user: Client, generation: Generation, history: History, chance: int) -> None:
         offsets = self._groups.offsets
@@ -274,7 +274,7 @@ class Tenants:
     # The end
 
     def waits_for(self, user: Client, is_stuck: Callable[[History], bool]) -> Callable[[], str]:
-        """Of which stream that user, who may append to all, has had no ack since now; empty: of none."""
+        """Return a function that names the streams to which the user's appends are not acked yet; "" when all are."""
         left = set(NAMES)
         turn = 0
 

@@ -1,4 +1,4 @@
-"""What every check raises."""
+"""The error of every check."""
 
 from __future__ import annotations
 

@@ -1,15 +1,15 @@
-"""How often a broker wakes itself: one with nothing to do that does not sleep burns a core of a real machine."""
+"""Limits how often a broker wakes itself: an idle broker that does not sleep would use up a core of a real machine."""
 
 from __future__ import annotations
 
 from penstock.sim.violation import ViolationError
 
-HURRIED_MAX = 50  # in a second; a sound broker has 10 at most
+HURRIED_MAX = 50  # in a second; a correct broker has 10 at most
 _SECOND_US = 1_000_000
 
 
 class Wakes:
-    """Those of one broker that were due as soon as it had acted. A few are its way to do more in a step of its own."""
+    """Counts a broker's wake-ups that are due immediately. A few are legitimate: they split work into steps."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -17,10 +17,10 @@ class Wakes:
         self._hurried = 0
 
     def planned(self, due_us: int, now_us: int) -> None:
-        """The broker is to be woken then.
+        """Record that the broker is to be woken at `due_us`.
 
         Raises:
-            ViolationError: it spins.
+            ViolationError: The broker spins.
         """
         if due_us > now_us:
             return

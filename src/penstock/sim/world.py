@@ -1,8 +1,8 @@
-"""One run of the simulator: everything put together, a time of faults, a time in which all must recover, an audit.
+"""One run of the simulator: a phase of faults, a phase in which everything must recover, and an audit.
 
-Rules: the seed decides everything. While faults happen nothing must go wrong that no fault excuses; once they have
-stopped, every stream must take messages again and every consumer reach the end within LIVENESS_US. Then all lose their
-power once more, and what was promised is read from the first message to the last.
+Rules: The seed decides everything. While faults happen, only what a fault excuses may go wrong. After the faults have
+stopped, every stream must accept messages again and every consumer must reach the end within LIVENESS_US. Then all
+brokers lose power once more, and the audit reads everything that was promised from the first message to the last.
 
     0 ──── faults and operations ──── end ── all is mended ── live again ── power cut ── audit
 """
@@ -45,7 +45,7 @@ _OFFSET_US_MAX = 5_000_000
 
 
 class Result(NamedTuple):
-    """What came of one run. `error` is empty if nothing was wrong."""
+    """The outcome of one run. `error` is empty if no violation was found."""
 
     seed: int
     digest: str
@@ -65,7 +65,7 @@ class World:
         self._trace = Trace(self._scheduler, show)
         self._network = Network(self._scheduler, self._random("network"))
         self.brokers: dict[int, SimBroker] = {}
-        self._read_again_us: dict[int, int] = {}  # a damaged history: when it is to be read again
+        self._read_again_us: dict[int, int] = {}  # corrupt history → time of the next read attempt
         self._agreement = Agreement(self.brokers)
         agreement = self._agreement
         self.checks = Checks(
@@ -102,13 +102,13 @@ class World:
         return Random(f"{self._plan.seed} {what}")  # noqa: S311 (nothing secret)
 
     def run(self) -> Result:
-        """Run it to its end."""
+        """Run the plan to its end."""
         error = ""
         try:
             self._run()
         except (ViolationError, AssertionError) as violation:
             error = f"{type(violation).__name__}: {violation}"
-        except Exception as mistake:  # noqa: BLE001 (whatever the node raises is what we look for)
+        except Exception as mistake:  # noqa: BLE001 (any error that the node raises is a finding)
             error = f"{type(mistake).__name__}: {mistake}"
         self._around.count("recovered logs", self.checks.recovered)
         self._around.count("elections", self._agreement.elections)
@@ -208,11 +208,11 @@ class World:
         )
 
     def _others_with_all(self, history: History, broker: SimBroker) -> set[int]:
-        """Who is in sync beside this one, has lost no power since, and has no damage."""
+        """Return the other ISR members that have lost no power since and have no corruption."""
         return set(history.isr) - history.unclean - self._damaged_of(history) - {broker.broker_id}
 
     def _damaged_of(self, history: History) -> set[int]:
-        """Who has a damaged log now, which was not mended yet."""
+        """Return the brokers whose log of this partition is corrupt and not yet repaired."""
         there = {one for one, disk in history.damaged - history.mended if disk == self.brokers[one].disk.number}
         now_us = self._scheduler.now_us
         if not there or now_us < self._read_again_us.get(id(history), 0):
@@ -224,7 +224,7 @@ class World:
         return there - mended
 
     def _is_stuck(self, history: History) -> bool:
-        """Whether damage has left nobody in sync who is sound: nobody can go on, or mend the others."""
+        """True if corruption has left no sound ISR member, so the partition can neither commit nor be repaired."""
         damaged = self._damaged_of(history)
         return history.is_damaged or (bool(damaged) and damaged.issuperset(history.isr))
 
@@ -233,7 +233,7 @@ class World:
         return [] if broker.node is None else list(inspector.partitions(broker.node))
 
     def _watch_health(self) -> None:
-        """Somebody restarts a broker whose logs have stopped taking messages."""
+        """Play the operator who restarts a broker whose logs have stopped accepting writes."""
 
         def look() -> None:
             for broker in self.brokers.values():
@@ -252,7 +252,7 @@ class World:
         self._scheduler.after(_OPERATOR_US, look)
 
     def _give_up_disks(self, broker: SimBroker) -> None:
-        """Nobody can lead but with a disk that is gone, or damaged: somebody decides to go on with what others have."""
+        """Play the operator who allows an unclean election where only a lost or corrupt disk could lead."""
         assert broker.node is not None
         disks = {one.data_dir_id for one in self.brokers.values()}
         gone = {stream_id for stream_id, _, disk in inspector.awaited(broker.node) if disk not in disks}
@@ -269,13 +269,13 @@ class World:
                 self._around.count("unclean elections")
             elif (generation := self._clients.of(stream_id)) is not None:
                 self._around.count("unclean elections")
-                for number in range(generation.config.partitions):  # it is allowed for all of the stream, from then on
+                for number in range(generation.config.partitions):  # the setting holds for the whole stream from now on
                     history = self.checks.of(generation.config.subject, number)
                     history.is_damaged = history.is_given_up = True
                 self._clients.allow_unclean_election(generation)
 
     def _is_damaged_on(self, broker_id: int, stream_id: int, number: int) -> bool:
-        """Whether that broker's log is damaged: it cannot lead, and may be the longest."""
+        """True if that broker's log is corrupt: it cannot lead, and may be the longest."""
         node = self.brokers[broker_id].node
         look = None if node is None else inspector.partition(node, stream_id, number)
         return look is not None and look.is_damaged
@@ -283,9 +283,9 @@ class World:
     # The end
 
     def _live_again(self) -> None:
-        """Every partition takes messages, and every consumer reaches the end, within LIVENESS_US."""
+        """Check that every partition accepts messages and every consumer reaches the end within LIVENESS_US."""
         began_us = self._scheduler.now_us
-        # Slot and partition → the history, and the acks that it had when this began.
+        # (slot, partition) → its history, and the number of its acks when this phase began.
         left: dict[tuple[int, int], tuple[History | None, int]] = {}
         for slot, generation in enumerate(self._clients.generations):
             if generation is None:
@@ -297,7 +297,7 @@ class World:
         guests_wait = self._guests.waits_for(self._is_stuck)
         waiting = ""
 
-        unmended = ""  # looked for once a turn, as is what guests wait for
+        unmended = ""  # computed once in each turn, like `guests_wait`
 
         def try_all() -> None:
             nonlocal unmended, waiting
@@ -309,7 +309,7 @@ class World:
                 history = self.checks.of(generation.config.subject, partition)
                 consumers = self._clients.readers.consumers(generation, partition)
                 begun, acks = left[slot, partition]
-                if begun is not history:  # else it was made again meanwhile
+                if begun is not history:  # else the stream was recreated meanwhile
                     acks = history.acks
                     left[slot, partition] = (history, acks)
                 can_be_read = not self._damaged_of(history) and all(map(_has_all, consumers))
@@ -335,7 +335,7 @@ class World:
             raise ViolationError(f"not live {LIVENESS_US // 1_000_000} s after all was mended: {which}")
 
     def _unmended(self) -> str:
-        """A partition that has damage somewhere, and others who could mend it; empty: none."""
+        """Return a partition that has a corrupt replica and others that could repair it; empty if there is none."""
         for history in self.checks.histories.values():
             if not history.damaged or history.is_deleted or self._is_stuck(history):
                 continue
@@ -344,7 +344,7 @@ class World:
         return ""
 
     def _read_on(self, consumer: Consumer) -> None:
-        """Read to the end, unless something comes between."""
+        """Read to the end, unless an error interrupts."""
         position = consumer.position
 
         def then() -> None:
@@ -376,19 +376,19 @@ class World:
 
     def _audit_one(self, auditor: Consumer) -> None:
         def then() -> None:
-            end = max(auditor.committed_end, auditor.history.promised_end)  # what a replica says may be late
-            if (end and not auditor.committed_end) or auditor.position < end:  # nothing came into some that were added
+            end = max(auditor.committed_end, auditor.history.promised_end)  # a replica's high watermark may be late
+            if (end and not auditor.committed_end) or auditor.position < end:  # added partitions may be empty
                 self._scheduler.after(5_000, lambda: self._audit_one(auditor))
                 return
             auditor.is_over = True
             self.checks.audited(auditor.history, auditor.log_start, auditor.position)
 
-        if self._damaged_of(auditor.history):  # not by the leader, who may be the one
+        if self._damaged_of(auditor.history):  # do not ask the leader: its log may be the corrupt one
             auditor.broker_id = self._sound(auditor.history)
         self._clients.readers.fetch(auditor, 1_000_000, 0, then)
 
     def _sound(self, history: History) -> int:
-        """Who is in sync, and has no damage; 0: nobody."""
+        """Return an ISR member without corruption; 0 if there is none."""
         return next((one for one in history.isr if one not in self._damaged_of(history)), 0)
 
 
