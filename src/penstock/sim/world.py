@@ -156,7 +156,7 @@ class World:
         self._clients.publishing.check()
         self._guests.check()
 
-    # What happens to brokers
+    # Events of brokers
 
     def _acted(self, broker: SimBroker) -> None:
         assert broker.node is not None
