@@ -3,9 +3,9 @@
 Rules: The streams are made on disk before a broker runs, by the code that a broker runs, with one sync for all. The
 base cost of a broker is measured on one stream and subtracted. A start is timed from the call of the command to its
 ready line, after a clean stop and after kill -9; its CPU time is reported, too, because other programs may use the
-machine. Messages of idle streams are new: old ones would first make every broker roll the segments by age. Look-ups go
-to random places, in turn in both streams, through a Penstock client, with all files in the page cache: disk reads are
-not compared. The short log equals the beginning of the long one: their batches have equally many rows.
+machine. Messages of idle streams are new: old ones would first make the broker roll every segment by its age. Look-ups
+go to random places, in turn in both streams, through a Penstock client, with all files in the page cache: disk reads
+are not compared. The short log equals the beginning of the long one: their batches have equally many rows.
 
 The long and the short stream are started in turn, START_ROUNDS times each, always after kill -9, and their ratio is
 taken by rounds. The killed broker is idle: its log is flushed to the end, and the checkpoint covers all of it. A start
