@@ -1,7 +1,7 @@
-"""Several brokers of ours on one nats-server, as processes of this machine: what replicated streams are measured on.
+"""Several Penstock brokers on one nats-server, as processes of this machine: for benchmarks of replicated streams.
 
-Rules: all are started at once, for none of them serves alone, and each is watched from then on: one that ends by itself
-ends the bench. One that is stopped here is missed by nobody until it is started again.
+Rules: All brokers are started at once, because none serves alone. Each is watched: one that ends by itself ends the
+benchmark. A broker that is stopped or killed on purpose is not watched until it is started again.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 
 def until(look: Callable[[], T | None], what: str, timeout_s: float = BENCH_START_S) -> T:
-    """The first answer of `look` that is true; OperationalError when the time is up."""
+    """Return the first true result of `look`. Raise OperationalError after the time-out."""
     deadline_s = time.monotonic() + timeout_s
     trouble = ""
     while True:
@@ -48,7 +48,7 @@ def until(look: Callable[[], T | None], what: str, timeout_s: float = BENCH_STAR
 
 
 class Brokers:
-    """Brokers 1 to `count`, each with its folder, its process and its address."""
+    """Brokers 1 to `count`, each with a folder, a process and an address."""
 
     def __init__(self, folder: Path, nats: Address, count: int) -> None:
         self.addresses = {number: f"127.0.0.1:{port}" for number, port in enumerate(free_ports(count), 1)}
@@ -60,11 +60,11 @@ class Brokers:
         self._watched: dict[int, ExitStack] = {}
 
     def folder(self, number: int) -> Path:
-        """The data directory of a broker."""
+        """Return the data directory of a broker."""
         return self._folder / f"broker-{number}"
 
     def start(self, *numbers: int) -> None:
-        """Start these, and wait until they serve."""
+        """Start these brokers and wait until they serve."""
         started = {number: self._launch(number) for number in numbers}
         for number, broker in started.items():
             self.process_ids[number] = broker.wait_until_ready().process_id
@@ -78,32 +78,32 @@ class Brokers:
         return stack.enter_context(launched(self.folder(number), *options))
 
     def stop(self, number: int) -> None:
-        """Stop one in good order."""
+        """Stop a broker cleanly."""
         self._running.pop(number).close()
         del self.process_ids[number]
 
     def kill(self, number: int) -> int:
-        """End one with SIGKILL; when that was, in nanoseconds of the monotonic clock."""
-        self._watched[number].close()  # nobody is to miss it
+        """End a broker with SIGKILL; return the time in nanoseconds of the monotonic clock."""
+        self._watched[number].close()  # its end is expected
         killed_ns = time.monotonic_ns()
         os.kill(self.process_ids[number], signal.SIGKILL)
         self.stop(number)
         return killed_ns
 
     def empty_disk(self, number: int) -> None:
-        """Put a new disk into the place of that broker's, which does not run."""
+        """Replace the disk of a stopped broker with an empty one."""
         assert number not in self._running
         shutil.rmtree(self.folder(number))
 
     def close(self) -> None:
-        """Stop all that run, one after the other, whatever happens."""
+        """Stop all running brokers one by one, even if a stop fails."""
         with ExitStack() as last:
             for stack in self._running.values():
                 last.push(stack)
         self._running.clear()
 
     def wait_until_live(self) -> None:
-        """Once all of them are there, as the metadata leader says."""
+        """Wait until the metadata leader reports all brokers as live."""
 
         def are_live() -> bool:
             state = self.client.status(timeout=_ASK_S)
@@ -114,7 +114,7 @@ class Brokers:
         until(are_live, "all brokers are live")
 
     def wait_until_in_sync(self, stream: StreamInfo, count: int, timeout_s: float = BENCH_START_S) -> StreamInfo:
-        """Once so many replicas of its only partition are in sync, and one leads."""
+        """Wait until so many replicas of its only partition are in sync and it has a leader."""
 
         def look() -> StreamInfo | None:
             found = self.client.stream(stream.name, timeout=_ASK_S)
@@ -124,7 +124,7 @@ class Brokers:
         return until(look, f"{count} replicas of {stream.name} are in sync", timeout_s)
 
     def by_role(self, leader: int) -> Mapping[str, int]:
-        """The process ids of the leader of a stream and of its followers."""
+        """Return the process ids of a stream's leader and followers, by role."""
         others = [number for number in sorted(self.process_ids) if number != leader]
         followers = {f"follower-{place}": self.process_ids[number] for place, number in enumerate(others, 1)}
         return {"leader": self.process_ids[leader], **followers}
@@ -132,7 +132,7 @@ class Brokers:
 
 @contextmanager
 def running_brokers(folder: Path, nats: Address, count: int) -> Iterator[Brokers]:
-    """So many that serve, with a client; stopped when the context is left."""
+    """Run so many brokers, with a client; they are stopped when the context ends."""
     brokers = Brokers(folder, nats, count)
     try:
         brokers.start(*brokers.addresses)

@@ -1,10 +1,10 @@
-"""How fast a broker with an empty disk catches up, and what whoever publishes meanwhile notices.
+"""The speed at which a broker with an empty disk catches up, and its effect on ack latency.
 
-Rules: three brokers; one that leads nothing is stopped and loses its disk, and the other two get a log of so many
+Rules: There are three brokers. One that leads nothing is stopped and loses its disk; the other two get a log of so many
 bytes, in batches of many rows, as a bulk writer makes them. Then a sender publishes at a fixed rate all the time, on
-the clock (`latency`): for a while with nothing beside it (quiet), and then while the broker comes back. Its time runs
-from the first bytes of the log on its disk until it is in sync. Acks count by when their message was due. What is read
-is in the page cache, if the machine has room for it: it was written just before.
+schedule (`latency`): first for a while alone (quiet), then while the broker catches up. That is timed from the first
+bytes of the log on the broker's disk until it is in sync. Acks are assigned by the due time of their message. The log
+is read from the page cache if memory suffices: it was written just before.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from penstock.messages import StreamInfo
 STEPS = 2
 _VALUE_BYTES = 1_024
 _ROWS = 4_096
-_START_S = 5.0  # that a broker may take, and the cluster to know of it
-_BYTES_PER_S_MIN = 60 * MIB  # slower is not waited for
+_START_S = 5.0  # time for a broker to start and the cluster to register it
+_BYTES_PER_S_MIN = 60 * MIB  # the time-out assumes at least this
 _LOOK_S = 0.1
 _RATE = 200.0  # messages a second: more than elsewhere, for percentiles of some seconds
 _REACH_MB_PER_S, _REACH_TIMES = 300.0, 2.0
@@ -43,29 +43,29 @@ Step = Callable[[str], None]
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """What to measure."""
+    """The size of the log and the quiet time."""
 
     size_bytes: int
     quiet_s: float = 10.0
 
     @property
     def publish_s(self) -> float:
-        """How long messages are published: quiet, and at the slowest pace that is waited for."""
+        """Seconds of publishing: the quiet time, and the catch-up at the slowest accepted speed."""
         return self.quiet_s + _START_S + self.size_bytes / _BYTES_PER_S_MIN
 
     @property
     def seconds(self) -> float:
-        """About how long it takes."""
+        """Estimated duration in seconds."""
         return self.size_bytes / (100 * MIB) + self.publish_s + 3 * _START_S
 
     @property
     def bytes_needed(self) -> int:
-        """Of disk, at most."""
+        """Disk space in bytes, at most."""
         return GIB + REPLICAS * self.size_bytes * 11 // 10
 
 
 class _Caught(msgspec.Struct, frozen=True):
-    """What came of it; moments are of the monotonic clock."""
+    """The outcome of a catch-up; times are of the monotonic clock."""
 
     size_bytes: int
     began_ns: int
@@ -78,7 +78,7 @@ class _Caught(msgspec.Struct, frozen=True):
 
 
 def run(plan: Plan, folder: Path, said: Step) -> list[Figure]:
-    """Measure it. OperationalError if it takes too long."""
+    """Measure the catch-up. Raise OperationalError if it takes too long."""
     with penstock_cluster(folder) as cluster, cluster.log() as log:
         victim = next(number for number in cluster.brokers.addresses if number != _leader(log.stream))
         cluster.brokers.stop(victim)
@@ -104,11 +104,11 @@ def _fill(cluster: PenstockCluster, log: PenstockLog, size_bytes: int) -> None:
     table = pa.table({"value": pa.array(values, pa.binary())})
     for _ in range(-(-size_bytes // (_ROWS * _VALUE_BYTES))):
         cluster.brokers.client.append(log.stream, table, timeout=TIMEOUT_S)
-    os.sync()  # or else who publishes would wait for the disk, and not for whoever catches up
+    os.sync()  # else the sender would wait for the disk instead of the catch-up
 
 
 def _pass(seconds: float) -> None:
-    """Let time pass, while all that is measured runs."""
+    """Wait, and check that the measured processes are alive."""
     end_s = time.monotonic() + seconds
     while (left_s := end_s - time.monotonic()) > 0:
         vital.check()
@@ -133,7 +133,7 @@ def _leader(stream: StreamInfo) -> int:
 
 
 def _between(sent: Sent, first_ns: int, end_ns: int) -> Latencies:
-    """The acks of messages that were due then; one that never came counts as the time that was waited."""
+    """Return the ack latencies of messages that were due then; a missing one counts as the time that was waited."""
     pairs = zip(sent.due_ns, sent.acked_ns, strict=True)
     return Latencies(
         (acked if acked > 0 else sent.gave_up_ns) - due for due, acked in pairs if first_ns <= due < end_ns

@@ -1,10 +1,10 @@
-"""Products that keep three copies, each as three processes of this machine; started, written to, read as in `systems`.
+"""Products with three replicas, each as three processes of this machine; started, written and read as in `systems`.
 
-Rules: those of `systems`; what an ack says is that all three have the message, or the majority, as the product does it.
-All processes that store are counted, by what they do for the stream of the round: `leader`, `follower-1`, `follower-2`.
-A round's stream is measured only once all its copies are there.
+Rules: as in `systems`. An ack means that all in-sync replicas, or a majority, have the message, as the product defines.
+The CPU of all storing processes is counted, by their role for the round's stream: `leader`, `follower-1`, `follower-2`.
+A stream is measured only after all its replicas are in sync.
 
-| variant               | what it is                                                                              |
+| variant               | configuration                                                                           |
 |-----------------------|-----------------------------------------------------------------------------------------|
 | `penstock-r3`         | three brokers and one nats-server; a stream with three replicas at its defaults:        |
 |                       | acked when all in sync have it, synced within a fraction of a second                    |
@@ -46,7 +46,7 @@ _ASK_S = 5.0
 
 
 class PenstockCluster(System):
-    """Brokers that share a nats-server; streams of one config, with a replica on each."""
+    """Brokers that share a nats-server; all streams have the same config, with a replica on each broker."""
 
     def __init__(self, brokers: Brokers, nats: Address, nats_process_id: int, config: Mapping[str, str]) -> None:
         self.brokers = brokers
@@ -57,7 +57,6 @@ class PenstockCluster(System):
 
     @contextmanager
     def log(self) -> Iterator[PenstockLog]:
-        """See `System`."""
         client, name = self.brokers.client, f"bench-{next(self._numbers)}"
         config: dict[str, Any] = {"replicas": REPLICAS, **self._config}
         stream = client.create_stream(name, f"bench.{name}", timeout=TIMEOUT_S, **config)
@@ -68,14 +67,14 @@ class PenstockCluster(System):
             client.delete_stream(stream, timeout=TIMEOUT_S)
 
     def traffic(self) -> Traffic:
-        """Of all brokers, so far; between processes: between the brokers, and to clients of theirs, not to NATS."""
+        """Return the traffic of all brokers so far; network: between the brokers and to their clients, not to NATS."""
         brokers = self.brokers
         folders = [brokers.folder(number) for number in brokers.addresses]
         ports = {parse_address(address).port for address in brokers.addresses.values()}
         return traffic(folders, brokers.process_ids.values(), ports)
 
     def _led(self, stream: StreamInfo) -> PenstockSystem:
-        """The cluster as whoever uses this stream sees it: by its leader."""
+        """Return the cluster as a system whose address is that of the stream's leader."""
         leader = int(stream.partitions[0].leader_id or 0)
         processes = {**self.brokers.by_role(leader), "nats-server": self._nats_process_id}
         led = PenstockSystem(self.brokers.addresses[leader], self.nats, self.brokers.folder(leader), processes)
@@ -94,7 +93,7 @@ def _penstock(**config: str) -> Callable[[Path], AbstractContextManager[System]]
 
 @contextmanager
 def penstock_cluster(folder: Path, **config: str) -> Iterator[PenstockCluster]:
-    """Three brokers on a nats-server of their own."""
+    """Start three brokers on a nats-server of their own."""
     with (
         nats_server(folder / "nats-server") as (nats, process_id),
         running_brokers(folder, nats, REPLICAS) as brokers,
@@ -115,7 +114,7 @@ class _Server(NamedTuple):
 
 
 class JetStreamCluster(System):
-    """nats-servers that are one JetStream; streams of one config, with a replica on each."""
+    """Clustered nats-servers; all streams have the same config, with a replica on each server."""
 
     def __init__(self, servers: Mapping[str, _Server], config: Mapping[str, str], *, away: bool) -> None:
         self.servers = servers
@@ -125,7 +124,6 @@ class JetStreamCluster(System):
 
     @contextmanager
     def log(self) -> Iterator[JetStreamLog]:
-        """See `System`."""
         name = f"bench-{next(self._numbers)}"
         subject = f"bench.{name}"
         config = {"name": name, "subjects": [subject], "num_replicas": REPLICAS, **self._config}
@@ -137,7 +135,7 @@ class JetStreamCluster(System):
             self._ask(f"$JS.API.STREAM.DELETE.{name}", {})
 
     def traffic(self) -> Traffic:
-        """Of all servers, so far; between processes: over their routes, not to clients."""
+        """Return the traffic of all servers so far; network: over their routes, not to clients."""
         servers = self.servers.values()
         ports = {one.route.port for one in servers}
         return traffic([one.store for one in servers], [one.process_id for one in servers], ports)
@@ -149,7 +147,7 @@ class JetStreamCluster(System):
         return state.get("leader") if is_whole else None
 
     def _led(self, leader: str) -> JetStreamSystem:
-        """The cluster as the publisher of a stream sees it: by the server that it is connected to."""
+        """Return the cluster as a system whose address is the server that the publisher connects to."""
         others = [name for name in self.servers if name != leader]
         processes = {"leader": self.servers[leader].process_id}
         processes |= {f"follower-{place}": self.servers[name].process_id for place, name in enumerate(others, 1)}
@@ -179,7 +177,7 @@ def _jetstream(
                 address, process_id = running.enter_context(nats_server(place, text))
                 servers[name] = _Server(address, process_id, Address("127.0.0.1", port), place / "store")
             cluster = JetStreamCluster(servers, config, away=away)
-            with cluster.log():  # once a stream can be made, all three are there
+            with cluster.log():  # a stream can be created only when all three servers are ready
                 pass
             yield cluster
 
@@ -215,11 +213,11 @@ _TABLE = (
 )
 
 VARIANTS: dict[str, Variant] = {variant.name: variant for variant in _TABLE}
-"""By name."""
+"""The variants by name."""
 PENSTOCK = ("penstock-r3", "penstock-r3-fsync")
 AGAINST = {"jetstream": ("jetstream-r3", "jetstream-r3-away", "jetstream-r3-always")}
 
 
 def variants(names: Iterable[str]) -> tuple[Variant, ...]:
-    """Those of these names that are clusters."""
+    """Return the cluster variants among these names."""
     return tuple(VARIANTS[name] for name in dict.fromkeys(names) if name in VARIANTS)

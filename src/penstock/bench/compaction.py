@@ -1,12 +1,11 @@
-"""`penstock bench compaction`: what key compaction of a long log costs, beside a plain copy of the same files.
+"""`penstock bench compaction`: cost of key compaction of a long log, beside a plain copy of the same files.
 
-Rules: the log is made once, of messages whose keys are drawn at random, with one sync for all. Each round compacts it
-anew, and copies its segments, in turn; a copy of a file is synced once, at its end. Both run in processes of their own,
-so that what they take of memory and CPU is theirs alone, with all files in the page cache as far as it goes. The
-compaction is the code that a broker's disk thread runs, without the pauses that the cleaner's rate makes between its
-slices. With a compression the log is compressed before, as the cleaner would have done it, and what is copied beside is
-that: a pass has to unpack what it reads. A round counts only if the last message of each key is there afterwards, at
-its offset.
+Rules: The log is made once, of messages with random keys, with one sync for all. Each round compacts it anew and copies
+its segments, in turn; a copied file is synced once, at its end. Both run in processes of their own, so that memory and
+CPU are theirs alone, with all files in the page cache as far as memory suffices. The compaction is the code of a
+broker's disk thread, without the pauses that the cleaner's rate limit makes between slices. With a compression, the log
+is compressed beforehand as by the cleaner, and the copy is of the compressed files: a pass has to decompress its input.
+A round counts only if the last message of each key is there afterwards, at its offset.
 """
 
 from __future__ import annotations
@@ -45,18 +44,18 @@ _LOG = "log/0"
 _IDS = (1, 0)
 _ROWS = 10_000
 _VALUE_BYTES = 224
-_MESSAGE_BYTES = 280  # with key, subject and the numbers of a row
+_MESSAGE_BYTES = 280  # with key, subject and the fixed-width columns
 _SEGMENT_BYTES = 64 * MIB
-_LATER_US = 10**9  # than all messages
+_LATER_US = 10**9  # added to the last timestamp: the current time of a pass
 _COPY_BYTES = 4 * MIB
-_MESSAGES_A_SECOND = 250_000  # for the estimate of the time, with room to spare
+_MESSAGES_A_SECOND = 250_000  # for the time estimate, with a reserve
 
 Said = Callable[[str], None]
-"""Is told of every step."""
+"""Receives the name of every finished step."""
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """What to measure."""
+    """The log and the rounds to measure."""
 
     messages: int = MESSAGES
     keys: int = KEYS
@@ -65,32 +64,32 @@ class Plan(msgspec.Struct, frozen=True):
 
     @property
     def steps(self) -> int:
-        """That a run tells of."""
+        """Number of steps that a run reports."""
         return 1 + 2 * self.rounds
 
     @property
     def seconds(self) -> float:
-        """About how long it takes."""
+        """Estimated duration in seconds."""
         return self.steps * self.messages / _MESSAGES_A_SECOND
 
     @property
     def bytes_needed(self) -> int:
-        """Of disk, at most: the log, and a copy."""
+        """Disk space in bytes, at most: the log and a copy."""
         return 64 * MIB + 3 * self.messages * _MESSAGE_BYTES
 
 
 class Compacted(msgspec.Struct, frozen=True):
-    """What one process found of itself."""
+    """The cost of one process."""
 
     seconds: float
     cpu_seconds: float
     peak_bytes: int = 0  # resident
-    longest_slice_seconds: float = 0.0  # after which others have their turn
+    longest_slice_seconds: float = 0.0  # the broker schedules other work between slices
     size_bytes: int = 0  # afterwards
 
 
 def make(folder: Path, plan: Plan) -> array[int]:
-    """A log in `folder`; the last offset of each key, -1 where it has none."""
+    """Make a log in `folder`; return the last offset of each key, -1 for a key without messages."""
     import pyarrow as pa
 
     chance = random.Random(1)  # noqa: S311 (content, no secret)
@@ -178,7 +177,7 @@ def copy(folder: Path, _: Compression = Compression.NONE) -> Compacted:
 
 
 def _in_a_process(what: str, folder: Path, compression: Compression = Compression.NONE) -> Compacted:
-    """What `compact` or `copy` finds in a process of its own. OperationalError if that fails."""
+    """Run `compact` or `copy` in a process of its own. Raise OperationalError if it fails."""
     command = [sys.executable, "-m", "penstock.bench.compaction", what, str(folder), compression]
     found = subprocess.run(command, capture_output=True, check=False)
     if found.returncode:
@@ -188,7 +187,7 @@ def _in_a_process(what: str, folder: Path, compression: Compression = Compressio
 
 
 def run(plan: Plan, folder: Path, said: Said) -> list[Figure]:
-    """The whole plan."""
+    """Run the whole plan."""
     made = folder / "made"
     made.mkdir()
     last = make(made, plan)
@@ -208,7 +207,7 @@ def run(plan: Plan, folder: Path, said: Said) -> list[Figure]:
 
 
 def _clone(made: Path, work: Path) -> None:
-    """The same log once more: sealed segments are never written to, so they can be shared."""
+    """Clone the log: sealed segments are never written, so they are hard-linked."""
     (work / _LOG).mkdir(parents=True)
     segments = segment_files(made / _LOG)
     for path in (made / _LOG).iterdir():
@@ -220,7 +219,7 @@ def _clone(made: Path, work: Path) -> None:
 
 
 def _check(work: Path, last: array[int]) -> None:
-    """OperationalError unless the last message of each key is there, at its offset."""
+    """Raise OperationalError unless the last message of each key is there, at its offset."""
     wanted = {offset for offset in last if offset >= 0}
     for path in segment_files(work / _LOG):
         with open_segment(path) as reader:
@@ -255,7 +254,7 @@ def _median(name: str, what: str, unit: str, values: list[float], reach: float |
 
 
 def main(arguments: list[str]) -> None:
-    """`compact` or `copy`, a folder and a codec: tell what was found, as JSON."""
+    """Run `compact` or `copy` with a folder and a codec; print the cost as JSON."""
     what, folder, compression = arguments
     found = {"compact": compact, "copy": copy}[what](Path(folder), Compression(compression))
     sys.stdout.buffer.write(msgspec.json.encode(found))

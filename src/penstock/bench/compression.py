@@ -1,11 +1,10 @@
-"""`penstock bench compression`: what compression saves of a log's bytes, and what it costs its cleaner and its readers.
+"""`penstock bench compression`: savings of compressing a log, and its cost for the cleaner and for readers.
 
-Rules: one log is made once, of JSON messages in batches of 100, so that the cleaner has to merge them whatever it does
-beside. Each round has it clean a copy of the log without compression, with LZ4 and with Zstandard, and a client read
-all of each, from a broker, in turn; every value byte goes through a checksum, which must be that of what was made.
-The cleaner runs in a process of its own, without the pauses that its rate makes between its slices. All files are in
-the page cache as far as it goes: a disk or a network that is slower than that gains by every byte that it has not to
-carry. A ratio is taken within a round.
+Rules: One log is made once, of JSON messages in batches of 100, so that the cleaner has to merge them in any case. In
+each round, for no compression, LZ4 and Zstandard in turn, the cleaner cleans a copy of the log, and a client reads all
+of it from a broker; the checksum of all values must be that of the made log. The cleaner runs in a process of its own,
+without the pauses of its rate limit. All files are in the page cache as far as memory suffices: with a slower disk or
+network, compression gains more. A ratio is taken within a round.
 """
 
 from __future__ import annotations
@@ -43,40 +42,40 @@ ROUNDS = 5
 _STREAM = "events"
 _ROWS = 100
 _SEGMENT_BYTES = 16 * MIB
-_MESSAGE_BYTES = 340  # with subject, and the share of a small batch
-_MESSAGES_A_SECOND = 100_000  # for the estimate of the time, with room to spare
+_MESSAGE_BYTES = 340  # with subject, and the overhead of a small batch
+_MESSAGES_A_SECOND = 100_000  # for the time estimate, with a reserve
 _TIMEOUT_S = 60.0
 _CITIES = ("Berlin", "Nairobi", "Osaka", "Lima", "Oslo", "Toronto", "Perth", "Porto")
 _STATES = ("placed", "paid", "packed", "sent", "returned")
 
 Said = Callable[[str], None]
-"""Is told of every step."""
+"""Receives the name of every finished step."""
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """What to measure."""
+    """The log and the rounds to measure."""
 
     messages: int = MESSAGES
     rounds: int = ROUNDS
 
     @property
     def steps(self) -> int:
-        """That a run tells of."""
+        """Number of steps that a run reports."""
         return 1 + len(Compression) * self.rounds
 
     @property
     def seconds(self) -> float:
-        """About how long it takes."""
+        """Estimated duration in seconds."""
         return self.steps * self.messages / _MESSAGES_A_SECOND
 
     @property
     def bytes_needed(self) -> int:
-        """Of disk, at most: the log, and what it is cleaned to, before the old files go."""
+        """Disk space in bytes, at most: the log, and its cleaned form before the old files are deleted."""
         return 256 * MIB + 2 * self.messages * _MESSAGE_BYTES
 
 
 class Cleaned(msgspec.Struct, frozen=True):
-    """What one process found of itself."""
+    """The cost of one process."""
 
     seconds: float
     cpu_seconds: float
@@ -91,7 +90,7 @@ class Found(msgspec.Struct, frozen=True):
 
 
 def make(folder: Path, plan: Plan) -> int:
-    """A data directory with one stream; the checksum of all its values."""
+    """Make a data directory with one stream; return the checksum of all its values."""
     chance = random.Random(1)  # noqa: S311 (content, no secret)
     crc = 0
     with made_in(folder) as (vfs, metadata):
@@ -107,7 +106,7 @@ def make(folder: Path, plan: Plan) -> int:
 
 
 def _value(chance: random.Random, number: int) -> bytes:
-    """About 230 bytes, of which a quarter says something."""
+    """Return about 230 bytes of JSON, a quarter of which is random."""
     return (
         b'{"order":"%016x","number":%d,"customer":{"id":%d,"city":"%s"},"state":"%s","total":%d.%02d,"currency":"EUR",'
         b'"items":[{"article":"A-%05d","count":%d},{"article":"A-%05d","count":%d}],"placed":"2026-01-%02dT%02d:%02d"}'
@@ -163,7 +162,7 @@ def clean(folder: Path, compression: Compression) -> Cleaned:
 
 
 def _cleaned(folder: Path, compression: Compression) -> Cleaned:
-    """What `clean` finds in a process of its own. OperationalError if that fails."""
+    """Run `clean` in a process of its own. Raise OperationalError if it fails."""
     command = [sys.executable, "-m", "penstock.bench.compression", compression, str(folder)]
     found = subprocess.run(command, capture_output=True, check=False)
     if found.returncode:
@@ -173,9 +172,9 @@ def _cleaned(folder: Path, compression: Compression) -> Cleaned:
 
 
 def _read(folder: Path, messages: int, crc: int) -> float:
-    """Seconds for all of it, by a client of a broker; OperationalError if it is not what was made."""
+    """Return the seconds in which a client reads all of it. Raise OperationalError if the content differs."""
     with started(folder) as (ready, _), blocking.connect(ready.client, timeout=_TIMEOUT_S) as client:
-        next(client.messages(_STREAM, end=1))  # what a first call imports is not what reading costs
+        next(client.messages(_STREAM, end=1))  # imports of the first call are not part of the reading cost
         began = time.perf_counter()
         found = count = 0
         for batch in client.read(_STREAM):
@@ -188,7 +187,7 @@ def _read(folder: Path, messages: int, crc: int) -> float:
 
 
 def run(plan: Plan, folder: Path, said: Said) -> list[Figure]:
-    """The whole plan."""
+    """Run the whole plan."""
     made = folder / "made"
     crc = make(made, plan)
     said(f"{plan.messages:,} messages made")
@@ -207,7 +206,7 @@ def run(plan: Plan, folder: Path, said: Said) -> list[Figure]:
 
 
 def _clone(made: Path, work: Path) -> None:
-    """The same data directory once more: sealed segments are never written to, so they can be shared."""
+    """Clone the data directory: sealed segments are never written, so they are hard-linked."""
     sealed = {str(path) for path in segment_files(_log_of(made))[:-1]}
 
     def put(source: str, target: str) -> None:
@@ -248,7 +247,7 @@ def _median(name: str, what: str, unit: str, values: list[float]) -> Figure:
 
 
 def main(arguments: list[str]) -> None:
-    """A codec, and a folder: tell what was found, as JSON."""
+    """Clean the log in a folder with a codec; print the cost as JSON."""
     name, folder = arguments
     sys.stdout.buffer.write(msgspec.json.encode(clean(Path(folder), Compression(name))))
 

@@ -1,9 +1,8 @@
-"""What was sent and what came back, as numbers that can be compared: how many, how long, and checksums of the bytes.
+"""Comparable numbers of what was sent and what came back: messages, bytes and checksums.
 
-Rules: every value byte goes through a CRC-32C, on both sides and for every product. `crc_sum` adds the checksums of
-the single values, so it does not depend on the order in which several publishers met in the log; `crc_chain` is the
-checksum of all values behind each other, which also tells their order, and is there only where one publisher sent
-them.
+Rules: Every value byte goes through a CRC-32C, on both sides and for every product. `crc_sum` adds the checksums of the
+single values, so it does not depend on the order in which several publishers' messages were stored. `crc_chain` is the
+checksum of all values in sequence, which also verifies their order; it exists only with one publisher.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ _SUM_MASK = 2**64 - 1
 
 
 class Content(msgspec.Struct, frozen=True):
-    """Messages as numbers. `crc_sum` None: only the chain was taken, as by a consumer that is being measured."""
+    """Counts and checksums of messages. `crc_sum` None: only the chain was computed, as by a measured consumer."""
 
     messages: int
     value_bytes: int
@@ -26,7 +25,7 @@ class Content(msgspec.Struct, frozen=True):
 
 
 class Tally:
-    """Content, as it comes."""
+    """Accumulates a `Content`."""
 
     def __init__(self) -> None:
         self._messages = 0
@@ -35,7 +34,7 @@ class Tally:
         self._crc_chain = 0
 
     def add(self, values: Iterable[bytes | memoryview]) -> None:
-        """Take these values, in their order."""
+        """Add these values, in order."""
         for value in values:
             self._messages += 1
             self._value_bytes += len(value)
@@ -44,17 +43,17 @@ class Tally:
 
     @property
     def messages(self) -> int:
-        """How many came so far."""
+        """Number of messages so far."""
         return self._messages
 
     def content(self, *, ordered: bool = True) -> Content:
-        """All that came; without the chain if their order means nothing."""
+        """Return the result; without the chain if the order is undefined."""
         chain = self._crc_chain if ordered else None
         return Content(self._messages, self._value_bytes, self._crc_sum & _SUM_MASK, chain)
 
 
 def difference(sent: Content, found: Content) -> str | None:
-    """How `found` differs from `sent`, in words; None if it does not."""
+    """Describe how `found` differs from `sent`; None if it does not."""
     if found.messages != sent.messages:
         return f"{sent.messages:,} messages were acked, {found.messages:,} came back"
     if found.value_bytes != sent.value_bytes:

@@ -1,4 +1,4 @@
-"""A data directory made on the disk without a broker, by the code that a broker runs, with one sync for all."""
+"""Makes a data directory without a broker, by the code that a broker runs, with one sync for everything."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from penstock.node.log_creation_markers import LogCreationMarkers
 from penstock.raft import Entry, EntryKind, HardState, RaftMembership, Ready, Snapshot, Storage
 
 FIRST_US = 1_700_000_000_000_000
-"""When all of it was made, as it says."""
+"""The time of creation recorded in it, in µs."""
 _PARTITION = 0  # of each stream
 _BROKER = BrokerId(1)
 _TERM = 1
 
 
 class Metadata:
-    """What the only broker of a cluster writes: its registration, and then streams."""
+    """The metadata log of a single broker: its registration, and then streams."""
 
     def __init__(self, vfs: UnsyncedVfs, data_dir_id: str) -> None:
         self._storage = Storage.open(vfs, Snapshot(0, 0, RaftMembership((_BROKER,)), b""))
@@ -47,13 +47,13 @@ class Metadata:
         self.add(run)
 
     def add(self, command: Command) -> int:
-        """The index of the command."""
+        """Add a command; return its index."""
         index = len(self._entries) + 1
         self._entries.append(Entry(_TERM, index, EntryKind.COMMAND, encode_command(command)))
         return index
 
     def close(self) -> None:
-        """Write all of it."""
+        """Write everything."""
         hard_state = HardState(_TERM, _BROKER, len(self._entries))
         task = self._storage.save(Ready(True, None, tuple(self._entries), hard_state, (), (), ()))
         assert task is not None
@@ -64,7 +64,7 @@ class Metadata:
 
 @contextmanager
 def made_in(folder: Path) -> Iterator[tuple[UnsyncedVfs, Metadata]]:
-    """A new data directory of a broker that is alone; all of it is on the disk at the end."""
+    """Make a new data directory of a single broker; everything is on disk when the context ends."""
     folder.mkdir(parents=True)
     data_dir = take_data_dir(folder)
     data_dir.release()
@@ -76,7 +76,7 @@ def made_in(folder: Path) -> Iterator[tuple[UnsyncedVfs, Metadata]]:
 
 
 def new_log(vfs: UnsyncedVfs, metadata: Metadata, marks: LogCreationMarkers, config: StreamConfig) -> Log:
-    """The log of a stream of one partition, under its first leadership."""
+    """Create the log of a stream of one partition, in its first leader epoch."""
     create = CreateStream(config=created_config(config, 1), created_us=FIRST_US, assignments=((_BROKER,),))
     stream_id = StreamId(metadata.add(create))
     path = f"{STREAMS_PATH}/{folder_of(stream_id, config.name)}/{_PARTITION}"
@@ -87,13 +87,13 @@ def new_log(vfs: UnsyncedVfs, metadata: Metadata, marks: LogCreationMarkers, con
 
 
 def append(log: Log, message: bytearray, timestamp_us: int) -> None:
-    """A batch, as a leader appends what a client sent."""
+    """Append a batch as a leader appends one from a client."""
     data = codec.reencode(message, base_offset=log.log_end, timestamp_us=timestamp_us, leader_epoch=1)
     log.append(data, codec.read_header(data))
 
 
 def flush(log: Log) -> None:
-    """Call all flushed that is written."""
+    """Mark everything written as flushed."""
     if (task := log.flush()) is not None:
         task.run()
         log.flushed(task)
@@ -102,7 +102,7 @@ def flush(log: Log) -> None:
 
 @contextmanager
 def started(folder: Path) -> Iterator[tuple[ReadyLine, float]]:
-    """A broker on `folder`, and the seconds until it was ready."""
+    """Start a broker on `folder`; return its ready line and the seconds until then."""
     began = time.monotonic()
     with serving(folder, "--listen", "127.0.0.1:0", "--nats-port", "0", "--log-level", "error") as ready:
         yield ready, time.monotonic() - began

@@ -1,7 +1,6 @@
-"""Packages that extras bring: percentiles, and clients of products that not everybody measures.
+"""Optional packages of the benchmark: percentiles, and clients of other products.
 
-Rules: what a run will need is checked before it begins, by `required`: nobody measures for an hour to learn then that a
-package is missing.
+Rules: `required` checks the packages of a run before it begins, so that a missing one does not end a long run.
 
 | module            | package          | extra              | needed for           |
 |-------------------|------------------|--------------------|----------------------|
@@ -29,7 +28,7 @@ _FROM = {
 
 
 def imported(module: str) -> Any:
-    """A module of these packages; OperationalError that says how to install it."""
+    """Import a module of these packages. Raise OperationalError that says how to install it."""
     package, extra = _FROM[module.partition(".")[0]]
     try:
         return importlib.import_module(module)
@@ -38,6 +37,6 @@ def imported(module: str) -> Any:
 
 
 def required(*modules: str) -> None:
-    """See the module."""
+    """Raise OperationalError if a module is missing."""
     for module in modules:
         imported(module)

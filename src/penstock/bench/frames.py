@@ -1,8 +1,8 @@
-"""NATS protocol without sockets: frames encoded beforehand, and acks taken apart when the clock has stopped.
+"""NATS protocol without sockets: frames encoded beforehand, and acks parsed after the clock has stopped.
 
-Rules: every frame of a pool has the same length, so that the n-th begins at n × `stride` and a window is one slice.
-Values are random, so that nobody's compression helps. What a server answers is parsed strictly; what is not an ack of
-ours is an error, with its text.
+Rules: All frames of a pool have the same length, so that the n-th begins at n × `stride` and a window is one slice.
+Values are random, so that no product gains by compression. A server's output is parsed strictly; an answer that is no
+ack of Penstock's or the product's is an error, with its text.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from penstock.bench.content import Content, Tally
 
 
 class _PubAck(msgspec.Struct):
-    """The fields of an ack that say whether it is one."""
+    """The fields that identify an ack."""
 
     stream: str = ""
     seq: int = 0
@@ -39,14 +39,14 @@ def _is_pub_ack(payload: bytes) -> bool:
 
 
 class Dialect(NamedTuple):
-    """What a product wants around a value on NATS, and what an ack of it looks like."""
+    """A product's framing around a value on NATS, and its ack format."""
 
     before_value: Callable[[str, int], bytes] | None  # from ack inbox and size; None: the inbox is the reply subject
     is_ack: Callable[[bytes], bool]
 
 
 JETSTREAM = Dialect(before_value=None, is_ack=_is_pub_ack)
-"""JetStream's, and ours."""
+"""The dialect of JetStream and Penstock."""
 
 
 class Pool:
@@ -64,7 +64,7 @@ class Pool:
         dialect: Dialect = JETSTREAM,
         subjects: int = 1,
     ) -> None:
-        """`subjects`: with several, `subject.N` in turn, all of one length."""
+        """Encode the frames. `subjects`: if more than one, `subject.N` in turn, all of one length."""
         names = [subject]
         if subjects > 1:
             names = [f"{subject}.{number:0{len(str(subjects - 1))}d}" for number in range(subjects)]
@@ -86,7 +86,7 @@ class Pool:
         self.frames = b"".join(parts)
 
     def values(self, count: int) -> Iterator[memoryview]:
-        """The values of the first `count` messages, in the order in which they are sent: the pool, again and again."""
+        """Yield the values of the first `count` messages in sending order; the pool repeats."""
         view = memoryview(self.frames)
         for number in range(count):
             start = number % self.count * self.stride + self._head_bytes
@@ -94,7 +94,7 @@ class Pool:
 
 
 def sent_content(pools: list[tuple[Pool, int]]) -> Content:
-    """What was sent from these pools, so many messages from each."""
+    """Return the content of so many messages from each of these pools."""
     tally = Tally()
     for pool, count in pools:
         tally.add(pool.values(count))
@@ -102,7 +102,7 @@ def sent_content(pools: list[tuple[Pool, int]]) -> Content:
 
 
 class Delivery(NamedTuple):
-    """One MSG or HMSG. `headers` holds the status line too."""
+    """One MSG or HMSG. `headers` includes the status line."""
 
     subject: bytes
     reply: bytes | None
@@ -111,7 +111,7 @@ class Delivery(NamedTuple):
 
 
 class Scanned(NamedTuple):
-    """The whole frames of a buffer: what was delivered, other lines, and where the rest begins."""
+    """The complete frames of a buffer: deliveries, other lines, and the position of the rest."""
 
     deliveries: list[Delivery]
     lines: list[bytes]
@@ -119,7 +119,7 @@ class Scanned(NamedTuple):
 
 
 def scan(buffer: bytes | bytearray, start: int, end: int) -> Scanned:
-    """Take apart what lies from `start` to `end`; OperationalError if it is not NATS protocol."""
+    """Parse the bytes from `start` to `end`. Raise OperationalError if they are not NATS protocol."""
     deliveries: list[Delivery] = []
     lines: list[bytes] = []
     while (line_end := buffer.find(b"\r\n", start, end)) >= 0:
@@ -150,7 +150,7 @@ def scan(buffer: bytes | bytearray, start: int, end: int) -> Scanned:
 
 
 class Audit(NamedTuple):
-    """What the answers to a publisher were: acks, other answers, and the text of the first of these."""
+    """The answers to a publisher: acks, other answers, and the text of the first of these."""
 
     acks: int
     errors: int
@@ -158,7 +158,7 @@ class Audit(NamedTuple):
 
 
 def audit(buffer: bytes | bytearray, end: int, dialect: Dialect = JETSTREAM) -> Audit:
-    """Count the acks in all that a publisher's connection received; whatever else came is an error."""
+    """Count the acks in everything that a publisher's connection received; anything else is an error."""
     found = scan(buffer, 0, end)
     errors = [line for line in found.lines if line.startswith(b"-ERR")]
     acks = 0
@@ -174,5 +174,5 @@ def audit(buffer: bytes | bytearray, end: int, dialect: Dialect = JETSTREAM) -> 
 
 
 def is_ack(delivery: Delivery, dialect: Dialect = JETSTREAM) -> bool:
-    """Whether this answer says that the message is stored; a status of NATS, or an error, does not."""
+    """True if the answer is an ack; a NATS status or an error is none."""
     return not delivery.headers and dialect.is_ack(delivery.payload)

@@ -1,13 +1,13 @@
 """The publisher of every throughput figure: raw sockets, frames encoded beforehand, windows of unacked messages.
 
-Rules: the same for every product. A round is over when every message that was sent has its answer; what the answers
-were is looked at when the clock has stopped. A window counts messages of all connections together; each has its
+Rules: It is the same for every product. A round ends when every message that was sent has its answer; the answers are
+parsed after the clock has stopped. A window counts the messages of all connections together; each connection has its
 share, at least one message. After `seconds_max` no further message is begun. One process, one thread, one `epoll`.
 
-Theory: sending is one slice of the pool, and counting is one `bytes.count` over what was received, so a message costs
-the generator far less than it costs whoever answers; its ceiling stands in every report. The mark that is counted holds
-a random token, so no payload holds it by chance, and answers that are no acks are counted too: the window moves on, and
-the audit finds them.
+Theory: Sending is one slice of the pool, and counting is one `bytes.count` over what was received, so a message costs
+the generator far less than the system that answers it; the generator's ceiling is in every report. The counted mark
+holds a random token, so no payload contains it by chance. Answers that are no acks are counted, too: the window moves
+on, and the audit finds them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _DIALECTS = {"jetstream": frames.JETSTREAM, "liftbridge": liftbridge_format.DIAL
 
 
 class Load(msgspec.Struct, frozen=True):
-    """What is sent in one round."""
+    """The messages of one round."""
 
     size: int = 256
     messages: int = 100_000
@@ -52,7 +52,7 @@ class Load(msgspec.Struct, frozen=True):
 
 
 class PublishTask(msgspec.Struct, frozen=True):
-    """A load, where it goes, and whose CPU time is taken beside the generator's own."""
+    """A load, its destination, and the processes whose CPU time is measured beside the generator's."""
 
     nats: Address
     subject: str
@@ -62,7 +62,7 @@ class PublishTask(msgspec.Struct, frozen=True):
 
 
 class Published(msgspec.Struct, frozen=True):
-    """What came of it. `sent` is all that was sent, acked or not; CPU seconds are of the timed part."""
+    """The outcome of a load. `sent` covers all messages, acked or not; CPU seconds are of the timed part."""
 
     seconds: float
     sent: Content
@@ -78,7 +78,7 @@ class Published(msgspec.Struct, frozen=True):
 
 
 def publish(task: PublishTask) -> Iterator[Published]:
-    """A worker: one load, to the end."""
+    """Worker: publish one load to the end."""
     publishers = _connect(task)
     watched = {**task.watched, GENERATOR: os.getpid()}
     try:
@@ -124,7 +124,7 @@ def _connect(task: PublishTask) -> list[_Publisher]:
 
 
 class _Publisher:
-    """One connection: how far it has sent, and how many answers it has."""
+    """One connection: its progress of sending, and its answers."""
 
     def __init__(self, nats: NatsSocket, pool: frames.Pool, reply: str, quota: int, window: int) -> None:
         self.pool = pool
@@ -134,7 +134,7 @@ class _Publisher:
         self._nats = nats
         self._window = window
         self._view = memoryview(pool.frames)
-        self._sent_bytes = 0  # of a pool that repeats for ever
+        self._sent_bytes = 0  # offset in the endlessly repeated pool
         self._mark = b"MSG %b 1 " % reply.encode()
         self._received = bytearray(quota * limits.BENCH_ACK_BYTES + 2 * _READ_BYTES)
         self._received_end = 0
@@ -143,12 +143,12 @@ class _Publisher:
         nats.socket.setblocking(False)
 
     def fileno(self) -> int:
-        """Of its socket."""
+        """Return the socket's descriptor, for epoll."""
         return self._nats.socket.fileno()
 
     @property
     def is_done(self) -> bool:
-        """Whether all that it sends is sent and answered."""
+        """True if everything is sent and answered."""
         return self.answered >= self.quota
 
     def push(self) -> None:
@@ -178,37 +178,36 @@ class _Publisher:
         if count == 0:
             raise OperationalError(f"nats-server closed the connection of a publisher: {self.last_words}")
         self._received_end = start + count
-        # A mark that the last read cut in two is counted now, and one that it held whole is not counted again.
+        # Start before the last read, so that a mark split between two reads is counted, and none twice.
         self.answered += self._received.count(self._mark, max(0, start - len(self._mark) + 1), self._received_end)
 
     def stop_sending(self) -> bool:
-        """Begin no further message, finish the one that is half sent; True if nothing is left to do."""
+        """Begin no further message, but finish a half-sent one; return True if nothing is left to do."""
         self.quota = min(self.quota, -(-self._sent_bytes // self.pool.stride))
         return self.is_done
 
     def finish(self) -> None:
-        """Receive the rest of the last answer, of which perhaps only the beginning was there."""
+        """Receive the rest of the last answer, which may be incomplete."""
         self._nats.socket.settimeout(limits.BENCH_STALL_S)
         while self._received_end and self._received[self._received_end - 2 : self._received_end] != b"\r\n":
             self.pull()
 
     @property
     def last_words(self) -> str:
-        """The end of what was received."""
+        """The end of the received bytes, for error texts."""
         end = self._received_end
         return bytes(self._received[max(0, end - _EXCERPT_BYTES) : end]).decode("utf-8", "replace")
 
     def audit(self, dialect: frames.Dialect) -> frames.Audit:
-        """What the answers were."""
+        """Parse the answers."""
         return frames.audit(self._received, self._received_end, dialect)
 
     def close(self) -> None:
-        """Give the connection back."""
         self._nats.close()
 
 
 def _drive(publishers: list[_Publisher], stop_s: float) -> None:
-    """Send and receive until every publisher is done; OperationalError when nothing moves any more."""
+    """Send and receive until every publisher is done. Raise OperationalError after a stall."""
     by_number = {one.fileno(): one for one in publishers}
     running = len(publishers)
     stopped = False
@@ -245,7 +244,7 @@ def _drive(publishers: list[_Publisher], stop_s: float) -> None:
 
 
 def _stop_sending(publishers: list[_Publisher], poll: select.epoll) -> int:
-    """Let no further message begin; how many publishers still wait for answers."""
+    """Let no further message begin; return the number of publishers that still wait for answers."""
     for one in publishers:
         if not one.is_done and one.stop_sending():
             poll.unregister(one.fileno())

@@ -1,18 +1,18 @@
-"""The report as one HTML file: plots, tables, the machine's facts and the command, and nothing from outside.
+"""The report as one HTML file: plots, tables, machine facts and the command, without external resources.
 
-Rules: no script, no font, no picture from elsewhere; the page itself forbids them. Whatever comes from a report is
-escaped. It is light or dark as the reader's system is, readable on a phone, and every plot has its numbers in a table
-and its description in words. A system has the same colour, dashes and mark in every plot, also of other pages. What
-does not count is shown with its reason.
+Rules: The page uses no script, font or image from elsewhere; its own content security policy forbids them. All values
+from a report are escaped. The page follows the reader's light or dark mode, is readable on a phone, and gives every
+plot a table of its numbers and a description in words. A system has the same colour, dashes and mark in every plot,
+also of other pages. Void results are shown with their reason.
 
-| part       | from                                        |
+| part       | source                                      |
 |------------|---------------------------------------------|
 | head       | the command, when it ran, notes             |
-| reach      | `Report.reach`: goals and what was got      |
+| reach      | `Report.reach`: goals and measured ratios   |
 | latency    | `Report.latencies`: percentile plots        |
 | throughput | `Report.comparisons`: medians and rounds    |
-| figures    | `Report.figures`: numbers of ours alone     |
-| limits     | `Report.limits`: what the machine can do    |
+| figures    | `Report.figures`: numbers of Penstock alone |
+| limits     | `Report.limits`: limits of the machine      |
 | machine    | `Report.machine`                            |
 """
 
@@ -38,7 +38,7 @@ _SERIES = {name: series for series, name in enumerate(_KNOWN)}
 
 
 class _Row(NamedTuple):
-    """What a row is about, and the name that ratios call it by."""
+    """The title of a row, and the name that ratios use for it."""
 
     title: str
     name: str
@@ -49,12 +49,12 @@ _Line = Sequence[_Cell]
 
 
 def write_html(report: Report, file: Path) -> None:
-    """One file, to be opened in any browser."""
+    """Write one file for any browser."""
     file.write_text(page(report), encoding="utf-8")
 
 
 def page(report: Report) -> str:
-    """The whole document."""
+    """Return the whole document."""
     title = f"penstock bench {report.kind}"
     colours = _colours(report)
     parts = [
@@ -279,7 +279,7 @@ def _machine(report: Report) -> str:
 
 
 def _colours(report: Report) -> dict[str, int]:
-    """A series for every system: the same in all plots, and for those that are known on all pages."""
+    """Assign a series to every system: the same in all plots, and for known systems on all pages."""
     latencies = (one.systems for one in report.latencies)
     names = dict.fromkeys(chain(*latencies, *(one.systems for one in report.comparisons)))
     others = count(len(_SERIES))
@@ -295,7 +295,7 @@ def _figure(drawing: str, caption: str) -> str:
 
 
 def _table(caption: str, headers: Sequence[str], rows: Iterable[_Line], *, numbers: bool = True) -> str:
-    """A table that scrolls by itself where it is too wide; the first column says what the row is about."""
+    """Return a table that scrolls by itself if it is too wide; the first column is the row header."""
     head = "".join(f'<th scope="col">{text_of(one)}</th>' if one else "<td></td>" for one in headers)
     lines = []
     for first, *others in rows:

@@ -1,9 +1,8 @@
-"""Read a JetStream stream back, for the truth: a pull consumer over a raw socket, every value through a checksum.
+"""Reads a JetStream stream back for verification: a pull consumer over a raw socket, every value through a checksum.
 
-Rules: nothing here is measured. As many messages are asked for as the stream says that it holds; a message that does
-not come is an error, not an end. Every request has a reply subject of its own: nats-server may say that one is served
-when the next one has been asked for already. In a cluster the server that is asked may not have heard yet who serves a
-new consumer: only then it is asked again.
+Rules: Nothing here is measured. The number of messages is that of the stream's state; a missing message is an error,
+not an end. Every request has its own reply subject, because nats-server may report the end of one after the next was
+sent. In a cluster the server may not know a new consumer yet: only then the request is repeated.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _ASK_AGAIN_S = 0.02
 
 
 def read_back(nats: Address, stream: str, *, ordered: bool) -> Content:
-    """All that the stream holds."""
+    """Return the content of the whole stream."""
     with NatsSocket(nats) as connection:
         state = connection.request(f"$JS.API.STREAM.INFO.{stream}", {})["state"]
         config = {"ack_policy": "none", "deliver_policy": "all", "replay_policy": "instant", "mem_storage": True}
@@ -35,7 +34,7 @@ def read_back(nats: Address, stream: str, *, ordered: bool) -> Content:
         ask = f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{made['name']}"
         tally = Tally()
         deadline_s = time.monotonic() + limits.BENCH_START_S
-        while (left := state["messages"] - tally.messages) > 0:  # less each time: it tells requests apart
+        while (left := state["messages"] - tally.messages) > 0:  # decreases each time: a unique suffix for the request
             is_known = _read_some(connection, ask, f"{prefix}.{left}".encode(), tally, left)
             if not is_known:
                 if time.monotonic() > deadline_s:
@@ -45,16 +44,16 @@ def read_back(nats: Address, stream: str, *, ordered: bool) -> Content:
 
 
 def _read_some(connection: NatsSocket, ask: str, reply: bytes, tally: Tally, left: int) -> bool:
-    """Ask once, and take what comes until that request is served; False if nobody serves it."""
+    """Send one request and receive until it is served; return False if there is no responder."""
     wanted = min(_BATCH, left)
     body = msgspec.json.encode({"batch": wanted, "max_bytes": _BATCH_BYTES_MAX, "no_wait": True})
     connection.send(b"PUB %b %b %d\r\n%b\r\n" % (ask.encode(), reply, len(body), body))
     came = 0
     while came < wanted:
         for delivery in connection.deliveries():
-            if delivery.headers:  # a status: the request is served, or cannot be
+            if delivery.headers:  # a status: the request is served or failed
                 if delivery.subject != reply:
-                    continue  # the one before
+                    continue  # of the previous request
                 if came == 0 and delivery.headers.startswith(_NO_RESPONDERS):
                     return False
                 if came == 0:

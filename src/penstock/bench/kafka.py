@@ -1,16 +1,16 @@
-"""A Kafka that somebody runs, written to by librdkafka through the `confluent-kafka` package.
+"""An externally run Kafka, written to by librdkafka through the `confluent-kafka` package.
 
-Rules: nothing is contacted but the address that was given, and the brokers that it names. Every round gets a topic of
-one partition and one replica, which is deleted behind it. A variant says what differs from the defaults of the client
-and the broker, and that is all that differs, but for two things: a message is as large as the broker takes it, and its
-own process, as everybody's generator. A round is over when librdkafka has reported every message as delivered.
+Rules: Only the given address and the brokers that it names are contacted. Every round gets a topic of one partition and
+one replica, which is deleted afterwards. A variant lists every difference from the defaults of client and broker, with
+two exceptions: a message is as large as the broker accepts, and the generator is a process of its own, as for every
+product. A round ends when librdkafka has reported every message as delivered.
 
-Theory: a Kafka client batches, compresses and checksums what its broker stores as it came, so a part of the product's
-work is done in the generator, and is counted there. How much a message costs it stands in the report, beside the rate
-that the same generator reaches against librdkafka's own mock broker, which stores nothing and lives in its process.
-A window is a bound on what is not reported yet; how that becomes requests is librdkafka's matter (`linger.ms`).
+Theory: A Kafka client batches, compresses and checksums, and the broker stores the result as it is, so a part of the
+product's work is done and counted in the generator. The report shows the generator's CPU cost per message, and the rate
+of the same generator against librdkafka's own mock broker, which stores nothing and lives in its process. A window
+bounds the unreported messages; librdkafka turns them into requests (`linger.ms`).
 
-| variant                | what it is                                                              |
+| variant                | configuration                                                           |
 |------------------------|-------------------------------------------------------------------------|
 | `kafka`                | all defaults: acks=all, linger.ms=5, acked from the page cache          |
 | `kafka-linger-0`       | the same with linger.ms=0: a lone message is sent at once               |
@@ -51,17 +51,17 @@ if TYPE_CHECKING:
 
 _FETCHED_AT_ONCE = 10_000
 _PARTITION = 0
-_QUEUE_MESSAGES = 100_000  # librdkafka's default; a larger window needs more room
+_QUEUE_MESSAGES = 100_000  # librdkafka's default; a larger window needs a larger queue
 _NO_LINGER = {"linger.ms": "0"}
 _SYNCED = {"flush.messages": "1"}
 
-# What is in no variant. The broker takes 1 MiB and a little by default; librdkafka would refuse before it is asked.
+# Common to all variants. The broker accepts slightly more than 1 MiB by default; librdkafka would refuse less.
 _PRODUCER = {"message.max.bytes": "1048588"}
-_QUIET = {"log_level": "0"}  # what matters comes as an error; the log repeats it twenty times a second
+_QUIET = {"log_level": "0"}  # errors are reported to the caller; the log repeats them twenty times a second
 
 
 class KafkaTask(msgspec.Struct, frozen=True):
-    """A load, where it goes, librdkafka's settings, and whose CPU time is taken beside the generator's own."""
+    """A load, its topic, librdkafka's settings, and the processes whose CPU time is measured beside the generator's."""
 
     settings: dict[str, str]
     topic: str
@@ -70,7 +70,7 @@ class KafkaTask(msgspec.Struct, frozen=True):
 
 
 class _Settings(NamedTuple):
-    """A row of the table: what differs from the defaults of the producer, and of the topic."""
+    """A row of the table: the differences from the defaults of the producer and of the topic."""
 
     name: str
     title: str
@@ -86,14 +86,14 @@ _TABLE = (
     _Settings("kafka-fsync-linger-0", "Kafka, synced before ack, linger 0", _NO_LINGER, _SYNCED),
 )
 CEILING = "kafka-null"
-"""The variant that is the generator's own."""
+"""The variant that measures the generator itself."""
 
 NAMES = (*(one.name for one in _TABLE), CEILING)
-"""Of the variants."""
+"""The names of the variants."""
 
 
 def variants(address: Address, *, start_s: float = limits.BENCH_START_S) -> tuple[Variant, ...]:
-    """Those of the Kafka that listens on `address`, and answers within `start_s`."""
+    """Return the variants of the Kafka at `address`, which must answer within `start_s`."""
     products = (Variant(one.name, one.title, "kafka", _running(address, one, start_s)) for one in _TABLE)
     return (*products, Variant(CEILING, "mock Kafka broker, in the generator", "none", _mock))
 
@@ -112,15 +112,14 @@ def _mock(folder: Path) -> Iterator[System]:
 
 
 class MockLog(Log):
-    """What librdkafka's mock broker acks and forgets."""
+    """A log that librdkafka's mock broker acks and drops."""
 
     def publish(self, load: Load) -> Published:
-        """See `Log`."""
         task = KafkaTask({**_PRODUCER, **_NO_LINGER, **_QUIET, "test.mock.num.brokers": "1"}, "bench", load)
         return worker.run(publish, task, timeout_s=time_for(load))
 
     def read_back(self, *, ordered: bool) -> None:
-        """See `Log`."""
+        """Return None: nothing is stored."""
 
 
 class MockSystem(System):
@@ -128,7 +127,6 @@ class MockSystem(System):
 
     @contextmanager
     def log(self) -> Iterator[Log]:
-        """See `System`."""
         yield MockLog()
 
 
@@ -142,13 +140,12 @@ class KafkaLog(Log):
         self._system = system
 
     def publish(self, load: Load) -> Published:
-        """See `Log`."""
         settings = {**_PRODUCER, **self._system.producer, **_client(self.address)}
         task = KafkaTask(settings, self.topic, load, dict(self.processes))
         return worker.run(publish, task, timeout_s=time_for(load))
 
     def read_back(self, *, ordered: bool) -> Content:
-        """See `Log`: through librdkafka's consumer, which verifies the CRC of every batch."""
+        """Read through librdkafka's consumer, which verifies the CRC of every batch."""
         tally = Tally()
         with _reading(self.address, self.topic) as reader:
             for values in reader.values():
@@ -158,7 +155,7 @@ class KafkaLog(Log):
 
 @contextmanager
 def _reading(address: Address, topic: str) -> Iterator[_Reader]:
-    """A consumer that is connected; OperationalError for what it cannot do."""
+    """Connect a consumer; librdkafka's errors become OperationalError."""
     kafka = imported(KAFKA)
     settings = {"group.id": topic, "enable.auto.commit": "false", "check.crcs": "true"}
     consumer = kafka.Consumer({**_client(address), **settings})
@@ -171,7 +168,7 @@ def _reading(address: Address, topic: str) -> Iterator[_Reader]:
 
 
 class _Reader:
-    """A consumer of one partition, which knows how many messages it holds now."""
+    """A consumer of one partition up to its current end."""
 
     def __init__(self, kafka: Any, consumer: confluent_kafka.Consumer, topic: str) -> None:
         self._kafka = kafka
@@ -180,7 +177,7 @@ class _Reader:
         _, self._end = consumer.get_watermark_offsets(self._place, timeout=limits.BENCH_START_S)
 
     def values(self) -> Iterator[list[bytes]]:
-        """Of all messages from the first on, some at a time. It ends early when nothing comes: the count says so."""
+        """Yield all values from the first on, some at a time. Ends early after a stall: the count reveals it."""
         self._consumer.assign([self._place])
         left = self._end
         while left > 0:
@@ -195,9 +192,9 @@ class _Reader:
 
 
 def read(task: ReadTask) -> Iterator[Consumed]:
-    """A worker: a topic as single messages."""
+    """Worker: read a topic as single messages."""
     with _reading(parse_address(task.address), task.stream) as reader:
-        next(reader.values(), None)  # as every reader: a first read, which nobody times
+        next(reader.values(), None)  # an untimed first read, as in every reader
         clock = Clock(task.watched)
         yield clock.consumed([chained(itertools.chain.from_iterable(reader.values())) for _ in range(task.passes)])
 
@@ -207,12 +204,12 @@ def _client(address: Address) -> dict[str, str]:
 
 
 def _failed(address: Address, error: Exception) -> OperationalError:
-    """What librdkafka says, as an error of ours."""
+    """Convert librdkafka's error."""
     return OperationalError(f"Kafka at {address}: {error.args[0].str()}")
 
 
 class KafkaSystem(System):
-    """Kafka, where it runs. Its CPU time is known if it runs here, and for us."""
+    """An external Kafka. Its CPU time is known if it runs on this machine and for this user."""
 
     def __init__(
         self,
@@ -237,7 +234,6 @@ class KafkaSystem(System):
 
     @contextmanager
     def log(self) -> Iterator[Log]:
-        """See `System`."""
         admin = imported("confluent_kafka.admin")
         name = f"penstock-bench-{secrets.token_hex(8)}"
         new = admin.NewTopic(name, num_partitions=1, replication_factor=1, config=self._topic)
@@ -250,7 +246,7 @@ class KafkaSystem(System):
     def _done(self, future: Any) -> None:
         kafka = imported(KAFKA)
         try:
-            future.result(2 * self._start_s)  # librdkafka gives up before
+            future.result(2 * self._start_s)  # librdkafka's own time-out is shorter
         except kafka.KafkaException as error:
             raise _failed(self.address, error) from None
 
@@ -259,7 +255,7 @@ class KafkaSystem(System):
 
 
 def publish(task: KafkaTask) -> Iterator[Published]:
-    """A worker: one load, to the end."""
+    """Worker: publish one load to the end."""
     load = task.load
     count = min(load.publishers, load.messages)
     publishers = [_Publisher(task, number, count) for number in range(count)]
@@ -283,7 +279,7 @@ def publish(task: KafkaTask) -> Iterator[Published]:
 
 
 class _Publisher:
-    """One producer: what it has sent, and what was reported. Its callbacks run in the thread that polls: its own."""
+    """One producer: sent and reported messages. Its callbacks run in its own thread, which polls."""
 
     def __init__(self, task: KafkaTask, number: int, count: int) -> None:
         kafka = imported(KAFKA)
@@ -301,11 +297,11 @@ class _Publisher:
         self._kafka = kafka
         room = max(_QUEUE_MESSAGES, self._window)
         self._producer = kafka.Producer({**task.settings, "queue.buffering.max.messages": str(room)})
-        # So that the first message does not wait for the addresses of the brokers, which a connection to NATS has too.
+        # Fetch the broker addresses before the clock starts: a connection to NATS is established beforehand, too.
         self._producer.list_topics(task.topic, timeout=limits.BENCH_START_S)
 
     def run(self, stop_s: float) -> None:
-        """Send and poll until everything is reported; OperationalError when nothing moves any more."""
+        """Send and poll until everything is reported. Raise OperationalError after a stall."""
         while (answered := self.acks + self.errors) < self._quota:
             room = min(self._window - (self.sent - answered), self._quota - self.sent)
             if room > 0:

@@ -1,20 +1,19 @@
-"""`penstock bench latency`: how long a message takes, at a fixed rate, to be acked and to reach a consumer.
+"""`penstock bench latency`: time of a message at a fixed rate until its ack, and until a consumer has it.
 
-Rules: every system gets the same messages at the same moments of the same schedule, from the same sender; all measured
-sizes run in interleaved rounds. A run counts only if it is true: no message was refused; what the consumer received
-and what the log holds are what was sent. An ack or a message that never came is the worst sample of all, not a reason
-to leave the round out: it counts as the time that was waited for it (at least ACK_WAIT_S), and its number is told. What
-had no ack may be stored or not; then the number and the bytes of what is stored are compared. A percentile is said
-only where enough samples lie beyond it (see `histogram`): one round of 30 seconds at 50/s says up to the 99th, and what
-all rounds say together goes further.
+Rules: Every system gets the same messages at the same times of the same schedule from the same sender; all sizes run in
+interleaved rounds. A run counts only if it is verified: no message was refused, and consumer and log have what was
+sent. A missing ack or message does not void the round: it counts as the time that was waited for it (at least
+ACK_WAIT_S), and the number of missing ones is reported. A message without an ack may be stored or not; then only the
+number and the bytes of the stored messages are compared. A percentile is reported only if enough samples lie beyond it
+(see `histogram`): one round of 30 seconds at 50/s gives up to the 99th, all rounds together give more.
 
 | figure              | from                                      | until                                            |
 |---------------------|-------------------------------------------|--------------------------------------------------|
-| publish → ack       | when the message was due                  | its ack has come back through NATS to the sender |
+| publish → ack       | the due time of the message               | its ack has come back through NATS to the sender |
 | publish → consumer  | the same                                  | a consumer that follows the log has the value    |
 | the sender's delay  | the same, or when its connection was free | the sender gave the message to its socket        |
 
-Sender and consumer share one clock, because they share the machine; both run while either is measured.
+Sender and consumer share the machine's clock. Both run while either is measured.
 """
 
 from __future__ import annotations
@@ -40,12 +39,12 @@ from penstock.bench.systems import JetStreamLog, Log, NatsLog, PenstockLog, Syst
 ACK, CONSUMER, LATE = "ack", "consumer", "late"
 PATHS = {ACK: "publish → ack", CONSUMER: "publish → consumer", LATE: "the sender's own delay"}
 WARM_UP_S = 1.0
-ACK_WAIT_S = 30.0  # behind the last message's turn
-_CONSUMER_WAIT_S = 5.0  # behind the last ack
+ACK_WAIT_S = 30.0  # after the last message's due time
+_CONSUMER_WAIT_S = 5.0  # after the last ack
 
 
 class LatencyLoad(msgspec.Struct, frozen=True):
-    """What is sent in one run."""
+    """The messages of one run."""
 
     size: int = 256
     rate_per_s: float = 50.0
@@ -53,24 +52,22 @@ class LatencyLoad(msgspec.Struct, frozen=True):
     consumer: bool = True
 
     def plan(self, seed: int) -> Plan:
-        """The messages, one by one."""
+        """Return the schedule of the messages."""
         measured = max(1, round(self.seconds * self.rate_per_s))
         warm_up = max(1, round(WARM_UP_S * self.rate_per_s))
         return Plan(size=self.size, rate_per_s=self.rate_per_s, measured=measured, warm_up=warm_up, seed=seed)
 
 
 class LatencyMeasurement(Measurement, frozen=True, kw_only=True):
-    """One system in one round; `histograms` by path, as `Latencies.encode` gives them. `value` is the mean ack, µs."""
+    """One system in one round; `histograms` go by path (`Latencies.encode`). `value` is the mean ack in µs."""
 
     histograms: dict[str, str] = msgspec.field(default_factory=dict)
-    held: int = 0  # messages that waited in the sender, because the connection had not taken the one before
-    missing: dict[str, int] = msgspec.field(
-        default_factory=dict
-    )  # samples by path that never came, and count as the time that was waited
+    held: int = 0  # messages delayed in the sender because the connection had not taken the one before
+    missing: dict[str, int] = msgspec.field(default_factory=dict)  # by path; each counts as the time that was waited
 
 
 def latency_measure(name: str, system: System, load: LatencyLoad) -> Measure:
-    """Measures one run, and checks whether it is true."""
+    """Return a function that measures and verifies one run."""
 
     def measure(round_number: int) -> LatencyMeasurement:
         plan = load.plan(seed=round_number + 2)
@@ -102,7 +99,7 @@ def latency_measure(name: str, system: System, load: LatencyLoad) -> Measure:
 
 
 def histograms_of(plan: Plan, sent: Sent, received: Received | None) -> dict[str, str]:
-    """The measured messages' latencies by path, encoded. What never came counts as the time that was waited."""
+    """Encode the measured messages' latencies by path. A missing message counts as the time that was waited."""
     due_ns = sent.due_ns[plan.warm_up :]
     found = {
         path: latencies_ns(due_ns, [moment if moment > 0 else gave_up_ns for moment in moments])
@@ -113,13 +110,13 @@ def histograms_of(plan: Plan, sent: Sent, received: Received | None) -> dict[str
 
 
 def missing_of(plan: Plan, sent: Sent, received: Received | None) -> dict[str, int]:
-    """How many of the measured messages never came, by path; only paths on which some are missing."""
+    """Count the missing messages by path; paths without any are left out."""
     counts = {path: sum(one <= 0 for one in moments) for path, (moments, _) in _moments(plan, sent, received).items()}
     return {path: count for path, count in counts.items() if count}
 
 
 def _moments(plan: Plan, sent: Sent, received: Received | None) -> dict[str, tuple[list[int], int]]:
-    """By path: when the measured messages came, and until when they were waited for."""
+    """Return by path the arrival times of the measured messages, and the time at which waiting ended."""
     found = {ACK: (sent.acked_ns[plan.warm_up :], sent.gave_up_ns)}
     if received is not None:
         found[CONSUMER] = (received.arrived_ns[plan.warm_up :], received.gave_up_ns)
@@ -127,7 +124,7 @@ def _moments(plan: Plan, sent: Sent, received: Received | None) -> dict[str, tup
 
 
 def untrue(log: Log, sent: Sent, received: Received | None) -> str | None:
-    """Why a run does not count; None if what was acked, delivered and stored is what was sent."""
+    """Return why a run does not count; None if acks, deliveries and log match what was sent."""
     if sent.errors:
         return f"{sent.errors:,} answers were no acks; the first: {refusal(sent.first_error)}"
     if received is not None and (what := _undelivered(sent, received)) is not None:
@@ -137,7 +134,7 @@ def untrue(log: Log, sent: Sent, received: Received | None) -> str | None:
 
 
 def _undelivered(sent: Sent, received: Received) -> str | None:
-    """What the consumer got wrong; that it fell behind is no untruth."""
+    """Return an error of the delivery, or None; falling behind is no error."""
     if received.content.messages >= sent.content.messages:
         return difference(sent.content, received.content)
     last = max((index for index, moment in enumerate(received.arrived_ns) if moment > 0), default=-1)
@@ -148,7 +145,7 @@ def _undelivered(sent: Sent, received: Received) -> str | None:
 
 
 def _unstored(sent: Sent, found: Content) -> str | None:
-    """What the log holds wrong: all that was acked has to be there, and nothing that was not sent."""
+    """Return an error of the log, or None: it must hold all acked messages and none that was not sent."""
     acked = sum(moment > 0 for moment in sent.acked_ns)
     if found.messages == sent.content.messages or acked == sent.content.messages:
         return difference(sent.content, found)
@@ -158,7 +155,7 @@ def _unstored(sent: Sent, found: Content) -> str | None:
 
 
 def _wrong_bytes(sent: Sent, found: Content) -> str | None:
-    """Of a part of what was sent, only its size can be compared."""
+    """Compare only the size: a part of the messages has no known checksum."""
     size = sent.content.value_bytes // sent.content.messages
     if found.value_bytes == found.messages * size:
         return None
@@ -177,7 +174,7 @@ def _run(log: NatsLog, plan: Plan, consumer: bool) -> tuple[Sent, Received | Non
 
 
 def _receiver(stack: ExitStack, log: NatsLog, plan: Plan, seconds_max: float) -> Child | None:
-    """A process that follows the log, ready; None for a log that stores nothing."""
+    """Start a process that follows the log; return it when ready, or None for a log that stores nothing."""
     if isinstance(log, PenstockLog):
         task = ReceiveTask(parse_address(log.client_address), log.stream.name, plan, seconds_max)
         _, process = stack.enter_context(worker.working(follow_penstock, task))

@@ -1,15 +1,15 @@
-"""The receivers of `penstock bench latency`: processes of their own that note when each message is there to be used.
+"""The receivers of `penstock bench latency`: processes that record when each message is available to the program.
 
-Rules: the moment is taken as soon as the value is in the hands of the program, before it is looked at. Then every byte
-of it is touched (CRC-32C), as a consumer would. A receiver answers `ready` when it will miss nothing, and then what it
-received, when it has all messages or when its time is up.
+Rules: The time is taken as soon as the program has the value, before it looks at it. Then every byte is touched
+(CRC-32C), as a consumer would do. A receiver answers `ready` when it will miss nothing, and then its result, when it
+has all messages or its time is up.
 
-| product   | what is on the way from the log to the program                                              |
+| product   | path from the log to the program                                                            |
 |-----------|---------------------------------------------------------------------------------------------|
 | Penstock  | its asyncio client, following: long poll, `sendfile`, all checks, decoding into Arrow       |
 | JetStream | an ordered consumer (no acks, flow control, heartbeats), read from a raw socket             |
 
-So JetStream's figure holds no client library at all, and Penstock's the whole of it.
+So JetStream's figure contains no client library at all, and Penstock's all of it.
 """
 
 from __future__ import annotations
@@ -36,21 +36,21 @@ _HEARTBEAT_NS = 5_000_000_000  # as nats-py's ordered consumer
 
 
 class ReceiveTask(msgspec.Struct, frozen=True):
-    """Which messages are awaited, and where: `server` is Penstock's broker, or the nats-server with JetStream."""
+    """The expected messages and their stream; `server` is Penstock's broker, or the nats-server with JetStream."""
 
     server: Address
     stream: str
     plan: Plan
-    seconds_max: float  # for all of it
+    seconds_max: float  # for everything
 
 
 class Received(msgspec.Struct, frozen=True):
-    """What came of it. Times are of the monotonic clock; the list goes by message, 0 is never."""
+    """The outcome. Times are of the monotonic clock; the list goes by message, 0 means never."""
 
     arrived_ns: list[int]
     content: Content
     cpu_s: float
-    gave_up_ns: int  # when it stopped to wait
+    gave_up_ns: int  # time at which waiting ended
 
 
 class _Arrivals:
@@ -64,7 +64,7 @@ class _Arrivals:
         return self._tally.messages >= self._plan.count
 
     def take(self, value: bytes | memoryview, arrived_ns: int) -> None:
-        """Note one message. One that is none of the plan's, or comes twice, makes the content another."""
+        """Record one message. One of another plan, or a repeated one, makes the content differ."""
         self._tally.add((value,))
         index = index_of(value)
         if index < self._plan.count and not self._arrived[index]:
@@ -75,7 +75,7 @@ class _Arrivals:
 
 
 def follow_penstock(task: ReceiveTask) -> Iterator[str | Received]:
-    """A worker: a follower through the client."""
+    """Worker: follow the log through Penstock's client."""
     import pyarrow  # noqa: F401 (decoding imports it: not while the first message waits)
 
     arrivals = _Arrivals(task.plan)
@@ -106,7 +106,7 @@ async def _follow(client: Client, task: ReceiveTask, arrivals: _Arrivals) -> Non
 
 
 def follow_jetstream(task: ReceiveTask) -> Iterator[str | Received]:
-    """A worker: an ordered consumer, without a client library."""
+    """Worker: follow the stream by an ordered consumer, without a client library."""
     deliver = inbox()
     config = {
         "deliver_subject": deliver,
@@ -137,7 +137,7 @@ def _take(link: TimedSocket, arrivals: _Arrivals) -> None:
     for delivery in deliveries:
         if not delivery.headers:
             arrivals.take(delivery.payload, now_ns)
-        elif delivery.reply is not None:  # flow control; a heartbeat wants no answer
+        elif delivery.reply is not None:  # flow control; a heartbeat needs no answer
             link.send(b"PUB %b 0\r\n\r\n" % delivery.reply)
 
 

@@ -1,8 +1,8 @@
-"""A whole latency run: which systems, which sizes, how often; and the goals that it answers.
+"""A whole latency run: its systems, sizes and rounds, and the goals that it answers.
 
-Rules: every size is a comparison of its own, in which all systems take turns. The systems run all the while, and only
-one of them has work. Goals are told at the percentiles that the run can say, and as its tables tell the ratios; one of
-which too much is the sender's own delay was not measured.
+Rules: Every size is a comparison of its own, in which all systems take turns. All systems keep running, but only one
+has work. Goals are reported at the percentiles that have enough samples, with the ratios of the tables. A goal whose
+percentile is dominated by the sender's own delay counts as not measured.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ FLOOR = ("echo",)
 SIZES = (256, 1_024, 5_120, 1_000_000)
 SHORT_SIZES = (256, 1_000_000)
 SECONDS = 30.0
-SHORT_SECONDS = 6.0  # 300 samples a round: the 95th percentile, and the 99th of all rounds together
-_ROW_BYTES = 1_500  # a message of its own batch, beside its value
+SHORT_SECONDS = 6.0  # 300 samples a round: up to the 95th percentile, and the 99th of all rounds together
+_ROW_BYTES = 1_500  # overhead of a message in a batch of its own
 _PAIRS = (
     ("penstock", "jetstream"),
     ("penstock-os", "jetstream"),
@@ -49,7 +49,7 @@ _PAIRS = (
 
 
 class LatencyPlan(msgspec.Struct, frozen=True):
-    """What to measure: every load, with every variant, so many rounds."""
+    """The variants, loads and rounds of a run: every load with every variant."""
 
     variants: tuple[str, ...]
     loads: tuple[LatencyLoad, ...]
@@ -57,22 +57,22 @@ class LatencyPlan(msgspec.Struct, frozen=True):
 
     @property
     def measurements(self) -> int:
-        """How many there will be, for a progress bar."""
+        """Number of measurements, for a progress bar."""
         return self.rounds * len(self.loads) * len(self.variants)
 
     @property
     def seconds(self) -> float:
-        """About how long they take."""
+        """Estimated duration in seconds."""
         return self.rounds * len(self.variants) * sum(load.plan(0).duration_s + 1.0 for load in self.loads)
 
     @property
     def bytes_needed(self) -> int:
-        """Of disk, at most: a log at a time, one that is being deleted, and room to spare."""
+        """Disk space in bytes, at most: a log, one that is being deleted, and a reserve."""
         return limits.GIB + 2 * max(load.plan(0).count * (load.size + _ROW_BYTES) for load in self.loads)
 
 
 class LatencyWish(NamedTuple):
-    """What somebody asked for; empty and None: nothing said."""
+    """The user's options; empty and None mean the default."""
 
     against: tuple[str, ...] = ()
     only: tuple[str, ...] = ()
@@ -87,7 +87,7 @@ class LatencyWish(NamedTuple):
 
 
 def planned(wish: LatencyWish) -> LatencyPlan:
-    """The plan that a wish makes; OperationalError where the package for percentiles is not installed."""
+    """Return the plan for a wish. Raise OperationalError if the package for percentiles is missing."""
     extras.required(extras.HISTOGRAMS)
     ours, others = systems_of(wish.replicas, every=wish.every)
     seconds = wish.seconds or (SHORT_SECONDS if wish.short else SECONDS)
@@ -101,7 +101,7 @@ def planned(wish: LatencyWish) -> LatencyPlan:
 
 
 def systems_of(replicas: int, *, every: bool) -> tuple[Sequence[str], Mapping[str, Sequence[str]]]:
-    """Our variants with so many replicas, and those of each product; `every`: also those that are left out else."""
+    """Return Penstock's variants with so many replicas, and those of each product; `every` adds the optional ones."""
     if replicas == 1:
         return (PENSTOCK_ALL, AGAINST_ALL) if every else (PENSTOCK, AGAINST)
     return (clusters.PENSTOCK, clusters.AGAINST) if every else (CLUSTERS, CLUSTERS_AGAINST)
@@ -110,7 +110,7 @@ def systems_of(replicas: int, *, every: bool) -> tuple[Sequence[str], Mapping[st
 def run(
     plan: LatencyPlan, folder: Path, said: Callable[[Measurement], None], done: Callable[[LatencyComparison], None]
 ) -> list[LatencyComparison]:
-    """The whole plan; `said` is told of every measurement, `done` of every comparison."""
+    """Run the whole plan; `said` receives every measurement, `done` every comparison."""
     found = []
     found_variants = [variant(name, clusters.VARIANTS.values()) for name in plan.variants]
     titles = {one.name: one.title for one in found_variants}
@@ -134,7 +134,7 @@ def _told(measurements: Iterator[Measurement], said: Callable[[Measurement], Non
 
 
 def size_text(size: int) -> str:
-    """`256 B`, `5 KiB`, `1 MB`: as a person would say it."""
+    """Format a size: `256 B`, `5 KiB`, `1 MB`."""
     for unit, name in ((1_000_000, "MB"), (limits.MIB, "MiB"), (limits.KIB, "KiB")):
         if size >= unit and size % unit == 0:
             return f"{size // unit} {name}"
@@ -145,7 +145,7 @@ def size_text(size: int) -> str:
 
 
 class LatencyGoal(NamedTuple):
-    """How many times as long as another one a system may take, at one percentile of its acks."""
+    """The highest ratio of two systems' ack latencies at one percentile."""
 
     size: int
     percentile: str
@@ -164,7 +164,7 @@ GOALS = (
 
 
 def reached(comparisons: Iterable[LatencyComparison]) -> list[Reach]:
-    """The goals that these comparisons are about; without a ratio where a run was too short to say it."""
+    """Return the goals that these comparisons cover; without a ratio if a run was too short for it."""
     by_size = {one.load.size: one for one in comparisons if one.load.rate_per_s == LatencyLoad().rate_per_s}
     lines = []
     for goal in GOALS:
@@ -188,14 +188,14 @@ def _too_few(found: LatencyComparison, goal: LatencyGoal) -> str:
 
 
 def _senders(found: LatencyComparison, goal: LatencyGoal) -> str:
-    """Why a ratio says more of the sender than of the two; empty if it does not."""
+    """Return why the sender's delay dominates a ratio; empty if it does not."""
     shares = {name: sender_share(found.systems[name], ACK, goal.percentile) for name in goal.pair.split(" / ")}
     name, share = max(shares.items(), key=lambda one: one[1])
     return f"{share:.0%} of {name} is the sender's own delay" if share > SENDER_SHARE_MAX else ""
 
 
 def too_short_for(plan: LatencyPlan) -> list[str]:
-    """Which goals a run cannot answer, and what would, in words; empty if it answers all that it is about."""
+    """Return texts for the goals that the run is too short for, with a sufficient duration; empty if none."""
     loads = {load.size: load for load in plan.loads if load.rate_per_s == LatencyLoad().rate_per_s}
     sizes: dict[tuple[str, int], list[str]] = {}
     for goal in GOALS:

@@ -1,12 +1,11 @@
-"""The sender of `penstock bench latency`: a process of its own that publishes on time and notes when acks come.
+"""The sender of `penstock bench latency`: a process that publishes on schedule and records when acks arrive.
 
-Rules: a message is due when the schedule says so, and never left out. If the connection does not take it, it waits in
-the sender, and its latency counts from when it was due. Every message has a reply subject of its own (all of one
-length), so that an ack belongs to one message, whatever else comes. An error is not an ack. No garbage collection, no
-busy waiting.
+Rules: A message is due by the schedule, and never left out. If the connection does not take it, it waits in the sender,
+and its latency counts from its due time. Every message has its own reply subject (all of one length), so that an ack
+identifies its message. An error is not an ack. No garbage collection, no busy waiting.
 
-It sleeps in `select`, with the kernel's timers as exact as they get. How late it woke up all the same is part of what
-it reports (`late_ns`): the generator's own error, contained in every latency that it measured.
+It sleeps in `select`, with the kernel's most exact timers. The remaining delay of its wake-ups is reported (`late_ns`):
+the generator's own error, which every measured latency contains.
 """
 
 from __future__ import annotations
@@ -30,26 +29,26 @@ _ERROR_BYTES_MAX = 300
 
 
 class SendTask(msgspec.Struct, frozen=True):
-    """A plan, and where it goes."""
+    """A plan and its destination."""
 
     nats: Address
     subject: str
     plan: Plan
-    wait_s: float  # for the acks that are missing when the last message's turn is over
+    wait_s: float  # for missing acks, after the last message's due time
 
 
 class Sent(msgspec.Struct, frozen=True):
-    """What came of it. Times are of the monotonic clock; lists go by message, 0 is never."""
+    """The outcome. Times are of the monotonic clock; lists go by message, 0 means never."""
 
     due_ns: list[int]
     acked_ns: list[int]
-    late_ns: list[int]  # from when it was due, and the connection free, until it was given to the socket
+    late_ns: list[int]  # from the due time, or a free connection if later, to the hand-over to the socket
     held: int  # messages that were due while the connection had not taken the one before
     errors: int
     first_error: str
-    content: Content  # of what was given to the socket: all, unless the connection took no more
+    content: Content  # of the messages given to the socket: all, unless the connection blocked
     cpu_s: float
-    gave_up_ns: int  # when it stopped to wait
+    gave_up_ns: int  # time at which waiting ended
 
 
 class _Run:
@@ -82,7 +81,7 @@ class _Run:
         for index in range(plan.count):
             self._due[index] = start_ns + plan.due_ns(index)
         give_up_ns = start_ns + plan.due_ns(plan.count) + round(self._task.wait_s * 1e9)
-        free_ns = start_ns  # since when the connection has had nothing to send
+        free_ns = start_ns  # time since which the connection has had nothing to send
         while self._answered < plan.count and (now := now_ns()) < give_up_ns:
             wake_ns = give_up_ns
             if not link.is_sending and self._next < plan.count:
@@ -112,7 +111,7 @@ class _Run:
         for delivery in deliveries:
             index = int(delivery.subject[len(self._inbox) + 1 :])
             if not 0 <= index < self._plan.count or self._acked[index]:
-                self._refuse(delivery, "an ack that nobody waits for: ")
+                self._refuse(delivery, "an unexpected ack: ")
                 continue
             self._answered += 1
             if frames.is_ack(delivery):
@@ -129,6 +128,6 @@ class _Run:
 
 
 def send(task: SendTask) -> Iterator[Sent]:
-    """A worker: one plan, to the end."""
+    """Worker: send one plan to the end."""
     sharpen_timers()
     yield _Run(task).run()

@@ -1,14 +1,14 @@
-"""What the rounds of a latency run say together: percentiles, and how many times as long one system takes as another.
+"""The summary of all rounds of a latency run: percentiles, and latency ratios of two systems.
 
-Rules: percentiles are of all samples of the rounds that count, put together; each needs enough samples beyond it. A
-ratio is taken within a round, between neighbours in time: the median of the rounds is told, with the least and the
-greatest. Where single rounds have too few samples for a percentile, the ratio is of all samples together, without a
-spread, and is told as that. Void rounds are counted, and nothing else of them is used: a ratio whose systems do not
-both count in a round says so, because what voids a round may be what makes a system slow.
+Rules: Percentiles are computed from all samples of the valid rounds together; each needs enough samples beyond it. A
+ratio is taken within a round, between neighbours in time; reported are the median, minimum and maximum of the rounds.
+If single rounds have too few samples for a percentile, the ratio is that of all samples pooled, without a spread, and
+is marked. Void rounds are counted and not used otherwise: a ratio reports the rounds in which one of its systems is
+void, because the cause may be what makes that system slow.
 
-Every latency contains the sender's own delay, which grows with the load of the machine, so with what is measured: it
-may draw a ratio to either side. Where it comes to more than SENDER_SHARE_MAX of a percentile, that is marked, and no
-goal is judged by it.
+Every latency contains the sender's own delay, which grows with the load of the machine, and so with the measured
+system: it may shift a ratio to either side. A percentile of which it makes up more than SENDER_SHARE_MAX is marked, and
+no goal is judged by it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SENDER_SHARE_MAX = 1 / 3
 
 
 class PathSummary(msgspec.Struct, frozen=True):
-    """One path of one system, in microseconds. `histogram` holds all samples, as `Latencies.encode` gives them."""
+    """One path of one system, in microseconds. `histogram` holds all samples (`Latencies.encode`)."""
 
     samples: int
     percentiles_us: dict[str, float]
@@ -35,7 +35,7 @@ class PathSummary(msgspec.Struct, frozen=True):
 
     @property
     def latencies(self) -> Latencies:
-        """The samples again."""
+        """The decoded histogram."""
         return Latencies.decode(self.histogram)
 
 
@@ -43,30 +43,31 @@ class LatencySummary(msgspec.Struct, frozen=True, kw_only=True):
     """One system in one comparison."""
 
     title: str
-    rounds: int  # that count
+    rounds: int  # valid ones
     void: int
     void_reason: str
-    held: int  # messages that waited in the sender for the connection
-    missing: dict[str, int] = {}  # samples by path that never came, and count as the time that was waited
+    held: int  # messages delayed in the sender by a busy connection
+    missing: dict[str, int] = {}  # by path; each counts as the time that was waited
     paths: dict[str, PathSummary]
 
 
 class LatencyRatio(msgspec.Struct, frozen=True):
-    """Between two systems at one percentile."""
+    """The ratio of two systems at one percentile."""
 
     pooled: float
     rounds: Ratio | None  # None: a single round has too few samples for this percentile
 
     @property
     def told(self) -> Ratio:
-        """Of the single rounds if these say it; else of all of them as one."""
+        """The ratio to report: that of the rounds if there is one, else the pooled one."""
         return self.rounds or Ratio(self.pooled, self.pooled, self.pooled, 1, pooled=True)
 
 
 class LatencyComparison(msgspec.Struct, frozen=True, kw_only=True):
     """One size at one rate, interleaved. `ratios` go by `system / other`, then by path, then by percentile.
 
-    `void_rounds`: by `system / other`, the rounds in which one of the two does not count; only pairs that have some.
+    `void_rounds`: by `system / other`, the number of rounds in which one of the two is void; pairs without any are left
+    out.
     """
 
     title: str
@@ -84,7 +85,7 @@ def compared(
     measurements: Iterable[Measurement],
     pairs: Iterable[tuple[str, str]],
 ) -> LatencyComparison:
-    """The comparison that these measurements make."""
+    """Make a comparison of these measurements."""
     kept = [_as_latency(one) for one in measurements]
     pairs = list(pairs)
     void = {f"{one} / {other}": _void_rounds(kept, one, other) for one, other in pairs}
@@ -100,12 +101,12 @@ def compared(
 
 
 def void_text(rounds: int) -> str:
-    """What stands beside a ratio when so many rounds lack one of its two systems."""
+    """Return the text beside a ratio when one of its systems is void in so many rounds."""
     return f"{rounds} {'round' if rounds == 1 else 'rounds'} VOID for one of them"
 
 
 def sender_share(summary: LatencySummary, path: str, percentile: str) -> float:
-    """How much of a percentile the sender's own delay at the same one is; 0.0 where one of the two is not said."""
+    """Return the sender's share of a percentile; 0.0 if one of the two values is missing."""
     late, whole = (
         summary.paths[each].percentiles_us.get(percentile, 0.0) if each in summary.paths else 0.0
         for each in (LATE, path)
@@ -114,18 +115,18 @@ def sender_share(summary: LatencySummary, path: str, percentile: str) -> float:
 
 
 def is_senders(summary: LatencySummary, path: str, percentile: str) -> bool:
-    """Whether a percentile says too much of the sender to be a figure of the system."""
+    """True if the sender's delay dominates a percentile."""
     return path != LATE and sender_share(summary, path, percentile) > SENDER_SHARE_MAX
 
 
 def missing_text(summary: LatencySummary) -> str:
-    """`1 ack …`: what never came; empty if all came."""
+    """Return the numbers of missing messages by path as text; empty if none is missing."""
     told = ", ".join(f"{PATHS[path]}: {count:,}" for path, count in summary.missing.items())
     return f"never came, and counts as the time waited ({ACK_WAIT_S:g} s and more): {told}" if told else ""
 
 
 def pooled(measurements: Sequence[LatencyMeasurement], system: str, path: str) -> Latencies:
-    """All samples of one system's rounds that count."""
+    """Merge all samples of one system's valid rounds."""
     together = Latencies()
     for one in measurements:
         if one.system == system and one.void is None and path in one.histograms:
@@ -134,14 +135,14 @@ def pooled(measurements: Sequence[LatencyMeasurement], system: str, path: str) -
 
 
 def _void_rounds(measurements: Sequence[LatencyMeasurement], one: str, other: str) -> int:
-    """In how many rounds not both of them count."""
+    """Count the rounds in which one of the two is void."""
     of_pair = [each for each in measurements if each.system in (one, other)]
     counts = [{each.round_number for each in of_pair if each.system == name and not each.void} for name in (one, other)]
     return len({each.round_number for each in of_pair} - (counts[0] & counts[1]))
 
 
 def _as_latency(one: Measurement) -> LatencyMeasurement:
-    """A round that failed altogether comes as a plain measurement."""
+    """Convert a round: one that failed altogether is a plain measurement."""
     if isinstance(one, LatencyMeasurement):
         return one
     assert one.void is not None
@@ -195,13 +196,13 @@ _Round = tuple[LatencyMeasurement, Latencies]
 
 
 def _rounds(measurements: Sequence[LatencyMeasurement], path: str) -> list[_Round]:
-    """What counts, with what it found on this path."""
+    """Return the valid rounds with their decoded histograms of this path."""
     valid = [single for single in measurements if single.void is None and path in single.histograms]
     return [(single, Latencies.decode(single.histograms[path])) for single in valid]
 
 
 def _round_ratio(rounds: Sequence[_Round], one: str, other: str, percentile: str) -> Ratio | None:
-    """Round by round; None where a single round says too little."""
+    """Return the ratio by rounds; None if single rounds have too few samples."""
     values = []
     for single, latencies in rounds:
         value = latencies.percentile_us(percentile)

@@ -1,10 +1,10 @@
-"""A Liftbridge that somebody runs: written to through its NATS server, made, read and deleted through its gRPC service.
+"""An externally run Liftbridge: written through its NATS server; created, read and deleted through its gRPC service.
 
-Rules: nothing is contacted but the two addresses that were given. Every round gets a stream of one partition and one
-replica, at the server's defaults, which is deleted behind it. The same generator publishes as for every other product;
-only the bytes around a value differ. Liftbridge has no setting to sync before it acks, so there is one variant.
+Rules: Only the two given addresses are contacted. Every round gets a stream of one partition and one replica, at the
+server's defaults, which is deleted afterwards. The generator is that of every other product; only the bytes around a
+value differ. Liftbridge has no setting to sync before the ack, so there is one variant.
 
-| variant      | what it is                                                                                     |
+| variant      | configuration                                                                                  |
 |--------------|------------------------------------------------------------------------------------------------|
 | `liftbridge` | its defaults: acked once the leader has handed the message to the page cache; it never syncs   |
 """
@@ -32,16 +32,16 @@ if TYPE_CHECKING:
     import grpc
 
 _SERVICE = "/proto.API/"
-# A proxy that the environment names is an address that nobody gave us.
+# A proxy from the environment would be an address that was not given.
 _OPTIONS = (("grpc.enable_http_proxy", 0),)
 
 
 NAMES = ("liftbridge",)
-"""Of the variants."""
+"""The names of the variants."""
 
 
 def variants(service: Address, nats: Address) -> tuple[Variant, ...]:
-    """Those of the Liftbridge whose gRPC service listens on `service`, and which uses the NATS server on `nats`."""
+    """Return the variants of the Liftbridge with this gRPC service and this NATS server."""
     return (Variant(NAMES[0], "Liftbridge (default: never syncs)", "liftbridge", _running(service, nats)),)
 
 
@@ -65,25 +65,25 @@ def _is_nats(address: Address) -> None:
 
 @contextmanager
 def connected(address: Address) -> Iterator[Service]:
-    """Its gRPC service."""
+    """Connect to the gRPC service."""
     grpc = imported(LIFTBRIDGE)
     with grpc.insecure_channel(str(address), options=_OPTIONS) as channel:
         yield Service(channel, address)
 
 
 class Service:
-    """The calls of its gRPC service that we need; OperationalError when one fails."""
+    """The needed calls of Liftbridge's gRPC service. A failed call raises OperationalError."""
 
     def __init__(self, channel: grpc.Channel, address: Address) -> None:
         self.address = address
         self._channel = channel
 
     def call(self, method: str, request: bytes) -> None:
-        """One call, whose answer says nothing."""
+        """Make one call and ignore its answer."""
         self._checked(lambda: self._channel.unary_unary(_SERVICE + method)(request, timeout=BENCH_START_S))
 
     def values(self, stream: str) -> Iterator[bytes]:
-        """Of all messages that the stream holds now, as they come."""
+        """Yield all values that the stream holds now."""
         subscribe = self._channel.unary_stream(_SERVICE + "Subscribe")
         answers = subscribe(liftbridge_format.subscribe(stream), timeout=2 * BENCH_SECONDS_MAX)
         try:
@@ -91,7 +91,7 @@ class Service:
                 message = self._checked(lambda: next(answers, None))
                 if message is None:
                     return
-                if message:  # the first one is empty: it says that the subscription is there
+                if message:  # the first message is empty: it confirms the subscription
                     yield liftbridge_format.value_of(message)
         except ValueError as error:
             raise OperationalError(f"Liftbridge at {self.address} sent no message: {error}") from None
@@ -99,7 +99,7 @@ class Service:
             answers.cancel()
 
     def _checked(self, call: Callable[[], Any]) -> Any:
-        """What `call` returns; None where Liftbridge says that the place to stop at is reached."""
+        """Return the result of `call`; None at the end position of a subscription."""
         import grpc
 
         try:
@@ -111,7 +111,7 @@ class Service:
 
 
 class LiftbridgeLog(NatsLog):
-    """A stream of it."""
+    """A stream of Liftbridge."""
 
     dialect = "liftbridge"
 
@@ -122,22 +122,22 @@ class LiftbridgeLog(NatsLog):
         self._service = system.service
 
     def read_back(self, *, ordered: bool) -> Content:
-        """See `Log`: a subscription from the first message to the one that is the last now."""
+        """Read through a subscription from the first to the currently last message."""
         tally = Tally()
         tally.add(self._service.values(self.stream))
         return tally.content(ordered=ordered)
 
 
 def read(task: ReadTask) -> Iterator[Consumed]:
-    """A worker: a stream as single messages."""
+    """Worker: read a stream as single messages."""
     with connected(parse_address(task.address)) as service:
-        next(service.values(task.stream), None)  # as every reader: a first read, which nobody times
+        next(service.values(task.stream), None)  # an untimed first read, as in every reader
         clock = Clock(task.watched)
         yield clock.consumed([chained(service.values(task.stream)) for _ in range(task.passes)])
 
 
 class LiftbridgeSystem(System):
-    """Liftbridge and its NATS server, where they run. Their CPU time is known if they run here, and for us."""
+    """External Liftbridge and NATS server. Their CPU time is known if they run on this machine and for this user."""
 
     def __init__(self, service: Service, nats: Address) -> None:
         self.service = service
@@ -147,7 +147,6 @@ class LiftbridgeSystem(System):
 
     @contextmanager
     def log(self) -> Iterator[Log]:
-        """See `System`."""
         name = f"penstock-bench-{secrets.token_hex(8)}"
         self.service.call("CreateStream", liftbridge_format.create_stream(name, name))
         try:

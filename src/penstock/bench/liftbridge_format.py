@@ -1,17 +1,17 @@
-"""Liftbridge's bytes: its envelope around a NATS payload, and the few protobuf messages that a benchmark exchanges.
+"""Liftbridge's encoding: its envelope around a NATS payload, and the few protobuf messages of the benchmark.
 
-Rules: what stands before a value depends on its size and the ack inbox alone, and nothing stands behind it, so that a
-message is encoded once and its value is a slice of it. What a server sends is checked against its own end before it is
-used: ValueError if it is not what it should be.
+Rules: The bytes before a value depend only on its size and the ack inbox, and none follow it, so that a message is
+encoded once and its value is a slice of it. Lengths in received bytes are checked against the end before use: invalid
+bytes raise ValueError.
 
-Theory: a message without the envelope is stored by Liftbridge too, but never acked, so every message has one. A field
-of protobuf is a number and a kind in one varint, then a varint or a length and so many bytes; their order is free.
+Theory: Liftbridge also stores a message without the envelope, but never acks it, so every message has one. A protobuf
+field is a number and a kind in one varint, then a varint or a length and so many bytes; the order of fields is free.
 
 | byte | envelope                                                    |
 |------|-------------------------------------------------------------|
 | 0    | `B9 0E 43 B4`                                               |
 | 4    | version, 0                                                  |
-| 5    | length of the header: 8, or 12 with a CRC-32C behind byte 8 |
+| 5    | length of the header: 8, or 12 with a CRC-32C after byte 8  |
 | 6    | flags: 1 if there is a CRC                                  |
 | 7    | kind: 0 a message, 1 an ack                                 |
 """
@@ -41,12 +41,12 @@ _STOP_AT_LATEST = 2
 
 
 def before_value(ack_inbox: str, size: int) -> bytes:
-    """What stands before a value of `size` bytes, acked on `ack_inbox` once the leader has written it (the default)."""
+    """Return the bytes before a value of `size` bytes, acked on `ack_inbox` after the leader's write (default)."""
     return _MESSAGE + _text(_MESSAGE_ACK_INBOX, ack_inbox) + _tag(_MESSAGE_VALUE, _BYTES) + _varint(size)
 
 
 def is_ack(payload: bytes) -> bool:
-    """Whether this is the ack of a message that was stored: not an error, not something else."""
+    """True if the payload is the ack of a stored message."""
     if len(payload) < _HEADER_BYTES or not payload.startswith(_MAGIC) or payload[7] != _ACK_KIND:
         return False
     header_bytes = payload[5]
@@ -60,26 +60,26 @@ def is_ack(payload: bytes) -> bool:
 
 
 DIALECT = Dialect(before_value, is_ack)
-"""Of a generator that publishes to it through NATS."""
+"""The dialect for the generator."""
 
 
 def create_stream(name: str, subject: str) -> bytes:
-    """CreateStreamRequest: one partition, one replica."""
+    """Encode a CreateStreamRequest: one partition, one replica."""
     return _text(1, subject) + _text(2, name) + _number(4, 1) + _number(5, 1)
 
 
 def delete_stream(name: str) -> bytes:
-    """DeleteStreamRequest."""
+    """Encode a DeleteStreamRequest."""
     return _text(1, name)
 
 
 def subscribe(stream: str) -> bytes:
-    """SubscribeRequest: partition 0, from the first message to the one that is the last now."""
+    """Encode a SubscribeRequest: partition 0, from the first to the currently last message."""
     return _text(1, stream) + _number(3, _EARLIEST) + _number(8, _STOP_AT_LATEST)
 
 
 def value_of(message: bytes) -> bytes:
-    """The value of a Message; empty is not written."""
+    """Return the value of a Message; an empty value is not encoded."""
     value = dict(fields(message)).get(_MESSAGE_VALUE, b"")
     if not isinstance(value, bytes):
         raise ValueError("the value of a message is no bytes")
@@ -87,7 +87,7 @@ def value_of(message: bytes) -> bytes:
 
 
 def fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """The fields of a protobuf message, by number; ValueError where it ends too early or has another kind."""
+    """Yield the fields of a protobuf message by number. Raise ValueError if it is truncated or a kind is unknown."""
     at = 0
     while at < len(message):
         key, at = _read_varint(message, at)

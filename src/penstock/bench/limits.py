@@ -1,17 +1,17 @@
-"""What the machine itself can do, measured in the same run: no product can be better, and what is near it is good.
+"""Limits of the machine itself, measured in the same run: upper bounds for every product.
 
-Rules: every limit is measured several times; median, least and greatest are told. Each is bounded in messages, bytes or
-tries, and in time; files lie where the logs lie, and are gone afterwards. Nothing here is Penstock's.
+Rules: Every limit is measured several times; median, minimum and maximum are reported. Each is bounded in messages,
+bytes or tries, and in time. Files are in the folder of the logs and are deleted afterwards. Nothing here is Penstock's.
 
-| limit            | what is done                                                                                |
+| limit            | measurement                                                                                 |
 |------------------|---------------------------------------------------------------------------------------------|
 | `nats-ping`      | PING to nats-server, PONG back: two system calls on each side                               |
-| `nats-echo`      | a message to a responder on asyncio, and its answer: two ways through nats-server           |
+| `nats-echo`      | a message to a responder on asyncio, and its answer: twice through nats-server              |
 | `nats-subscribe` | a subscriber on a raw socket takes 256-byte messages of core NATS, and only counts bytes    |
-| `sendfile`       | `sendfile(2)` of a file in the page cache, over loopback, to a reader that looks at nothing |
-| `write`          | `write(2)` of whole MiB to a new file: the page cache takes them                            |
-| `fdatasync`      | 1 KiB behind a file, and `fdatasync(2)`, again and again                                    |
-| `fdatasync-rest` | the same 50 times a second: a disk that rests in between may take longer to answer          |
+| `sendfile`       | `sendfile(2)` of a file in the page cache, over loopback, to a reader that ignores the data |
+| `write`          | `write(2)` of whole MiB to a new file: into the page cache                                  |
+| `fdatasync`      | append 1 KiB to a file, and `fdatasync(2)`, repeatedly                                      |
+| `fdatasync-rest` | the same 50 times a second: an idle disk may take longer to answer                          |
 """
 
 from __future__ import annotations
@@ -40,27 +40,27 @@ from penstock.bench.systems import nats_server
 
 ROUNDS = 5
 _MIB = float(MIB)
-_SECONDS_EACH = 0.5  # about
+_SECONDS_EACH = 0.5  # approximately
 _TRIES_WARM_UP = 50
 _SYNC_BYTES = 1024
 _PAUSE_S = 0.02  # between two syncs at 50/s
-_FLOOD_MESSAGES = 200_000  # with their heads below what nats-server keeps for a slow subscriber (64 MiB)
+_FLOOD_MESSAGES = 200_000  # with protocol lines less than nats-server's buffer for a slow subscriber (64 MiB)
 _FLOOD_BYTES = 256
 _FILE_BYTES = 64 * MIB
 _READ_BYTES = 1 * MIB
 
 
 class Amounts(NamedTuple):
-    """How much one measurement takes."""
+    """The amount of work of one measurement."""
 
-    tries: int = 400  # round trips, of which the median counts
+    tries: int = 400  # round trips; their median counts
     syncs: int = 50
     sent_bytes: int = 1024 * MIB
     written_bytes: int = 256 * MIB
 
 
 class Place(NamedTuple):
-    """Where limits are measured: a folder for files, and a nats-server; and how much is measured."""
+    """The folder for files, the nats-server, and the amounts."""
 
     folder: Path
     nats: Address
@@ -77,12 +77,12 @@ class LimitKind(NamedTuple):
 
 
 def count(rounds: int) -> int:
-    """How many measurements so many rounds make."""
+    """Return the number of measurements in so many rounds."""
     return rounds * len(LIMITS)
 
 
 def seconds(rounds: int) -> float:
-    """About how long they take."""
+    """Estimate their duration in seconds."""
     return rounds * len(LIMITS) * _SECONDS_EACH
 
 
@@ -93,7 +93,7 @@ def measured(
     said: Callable[[str], None] = lambda name: None,
     amounts: Amounts = Amounts(),  # noqa: B008 (a tuple of numbers)
 ) -> list[Limit]:
-    """Every limit; `said` is told of every measurement."""
+    """Measure every limit; `said` receives the name after each measurement."""
     values: dict[str, list[float]] = {kind.name: [] for kind in LIMITS}
     with tempfile.TemporaryDirectory(prefix="limits-", dir=folder) as inside, nats_server(Path(inside)) as (nats, _):
         place = Place(Path(inside), nats, amounts)
@@ -105,7 +105,7 @@ def measured(
 
 
 def limit_of(kind: LimitKind, values: list[float]) -> Limit:
-    """Median, least and greatest."""
+    """Return median, minimum and maximum."""
     return Limit(kind.name, kind.title, kind.unit, statistics.median(values), min(values), max(values), len(values))
 
 
@@ -145,14 +145,14 @@ def _median_us(once: Callable[[], None], tries: int) -> float:
 
 
 class FloodTask(msgspec.Struct, frozen=True):
-    """Where a publisher sends its messages, without waiting for anything."""
+    """The destination of an unpaced publisher."""
 
     nats: Address
     subject: str
 
 
 def flood(task: FloodTask) -> Iterator[str]:
-    """A worker: says `ready`, and then publishes as fast as nats-server takes it."""
+    """Worker: yield `ready`, then publish as fast as nats-server accepts."""
     pool = Pool(task.subject, inbox(), _FLOOD_BYTES, _FLOOD_MESSAGES, 1, bytes_max=2 * _FLOOD_MESSAGES * _FLOOD_BYTES)
     with NatsSocket(task.nats, timeout_s=BENCH_STALL_S) as nats:
         yield "ready"
@@ -161,28 +161,28 @@ def flood(task: FloodTask) -> Iterator[str]:
 
 
 def _subscribe(place: Place) -> float:
-    """Messages per second, from the first bytes to the last."""
+    """Return messages per second, from the first bytes to the last."""
     subject = inbox()
     with NatsSocket(place.nats) as nats:
         nats.send(f"SUB {subject} 1\r\n".encode())
         nats.barrier()
         nats.socket.settimeout(BENCH_STALL_S)
         with worker.working(flood, FloodTask(place.nats, subject)):
-            # `MSG subject 1 reply 256␍␊`, the payload, `␍␊`: as long as what `flood` sends, and two characters more.
+            # `MSG subject 1 reply 256␍␊`, the payload, `␍␊`: two characters longer than the frames of `flood`.
             frame_bytes = len(f"MSG {subject} 1 {inbox()} {_FLOOD_BYTES}\r\n") + _FLOOD_BYTES + 2
             seconds = _seconds_to_read(nats.socket, _FLOOD_MESSAGES * frame_bytes)
     return _FLOOD_MESSAGES / seconds
 
 
 class SendFileTask(msgspec.Struct, frozen=True):
-    """A file to be sent again and again, up to `total` bytes."""
+    """A file to be sent repeatedly, up to `total` bytes."""
 
     file: str
     total: int
 
 
 def send_file(task: SendFileTask) -> Iterator[Address]:
-    """A worker: listens, and sends the file to the one who connects."""
+    """Worker: listen, and send the file to the first connection."""
     number = os.open(task.file, os.O_RDONLY)
     size = os.fstat(number).st_size
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -199,7 +199,7 @@ def send_file(task: SendFileTask) -> Iterator[Address]:
 
 
 def _sendfile(place: Place) -> float:
-    """MiB per second."""
+    """Return MiB per second."""
     with _file(place) as (file, number):
         _write(number, _FILE_BYTES)
         sent_bytes = place.amounts.sent_bytes
@@ -210,7 +210,7 @@ def _sendfile(place: Place) -> float:
 
 
 def _seconds_to_read(connection: socket.socket, wanted: int) -> float:
-    """From the first bytes until all have come."""
+    """Return the seconds from the first bytes to the last."""
     buffer = bytearray(_READ_BYTES)
     received = connection.recv_into(buffer)
     started_s = time.perf_counter()
@@ -227,7 +227,7 @@ def _seconds_to_read(connection: socket.socket, wanted: int) -> float:
 
 
 def _page_cache(place: Place) -> float:
-    """MiB per second."""
+    """Return MiB per second."""
     with _file(place) as (_, number):
         started_s = time.perf_counter()
         _write(number, place.amounts.written_bytes)
@@ -235,7 +235,7 @@ def _page_cache(place: Place) -> float:
 
 
 def _sync(place: Place, *, pause_s: float = 0.0) -> float:
-    """Microseconds, the median of some."""
+    """Return the median in microseconds."""
     data = os.urandom(_SYNC_BYTES)
     took: list[int] = []
     deadline_s = time.monotonic() + BENCH_STALL_S
@@ -251,7 +251,6 @@ def _sync(place: Place, *, pause_s: float = 0.0) -> float:
 
 
 def _sync_rested(place: Place) -> float:
-    """The same, with pauses."""
     return _sync(place, pause_s=_PAUSE_S)
 
 

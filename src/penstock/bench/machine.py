@@ -1,4 +1,4 @@
-"""What the figures were taken on: the facts without which a rate says nothing."""
+"""Facts of the machine and software on which the figures were measured."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _TIMEOUT_S = 10.0
 
 
 class Machine(msgspec.Struct, frozen=True):
-    """Facts of one run. `load_average` is of the minute before it began: 0 is a machine that did nothing else."""
+    """Facts of one run. `load_average` is that of the minute before it began: 0 is an idle machine."""
 
     cpu: str
-    cores: int  # that this process may use
+    cores: int  # available to this process
     memory_bytes: int
     kernel: str
-    file_system: str  # of the folder that the logs lay in
+    file_system: str  # of the folder of the logs
     python: str
     penstock: str
     hot_path: str  # "compiled" or "plain Python"
@@ -36,7 +36,7 @@ class Machine(msgspec.Struct, frozen=True):
 
 
 def machine(folder: Path) -> Machine:
-    """The facts of now; `folder` is where the logs will lie."""
+    """Collect the facts; `folder` is that of the logs."""
     return Machine(
         cpu=_cpu(),
         cores=len(os.sched_getaffinity(0)),
@@ -53,7 +53,7 @@ def machine(folder: Path) -> Machine:
 
 
 def file_system(folder: Path) -> str:
-    """The type of the file system that `folder` lies on, such as ext4; empty where nobody says (not Linux)."""
+    """Return the file system type of `folder`, such as ext4; empty if unknown (not Linux)."""
     try:
         mounts = Path("/proc/self/mountinfo").read_text().splitlines()
     except OSError:

@@ -1,14 +1,14 @@
 """`penstock bench many`: three brokers with many streams of three replicas: idle cost, and the loss of a broker.
 
-Rules: real processes, real files, one nats-server. What brokers cost by themselves is measured on the same cluster
-before it has a stream, and taken off. Every stream gets a message before it is left alone: none rests that never
-worked. One broker, which leads about a third, is then killed, and a message is published into each stream that it led
-until it is acked: the time runs from the kill to the last stream's first ack. At last every message that was acked, of
-all streams, is read back from where its ack said.
+Rules: Real processes, real files, one nats-server. The brokers' base cost is measured on the same cluster before it has
+a stream, and subtracted. Every stream gets a message before the idle phase, so that none rests that never worked. Then
+one broker, which leads about a third of the streams, is killed, and a message is published into each of these streams
+until it is acked: the time runs from the kill to the last stream's first ack. Finally every acked message of all
+streams is read back at the offset of its ack.
 
-What a message costs is measured twice by the same load into one stream: when it is alone, and when it is one of many.
+The cost of a message is measured twice by the same load into one stream: as the only stream, and as one of many.
 
-Goals are about STREAMS streams: fewer are measured, and judged by nothing.
+Goals apply to STREAMS streams: a run with fewer is measured, but not judged.
 """
 
 from __future__ import annotations
@@ -34,44 +34,44 @@ from penstock.messages import StreamInfo
 
 STREAMS = 10_000
 STEPS = 6
-_AT_ONCE = 64  # streams that are made, or read, at the same time
+_AT_ONCE = 64  # streams that are created, or read, concurrently
 _FAILOVER_TIMEOUT_S = 120.0
 _LOOK_S = 0.1
 _LOAD = Load(messages=200_000, window=1_000, seconds_max=3.0)
-# For the estimate of the time.
+# For the time estimate.
 _STREAMS_A_SECOND = 200
 _READS_A_SECOND = 1_000
 Said = Callable[[str], None]
-"""Is told of every step."""
+"""Receives the name of every finished step."""
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """What to measure."""
+    """The streams, times and load of a run."""
 
     streams: int = STREAMS
     idle_seconds: float = 20.0
-    settle_seconds: float = 40.0  # until logs rest (LOG_REST_MS), and have told of it
+    settle_seconds: float = 40.0  # until logs rest (LOG_REST_MS) and have reported it
     load: Load = _LOAD
 
     @property
     def seconds(self) -> float:
-        """About how long it takes."""
+        """Estimated duration in seconds."""
         made = self.streams / _STREAMS_A_SECOND + 2 * self.streams / _READS_A_SECOND
         return made + 2 * (self.idle_seconds + self.settle_seconds) + 2 * self.load.seconds_max + 30.0
 
     @property
     def bytes_needed(self) -> int:
-        """Of disk, at most."""
+        """Disk space in bytes, at most."""
         return GIB + REPLICAS * self.streams * 32 * 1024
 
     @property
     def has_goals(self) -> bool:
-        """Whether the goals are about so many streams."""
+        """True if the goals apply to this number of streams."""
         return self.streams >= STREAMS
 
 
 class Rest(msgspec.Struct, frozen=True):
-    """The brokers over a stretch of time in which nothing happened."""
+    """The brokers' resources over an idle period."""
 
     held: dict[int, Held]  # at its end
     cpu_percent: dict[int, float]  # of a core
@@ -81,14 +81,14 @@ class Rest(msgspec.Struct, frozen=True):
 class Failover(msgspec.Struct, frozen=True):
     """The loss of a broker."""
 
-    led: int  # streams that it led
-    seconds: tuple[float, ...]  # from the kill until each of these took a message, in order
-    acked: int  # messages, of all streams, before and after
-    read_back: int  # of them: all, or the run has failed
+    led: int  # streams that the broker led
+    seconds: tuple[float, ...]  # sorted times from the kill to the first ack of each of these streams
+    acked: int  # messages of all streams, before and after
+    read_back: int  # acked messages that were read back: all, else the run has failed
 
 
 class Found(msgspec.Struct, frozen=True):
-    """All that was measured."""
+    """Everything that was measured."""
 
     empty: Rest
     many: Rest
@@ -96,17 +96,17 @@ class Found(msgspec.Struct, frozen=True):
     first_messages_seconds: float
     list_seconds: float
     failover: Failover
-    cpu_us_alone: float  # of all brokers, for one message of a load into the only stream
+    cpu_us_alone: float  # CPU of all brokers for one message of a load into the only stream
     cpu_us_among_many: float
 
 
 def run(plan: Plan, folder: Path, said: Said) -> list[Figure]:
-    """The whole plan, as figures."""
+    """Run the whole plan and return its figures."""
     return figures(plan, measure(plan, folder, said))
 
 
 def measure(plan: Plan, folder: Path, said: Said) -> Found:
-    """The whole plan. Disagreement if a message that was acked is not where its ack said."""
+    """Run the whole plan. Raise OperationalError if an acked message is not at the offset of its ack."""
     with penstock_cluster(folder) as cluster:
         empty = rest(cluster, plan)
         said("no stream")
@@ -136,7 +136,7 @@ def measure(plan: Plan, folder: Path, said: Said) -> Found:
 
 
 def rest(cluster: PenstockCluster, plan: Plan) -> Rest:
-    """Leave it alone for a while."""
+    """Measure the cluster's resources over an idle period."""
     _pass(plan.settle_seconds)
     before, began_s = {number: held(pid) for number, pid in cluster.brokers.process_ids.items()}, time.monotonic()
     bytes_before = cluster.traffic().network_bytes
@@ -156,7 +156,7 @@ def _pass(seconds: float) -> None:
 
 
 async def _made(cluster: PenstockCluster, count: int) -> dict[int, StreamInfo]:
-    """So many streams, by number."""
+    """Create so many streams; return them by number."""
     found: dict[int, StreamInfo] = {}
     numbers = iter(range(count))
 
@@ -173,7 +173,7 @@ async def _made(cluster: PenstockCluster, count: int) -> dict[int, StreamInfo]:
 
 
 def _cpu_us_of_a_message(cluster: PenstockCluster, load: Load) -> float:
-    """Of all brokers together, in a load into one stream of its own."""
+    """Return the CPU microseconds per message of all brokers, for a load into one stream."""
     with cluster.log() as log:
         published = log.publish(load)
     used = sum(
@@ -183,7 +183,7 @@ def _cpu_us_of_a_message(cluster: PenstockCluster, load: Load) -> float:
 
 
 def _led_by(cluster: PenstockCluster) -> tuple[float, dict[str, int]]:
-    """How long a client takes to hear of all streams, and who leads each, by name."""
+    """Return the seconds for listing all streams, and the leader of each stream by name."""
     began_s = time.monotonic()
     streams = cluster.brokers.client.streams(timeout=TIMEOUT_S)
     seconds = time.monotonic() - began_s
@@ -197,7 +197,7 @@ def _failover(
     led: Mapping[str, int],
     before: Mapping[int, list[Acked]],
 ) -> Failover:
-    """Kill the broker that leads most of them."""
+    """Kill the broker that leads most of the streams, and measure the failover."""
     by_broker = {
         broker: [number for number, one in streams.items() if led[one.name] == broker]
         for broker in cluster.brokers.addresses
@@ -215,7 +215,7 @@ def _failover(
 
 
 async def _read_back(addresses: list[str], acked: Iterable[tuple[str, Acked]]) -> int:
-    """How many messages are where their acks said. OperationalError at the first that is not."""
+    """Count the messages at the offsets of their acks. Raise OperationalError at the first mismatch."""
     todo, count = iter(acked), 0
 
     async def look(client: aio.Client) -> None:
@@ -234,7 +234,7 @@ async def _read_back(addresses: list[str], acked: Iterable[tuple[str, Acked]]) -
 
 
 def figures(plan: Plan, found: Found) -> list[Figure]:
-    """What a report says of it: of several brokers, the worst one."""
+    """Return the figures of the report: of several brokers, the worst."""
     which = f"{plan.streams:,} idle streams"
 
     def goal(reach: float, stretch: float | None = None) -> tuple[float | None, float | None]:

@@ -1,8 +1,8 @@
-"""One message into each of many streams, acked one by one; what gets none is sent again until it does.
+"""Publishes one message into each of many streams; messages without an ack are sent again until all are acked.
 
-Rules: one connection to NATS and one inbox; the last token of a reply subject is the number of the stream. A message is
-sent again when it was refused, or when nobody listened (after RETRY_S), or when nothing came (after SILENT_S): an ack
-that came too late is an ack all the same. The moment of an ack is that of the read that brought it.
+Rules: One connection to NATS and one inbox; the last token of a reply subject is the number of the stream. A message is
+resent after a refusal or no responders (after RETRY_S), or without any answer (after SILENT_S). A late ack counts as an
+ack. The time of an ack is that of the read that brought it.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from penstock.bench.nats_socket import NatsSocket, inbox
 
 RETRY_S = 0.1
 SILENT_S = 1.0
-_WINDOW = 500  # in flight
+_WINDOW = 500  # messages in flight
 _LOOK_S = 0.05
 
 
 class Acked(msgspec.Struct, frozen=True):
-    """Where a message is, and when that was known (nanoseconds of the monotonic clock)."""
+    """The offset of a message, and the time of its ack (nanoseconds of the monotonic clock)."""
 
     value: bytes
     offset: int
@@ -51,16 +51,15 @@ class Publisher:
         self._nats.barrier()
 
     def close(self) -> None:
-        """Give the connection back."""
         self._nats.close()
 
     def publish(self, values: Mapping[int, bytes], timeout_s: float) -> dict[int, list[Acked]]:
-        """Every ack, by number; at least one for each. OperationalError when the time is up."""
+        """Publish and return all acks by number, at least one each. Raise OperationalError after the time-out."""
         self._turn += 1
         found: dict[int, list[Acked]] = {}
-        waiting = [(0.0, number) for number in values]  # a heap: when to send (again), and what
+        waiting = [(0.0, number) for number in values]  # a heap of (send time, number)
         heapq.heapify(waiting)
-        sent: dict[int, float] = {}  # without an answer: when it counts as silent, soonest first
+        sent: dict[int, float] = {}  # number → time at which it counts as silent, soonest first
         deadline_s = time.monotonic() + timeout_s
         while len(found) < len(values):
             now_s = time.monotonic()
@@ -98,7 +97,7 @@ class Publisher:
             self._nats.send(b"".join(frames))
 
     def _answers(self, values: Mapping[int, bytes]) -> list[tuple[int, Acked | None]]:
-        """What has come: each stream's ack, or None if nobody listened or it was refused."""
+        """Return the answers: each stream's ack, or None after a refusal or no responders."""
         out: list[tuple[int, Acked | None]] = []
         for delivery in self._nats.deliveries():
             turn, _, number_text = delivery.subject.rpartition(b".")[2].decode().partition("-")

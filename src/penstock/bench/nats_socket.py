@@ -1,4 +1,4 @@
-"""A blocking connection to NATS, for the generator to begin on and for the few requests that are not measured."""
+"""A blocking connection to NATS, for setting up the generator and for the few requests that are not measured."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _READ_BYTES = 1 << 20
 
 
 def inbox() -> str:
-    """A subject that nobody else listens to."""
+    """Return a unique subject."""
     return f"_INBOX.{secrets.token_hex(8)}"
 
 
 class NatsSocket:
-    """Connected, greeted and ready; `close` it, or use it in `with`."""
+    """A connected client; `close` it, or use it in `with`."""
 
     def __init__(self, address: Address, *, timeout_s: float = limits.BENCH_STALL_S) -> None:
         self._timeout_s = timeout_s
@@ -45,15 +45,14 @@ class NatsSocket:
         self.close()
 
     def close(self) -> None:
-        """Give the connection back."""
         self.socket.close()
 
     def send(self, data: bytes) -> None:
-        """Protocol lines, as they are."""
+        """Send protocol lines."""
         self.socket.sendall(data)
 
     def barrier(self) -> None:
-        """Return once NATS has taken all that was sent so far; OperationalError for what it refused."""
+        """Return after NATS has processed everything sent so far. Raise OperationalError for a -ERR."""
         self.send(b"PING\r\n")
         while True:
             found = self._receive()
@@ -64,13 +63,13 @@ class NatsSocket:
                 return
 
     def deliveries(self) -> list[Delivery]:
-        """What comes next: at least one message. TimeoutError if none comes."""
+        """Return the next messages, at least one. Raise TimeoutError if none comes."""
         while True:
             if found := self._receive().deliveries:
                 return found
 
     def request(self, subject: str, body: Any) -> dict[str, Any]:
-        """Ask the JetStream API; OperationalError if it answers with an error."""
+        """Send a JetStream API request. Raise OperationalError if it answers with an error."""
         reply = inbox()
         payload = msgspec.json.encode(body)
         self.send(b"SUB %b 9\r\nUNSUB 9 1\r\n" % reply.encode())
@@ -81,7 +80,7 @@ class NatsSocket:
                     return _answer(subject, delivery)
 
     def _receive(self) -> Scanned:
-        """One read more, taken apart; answers PING."""
+        """Read and parse once; answer PING."""
         deadline_s = time.monotonic() + self._timeout_s
         while time.monotonic() < deadline_s:
             data = self.socket.recv(_READ_BYTES)
@@ -100,7 +99,7 @@ class NatsSocket:
 def _answer(subject: str, delivery: Delivery) -> dict[str, Any]:
     if delivery.headers:
         said = delivery.headers.split(b"\r\n")[0].decode("utf-8", "replace")
-        raise OperationalError(f"nobody answers {subject}: {said}")
+        raise OperationalError(f"no responder for {subject}: {said}")
     answer = msgspec.json.decode(delivery.payload, type=dict[str, Any])
     if "error" in answer:
         raise OperationalError(f"{subject}: {answer['error'].get('description', answer['error'])}")

@@ -1,18 +1,18 @@
-"""`penstock bench partitions`: what a message costs two brokers, in a stream of one partition, and of several.
+"""`penstock bench partitions`: CPU cost of a message on two brokers, in a stream of one partition and of several.
 
-Rules: two brokers on one nats-server, one replica, `durability = os`: what is measured is the way in, not the disk and
-not the other replica. One publisher on one connection sends to many subjects in turn, and waits for acks in a window.
-Each way of finding a partition has its turn in each round, with a stream of its own, which is deleted afterwards.
-Counted is the CPU time of both brokers, also what they pass over. A measurement counts only if what was acked is
-committed, and no more.
+Rules: Two brokers on one nats-server, one replica, `durability = os`: ingest is measured, not the disk and not
+replication. One publisher on one connection sends to many subjects in turn, with a window of unacked messages. Each
+partitioning rule has its turn in each round, with its own stream, which is deleted afterwards. The CPU time of both
+brokers counts, including messages that a broker receives and skips. A measurement counts only if exactly the acked
+messages are committed.
 
 | name      | the stream                                                                                |
 |-----------|-------------------------------------------------------------------------------------------|
 | one       | one partition                                                                             |
-| mapped    | several; each subject is one partition's: nobody gets what he does not keep               |
-| group     | several; chance decides                                                                   |
-| key       | several; each broker gets all, and keeps what belongs to it by the hash of its subject    |
-| token     | the same, by a token                                                                      |
+| mapped    | several; each subject belongs to one partition: brokers receive only what they store      |
+| group     | several; a queue group: NATS picks a random member                                        |
+| key       | several; each broker receives all messages and keeps its own, by the hash of the subject  |
+| token     | the same, by a subject token                                                              |
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ _BROKERS = 2
 _ONE = "one"
 _WAYS = ("mapped", "group", "key", "token")
 _SUBJECTS = 64
-_COST_MAX = 1.5  # of what a message costs in one partition, where leaders find theirs
-_FLAT = 0.9  # of the acked throughput of one partition, by second of CPU
-_MESSAGES_A_SECOND = 60_000  # for the estimate
+_COST_MAX = 1.5  # cost relative to one partition, where leaders choose the partition
+_FLAT = 0.9  # acked messages per second of CPU, relative to one partition
+_MESSAGES_A_SECOND = 60_000  # for the time estimate
 Step = Callable[[str], None]
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """What to measure."""
+    """The partitions, rounds and load of a run."""
 
     partitions: int = 4
     rounds: int = ROUNDS
@@ -52,22 +52,22 @@ class Plan(msgspec.Struct, frozen=True):
 
     @property
     def steps(self) -> int:
-        """How many a progress bar has."""
+        """Number of steps for a progress bar."""
         return (1 + len(_WAYS)) * (self.rounds + 1)
 
     @property
     def seconds(self) -> float:
-        """About how long it takes."""
+        """Estimated duration in seconds."""
         return 10 + self.steps * self.load.messages / _MESSAGES_A_SECOND
 
     @property
     def bytes_needed(self) -> int:
-        """Of disk, at most."""
+        """Disk space in bytes, at most."""
         return GIB + 2 * self.load.messages * (self.load.size + 128)
 
 
 def run(plan: Plan, folder: Path, said: Step) -> list[Figure]:
-    """Measure it. OperationalError if nothing counts."""
+    """Run the whole plan. Raise OperationalError if no measurement is valid."""
     with nats_server(folder / "nats-server") as (nats, _), running_brokers(folder, nats, _BROKERS) as brokers:
 
         def measure(name: str) -> Callable[[int], Measurement]:
@@ -85,7 +85,7 @@ def run(plan: Plan, folder: Path, said: Step) -> list[Figure]:
 
 
 def _measured(brokers: Brokers, nats: Any, plan: Plan, name: str, round_number: int) -> Measurement:
-    """Acked messages by second of both brokers' CPU time."""
+    """Measure acked messages per second of both brokers' CPU time."""
     stream = f"bench-{name}-{round_number + 1}"
     config: dict[str, Any] = {"replicas": 1, "durability": "os", "dedup_window_ms": None}
     subject, subjects = f"{stream}.*", _SUBJECTS

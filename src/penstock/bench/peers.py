@@ -1,12 +1,12 @@
-"""Products that somebody else runs: which there are, and which addresses they are found at.
+"""Externally run products: their names, and the addresses that they need.
 
-Rules: none is looked for. One that is asked for without its addresses is a mistake in the call, and says which are
-missing, before anything is started; so does one whose client is not installed.
+Rules: No product is searched for. A requested product without its addresses is an error of the call that names the
+missing ones, before anything is started; so is a missing client package.
 
-| product      | its addresses                                             |
+| product      | addresses                                                 |
 |--------------|-----------------------------------------------------------|
 | `kafka`      | any broker of the cluster                                 |
-| `liftbridge` | its gRPC service, and the nats-server that it listens to  |
+| `liftbridge` | its gRPC service, and its nats-server                     |
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from penstock.bench.systems import Variant
 NAMES = {"kafka": kafka.NAMES, "liftbridge": liftbridge.NAMES}
 """The variants of each product."""
 KNOWN = (*kafka.NAMES, *liftbridge.NAMES)
-"""All of them."""
+"""All variants of these products."""
 
 
 class Addresses(msgspec.Struct, frozen=True):
-    """Where they run, as far as somebody said."""
+    """The given addresses."""
 
     kafka: Address | None = None
     liftbridge: Address | None = None
@@ -34,9 +34,9 @@ class Addresses(msgspec.Struct, frozen=True):
 
 
 def variants(names: Iterable[str], addresses: Addresses) -> tuple[Variant, ...]:
-    """Those of these names that stand in no table of `systems`.
+    """Return the variants of external products among these names.
 
-    ValueError where an address is missing, OperationalError where the client's package is.
+    Raise ValueError if an address is missing, OperationalError if the client's package is.
     """
     wanted = set(names)
     found: list[Variant] = []

@@ -1,10 +1,10 @@
-"""Where the logs of a run lie: a folder of its own on a real disk, gone when the run ends.
+"""The folder of a run's logs: its own folder on a real disk, deleted at the end of the run.
 
-Rules: not in memory, unless it is asked for by name: a log that is written to a tmpfs is not durable at any price. A
-run that is killed cannot remove its folder; the next one there names it, and leaves it to whoever knows what is in it.
+Rules: The folder is not in memory unless one is named explicitly: a log on a tmpfs is not durable. A killed run cannot
+delete its folder; the next run names the folder and leaves it to the user.
 
-Theory: the folder holds a file that its run keeps locked, and the kernel lets go of the lock when the run ends, however
-it ends. The file gets its name when it is locked already, so that nobody finds it unlocked while its run lives.
+Theory: The folder holds a file that its run keeps locked; the kernel releases the lock when the run ends, however it
+ends. The file gets its name after it is locked, so that no other process finds it unlocked while its run lives.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LOCK_FILE = "bench.pid"  # in the folder: the process id of its run
 
 
 def folder_on_disk() -> Path:
-    """The folder for temporary files, or one that is not in memory."""
+    """Return the folder for temporary files, or another one that is not in memory."""
     for candidate in (Path(tempfile.gettempdir()), *_CANDIDATES):
         if candidate.is_dir() and file_system(candidate) not in MEMORY_FILE_SYSTEMS:
             return candidate
@@ -36,9 +36,9 @@ def folder_on_disk() -> Path:
 
 @contextmanager
 def place(parent: Path, *, bytes_needed: int, or_else: str = "") -> Iterator[Path]:
-    """A new folder in `parent`, which is there; OperationalError if the disk has too little room.
+    """Make a new folder in the existing `parent`. Raise OperationalError if the disk has too little room.
 
-    `or_else`: what would need less of it, for whoever cannot name another folder.
+    `or_else`: option that needs less room, for the error text.
     """
     free_bytes = shutil.disk_usage(parent).free
     if free_bytes < bytes_needed:
@@ -52,7 +52,7 @@ def place(parent: Path, *, bytes_needed: int, or_else: str = "") -> Iterator[Pat
 
 
 def left_behind(parent: Path) -> list[Path]:
-    """The folders in `parent` whose run was killed."""
+    """Return the folders in `parent` whose run was killed."""
     return sorted(lock.parent for lock in parent.glob(f"{_PREFIX}*/{LOCK_FILE}") if _is_released(lock))
 
 
@@ -68,7 +68,7 @@ def _held(folder: Path) -> Iterator[None]:
 
 
 def _is_released(lock: Path) -> bool:
-    """Whether nobody holds it; not where that cannot be found out: it is somebody else's, or gone by now."""
+    """True if no process holds the lock; False if that is unknown (another user's file, or deleted)."""
     try:
         with lock.open() as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)

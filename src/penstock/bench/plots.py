@@ -1,8 +1,8 @@
 """The plots of a report: latency by percentile, and rates with their spread.
 
-Rules: a plot shows what was measured: a curve ends at the last percentile that may be said, and the axis at the next
-tick behind it. All axes are logarithmic, that of percentiles in nines (90, 99, 99.9 are equally far apart): systems
-differ by factors. Every plot is readable at the width of a phone.
+Rules: A plot shows what was measured: a curve ends at the last percentile with enough samples, and the axis at the next
+tick after it. All axes are logarithmic, because systems differ by factors; the percentile axis counts nines (90, 99,
+99.9 are equally far apart). Every plot is readable at the width of a phone.
 
 | plot              | horizontal                | vertical                                     |
 |-------------------|---------------------------|----------------------------------------------|
@@ -22,10 +22,10 @@ from penstock.bench.wording import milliseconds
 _WIDTH = 520.0
 _HEIGHT = 340.0
 _LEFT, _RIGHT, _TOP, _BOTTOM = 58.0, 14.0, 12.0, 44.0
-_MARGIN = 30.0  # beside an axis without names: its outermost ticks have text in their middle
+_MARGIN = 30.0  # beside an axis without names: the outermost tick texts are centred
 _ROW = 44.0
 _TICKS_MAX = 9
-_CHARS_MAX = 64  # of a line of text as wide as the drawing
+_CHARS_MAX = 64  # of a text line as wide as the drawing
 _LEGEND_ROW = 20.0
 _DECADES_MIN = math.log10(2)
 _LAST_TICKS_FROM = 3  # an axis that ends before 99.9 would make a short run look like a long one
@@ -53,7 +53,7 @@ class Spread(NamedTuple):
 
 
 def percentile_plot(title: str, curves: Sequence[Curve]) -> str:
-    """Which latency is not passed by which share of the messages."""
+    """Draw latency over percentile."""
     shown = [curve for curve in curves if curve.points]
     legend = _LEGEND_ROW * len(shown)
     drawing = Drawing(_WIDTH, _HEIGHT + legend)
@@ -80,7 +80,7 @@ def percentile_plot(title: str, curves: Sequence[Curve]) -> str:
 
 
 def spread_plot(title: str, rows: Sequence[Spread], written: Callable[[float], str]) -> str:
-    """A filled mark for each median, a ring for each round, a line between them; `written` gives a value's text."""
+    """Draw a filled mark for each median, a ring for each round, a line between them; `written` formats a value."""
     values = [value for row in rows for value in (*row.values, row.median) if value > 0]
     drawing = Drawing(_WIDTH, _ROW * max(len(rows), 1) + _BOTTOM)
     low, high = min(values, default=1.0) / _ROOM, max(values, default=1.0) * _ROOM
@@ -112,14 +112,14 @@ def spread_plot(title: str, rows: Sequence[Spread], written: Callable[[float], s
 
 
 def _fitting(name: str, value: str) -> str:
-    """Both, within the width of the drawing: a long name without what stands in brackets, or only its beginning."""
+    """Return both within the width of the drawing: a long name loses its text in brackets, or is cut."""
     room = _CHARS_MAX - len(value)
     fitting = name if len(name) <= room else name.partition(" (")[0]
     return (fitting if len(fitting) <= room else f"{fitting[: max(0, room - 1)]}…") + value
 
 
 def _told(curve: Curve) -> str:
-    """A curve in words: its values at the percentiles that have a tick."""
+    """Describe a curve in words: its values at the percentiles of the ticks."""
     last = curve.points[-1][0]
     told = []
     for name, decades in _PERCENTILE_TICKS:
@@ -140,7 +140,7 @@ def _percentile_axes(
     for name, decades in ticks:
         x = across(decades)
         drawing.line((x, _TOP), (x, floor), "grid")
-        # The last name would leave the drawing if it stood in the middle of its tick.
+        # The last name would leave the drawing if it were centred on its tick.
         last = decades == ticks[-1][1]
         drawing.text(right if last else x, floor + 18, name, anchor="end" if last else "middle", style="tick")
     for value in values:
@@ -154,7 +154,7 @@ def _percentile_axes(
 
 
 def log_ticks(low: float, high: float) -> list[float]:
-    """Two to a dozen round values of a logarithmic axis in [low, high]: 1, 2, 5 of each decade, or only the 1."""
+    """Return two to twelve round values of a logarithmic axis in [low, high]: 1, 2, 5 of each decade, or the 1."""
     assert 0 < low < high
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
     for steps in ((1.0,), (1.0, 2.0, 5.0), (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0)):
@@ -166,6 +166,6 @@ def log_ticks(low: float, high: float) -> list[float]:
 
 
 def _scale(low: float, high: float, start: float, end: float) -> Callable[[float], float]:
-    """Where a value of [low, high] lies between start and end."""
+    """Return a linear map of [low, high] to the positions from start to end."""
     span = high - low or 1.0
     return lambda value: start + (end - start) * (value - low) / span

@@ -1,8 +1,8 @@
-"""The CPU time of this process and all that descend from it, as Linux counts it: also of those that have ended.
+"""CPU time of this process and all its descendants, as Linux counts it, including those that have ended.
 
-Theory: what an ended child has used is added to its parent's count only if that has waited for it, and is gone if
-nobody has, or if its parent had died before it. So all are looked at often, and what each was last seen to have used is
-kept: of one that ends, no more than the time since the last look is missed.
+Theory: The CPU time of an ended child is added to its parent only if the parent has waited for it; it is lost if no
+process has, or if the parent died first. So all processes are polled often and their last known usage is kept: for a
+process that ends, only the time since the last poll is missed.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from pathlib import Path
 from types import TracebackType
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
-_PARENT, _TIMES, _STARTED = 1, slice(11, 13), 19  # of the fields behind the name: state is the first
+_PARENT, _TIMES, _STARTED = 1, slice(11, 13), 19  # positions of the fields after the name: state is the first
 _LOOK_S = 0.1
 
-_Process = tuple[int, int]  # its id, and when it was started: ids are used again
+_Process = tuple[int, int]  # process id and start time: ids are reused
 
 
 class ProcessTree:
-    """Looks at the tree as long as it is entered: `with ProcessTree() as tree: … tree.cpu_seconds()`."""
+    """Polls the tree while it is entered: `with ProcessTree() as tree: … tree.cpu_seconds()`."""
 
     def __init__(self) -> None:
         self._used: dict[_Process, int] = {}
@@ -43,7 +43,7 @@ class ProcessTree:
             self._look()
 
     def cpu_seconds(self) -> float:
-        """User and system time of all that were ever seen."""
+        """Return the user and system time of all processes ever seen."""
         self._look()
         with self._lock:
             return sum(self._used.values()) / _TICKS_PER_S
@@ -64,7 +64,7 @@ class ProcessTree:
         with self._lock:
             known = {pid for pid, _ in self._used}
             for pid, (process, ticks) in seen.items():
-                # One that lost its parent is nobody's child here any more, but was seen before.
+                # An orphan has another parent now, but was seen before.
                 if process in self._used or _descends(pid, parents, known & seen.keys()):
                     self._used[process] = ticks
 

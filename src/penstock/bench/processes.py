@@ -1,10 +1,10 @@
-"""Children of the bench, and what any process has cost.
+"""Child processes of the benchmark, and the CPU time of any process.
 
-Rules: a child has a session of its own, so that Ctrl-C reaches us alone; it dies with us (`dying_with_parent`), and is
-ended by its process id when its context is left. Its output is read to the end, so that it never waits for us. CPU time
-comes from the process's own clock in the kernel: nanoseconds, threads that have ended included, where /proc/PID/stat
-counts ticks of 10 ms. Who has ended has no clock any more: that is an error and not a cost of nothing, since whoever
-took its place (a broker starts another nats-server) was not watched.
+Rules: A child has its own session, so that Ctrl-C reaches only the benchmark; it dies with the benchmark
+(`dying_with_parent`), and is ended by its process id when its context ends. Its output is always read, so that it never
+blocks. CPU time comes from the process's own clock in the kernel: in nanoseconds, including ended threads, whereas
+/proc/PID/stat counts ticks of 10 ms. An ended process has no clock: that is an error, not zero cost, because its
+successor (a broker restarts its nats-server) was not measured.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from penstock.broker.parent_death_signal import dying_with_parent, uninterrupted
 
 _CLOCK_OF_PROCESS = 2  # CPUCLOCK_SCHED, as clock_getcpuclockid(3) composes it
 _TAIL_LINES = 20
-_LISTEN = "0A"  # the state of a socket in /proc/net/tcp
+_LISTEN = "0A"  # state of a listening socket in /proc/net/tcp
 
 
 def cpu_seconds(name: str, process_id: int) -> float:
-    """What the process has used of all cores so far; OperationalError if it is gone."""
+    """Return the CPU seconds that the process has used so far. Raise OperationalError if it has ended."""
     try:
         return time.clock_gettime((~process_id << 3) | _CLOCK_OF_PROCESS)
     except OSError:
@@ -40,12 +40,12 @@ def cpu_seconds(name: str, process_id: int) -> float:
 
 
 def cpu_seconds_of(processes: Mapping[str, int]) -> dict[str, float]:
-    """The same of several, by their names."""
+    """Return the CPU seconds of several processes, by name."""
     return {name: cpu_seconds(name, process_id) for name, process_id in processes.items()}
 
 
 def children_of(process_id: int) -> list[int]:
-    """The process ids of its children (Linux; none elsewhere)."""
+    """Return the process ids of its children (Linux; none elsewhere)."""
     found = []
     for path in Path(f"/proc/{process_id}/task").glob("*/children"):
         try:
@@ -56,7 +56,7 @@ def children_of(process_id: int) -> list[int]:
 
 
 def program_of(process_id: int) -> str:
-    """The name of the program that it runs; empty if it is gone."""
+    """Return the name of its program; empty if it has ended."""
     try:
         return Path(f"/proc/{process_id}/comm").read_text().strip()
     except OSError:
@@ -64,7 +64,7 @@ def program_of(process_id: int) -> str:
 
 
 def listening_on(address: Address) -> int | None:
-    """The process id of whoever listens there; None if nobody here does (Linux), or it may not be seen."""
+    """Return the id of the process that listens there; None if none on this machine does (Linux) or it is hidden."""
     sockets = _listening_sockets(address.port) if address.is_loopback else set()
     if not sockets:
         return None
@@ -72,14 +72,14 @@ def listening_on(address: Address) -> int | None:
         try:
             target = path.readlink().name
         except OSError:
-            continue  # somebody else's process, or one that has just ended
+            continue  # another user's process, or one that has just ended
         if target in sockets:
             return int(path.parts[2])
     return None
 
 
 def _listening_sockets(port: int) -> set[str]:
-    """`socket:[NUMBER]` of every socket that listens on this port."""
+    """Return `socket:[NUMBER]` of every socket that listens on this port."""
     found = set()
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         try:
@@ -96,7 +96,7 @@ class Child:
     """A running child: its output by lines, its process id."""
 
     def __init__(self, name: str, process: subprocess.Popen[bytes], on_end: OnEnd | None = None) -> None:
-        """`on_end` is told, from a thread, if it ends before it is stopped."""
+        """Watch a child. `on_end` is called from a thread if it ends before it is stopped."""
         self.name = name
         self._on_end = on_end
         self._stopping = False
@@ -134,7 +134,7 @@ class Child:
                 self._on_end(self.name, code, self.said)
 
     def write(self, data: bytes) -> None:
-        """Give it its whole stdin."""
+        """Write all of its stdin and close it."""
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(data)
@@ -143,9 +143,9 @@ class Child:
             raise OperationalError(f"{self.name} ended before it was told what to do:\n{self.said}") from None
 
     def next_line(self, timeout_s: float, *, of_log: bool = False) -> bytes:
-        """The next line of its stdout (or log); OperationalError when it ends, or time is up, without one.
+        """Return the next line of its stdout (or log). Raise OperationalError at its end or after the time-out.
 
-        EndedError if a process ends that it may depend on.
+        Raise EndedError if a vital process has ended.
         """
         deadline_s = time.monotonic() + timeout_s
         with self._changed:
@@ -163,7 +163,7 @@ class Child:
                 self._changed.wait(min(left_s, limits.BENCH_LOOK_S))
 
     def wait_for(self, pattern: re.Pattern[bytes], timeout_s: float = limits.BENCH_START_S) -> re.Match[bytes]:
-        """The first match in its log; OperationalError as above."""
+        """Return the first match in its log. Raises as `next_line`."""
         deadline_s = time.monotonic() + timeout_s
         while True:
             line = self.next_line(max(0.0, deadline_s - time.monotonic()), of_log=True)
@@ -172,11 +172,11 @@ class Child:
 
     @property
     def said(self) -> str:
-        """The end of its log."""
+        """The last lines of its log."""
         return b"".join(self._tail).decode("utf-8", "replace").rstrip()
 
     def stop(self) -> None:
-        """SIGTERM, and SIGKILL when that does not help."""
+        """Stop it with SIGTERM, and after a time-out with SIGKILL."""
         self._stopping = True
         if self._process.poll() is None:
             self._process.terminate()
@@ -196,7 +196,7 @@ class Child:
 def child(
     name: str, command: Sequence[str], environment: Mapping[str, str] | None = None, *, on_end: OnEnd | None = None
 ) -> Iterator[Child]:
-    """`command` as a child that runs for as long as the context; `on_end` is told, from a thread, if it ends before."""
+    """Run `command` as a child for as long as the context; `on_end` is called from a thread if it ends earlier."""
     started: Child | None = None
     try:
         with uninterrupted():

@@ -1,8 +1,8 @@
-"""The goals that Penstock set itself, beside what a run got. A goal that was missed is shown as missed.
+"""The goals of Penstock, beside the results of a run. A missed goal is shown as missed.
 
-Rules: every goal is a ratio of two systems in one comparison of the same run, or a number of ours alone; which ones is
-said here and in `latency_run` and `scale`, and nowhere else. The short form takes the same measurements in smaller
-rounds: what they are too short for (a percentile, a stream of 100 million messages) it does not tell.
+Rules: Every goal is a ratio of two systems in one comparison of the same run, or a single number of Penstock's. Goals
+are defined here and in `latency_run` and `scale`, and nowhere else. The short form takes the same measurements in
+smaller rounds, and omits what these are too short for (a percentile, a stream of 100 million messages).
 
 | measured by    | long                                            | short                                 |
 |----------------|-------------------------------------------------|---------------------------------------|
@@ -38,7 +38,7 @@ _SHORT_SCALE = scale.Plan(messages=5_000_000)
 
 
 class Goal(NamedTuple):
-    """A line of the table: where its ratio comes from, and what it should be at least."""
+    """A goal: the comparison and pair of its ratio, and the least ratio wanted."""
 
     what: str
     comparison: str
@@ -76,11 +76,11 @@ CLUSTER_GOALS = (
         10,
     ),
 )
-"""Of `replicated`."""
+"""The goals of `replicated`."""
 
 
 class ReachPlan(NamedTuple):
-    """All that has to be measured."""
+    """The plans of all parts."""
 
     throughput: throughput.Plan
     latency: LatencyPlan
@@ -89,23 +89,23 @@ class ReachPlan(NamedTuple):
 
     @property
     def steps(self) -> int:
-        """How many a progress bar has."""
+        """Number of steps for a progress bar."""
         measured = self.throughput.measurements + self.latency.measurements
         return measured + limits.count(self.limit_rounds) + scale.STEPS
 
     @property
     def seconds(self) -> float:
-        """About how long all of it takes."""
+        """Estimated duration in seconds."""
         return self.throughput.seconds + self.latency.seconds + limits.seconds(self.limit_rounds) + self.scale.seconds
 
     @property
     def bytes_needed(self) -> int:
-        """Of disk, at most: they are measured one after the other."""
+        """Disk space in bytes, at most: the parts run one after the other."""
         return max(self.throughput.bytes_needed, self.latency.bytes_needed, self.scale.bytes_needed)
 
 
 def planned(*, short: bool, rounds: int | None = None) -> ReachPlan:
-    """The plan, long or short."""
+    """Return the long or the short plan."""
     rounds_count = rounds or ROUNDS_MIN
     base = _SHORT_LOAD if short else _LOAD
     loads = throughput.cross(throughput.Axes(windows=(4_000, 1)), base)
@@ -123,13 +123,13 @@ def planned(*, short: bool, rounds: int | None = None) -> ReachPlan:
 
 
 def _seconds(load: LatencyLoad, rounds_count: int) -> float:
-    """Of one round: together they are long enough for the highest percentile that has a goal, also if one is void."""
+    """Return the seconds of a round: long enough for the highest percentile with a goal, even with one void round."""
     samples = max(samples_for(goal.percentile) for goal in latency_run.GOALS if goal.size == load.size)
     return max(_LATENCY_SECONDS_MIN, samples / max(1, rounds_count - 1) / load.rate_per_s)
 
 
 def reached(comparisons: Iterable[Comparison], goals: Iterable[Goal] = GOALS) -> list[Reach]:
-    """Every goal of throughput, with its ratio if these comparisons hold it."""
+    """Return every throughput goal, with its ratio if these comparisons hold it."""
     by_name = {one.name: one for one in comparisons}
     lines = []
     for goal in goals:
@@ -141,7 +141,7 @@ def reached(comparisons: Iterable[Comparison], goals: Iterable[Goal] = GOALS) ->
 
 
 def of_report(report: Report) -> list[Reach]:
-    """The goals of a run that was written, judged again by what its comparisons hold: tables and goals then agree."""
+    """Judge the goals of a stored report again by its comparisons, so that tables and goals agree."""
     if not report.reach:
         return []
     goals = {"reach": GOALS, "replicated": CLUSTER_GOALS}.get(report.kind, ())

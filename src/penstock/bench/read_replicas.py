@@ -1,15 +1,17 @@
-"""`penstock bench read-replicas`: what brokers' CPU gives to readers, where one replica serves, and where three do.
+"""`penstock bench read-replicas`: read throughput per broker CPU, with one serving replica and with three.
 
-Rules: three brokers, and a stream of one replica and two observers that lies in the page cache of all. Many consumers,
-each with connections of its own, read all of it: from the leader alone, and from any; in turn, round by round. Each
-begins at another place of the log, so that what one has just read is not, for all others, in the processor's caches:
-one machine has one copy there where three have three. All brokers share one core, and consumers have the others, where
-the machine lets us say so: else three brokers and their consumers take each other's cores, and a second of CPU is worth
-less for a reason that three machines do not have. Counted are the bytes that all consumers got together, and the CPU
-time of all three brokers, of those that do nothing, too. If reads scale with replicas, a second of CPU gives as much
-with three as with one: what is told is that ratio, taken within a round, where each replica that serves has as many
-consumers (`alone`: a third of them). A broker with more to do takes more at once, and needs less for each byte: so what
-three give to the consumers that one had (`crowded`) is told beside it. Throughput itself is not told.
+Rules: Three brokers; a stream of one replica and two observers (read replicas), in the page cache of all. Many
+consumers with connections of their own read all of it, from the leader alone and from any replica, in turn, round by
+round. Each begins at another place of the log, because a range that one consumer has just read would be in the
+processor's caches for the others: one machine has one copy there where three have three. All brokers share one core and
+the consumers have the others, if the machine permits that: else they compete for cores, and a second of CPU is worth
+less for a reason that three machines do not have. Counted are the bytes of all consumers together, and the CPU time of
+all three brokers, idle ones included.
+
+If reads scale with replicas, a second of CPU gives as much with three replicas as with one: that ratio is reported,
+taken within a round, with equally many consumers per serving replica (`alone`: a third of them). A busier broker
+processes more at once and needs less CPU per byte, so the ratio for equally many consumers in total (`crowded`) is
+reported, too. Throughput itself is not reported.
 """
 
 from __future__ import annotations
@@ -42,13 +44,13 @@ _STREAM = "bench-observed"
 _VALUE_BYTES = 1_024
 _ROWS = 4_096
 _ALONE, _CROWDED, _SPREAD = "alone", "crowded", "spread"
-_FLAT = 0.9  # of what one replica gives, at least
-_BYTES_PER_S = 800 * MIB  # for the estimate
+_FLAT = 0.9  # minimum, relative to one replica
+_BYTES_PER_S = 800 * MIB  # for the time estimate
 Step = Callable[[str], None]
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """What to measure: a log of so many bytes, read by so many consumers at once."""
+    """The size of the log and the number of concurrent consumers."""
 
     size_bytes: int = 256 * MIB
     consumers: int = 24
@@ -56,22 +58,22 @@ class Plan(msgspec.Struct, frozen=True):
 
     @property
     def steps(self) -> int:
-        """How many a progress bar has."""
+        """Number of steps for a progress bar."""
         return 3 * (self.rounds + 1)
 
     @property
     def seconds(self) -> float:
-        """About how long it takes."""
+        """Estimated duration in seconds."""
         return 10 + self.steps * self.size_bytes * self.consumers / _BYTES_PER_S
 
     @property
     def bytes_needed(self) -> int:
-        """Of disk, at most."""
+        """Disk space in bytes, at most."""
         return GIB + _BROKERS * self.size_bytes * 11 // 10
 
 
 def run(plan: Plan, folder: Path, said: Step) -> list[Figure]:
-    """Measure it. OperationalError if the observers do not come to have all, or nothing counts."""
+    """Run the whole plan. Raise OperationalError if the observers do not catch up, or no measurement is valid."""
     with nats_server(folder / "nats-server") as (nats, _), running_brokers(folder, nats, _BROKERS) as brokers:
         _fill(brokers, plan.size_bytes)
 
@@ -99,7 +101,7 @@ def run(plan: Plan, folder: Path, said: Step) -> list[Figure]:
 
 @contextmanager
 def _parted(brokers: Brokers) -> Iterator[None]:
-    """Within it the brokers have one core, and the consumers, who are this process, the others."""
+    """Give one core to the brokers and the others to this process, which runs the consumers."""
     cores = sorted(os.sched_getaffinity(0))
     if len(cores) < 2:
         yield
@@ -115,7 +117,7 @@ def _parted(brokers: Brokers) -> Iterator[None]:
 
 
 def _fill(brokers: Brokers, size_bytes: int) -> None:
-    """Make the stream; wait until all observers show all of it."""
+    """Create the stream, and wait until all observers have caught up."""
     brokers.client.create_stream(_STREAM, _STREAM, replicas=1, observers=_BROKERS - 1)
     values = [random.Random(1).randbytes(_VALUE_BYTES) for _ in range(_ROWS)]  # noqa: S311 (content, no secret)
     table = pa.table({"value": pa.array(values, pa.binary())})
@@ -128,11 +130,11 @@ def _fill(brokers: Brokers, size_bytes: int) -> None:
         return len(part.followers) == _BROKERS - 1 and all(one.lag == 0 for one in part.followers)
 
     until(are_whole, "all observers have all", TIMEOUT_S)
-    asyncio.run(_read(brokers, _BROKERS * 8, "any", 0))  # what is read is in the page cache then
+    asyncio.run(_read(brokers, _BROKERS * 8, "any", 0))  # brings the log into the page cache
 
 
 async def _read(brokers: Brokers, consumers: int, which: Which, round_number: int) -> Measurement:
-    """All of the log by so many at once; MB by second of the brokers' CPU time."""
+    """Read the whole log by so many consumers concurrently; the value is MB per second of the brokers' CPU."""
     servers = list(brokers.addresses.values())
     clients = [await connecting.connect(servers, name="penstock-bench", timeout=TIMEOUT_S) for _ in range(consumers)]
     loop = asyncio.get_running_loop()

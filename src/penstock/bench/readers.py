@@ -1,22 +1,22 @@
-"""Consumers of a whole log, each in a process of its own, each as its users would write it.
+"""Consumers of a whole log, each in a process of its own, each as a user of the product would write it.
 
-Rules: every value byte is touched: all values go through one CRC-32C, and what a consumer got is compared with what was
-sent. All of them do the same around it: connect and read a first message, which nobody times; then PASSES passes over
-the whole log, each a subscription or a reading of its own, of which the mean is told. The clock runs from the call that
-asks for the log's first message, with all that sets a subscription up, to the last message of the last pass. What ends
-a subscription stands outside. Arrow batches take one checksum over a column, all others one for each message.
-nats-py's consumer is its fastest kind that keeps order: an ordered push consumer with a callback.
+Rules: Every value byte is touched: all values go through one CRC-32C, and the result is compared with what was sent.
+All consumers connect and read a first message untimed; then they make PASSES passes over the whole log, each with its
+own subscription, and the mean is reported. The clock runs from the call that requests the log's first message,
+including the setup of a subscription, to the last message of the last pass. Ending a subscription is not timed. Arrow
+batches take one checksum over a column, all others one for each message. The nats-py consumer is its fastest kind that
+keeps order: an ordered push consumer with a callback.
 
-| reader      | of         | what a user gets                                                             |
+| reader      | product    | the user gets                                                                |
 |-------------|------------|------------------------------------------------------------------------------|
 | `batches`   | Penstock   | Arrow batches: CRC, layout and rows verified; values summed a batch at a time |
 | `blocking`  | Penstock   | the same through the blocking client: `batches` is on asyncio, as nats-py is |
 | `loaded`    | Penstock   | the same of a log that a bulk writer appended in large batches                |
 | `messages`  | Penstock   | as `batches`, on asyncio too, but single `Message` objects                    |
 | `nats-py`   | JetStream  | single messages of nats-py's ordered consumer                                |
-| `confluent-kafka` | Kafka | single messages of librdkafka's consumer, handed out many at a time (in `kafka`) |
-| `grpc`      | Liftbridge | messages of its gRPC service, of which only the value is decoded (in `liftbridge`) |
-| `sendfile`  | no product | the bytes of Penstock's segments through `sendfile(2)` and loopback, unread: the limit |
+| `confluent-kafka` | Kafka | single messages of librdkafka's consumer, returned many at a time (in `kafka`) |
+| `grpc`      | Liftbridge | messages of its gRPC service, with only the value decoded (in `liftbridge`)   |
+| `sendfile`  | none       | the bytes of Penstock's segments through `sendfile(2)` and loopback, unread: the limit |
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _SENDFILE_BYTES = 64 * MIB
 
 
 class ReadTask(msgspec.Struct, frozen=True):
-    """Which log, of how many messages: a stream of nats-server (`address` URL), or of what listens on HOST:PORT."""
+    """A log and its number of messages: a stream of nats-server (`address` URL), or of a service on HOST:PORT."""
 
     address: str
     stream: str
@@ -66,7 +66,7 @@ class ReadTask(msgspec.Struct, frozen=True):
 
 
 class Consumed(msgspec.Struct, frozen=True):
-    """What came in one pass, and what a pass took."""
+    """The content of one pass, and the mean cost of a pass."""
 
     seconds: float
     found: Content
@@ -74,7 +74,7 @@ class Consumed(msgspec.Struct, frozen=True):
 
 
 class Clock:
-    """Wall and CPU time from now on."""
+    """Measures wall and CPU time from its construction on."""
 
     def __init__(self, watched: dict[str, int]) -> None:
         self._watched = {**watched, READER: os.getpid()}
@@ -82,7 +82,7 @@ class Clock:
         self._started_s = time.perf_counter()
 
     def consumed(self, passes: list[Content]) -> Consumed:
-        """Stop. OperationalError if the passes did not all bring the same."""
+        """Stop. Raise OperationalError if the passes differ in content."""
         seconds = time.perf_counter() - self._started_s
         after = cpu_seconds_of(self._watched)
         cpu = {name: (after[name] - self._before[name]) / len(passes) for name in self._watched}
@@ -93,12 +93,12 @@ class Clock:
 
 
 def _warm_up(client: Client, stream: str) -> None:
-    """Read one message: what a first call imports is not what reading costs."""
+    """Read one message: imports of the first call are not part of the reading cost."""
     next(client.messages(stream, end=1))
 
 
 def joined_values(batch: pa.RecordBatch) -> memoryview:
-    """All values of a batch behind each other, as they lie in it."""
+    """Return all values of a batch as one contiguous view."""
     column = batch.column("value")
     _, ends, data = column.buffers()
     offsets = memoryview(ends).cast("B").cast("i")
@@ -106,7 +106,7 @@ def joined_values(batch: pa.RecordBatch) -> memoryview:
 
 
 def read_batches(task: ReadTask) -> Iterator[Consumed]:
-    """A worker: Penstock's log as Arrow batches, on asyncio."""
+    """Worker: read Penstock's log as Arrow batches, on asyncio."""
     yield asyncio.run(_read_on_asyncio(task, _batches_once))
 
 
@@ -135,7 +135,7 @@ class _Summed:
         return Content(self._messages, self._value_bytes, None, self._crc)
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Touch every byte of its values."""
+        """Touch every byte of the batch's values."""
         values = joined_values(batch)
         self._messages += batch.num_rows
         self._value_bytes += len(values)
@@ -143,7 +143,7 @@ class _Summed:
 
 
 def read_blocking(task: ReadTask) -> Iterator[Consumed]:
-    """A worker: Penstock's log as Arrow batches, through the blocking client."""
+    """Worker: read Penstock's log as Arrow batches, through the blocking client."""
     with blocking.connect(task.address, name="penstock-bench", timeout=BENCH_STALL_S) as client:
         _warm_up(client, task.stream)
         clock = Clock(task.watched)
@@ -158,7 +158,7 @@ def _blocking_once(client: Client, stream: str) -> Content:
 
 
 def read_messages(task: ReadTask) -> Iterator[Consumed]:
-    """A worker: Penstock's log as single messages, on asyncio."""
+    """Worker: read Penstock's log as single messages, on asyncio."""
     yield asyncio.run(_read_on_asyncio(task, _messages_once))
 
 
@@ -183,7 +183,7 @@ def chained(values: Iterable[bytes]) -> Content:
 
 
 def read_nats_py(task: ReadTask) -> Iterator[Consumed]:
-    """A worker: a JetStream stream through nats-py's ordered consumer."""
+    """Worker: read a JetStream stream through nats-py's ordered consumer."""
     yield asyncio.run(_read_nats_py(task))
 
 
@@ -191,7 +191,7 @@ async def _read_nats_py(task: ReadTask) -> Consumed:
     import nats
 
     async with await nats.connect(task.address, allow_reconnect=False) as connection:
-        await _NatsPyPass(1).run(connection, task)  # as `_warm_up`; what else it was sent goes with its connection
+        await _NatsPyPass(1).run(connection, task)  # as `_warm_up`; further deliveries end with the connection
     async with await nats.connect(task.address, allow_reconnect=False) as connection:
         clock = Clock(task.watched)
         passes = [_NatsPyPass(task.messages) for _ in range(task.passes)]
@@ -201,7 +201,7 @@ async def _read_nats_py(task: ReadTask) -> Consumed:
 
 
 class _NatsPyPass:
-    """An ordered consumer of its own, until so many messages came. It ends with the connection, behind the clock."""
+    """One ordered consumer, for so many messages. It ends with the connection, after the clock has stopped."""
 
     def __init__(self, wanted: int) -> None:
         self._wanted = wanted
@@ -213,7 +213,7 @@ class _NatsPyPass:
         return Content(self._messages, self._value_bytes, None, self._crc)
 
     async def run(self, connection: NatsClient, task: ReadTask) -> None:
-        """Subscribe and take; OperationalError when no more comes."""
+        """Subscribe and receive. Raise OperationalError after a stall."""
         stream = connection.jetstream()
         await stream.subscribe(task.subject, stream=task.stream, ordered_consumer=True, cb=self._take)
         seen = -1
@@ -238,13 +238,13 @@ class _NatsPyPass:
 
 
 class FilesTask(msgspec.Struct, frozen=True):
-    """The files to send, in their order."""
+    """The files to send, in order."""
 
     files: list[str]
 
 
 def send_files(task: FilesTask) -> Iterator[Address]:
-    """A worker: sends the files to whoever connects, again and again."""
+    """Worker: send the files to each connection."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         yield Address(*server.getsockname())
         while True:
@@ -262,7 +262,7 @@ def _send_file(connection: socket.socket, file: Path) -> None:
 
 
 class ReceiveTask(msgspec.Struct, frozen=True):
-    """Where to receive, until the sender ends, so many times."""
+    """The address to receive from until the sender closes, and how often."""
 
     address: Address
     passes: int
@@ -270,7 +270,7 @@ class ReceiveTask(msgspec.Struct, frozen=True):
 
 
 def receive_all(task: ReceiveTask) -> Iterator[Consumed]:
-    """A worker: receives all bytes into one buffer, and looks at none."""
+    """Worker: receive all bytes into one buffer, without looking at them."""
     room = bytearray(_READ_BYTES)
     clock = Clock(task.watched)
     yield clock.consumed([_received_once(task.address, room) for _ in range(task.passes)])
@@ -285,7 +285,7 @@ def _received_once(address: Address, room: bytearray) -> Content:
 
 
 def through_sendfile(files: list[Path], passes: int) -> Consumed:
-    """How long these files take through sendfile(2) and loopback."""
+    """Measure the time of these files through sendfile(2) and loopback."""
     with worker.working(send_files, FilesTask([str(file) for file in files])) as (address, sender):
         task = ReceiveTask(address, passes, {"sender": sender.process_id})
         return worker.run(receive_all, task, timeout_s=2 * BENCH_STALL_S)

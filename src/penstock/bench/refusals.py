@@ -1,4 +1,4 @@
-"""What a server says in place of an ack, as a sentence, whatever it was sent as."""
+"""Readable texts for a server's answers that are no acks."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ class _Refusal(msgspec.Struct, frozen=True):
 
 
 def refusal(said: str) -> str:
-    """What an answer that is no ack says: the description of an error in JSON, or the answer itself."""
+    """Return the description of a JSON error, or the answer itself."""
     before, brace, document = said.partition("{")
     if brace:
         try:
             error = msgspec.json.decode(brace + document, type=_Refusal).error
         except msgspec.DecodeError:
-            pass  # cut short, or somebody else's
+            pass  # truncated, or another format
         else:
             return f"{before}{error.description} (code {error.code})"
     if said.startswith(_NOBODY):
-        return f"nobody listens to the subject ({_NOBODY})"
+        return f"no responders: the subject has no subscriber ({_NOBODY})"
     return " ".join(said.split())

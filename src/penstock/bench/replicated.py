@@ -1,9 +1,9 @@
-"""`penstock bench replicated`: what three copies cost, beside three of JetStream's; goals, and what was got.
+"""`penstock bench replicated`: cost of three replicas, beside JetStream's three; goals and results.
 
-Rules: as in `reach`, every goal is a ratio of two systems in one comparison of the same run, or a number of ours alone;
-those of throughput stand in `reach`, those of latency in `latency_run`. Bytes are counted over one load of messages of
-1 KiB on a cluster that has done nothing else, to the last ack: a product that writes something again later is not
-charged for that. How a broker with an empty disk catches up is measured last (`catch_up`).
+Rules: as in `reach`, every goal is a ratio of two systems in one comparison of the same run, or a single number of
+Penstock's; those of throughput are in `reach`, those of latency in `latency_run`. Bytes are counted over one load of
+1 KiB messages on an otherwise unused cluster, up to the last ack: rewrites after that are not counted. The catch-up of
+a broker with an empty disk is measured last (`catch_up`).
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ _LATENCY_VARIANTS = ("penstock-r3", "jetstream-r3", "jetstream-r3-away")
 _COUNTED = ("penstock-r3", "jetstream-r3")
 _LOAD = Load(messages=1_000_000)
 _SHORT_LOAD = Load(messages=200_000, seconds_max=3.0)
-_SECONDS, _SHORT_SECONDS = 30.0, 8.0  # of latency: 300 samples of each 1,000 may be of a void round
+_SECONDS, _SHORT_SECONDS = 30.0, 8.0  # of latency: one round of 300 samples may be void and 1,000 remain
 _BYTES, _SHORT_BYTES = 5_000_000_000, 500_000_000
-_COUNT_SECONDS = 10.0  # for the estimate
+_COUNT_SECONDS = 10.0  # for the time estimate
 _REACH, _STRETCH = 1.15, 1.08
 Step = Callable[[str], None]
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """What to measure."""
+    """The plans of all parts."""
 
     throughput: throughput.Plan
     latency: LatencyPlan
@@ -44,24 +44,24 @@ class Plan(msgspec.Struct, frozen=True):
 
     @property
     def steps(self) -> int:
-        """How many a progress bar has."""
+        """Number of steps for a progress bar."""
         return self.throughput.measurements + self.latency.measurements + len(_COUNTED) + catch_up.STEPS
 
     @property
     def seconds(self) -> float:
-        """About how long all of it takes."""
+        """Estimated duration in seconds."""
         measured = self.throughput.seconds + self.latency.seconds
         return measured + len(_COUNTED) * _COUNT_SECONDS + self.catch_up.seconds
 
     @property
     def bytes_needed(self) -> int:
-        """Of disk, at most: they are measured one after the other."""
+        """Disk space in bytes, at most: the parts run one after the other."""
         copies = clusters.REPLICAS * self.throughput.bytes_needed
         return max(copies, self.latency.bytes_needed, self.catch_up.bytes_needed)
 
 
 def planned(*, short: bool, rounds: int | None = None, catch_up_bytes: int | None = None) -> Plan:
-    """The plan, long or short."""
+    """Return the long or the short plan."""
     load, count = _SHORT_LOAD if short else _LOAD, rounds or ROUNDS_MIN
     latency = LatencyLoad(seconds=_SHORT_SECONDS if short else _SECONDS)
     return Plan(
@@ -73,7 +73,7 @@ def planned(*, short: bool, rounds: int | None = None, catch_up_bytes: int | Non
 
 
 def counted(load: Load, folder: Path, said: Step) -> list[Figure]:
-    """The bytes that each product's copies cost, in bytes of payload."""
+    """Measure the bytes that each product's replicas cost, per byte of payload."""
     figures = []
     for name in _COUNTED:
         with clusters.VARIANTS[name].start(folder / name) as system, system.log() as log:

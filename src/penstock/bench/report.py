@@ -1,8 +1,8 @@
-"""What a run found out, as data: the JSON form, from which the tables and the plots are made.
+"""The results of a run as data: the JSON form, from which tables and plots are made.
 
-Rules: every measurement is kept, void ones with their reason; what is derived from them (medians, ratios) stands beside
-them, so that a reader need not compute. A rate above CEILING_SHARE of its generator's ceiling is marked, and so are its
-ratios: the product may be faster. Units are in the names. A report can be read again, also by a later version.
+Rules: Every measurement is kept, void ones with their reason; derived values (medians, ratios) are stored beside them.
+A rate above CEILING_SHARE of its generator's ceiling is marked, and so are its ratios: the product may be faster. Units
+are in the names. Later versions can read a report.
 """
 
 from __future__ import annotations
@@ -23,35 +23,35 @@ from penstock.bench.machine import Machine
 from penstock.bench.rounds import Measurement, Ratio, counted, cpu_ratio, ratio
 
 FORMAT = 1
-CEILING_SHARE = 0.7  # of the generator's ceiling in the same run: what is faster may be bounded by the generator
+CEILING_SHARE = 0.7  # of the generator's ceiling in the same run: above it the generator may be the bottleneck
 SHARED = (
-    "Generator, NATS and brokers shared the machine: rates of one product say how it fares there, ratios within this "
-    "run are what can be compared."
+    "Generator, NATS and brokers shared the machine: absolute rates hold for this machine only; compare the ratios "
+    "within this run."
 )
 
-BUSY_LOAD_SHARE = 0.5  # of the cores: a load average above it before a run says that others used the machine too
-ROUND_SECONDS_MIN = 0.2  # of publishing: what a shorter round says is chance
-_STORE_NOTHING = frozenset({"null", "echo", "echo-raw", "kafka-null"})  # ceilings: as short as they are fast
-WIDE_SPREAD = 2.0  # times that the rounds of one system may lie apart before a run is not to be trusted
-STOPPED = "The run ended before its time: what stands here was measured, and the rest was not."
+BUSY_LOAD_SHARE = 0.5  # per core: a higher load average before a run shows that other programs used the machine
+ROUND_SECONDS_MIN = 0.2  # of publishing: shorter rounds are dominated by noise
+_STORE_NOTHING = frozenset({"null", "echo", "echo-raw", "kafka-null"})  # ceilings: fast, so their rounds are short
+WIDE_SPREAD = 2.0  # ratio of a system's highest to lowest round above which a run is not trusted
+STOPPED = "The run was ended early: this report holds only what was measured until then."
 
 
 class Summary(msgspec.Struct, frozen=True):
-    """One system in one comparison. CPU is of all its processes (generator and readers too), by what they are."""
+    """One system in one comparison. CPU is that of all its processes (generator and readers too), by role."""
 
     title: str
-    median: float | None  # None: no round counts
+    median: float | None  # None: no valid round
     low: float | None
     high: float | None
-    rounds: int  # that count
+    rounds: int  # valid ones
     void: int
     void_reason: str
     cpu_us_per_message: dict[str, float]
-    bounded_by: str = ""  # the generator's ceiling, if this rate is near it
+    bounded_by: str = ""  # ceiling variant, if this rate is near it
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
-    """The same done by several systems, interleaved. Ratios are named `system / other`."""
+    """The same work done by several systems, interleaved. Ratios are named `system / other`."""
 
     name: str
     title: str
@@ -59,13 +59,13 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     load: Load | None = None
     systems: dict[str, Summary]
     ratios: dict[str, Ratio]
-    cpu_ratios: dict[str, Ratio] = {}  # of the CPU time of a message, all processes together: less is better
-    notes: dict[str, str] = {}  # by ratio: what a reader must know beside it
+    cpu_ratios: dict[str, Ratio] = {}  # CPU time per message, all processes together: less is better
+    notes: dict[str, str] = {}  # by ratio: text that qualifies it
     measurements: list[Measurement]
 
 
 class Limit(msgspec.Struct, frozen=True):
-    """What the machine itself can do, measured in the same run."""
+    """A limit of the machine, measured in the same run."""
 
     name: str
     title: str
@@ -77,25 +77,25 @@ class Limit(msgspec.Struct, frozen=True):
 
 
 class Reach(msgspec.Struct, frozen=True):
-    """A goal, and what was got: ratios, of which more is better unless `at_most`."""
+    """A goal and the measured ratio; more is better unless `at_most`."""
 
     what: str
     reach: float
     stretch: float | None
     got: Ratio | None
     at_most: bool = False
-    why: str = ""  # it was not measured
+    why: str = ""  # reason for a missing measurement
 
     @property
     def is_reached(self) -> bool | None:
-        """None: it could not be measured."""
+        """True if the goal was reached; None: not measured."""
         if self.got is None:
             return None
         return self.got.median <= self.reach if self.at_most else self.got.median >= self.reach
 
 
 class Figure(msgspec.Struct, frozen=True):
-    """A number of ours alone, of which less is better unless `at_least`, and the goal for it (None: there is none)."""
+    """A single number of Penstock's, less is better unless `at_least`; `reach` is its goal (None: there is none)."""
 
     name: str
     what: str
@@ -103,13 +103,13 @@ class Figure(msgspec.Struct, frozen=True):
     got: float
     reach: float | None = None
     stretch: float | None = None
-    low: float | None = None  # of the values whose median it is; None: it was measured once
+    low: float | None = None  # of the values behind the median; None: measured once
     high: float | None = None
     at_least: bool = False
 
     @property
     def is_reached(self) -> bool | None:
-        """None: nothing was promised."""
+        """True if the goal was reached; None: there is no goal."""
         if self.reach is None:
             return None
         return self.got >= self.reach if self.at_least else self.got <= self.reach
@@ -133,7 +133,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Format(msgspec.Struct, frozen=True):
-    """All that is known of a report of any version."""
+    """The part of a report that every version can read."""
 
     format: int
 
@@ -150,9 +150,9 @@ def compared(
     notes: Mapping[str, str] = MappingProxyType({}),
     ceilings: Mapping[str, str] = MappingProxyType({}),
 ) -> Comparison:
-    """The comparison that these measurements make, with the ratios of `pairs`.
+    """Make a comparison of these measurements, with the ratios of `pairs`.
 
-    `notes` are by ratio; those to ratios that are there are kept. `ceilings` name each system's ceiling.
+    `notes` go by ratio; those of missing ratios are dropped. `ceilings` name each system's ceiling.
     """
     names = {f"{one} / {other}": (one, other) for one, other in pairs}
     ratios = {name: ratio(measurements, *pair) for name, pair in names.items()}
@@ -175,7 +175,7 @@ def compared(
 
 
 def _bounded(one: Summary, ceiling: str, systems: Mapping[str, Summary]) -> Summary:
-    """Marked, if its rate is near that of its ceiling."""
+    """Mark a summary whose rate is near its ceiling."""
     most = systems[ceiling].median if ceiling in systems else None
     if one.median is None or most is None or one.median <= CEILING_SHARE * most:
         return one
@@ -183,7 +183,7 @@ def _bounded(one: Summary, ceiling: str, systems: Mapping[str, Summary]) -> Summ
 
 
 def _note(known: str | None, pair: tuple[str, str], systems: Mapping[str, Summary]) -> str:
-    """What is known of a pair, and which of the two is bounded."""
+    """Combine the known note of a pair with the names of its bounded systems."""
     bounded = [name for name in pair if name in systems and systems[name].bounded_by]
     verb = "is" if len(bounded) == 1 else "are"
     said = f"{', '.join(bounded)} {verb} bounded by the generator" if bounded else ""
@@ -191,14 +191,14 @@ def _note(known: str | None, pair: tuple[str, str], systems: Mapping[str, Summar
 
 
 def bounded_text(one: Summary) -> str:
-    """What stands beside a rate that is near its ceiling; empty beside others."""
+    """Return the text beside a rate that is near its ceiling; empty for others."""
     if not one.bounded_by:
         return ""
     return f"bounded by the generator: more than {CEILING_SHARE:.0%} of {one.bounded_by}"
 
 
 def short_text(comparison: Comparison) -> str:
-    """Whose rounds of publishing were too short to say much; empty if none were."""
+    """Return a warning that names the systems with too short rounds; empty if there are none."""
     if not comparison.name.startswith("publish"):
         return ""
     names = [name for name in comparison.systems if name not in _STORE_NOTHING]
@@ -208,11 +208,11 @@ def short_text(comparison: Comparison) -> str:
     if not short:
         return ""
     least = min(took[name] for name in short)
-    return f"{', '.join(short)}: rounds of {1_000 * least:,.0f} ms say little: give more --messages"
+    return f"{', '.join(short)}: rounds of {1_000 * least:,.0f} ms are too short to compare: raise --messages"
 
 
 def summary(measurements: Sequence[Measurement], system: str, title: str) -> Summary:
-    """The rounds of one system in a few numbers."""
+    """Summarise the rounds of one system."""
     valid = counted(measurements, system)
     void = [one.void for one in measurements if one.system == system and one.void is not None]
     values = [one.value for one in valid]
@@ -234,7 +234,7 @@ def summary(measurements: Sequence[Measurement], system: str, title: str) -> Sum
 
 
 class _Spread(NamedTuple):
-    """How far the rounds of one system, or of a ratio of two, lie apart."""
+    """The ratio of highest to lowest round of one system, or of a ratio of two."""
 
     times: float
     name: str
@@ -242,12 +242,12 @@ class _Spread(NamedTuple):
 
     @property
     def products(self) -> set[str]:
-        """`penstock` of penstock-os: whose rounds they are."""
+        """The products of the rounds: `penstock` of `penstock-os`."""
         return {one.partition("-")[0] for one in self.name.split(" / ")}
 
 
 def busy_text(report: Report) -> str:
-    """Why the run is not to be trusted, because of the machine or of one product's rounds; empty if nothing says so."""
+    """Return a warning if the machine or one product's rounds make the run untrustworthy; empty if not."""
     facts = report.machine
     reasons = []
     if facts.load_average > BUSY_LOAD_SHARE * facts.cores:
@@ -265,7 +265,7 @@ def busy_text(report: Report) -> str:
 
 
 def _spreads(report: Report) -> list[_Spread]:
-    """Of the rates of every system, and of the medians of latencies, of which ratios are kept."""
+    """Return the spreads of every system's rates, and of the latency medians that have ratios."""
     rates = [
         _Spread(one.high / one.low, name, comparison.title)
         for comparison in report.comparisons
@@ -282,17 +282,17 @@ def _spreads(report: Report) -> list[_Spread]:
 
 
 def now() -> datetime:
-    """For `started`."""
+    """Return the time for `started`."""
     return datetime.now(UTC)
 
 
 def write_json(report: Report, file: Path) -> None:
-    """As a document that people can read too."""
+    """Write the report as indented JSON."""
     file.write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=1) + b"\n")
 
 
 def read_json(file: Path) -> Report:
-    """A report that `write_json` wrote; ValueError that names the file if it is none, or of another format."""
+    """Read a report of `write_json`. Raise ValueError with the file's name if it is none or of a newer format."""
     data = file.read_bytes()
     try:
         if (found := msgspec.json.decode(data, type=_Format).format) > FORMAT:

@@ -1,12 +1,12 @@
-"""Who acks at once and stores nothing: what the generator, and NATS, can do at most.
+"""Responders that ack at once and store nothing: the ceilings of the generator and of NATS.
 
-Rules: an ack has the form and the size of Penstock's, and goes to the reply subject of its message. Frames of
-one round all have the same length, and rounds do not overlap, so replies are cut out by position, without parsing.
+Rules: An ack has the form and the size of Penstock's, and goes to the reply subject of its message. All frames of one
+round have the same length, and rounds do not overlap, so reply subjects are cut out by position, without parsing.
 
-| responder | what stands between generator and responder | what its figure says                                |
+| responder | between generator and responder             | the figure shows                                    |
 |-----------|---------------------------------------------|-----------------------------------------------------|
 | `null`    | nothing: it speaks nats-server's protocol   | the generator's own ceiling                         |
-| `raw`     | nats-server                                 | NATS there and back, with blocking sockets          |
+| `raw`     | nats-server                                 | a NATS round trip with blocking sockets             |
 | `asyncio` | nats-server                                 | the same on the kind of event loop that brokers use |
 """
 
@@ -26,27 +26,27 @@ from penstock.bench.nats_socket import NatsSocket
 _READ_BYTES = 1 << 20
 _BODY = b'{"stream":"bench-1","seq":100000,"offset":99999,"partition":0,"epoch":1,"replicas":1,"fsynced":true}'
 _ACK = b" %d\r\n%b\r\n" % (len(_BODY), _BODY)
-_PING = b"\r\nPING\r\n"  # from nats-server, between two messages; or in a payload, by chance
+_PING = b"\r\nPING\r\n"  # from nats-server, between two messages; or in a payload by chance
 _INFO = b'INFO {"server_id":"null","version":"2.0.0","headers":true,"max_payload":1048576}\r\n'
 
 
 class RespondTask(msgspec.Struct, frozen=True):
-    """Where the messages come from, and on which subject."""
+    """The server and the subject of the messages."""
 
     nats: Address
     subject: str
 
 
 class Replies:
-    """Cuts whole frames off what was received, and says what to send back: one ack for each."""
+    """Splits received bytes into complete frames, and returns one ack for each."""
 
     def __init__(self, verb: bytes, before_ack: bytes) -> None:
         self._verb = verb  # MSG behind a nats-server, PUB in its place
-        self._before_ack = before_ack  # of an ack, up to the reply subject
+        self._before_ack = before_ack  # the bytes of an ack before the reply subject
         self._buffer = bytearray()
 
     def take(self, data: bytes | memoryview) -> bytes:
-        """The acks for all frames that are whole now; OperationalError if it is no NATS protocol."""
+        """Return the acks for all frames that are complete now."""
         self._buffer += data
         out: list[bytes] = []
         start = 0
@@ -61,14 +61,14 @@ class Replies:
             if count == 0:
                 break
             if (ping := self._buffer.find(_PING, start, start + count * stride + len(_PING))) >= 0:
-                count = max(1, (ping + 2 - start) // stride)  # only what lies before it is known to be alike
+                count = max(1, (ping + 2 - start) // stride)  # only frames before it are known to have equal lengths
             out += self._acks(start, line_end, stride, count, words)
             start += count * stride
         del self._buffer[:start]
         return b"".join(out)
 
     def _line(self, words: list[bytes]) -> list[bytes]:
-        """What to say to a line that is no message."""
+        """Return the answer to a line that is no message."""
         return [b"PONG\r\n"] if words[0] == b"PING" else []
 
     def _acks(self, start: int, line_end: int, stride: int, count: int, words: list[bytes]) -> Iterator[bytes]:
@@ -81,18 +81,18 @@ class Replies:
 
 
 class NullReplies(Replies):
-    """The same in the place of nats-server, for a publisher whose one subscription has the id 1."""
+    """Replies in the place of nats-server, for a publisher whose one subscription has the id 1."""
 
     def __init__(self) -> None:
         super().__init__(b"PUB", b"MSG ")
 
     def _acks(self, start: int, line_end: int, stride: int, count: int, words: list[bytes]) -> Iterator[bytes]:
-        # One connection has one reply subject, so one ack is like the other.
+        # A connection has one reply subject, so all acks are equal.
         yield b"MSG %b 1%b" % (words[-2], _ACK) * count
 
 
 def respond_raw(task: RespondTask) -> Iterator[str]:
-    """A worker: a blocking socket behind nats-server."""
+    """Worker: respond on a blocking socket behind nats-server."""
     replies = Replies(b"MSG", b"PUB ")
     with NatsSocket(task.nats) as nats:
         nats.send(b"SUB %b 1\r\n" % task.subject.encode())
@@ -114,16 +114,13 @@ class _Responder(asyncio.BufferedProtocol):
         self.lost = asyncio.get_running_loop().create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """asyncio's."""
         assert isinstance(transport, asyncio.WriteTransport)
         self._transport = transport
 
     def get_buffer(self, sizehint: int) -> bytearray:
-        """asyncio's."""
         return self._room
 
     def buffer_updated(self, nbytes: int) -> None:
-        """asyncio's."""
         assert self._transport is not None
         with memoryview(self._room) as view:
             answer = self._replies.take(view[:nbytes])
@@ -131,12 +128,11 @@ class _Responder(asyncio.BufferedProtocol):
             self._transport.write(answer)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """asyncio's."""
         self.lost.set_result(None)
 
 
 def respond_asyncio(task: RespondTask) -> Iterator[str]:
-    """A worker: an asyncio protocol behind nats-server."""
+    """Worker: respond by an asyncio protocol behind nats-server."""
     with asyncio.Runner() as runner:
         nats = NatsSocket(task.nats)
         nats.send(b"SUB %b 1\r\n" % task.subject.encode())
@@ -152,7 +148,7 @@ def respond_asyncio(task: RespondTask) -> Iterator[str]:
 
 
 def respond_null(task: RespondTask) -> Iterator[Address]:
-    """A worker: in the place of nats-server, on a port of its own; the task's address is not used."""
+    """Worker: respond in the place of nats-server, on a port of its own; the task's address is not used."""
     with socket.create_server(("127.0.0.1", 0)) as server, selectors.DefaultSelector() as selector:
         selector.register(server, selectors.EVENT_READ)
         yield Address(*server.getsockname())
@@ -174,7 +170,7 @@ def respond_null(task: RespondTask) -> Iterator[Address]:
 
 
 def _answer(connection: socket.socket, replies: Replies) -> bool:
-    """Ack what one read brings; False at the connection's end."""
+    """Ack the messages of one read; return False at the end of the connection."""
     with contextlib.suppress(ConnectionError):
         if data := connection.recv(_READ_BYTES):
             connection.sendall(replies.take(data))
@@ -183,4 +179,4 @@ def _answer(connection: socket.socket, replies: Replies) -> bool:
 
 
 RESPONDERS = {"raw": respond_raw, "asyncio": respond_asyncio}
-"""Those behind a nats-server, by name."""
+"""The responders behind a nats-server, by name."""

@@ -1,4 +1,4 @@
-"""What a process holds while it rests, as Linux counts it: memory, open files, connections, threads, CPU."""
+"""Resources of an idle process, as Linux counts them: memory, open files, connections, threads, CPU."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 class Held(msgspec.Struct, frozen=True):
-    """Of one process at one moment."""
+    """The resources of one process at one time."""
 
     resident_bytes: int
-    files: int  # on a file system: what a log would hold open
+    files: int  # on a file system, such as open segments
     sockets: int
     threads: int
     cpu_seconds: float
 
 
 def held(process_id: int) -> Held:
-    """What it holds now. OperationalError or OSError if it is gone."""
+    """Return the current resources. Raise OperationalError or OSError if the process has ended."""
     folder = Path(f"/proc/{process_id}")
     targets = [_target(path) for path in (folder / "fd").iterdir()]
     return Held(

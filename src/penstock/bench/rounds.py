@@ -1,9 +1,9 @@
-"""Who is measured when, and what follows: interleaved rounds, medians, ratios with their spread.
+"""The order of measurements and their evaluation: interleaved rounds, medians, ratios with their spread.
 
-Rules: one round measures every system once; every second round takes them the other way round, so that none is always
-the first. What earlier rounds left to be written back is on the disk before the next system's turn. A measurement
-counts only if it is true; a void one stays in the results, with its reason. A ratio is taken within a round, between
-neighbours in time; what is told is the median of these ratios and the least and the greatest of them.
+Rules: One round measures every system once; every second round is in reverse order, so that none is always the first.
+Dirty pages of earlier turns are synced before the next system's turn. A measurement counts only if it is verified; a
+void one stays in the results, with its reason. A ratio is taken within a round, between neighbours in time; reported
+are the median, minimum and maximum of these ratios.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from penstock.bench.generator import Load, Published
 from penstock.bench.refusals import refusal
 from penstock.bench.systems import Log, System
 
-ROUNDS_MIN = 5  # fewer are for trying out: their spread says nothing
+ROUNDS_MIN = 5  # fewer are for trying out: their spread means little
 
 
 class Measurement(msgspec.Struct, frozen=True, kw_only=True):
-    """One system in one round: `value` in the unit of its comparison; `void` says why it does not count."""
+    """One system in one round: `value` in the unit of its comparison; `void`: why it does not count."""
 
     system: str
     round_number: int
@@ -38,20 +38,20 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ratio(msgspec.Struct, frozen=True):
-    """Between two systems, from the rounds in which both count."""
+    """The ratio of two systems, over the rounds in which both are valid."""
 
     median: float
     low: float
     high: float
     rounds: int
-    pooled: bool = False  # of all rounds as one: single ones say too little, and there is no spread
+    pooled: bool = False  # over all rounds together, without spread: single rounds have too few samples
 
 
 Measure = Callable[[int], Measurement]
 
 
 def order_of(names: Sequence[str], round_number: int) -> list[str]:
-    """Whose turn it is when, in this round (from 0)."""
+    """Return the order of the systems in this round (from 0)."""
     return list(names) if round_number % 2 == 0 else list(reversed(names))
 
 
@@ -62,7 +62,7 @@ def interleave(
     warm_up: bool = True,
     before: Callable[[], None] = os.sync,
 ) -> Iterator[Measurement]:
-    """Measure all of them so many rounds; a first round before is thrown away."""
+    """Measure all systems in so many rounds; the results of a warm-up round are dropped."""
     names = list(measures)
     for round_number in range(-1 if warm_up else 0, rounds):
         for name in order_of(names, max(0, round_number)):
@@ -73,7 +73,7 @@ def interleave(
 
 
 def _measured(name: str, round_number: int, measure: Measure) -> Measurement:
-    """What `measure` says; void if it failed. EndedError if it failed because a process ended that it needs."""
+    """Run `measure`; a failure gives a void measurement. Raise EndedError if a vital process has ended."""
     try:
         return measure(round_number)
     except (PenstockError, OSError) as error:
@@ -82,23 +82,23 @@ def _measured(name: str, round_number: int, measure: Measure) -> Measurement:
 
 
 def counted(measurements: Sequence[Measurement], system: str) -> list[Measurement]:
-    """Those of one system that count."""
+    """Return the valid measurements of one system."""
     return [one for one in measurements if one.system == system and one.void is None]
 
 
 def median(measurements: Sequence[Measurement], system: str) -> float | None:
-    """The median of its values; None if none counts."""
+    """Return the median of its values; None without a valid one."""
     values = [one.value for one in counted(measurements, system)]
     return statistics.median(values) if values else None
 
 
 def ratio(measurements: Sequence[Measurement], system: str, against: str) -> Ratio | None:
-    """How many times the value of `against` that of `system` is, pair by pair; None if no pair counts."""
+    """Return the ratio of `system` to `against`, by rounds; None without a valid pair."""
     return _ratio_of(measurements, system, against, lambda one: one.value)
 
 
 def cpu_ratio(measurements: Sequence[Measurement], system: str, against: str) -> Ratio | None:
-    """The same of the CPU time of a message, all processes together: less is better."""
+    """Return the ratio of CPU time per message, all processes together: less is better."""
     return _ratio_of(measurements, system, against, lambda one: sum(one.cpu_seconds.values()) / max(1, one.messages))
 
 
@@ -117,7 +117,7 @@ def _ratio_of(
 
 
 def publish_measure(name: str, system: System, load: Load) -> Measure:
-    """Measures acked messages per second, and reads back whether it is true."""
+    """Return a function that measures acked messages per second and verifies the log."""
 
     def measure(round_number: int) -> Measurement:
         with system.log() as log:
@@ -137,7 +137,7 @@ def publish_measure(name: str, system: System, load: Load) -> Measure:
 
 
 def untrue(log: Log, published: Published, *, ordered: bool) -> str | None:
-    """Why what was published does not count; None if the log holds just what was acked."""
+    """Return why a round does not count; None if the log holds exactly what was acked."""
     if published.errors:
         return f"{published.errors:,} answers were no acks; the first: {refusal(published.first_error)}"
     if published.acks != published.sent.messages:

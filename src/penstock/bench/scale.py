@@ -1,18 +1,18 @@
-"""`penstock bench scale`: what streams cost that nobody writes to, and whether a long one is as quick as a short one.
+"""`penstock bench scale`: cost of idle streams, and speed of a long stream compared with a short one.
 
-Rules: the streams are made on the disk before a broker runs, by the code that a broker runs, with one sync for all.
-What a broker costs by itself is measured on one stream and taken off. A start is measured from the call of the command
-until its ready line, after a stop and after kill -9; its CPU is told beside it, because others may use the machine. The
-messages of idle streams are new: old ones would have every segment rolled by its age first. Look-ups go to random
-places, in turn in both streams, through a client of ours, with all files in the page cache: a disk that has to be read
-is not what is compared. One log is the other's beginning: its batches have as many rows.
+Rules: The streams are made on disk before a broker runs, by the code that a broker runs, with one sync for all. The
+base cost of a broker is measured on one stream and subtracted. A start is timed from the call of the command to its
+ready line, after a clean stop and after kill -9; its CPU time is reported, too, because other programs may use the
+machine. Messages of idle streams are new: old ones would first make the broker roll every segment by its age. Look-ups
+go to random places, in turn in both streams, through a Penstock client, with all files in the page cache: disk reads
+are not compared. The short log equals the beginning of the long one: their batches have equally many rows.
 
 The long and the short stream are started in turn, START_ROUNDS times each, always after kill -9, and their ratio is
-taken round by round. What is killed is a broker at rest: the log is flushed to its end, and the checkpoint names all of
-it. A start has to read nothing but the tail of which the index of the last segment knows nothing yet, and the first one
-mends that too. A batch has 16,384 rows, as a bulk writer makes them, and no publisher through NATS.
+taken by rounds. The killed broker is idle: its log is flushed to the end, and the checkpoint covers all of it. A start
+reads only the tail that the index of the last segment does not cover, and the first start completes that index. A batch
+has 16,384 rows, as from a bulk writer; publishers through NATS make smaller ones.
 
-Goals are about a stream of LONG_MESSAGES and about IDLE_STREAMS: fewer are measured, and judged by nothing.
+Goals apply to a stream of LONG_MESSAGES and to IDLE_STREAMS: a smaller run is measured, but not judged.
 """
 
 from __future__ import annotations
@@ -45,16 +45,16 @@ from penstock.node.log_creation_markers import LogCreationMarkers
 IDLE_STREAMS = 10_000
 LONG_MESSAGES = 100_000_000
 START_ROUNDS = 5
-STEPS = 8  # that a run tells of
+STEPS = 8  # that a run reports
 _STREAM_MESSAGES = 3
 _ROWS = 16_384
 _VALUE_BYTES = 16
-_BATCH_BYTES = 64 * _ROWS  # a little more than it takes
+_BATCH_BYTES = 64 * _ROWS  # slightly more than needed
 _FLUSH_BATCHES = 64
 _READ_BYTES = 8 * MIB
 _LOOKUPS = 200
 _TIMEOUT_S = 60.0
-# For the estimate of the time, with room to spare.
+# For the time estimate, with a reserve.
 _STREAMS_A_SECOND = 500
 _MESSAGES_A_SECOND = 2_000_000
 _START_SECONDS = 1.0
@@ -62,11 +62,11 @@ _LOOKUPS_SECONDS = 5.0
 _LONG = "long"
 
 Said = Callable[[str], None]
-"""Is told of every step."""
+"""Receives the name of every finished step."""
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """What to measure."""
+    """The streams, messages and times of a run."""
 
     streams: int = IDLE_STREAMS
     messages: int = LONG_MESSAGES
@@ -77,29 +77,29 @@ class Plan(msgspec.Struct, frozen=True):
 
     @property
     def seconds(self) -> float:
-        """About how long it takes: to make, to watch, to start and to look up."""
+        """Estimated duration in seconds."""
         made = self.streams / _STREAMS_A_SECOND + (self.messages + self.short_messages) / _MESSAGES_A_SECOND
         watched = 3 * self.settle_seconds + 2 * self.idle_seconds
         return made + watched + 2 * self.start_rounds * _START_SECONDS + 2 * _LOOKUPS_SECONDS
 
     @property
     def has_idle_goals(self) -> bool:
-        """Whether the goals are about so many idle streams."""
+        """True if the goals apply to this number of idle streams."""
         return self.streams >= IDLE_STREAMS
 
     @property
     def has_long_goals(self) -> bool:
-        """Whether the goals are about so long a stream."""
+        """True if the goals apply to a stream of this length."""
         return self.messages >= LONG_MESSAGES
 
     @property
     def bytes_needed(self) -> int:
-        """Of disk, at most."""
+        """Disk space in bytes, at most."""
         return 256 * MIB + self.streams * 32 * 1024 + (self.messages + self.short_messages) * _BATCH_BYTES // _ROWS
 
 
 class Idle(msgspec.Struct, frozen=True):
-    """One start, and what the broker then cost while nothing happened."""
+    """One start, and the idle cost of the broker after it."""
 
     start_seconds: float
     start_cpu_seconds: float
@@ -111,7 +111,7 @@ class Idle(msgspec.Struct, frozen=True):
 
 
 def make_streams(folder: Path, count: int) -> None:
-    """A data directory with so many streams, of a few messages each."""
+    """Make a data directory with so many streams of a few messages each."""
     with made_in(folder) as (vfs, metadata):
         marks = LogCreationMarkers(vfs)
         for number in range(count):
@@ -125,7 +125,7 @@ def make_streams(folder: Path, count: int) -> None:
 
 
 def make_long(folder: Path, messages: int) -> None:
-    """A data directory with one stream of so many small messages, left as kill -9 leaves it."""
+    """Make a data directory with one stream of so many small messages, as kill -9 leaves it."""
     with made_in(folder) as (vfs, metadata):
         log = new_log(vfs, metadata, LogCreationMarkers(vfs), StreamConfig(name=_LONG, subject="scale.long"))
         values = [random.Random(1).randbytes(_VALUE_BYTES) for _ in range(_ROWS)]  # noqa: S311 (content, no secret)
@@ -157,7 +157,7 @@ def _kill(ready: ReadyLine) -> None:
 
 
 def idle(folder: Path, plan: Plan, seconds: float, *, kill: bool) -> Idle:
-    """Start a broker on `folder`, do nothing for so long, and stop or kill it."""
+    """Start a broker on `folder`, leave it idle for so long, and stop or kill it."""
     with started(folder) as (ready, start_seconds):
         broker = ("penstock serve", ready.process_id)
         start_cpu_seconds = cpu_seconds(*broker)
@@ -176,7 +176,7 @@ def _resident_bytes(process_id: int) -> int:
 
 
 def lookups(folders: dict[str, tuple[Path, int]], *, kind: str) -> dict[str, float]:
-    """Milliseconds of a look-up (the median), by name: at random offsets, or at random times."""
+    """Return the median milliseconds of a look-up by name: at random offsets, or at random times."""
     chance = random.Random(2)  # noqa: S311 (places, no secret)
     taken: dict[str, list[float]] = {name: [] for name in folders}
     with contextlib.ExitStack() as running:
@@ -189,7 +189,7 @@ def lookups(folders: dict[str, tuple[Path, int]], *, kind: str) -> dict[str, flo
             for name, (_, messages) in folders.items():
                 place = chance.randrange(messages)
                 seconds = _looked_up(clients[name], kind, place, messages)
-                if turn >= _LOOKUPS:  # before that the page cache is filled
+                if turn >= _LOOKUPS:  # the earlier turns fill the page cache
                     taken[name].append(seconds)
     return {name: 1_000 * statistics.median(found) for name, found in taken.items()}
 
@@ -202,7 +202,7 @@ def _read_through(folder: Path) -> None:
 
 
 def _looked_up(client: blocking.Client, kind: str, place: int, messages: int) -> float:
-    """Seconds; OperationalError if the answer is wrong."""
+    """Look up once and return the seconds. Raise OperationalError if the answer is wrong."""
     moment = datetime.fromtimestamp(0, UTC) + timedelta(microseconds=FIRST_US + place)
     began = time.perf_counter()
     if kind == "offset":
@@ -216,12 +216,12 @@ def _looked_up(client: blocking.Client, kind: str, place: int, messages: int) ->
 
 
 def first_at(place: int, messages: int) -> int:
-    """The first offset that is not older than offset `place` would be: a batch's, since its rows are of one moment."""
+    """Return the first offset not older than offset `place`: a batch boundary, as a batch's rows have one timestamp."""
     return min(-(-place // _ROWS) * _ROWS, messages)
 
 
 def run(plan: Plan, folder: Path, said: Said) -> list[Figure]:
-    """The whole plan."""
+    """Run the whole plan."""
     return [*_streams(plan, folder, said), *_long_stream(plan, folder, said)]
 
 
@@ -277,7 +277,7 @@ def _long_stream(plan: Plan, folder: Path, said: Said) -> list[Figure]:
 
 
 def _starts_after_kill(folders: dict[str, Path], rounds: int) -> dict[str, list[float]]:
-    """Seconds of each start, by name and round; every broker is killed as soon as it is ready."""
+    """Return the seconds of each start, by name and round; every broker is killed when it is ready."""
     found: dict[str, list[float]] = {name: [] for name in folders}
     for round_number in range(rounds):
         for name in order_of(list(folders), round_number):
@@ -291,7 +291,7 @@ _Goal = tuple[float | None, float | None]
 
 
 def _goals(*, judged: bool) -> Callable[..., _Goal]:
-    """What makes (reach, stretch) of a figure; of none if its run is smaller than what the goals are about."""
+    """Return a function for the (reach, stretch) of a figure; without goals if the run is too small for them."""
 
     def goal(reach: float, stretch: float | None = None) -> _Goal:
         return (reach, stretch) if judged else (None, None)

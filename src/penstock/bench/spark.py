@@ -1,10 +1,10 @@
-"""`penstock bench spark`: what the way between a stream and Spark costs, beside Parquet files of the same rows.
+"""`penstock bench spark`: cost of moving data between a stream and Spark, beside Parquet files of the same rows.
 
-Rules: one log is made once, of messages of 300 bytes in batches as the cleaner leaves them, and its rows once as
-Parquet files. One Spark on two cores and one broker do all that is measured; in each round everything has its turn, and
-a first round, which pays for what is loaded and compiled, does not count. CPU is that of all processes together: the
-JVM, Python's workers, the broker, and this one. A ratio is taken within a round. What is read is counted, and what is
-written is compared with what was to be written.
+Rules: One log is made once, of messages of 300 bytes in batches as the cleaner leaves them, and its rows once as
+Parquet files. One Spark on two cores and one broker do all that is measured. Each measure has its turn in each round; a
+first round, which loads and compiles code, does not count. CPU is that of all processes together: the JVM, Python's
+workers, the broker, and this one. A ratio is taken within a round. The rows that were read or written are counted and
+compared with the expected number.
 """
 
 from __future__ import annotations
@@ -45,37 +45,37 @@ _STREAM = "events"
 _KEYS = 1_000_000
 _SUBJECTS = 8
 _FILE_ROWS = 625_000  # of one Parquet file
-_SECONDS_A_MILLION = 22.0  # of one round, for the estimate of the time
+_SECONDS_A_MILLION = 22.0  # of one round, for the time estimate
 _TIMEOUT_S = 60.0
 
 Said = Callable[[str], None]
-"""Is told of every step."""
+"""Receives the name of every finished step."""
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """What to measure."""
+    """The messages and rounds to measure."""
 
     messages: int = MESSAGES
     rounds: int = ROUNDS
 
     @property
     def steps(self) -> int:
-        """That a run tells of."""
+        """Number of steps that a run reports."""
         return 1 + len(TITLES) * (self.rounds + 1)
 
     @property
     def seconds(self) -> float:
-        """About how long it takes."""
+        """Estimated duration in seconds."""
         return (self.rounds + 1) * self.messages / 1e6 * _SECONDS_A_MILLION + 30
 
     @property
     def bytes_needed(self) -> int:
-        """Of disk, at most: the log, its Parquet, what is written of both, and what is staged."""
+        """Disk space in bytes, at most: the log, its Parquet files, the output of both, and staged rows."""
         return 512 * MIB + 7 * self.messages * (VALUE_BYTES + 60)
 
 
 class Cost(NamedTuple):
-    """Of one turn."""
+    """The cost of one turn."""
 
     cpu_seconds: float
     seconds: float
@@ -91,11 +91,11 @@ TITLES: Mapping[str, str] = {
     "sink": "Parquet written to a stream",
     "table": "table of the stream, the latest of each key",
 }
-"""What has its turn in a round."""
+"""The measures of a round and their titles."""
 
 
 class _Goal(NamedTuple):
-    """What is compared with what, and the ratio of their CPU times that is wanted."""
+    """The wanted ratio of the CPU times of two measures."""
 
     name: str
     beside: str
@@ -113,7 +113,7 @@ _GOALS = (
 
 
 def make(folder: Path, plan: Plan) -> None:
-    """A data directory with the stream, and its rows as Parquet."""
+    """Make a data directory with the stream, and its rows as Parquet files."""
     import pyarrow.parquet as pq
 
     schema = spark_schema(default_columns(headers=False))
@@ -139,7 +139,7 @@ def make(folder: Path, plan: Plan) -> None:
 
 
 def _batches(messages: int) -> Iterator[pa.RecordBatch]:
-    """Rows as a client appends them: text that hardly compresses, of many keys."""
+    """Yield rows as a client appends them: hardly compressible text of many keys."""
     import numpy as np
     import pyarrow as pa
 
@@ -183,7 +183,7 @@ def _spark() -> Iterator[SparkSession]:
 
 
 class _Turns:
-    """What has its turn, on one Spark and one broker."""
+    """The measures, on one Spark and one broker."""
 
     def __init__(self, spark: SparkSession, server: str, folder: Path, messages: int, tree: ProcessTree) -> None:
         self._tree = tree
@@ -204,7 +204,7 @@ class _Turns:
         }
 
     def measure(self, name: str) -> Cost:
-        """One turn of one."""
+        """Run one measure and return its cost."""
         self._number += 1
         out = self._folder / f"turn-{self._number}"
         cpu, began = self._tree.cpu_seconds(), time.perf_counter()
@@ -263,7 +263,7 @@ class _Turns:
 
 
 def run(plan: Plan, folder: Path, said: Said) -> list[Figure]:
-    """The whole plan."""
+    """Run the whole plan."""
     make(folder, plan)
     said(f"{plan.messages:,} messages made")
     found: dict[str, list[Cost]] = {one: [] for one in TITLES}

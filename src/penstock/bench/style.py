@@ -1,7 +1,8 @@
-"""How the report looks: one style sheet for a page with and without light.
+"""The style sheet of the report page, for light and dark mode.
 
-Rules: colours are named once for light and once for dark, each readable on its ground (contrast of text 7 and more, of
-curves 3 and more). Sizes are of the reader's font; nothing is wider than the screen but what scrolls by itself.
+Rules: Each colour is defined once for light and once for dark mode, each readable on its ground (contrast of text at
+least 7, of curves at least 3). Sizes follow the reader's font; only elements that scroll by themselves are wider than
+the screen.
 """
 
 from __future__ import annotations

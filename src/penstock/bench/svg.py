@@ -1,9 +1,9 @@
-"""Small SVG drawings, made by hand: shapes and text of one coordinate system, as one string.
+"""Small handmade SVG drawings: shapes and text in one coordinate system, as one string.
 
-Rules: every text is escaped, and characters that XML does not know are replaced. No drawing refers to anything outside
-itself. Colours are classes (`s0` … `s9` for series, `axis`, `grid`, `muted`), so that the page decides about light and
-dark. A series is told from others by its dashes and its mark too, never by its colour alone. A drawing has a title and
-a description for whoever does not see it. Series number 10 has the colour of number 0, and another mark and dashes.
+Rules: Every text is escaped, and characters that are invalid in XML are replaced. A drawing has no external references.
+Colours are classes (`s0` … `s9` for series, `axis`, `grid`, `muted`), so that the page decides about light and dark. A
+series differs from others by its dashes and its mark, too, never by its colour alone. A drawing has a title and a
+description for screen readers. Series number 10 has the colour of number 0, and another mark and dashes.
 """
 
 from __future__ import annotations
@@ -23,43 +23,43 @@ Point = tuple[float, float]
 
 
 def text_of(value: object) -> str:
-    """`value` as text that XML and HTML take as it is, also between quotes."""
+    """Escape `value` for XML and HTML, also for attributes."""
     return escape(_NOT_XML.sub("\ufffd", str(value)), quote=True)
 
 
 class Drawing:
-    """A drawing of `width` × `height` units; `render` gives it as SVG."""
+    """A drawing of `width` × `height` units; `render` returns it as SVG."""
 
     def __init__(self, width: float, height: float) -> None:
         self.width, self.height = width, height
         self._parts: list[str] = []
 
     def line(self, start: Point, end: Point, style: str) -> None:
-        """A straight line."""
+        """Draw a straight line."""
         (x1, y1), (x2, y2) = start, end
         self._parts.append(f'<line class="{style}" x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"/>')
 
     def curve(self, points: Sequence[Point], series: int) -> None:
-        """A line through points, in the colour and the dashes of its series."""
+        """Draw a line through points, in the colour and the dashes of its series."""
         places = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
         dashes = _DASHES[_turn(series) % len(_DASHES)]
         dashed = f' stroke-dasharray="{dashes}"' if dashes else ""
         self._parts.append(f'<polyline class="curve s{series % COLOURS}" points="{places}"{dashed}/>')
 
     def mark(self, x: float, y: float, series: int, *, told: str = "", filled: bool = True) -> None:
-        """A circle, a square, a diamond or a triangle, by series; `told` is shown when it is pointed at."""
+        """Draw a circle, square, diamond or triangle, by series; `told` is its tooltip."""
         shape = _mark(x, y, _turn(series) % _MARKS)
         title = f"<title>{text_of(told)}</title>" if told else ""
         style = f"{'mark' if filled else 'ring'} s{series % COLOURS}"
         self._parts.append(f'<path class="{style}" d="{shape}">{title}</path>')
 
     def text(self, x: float, y: float, value: object, *, anchor: str = "start", style: str = "label") -> None:
-        """One line of text; `anchor` is start, middle or end."""
+        """Draw one line of text; `anchor` is start, middle or end."""
         place = f'x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"'
         self._parts.append(f'<text class="{style}" {place}>{text_of(value)}</text>')
 
     def render(self, title: str, description: str) -> str:
-        """The whole `<svg>` element."""
+        """Return the whole `<svg>` element."""
         number = next(_numbers)
         head = (
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {self.width:g} {self.height:g}" role="img" '
@@ -70,7 +70,7 @@ class Drawing:
 
 
 def _turn(series: int) -> int:
-    """What decides about dashes and marks: one further whenever the colours begin again."""
+    """Return the number that selects dashes and mark: shifted by one whenever the colours repeat."""
     return series % COLOURS + series // COLOURS
 
 

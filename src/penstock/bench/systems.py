@@ -1,10 +1,10 @@
-"""What is measured: products in their variants, each started, written to, read back and stopped the same way.
+"""The measured systems: products in their variants, each started, written, read back and stopped the same way.
 
-Rules: a variant starts processes of its own in a folder of its own, and ends them. A round gets an empty log, which is
-deleted behind it, so that no round reads or pays for another one's data. Nothing is tuned: a variant says what differs
-from the product's defaults, and that is all that differs. nats-server's `max_payload` is raised for none.
+Rules: A variant starts its own processes in its own folder and ends them. Each round gets an empty log, which is
+deleted afterwards, so that no round reads or pays for another one's data. Nothing is tuned: a variant lists every
+difference from the product's defaults. nats-server's `max_payload` is raised for none.
 
-| variant            | what it is                                                                            |
+| variant            | configuration                                                                         |
 |--------------------|---------------------------------------------------------------------------------------|
 | `penstock`         | `penstock serve` with its own nats-server; a stream at its defaults: fsync before ack |
 | `penstock-os`      | the same with `durability = os`: acked from the page cache                            |
@@ -59,21 +59,21 @@ class Log(ABC):
 
     @abstractmethod
     def publish(self, load: Load) -> Published:
-        """Send the load, from a process of the generator's own, until all of it is acked."""
+        """Publish the load from the generator's own process until all of it is acked."""
 
     @abstractmethod
     def read_back(self, *, ordered: bool) -> Content | None:
-        """All that it holds, every checksum verified; None if it stores nothing."""
+        """Read everything and verify every checksum; None if the system stores nothing."""
 
 
 class System(ABC):
-    """A product that runs. `processes` are those whose CPU time it costs, by what they are."""
+    """A running product. `processes`: process ids by role, for the CPU time."""
 
     processes: Mapping[str, int] = {}
 
     @abstractmethod
     def log(self) -> AbstractContextManager[Log]:
-        """An empty log, deleted when the context is left."""
+        """Return an empty log that is deleted when the context ends."""
 
 
 class Variant(NamedTuple):
@@ -96,13 +96,12 @@ class NatsLog(Log):
         self.processes = processes
 
     def publish(self, load: Load) -> Published:
-        """See `Log`."""
         task = PublishTask(self.nats, self.subject, load, dict(self.processes), self.dialect)
         return worker.run(publish, task, timeout_s=time_for(load))
 
 
 def time_for(load: Load) -> float:
-    """The most that a generator can take: to encode, to send, to wait in vain, to look at its acks."""
+    """Return the time-out of a generator: encoding, sending, a stall, and the check of the acks."""
     return _TIMEOUT_S + load.seconds_max + BENCH_STALL_S + load.messages / 10_000
 
 
@@ -110,7 +109,7 @@ def time_for(load: Load) -> float:
 
 
 class PenstockLog(NatsLog):
-    """A stream of a broker of ours."""
+    """A stream of a Penstock broker."""
 
     def __init__(self, system: PenstockSystem, stream: StreamInfo) -> None:
         super().__init__(system.nats, stream.subject, system.processes)
@@ -120,16 +119,16 @@ class PenstockLog(NatsLog):
         self._client = system.client
 
     def files(self, suffix: str) -> list[Path]:
-        """Its files of one kind, in the order of the log; none in memory."""
+        """Return its files of one kind in log order; none for memory storage."""
         return sorted(self.data_dir.glob(f"streams/*-{self.stream.name}/0/*{suffix}"))
 
     @property
     def batches(self) -> int:
-        """In how many batches it lies on the disk."""
+        """Number of record batches on disk."""
         return sum(file.stat().st_size for file in self.files(".index")) // ENTRY_BYTES
 
     def load(self, load: Load) -> Content:
-        """Append the load's messages in batches of many rows, past NATS, as a bulk writer does; what they hold."""
+        """Append the load as a bulk writer does: past NATS, in batches of many rows. Return its content."""
         import pyarrow as pa
 
         pool = Pool(self.subject, "", load.size, load.messages, load.seed, bytes_max=BENCH_POOL_BYTES_MAX)
@@ -141,7 +140,7 @@ class PenstockLog(NatsLog):
         return tally.content()
 
     def read_back(self, *, ordered: bool) -> Content:
-        """See `Log`: through the client, which verifies the CRC of every batch and all that Arrow can check."""
+        """Read through the client, which verifies the CRC and the Arrow layout of every batch."""
         tally = Tally()
         for batch in self._client.read(self.stream, columns=("value",), timeout=_TIMEOUT_S):
             tally.add(batch.column("value").to_pylist())
@@ -149,7 +148,7 @@ class PenstockLog(NatsLog):
 
 
 class PenstockSystem(System):
-    """`penstock serve` as a process, with its nats-server; streams of one config."""
+    """`penstock serve` as a process, with its nats-server; all streams have the same config."""
 
     def __init__(self, address: str, nats: Address, data_dir: Path, processes: Mapping[str, int]) -> None:
         self.client_address = address
@@ -162,7 +161,6 @@ class PenstockSystem(System):
 
     @contextmanager
     def log(self) -> Iterator[PenstockLog]:
-        """See `System`."""
         name = f"bench-{next(self._numbers)}"
         stream = self.client.create_stream(name, f"bench.{name}", timeout=_TIMEOUT_S, **self.config)  # type: ignore[arg-type]
         try:
@@ -206,12 +204,12 @@ class JetStreamLog(NatsLog):
         self.stream = stream
 
     def read_back(self, *, ordered: bool) -> Content:
-        """See `Log`: through a pull consumer."""
+        """Read through a pull consumer."""
         return jetstream_read.read_back(self.nats, self.stream, ordered=ordered)
 
 
 class JetStreamSystem(System):
-    """nats-server with JetStream; streams of one config."""
+    """nats-server with JetStream; all streams have the same config."""
 
     def __init__(self, nats: Address, config: Mapping[str, str], processes: Mapping[str, int]) -> None:
         self.nats = nats
@@ -221,7 +219,6 @@ class JetStreamSystem(System):
 
     @contextmanager
     def log(self) -> Iterator[JetStreamLog]:
-        """See `System`."""
         name = f"bench-{next(self._numbers)}"
         subject = f"bench.{name}"
         config = {"name": name, "subjects": [subject], "num_replicas": 1, **self._config}
@@ -236,7 +233,7 @@ class JetStreamSystem(System):
 
 @contextmanager
 def nats_server(folder: Path, config: str = "") -> Iterator[tuple[Address, int]]:
-    """A nats-server on a free port of loopback: its address and process id."""
+    """Start a nats-server on a free loopback port; return its address and process id."""
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / "nats-server.conf"
     file.write_text(config)
@@ -262,14 +259,14 @@ def _jetstream(*, sync: str = "", **config: str) -> Callable[[Path], AbstractCon
 
 
 class EchoLog(NatsLog):
-    """What is acked and forgotten."""
+    """A log whose messages are acked and dropped."""
 
     def read_back(self, *, ordered: bool) -> None:
-        """See `Log`."""
+        """Return None: nothing is stored."""
 
 
 class EchoSystem(System):
-    """A responder, which answers every log on the one subject that it listens to."""
+    """A responder that acks every log on its one subject."""
 
     def __init__(self, nats: Address, subject: str, processes: Mapping[str, int]) -> None:
         self.processes = processes
@@ -277,7 +274,6 @@ class EchoSystem(System):
 
     @contextmanager
     def log(self) -> Iterator[EchoLog]:
-        """See `System`."""
         yield self._log
 
 
@@ -331,11 +327,11 @@ _TABLE = (
 )
 
 VARIANTS: dict[str, Variant] = {variant.name: variant for variant in _TABLE}
-"""By name."""
+"""The variants by name."""
 
 
 def variant(name: str, others: Iterable[Variant] = ()) -> Variant:
-    """The variant of this name, of the table or of `others`; OperationalError that lists them."""
+    """Return the variant of this name, from the table or `others`. Raise OperationalError with the known names."""
     known = VARIANTS | {one.name: one for one in others}
     try:
         return known[name]

@@ -1,8 +1,8 @@
-"""`penstock bench throughput`: how many acked messages a second, and how many a consumer takes.
+"""`penstock bench throughput`: acked messages per second, and messages per second of a consumer.
 
-Rules: loads vary one thing at a time around a base (256 bytes, window 4,000, one publisher), unless all combinations
-are asked for. Everything that is compared is measured in the same rounds. Consumers read what one publisher wrote, so
-that the order can be checked too.
+Rules: Loads vary one axis at a time around a base (256 bytes, window 4,000, one publisher), unless all combinations are
+requested. Everything that is compared is measured in the same rounds. Consumers read a log of one publisher, so that
+the order can be verified, too.
 """
 
 from __future__ import annotations
@@ -75,29 +75,29 @@ NOTES = {
     "penstock-r3-fsync / jetstream-r3-always": "acked when all three have synced it, beside when two have",
     "penstock-memory / jetstream-async": "unlike: no file at all, beside a file that is written after the ack",
 }
-"""What a reader must know beside a ratio."""
+"""Text that qualifies a ratio, by ratio."""
 
 _SHORT_MESSAGES = 20_000
 _SHORT_SECONDS = 3.0
 _READ_MESSAGES = 1_000_000
 _SHORT_READ_MESSAGES = 400_000
 _READ_BYTES = 256 * limits.MIB
-# Messages a second, for the estimate of the time: of a machine with two cores and a disk of its own.
+# Messages per second for the time estimate, of a machine with two cores and its own disk.
 _RATE = 200_000
 _RATE_ALONE = 5_000  # with a window of 1
 _RATE_SYNCED = 1_500
 _SYNC_EACH = ("jetstream-always", "kafka-fsync", "kafka-fsync-linger-0")
 _RATE_READ = 1_500_000
 _RATES_READ = {"nats-py": 150_000, "confluent-kafka": 500_000, "grpc": 50_000, "penstock-messages": 500_000}
-_TURN_SECONDS = 0.7  # that each turn takes beside what is measured
-_MESSAGE_BYTES = 100  # a row of a log beside its value
+_TURN_SECONDS = 0.7  # overhead of each turn
+_MESSAGE_BYTES = 100  # overhead of a stored row
 
 Said = Callable[[Measurement], None]
-"""Is told of every measurement as it comes."""
+"""Receives every measurement as it comes."""
 
 
 class Axes(NamedTuple):
-    """What loads vary in."""
+    """The values over which loads vary."""
 
     sizes: tuple[int, ...] = (256,)
     windows: tuple[int, ...] = (4_000,)
@@ -109,35 +109,35 @@ _SHORT = Axes(windows=(1, 4_000))
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """What to measure."""
+    """The variants, loads and rounds of a run."""
 
     variants: tuple[str, ...]
     loads: tuple[Load, ...]
     reads: tuple[Load, ...]
     rounds: int
-    others: tuple[Variant, ...] = ()  # those of `variants` that are no row of `systems`: clusters, and other people's
+    others: tuple[Variant, ...] = ()  # those of `variants` that are not in `systems`: clusters, and external products
 
     @property
     def measurements(self) -> int:
-        """How many there will be, for a progress bar; warm-ups do not count."""
+        """Number of measurements for a progress bar, without warm-ups."""
         reads = len(self.reads) * len(readers_of(self.variants))
         return self.rounds * (len(self.loads) * len(self.variants) + reads)
 
     @property
     def seconds(self) -> float:
-        """About how long they take, warm-ups included."""
+        """Estimated duration in seconds, warm-ups included."""
         publishing = sum(_publish_seconds(load, name) for load in self.loads for name in self.variants)
         reading = sum(_read_seconds(load, reader.name) for load in self.reads for reader in readers_of(self.variants))
         return (self.rounds + 1) * (publishing + reading)
 
     @property
     def bytes_needed(self) -> int:
-        """Of disk, at most: two logs at a time, what stands beside the values, and room to spare."""
+        """Disk space in bytes, at most: two logs at a time, row overhead, and a reserve."""
         return limits.GIB + 4 * max(load.messages * (load.size + _MESSAGE_BYTES) for load in self.loads + self.reads)
 
 
 class Wish(msgspec.Struct, frozen=True):
-    """What somebody asked for; empty and None: nothing said."""
+    """The user's options; empty and None mean the default."""
 
     against: tuple[str, ...] = ()
     only: tuple[str, ...] = ()
@@ -152,23 +152,22 @@ class Wish(msgspec.Struct, frozen=True):
 
 
 def _publish_seconds(load: Load, name: str) -> float:
-    """About how long one turn takes: to publish and to read back. Who syncs each message has no use of a window."""
+    """Estimate the seconds to publish and read back. A window does not help a system that syncs each message."""
     rate = _RATE_SYNCED if name in _SYNC_EACH else min(_RATE, load.window_in_effect * _RATE_ALONE)
     published = min(load.seconds_max, load.messages / rate)
     return _TURN_SECONDS + published + published * rate / _RATE_READ
 
 
 def _read_seconds(load: Load, name: str) -> float:
-    """The same of a consumer, with all its passes."""
+    """Estimate the seconds of one turn of a consumer, with all its passes."""
     return _TURN_SECONDS + readers.PASSES * load.messages / _RATES_READ.get(name, _RATE_READ)
 
 
 def planned(wish: Wish) -> Plan:
-    """The plan that a wish makes. Lists that are given are combined; without any, one thing varies at a time.
+    """Return the plan for a wish. Given lists are combined; without any, one axis varies at a time.
 
-    No window is larger than its round.
-    ValueError where a product is asked for that is not started here, and its address is missing, or that has no rows
-    with so many replicas.
+    No window is larger than its round. Raise ValueError if the address of an external product is missing, or if a
+    product has no variants with so many replicas.
     """
     base = Load(
         messages=wish.messages or (_SHORT_MESSAGES if wish.short else Load().messages),
@@ -194,12 +193,12 @@ def planned(wish: Wish) -> Plan:
 
 
 def systems_of(replicas: int) -> tuple[Sequence[str], Mapping[str, Sequence[str]]]:
-    """Our variants with so many replicas, and those of each product."""
+    """Return Penstock's variants with so many replicas, and those of each product."""
     return (PENSTOCK, AGAINST) if replicas == 1 else (clusters.PENSTOCK, clusters.AGAINST)
 
 
 def read_load(base: Load, messages: int) -> Load:
-    """A log for consumers: long enough for the fastest of them, bounded, and written in whatever time it takes."""
+    """Return the load for a consumer's log: long enough for the fastest one, bounded in bytes, not in time."""
     messages = max(1, min(messages, _READ_BYTES // base.size))
     return msgspec.structs.replace(base, messages=messages, window=Load().window, seconds_max=limits.BENCH_SECONDS_MAX)
 
@@ -209,7 +208,7 @@ def _given_or(given: Axes, default: Axes) -> Axes:
 
 
 def star(axes: Axes, base: Load) -> tuple[Load, ...]:
-    """One load for each value of each axis, the others as in `base`."""
+    """Return one load for each value of each axis; the other axes are as in `base`."""
     loads = [msgspec.structs.replace(base, size=size) for size in axes.sizes]
     loads += [msgspec.structs.replace(base, window=window) for window in axes.windows]
     loads += [msgspec.structs.replace(base, publishers=count) for count in axes.publishers]
@@ -217,7 +216,7 @@ def star(axes: Axes, base: Load) -> tuple[Load, ...]:
 
 
 def cross(axes: Axes, base: Load) -> tuple[Load, ...]:
-    """Every combination."""
+    """Return every combination of the axes."""
     return tuple(
         msgspec.structs.replace(base, size=size, window=window, publishers=count)
         for size, window, count in itertools.product(*axes)
@@ -226,7 +225,7 @@ def cross(axes: Axes, base: Load) -> tuple[Load, ...]:
 
 @contextmanager
 def started(names: Sequence[str], folder: Path, others: Sequence[Variant] = ()) -> Iterator[dict[str, System]]:
-    """These variants, of the table or of `others`, each running in a folder of its own."""
+    """Start these variants, from the table or from `others`, each in a folder of its own."""
     with ExitStack() as running:
         yield {name: running.enter_context(variant(name, others).start(folder / name)) for name in names}
 
@@ -234,7 +233,7 @@ def started(names: Sequence[str], folder: Path, others: Sequence[Variant] = ()) 
 def publishing(
     systems: dict[str, System], load: Load, rounds_count: int, said: Said, others: Sequence[Variant] = ()
 ) -> Comparison:
-    """Acked messages per second of all systems, which are of the table or of `others`."""
+    """Measure acked messages per second of all systems; `others` describes those that are not in the table."""
     measures = {name: rounds.publish_measure(name, system, load) for name, system in systems.items()}
     return compared(
         name=f"publish-{load.size}B-w{load.window}-p{load.publishers}",
@@ -249,7 +248,7 @@ def publishing(
 
 
 def ceilings_of(names: Sequence[str], others: Sequence[Variant] = ()) -> dict[str, str]:
-    """By system, whose rate its generator cannot pass: `null`, or `echo` in a run without it; Kafka has its own."""
+    """Return by system the variant whose rate its generator cannot exceed: `null`, else `echo`; Kafka has its own."""
     of_nats = next((one for one in ("null", "echo") if one in names), None)
     found = {}
     for name in names:
@@ -269,13 +268,13 @@ def _told(measurements: Iterator[Measurement], said: Said) -> list[Measurement]:
 
 
 def title_of(load: Load) -> str:
-    """`256 B, window 4,000, 1 publisher`."""
+    """Format a load: `256 B, window 4,000, 1 publisher`."""
     noun = "publisher" if load.publishers == 1 else "publishers"
     return f"{load.size:,} B, window {load.window_in_effect:,}, {load.publishers} {noun}"
 
 
 def pairs_of(names: Sequence[str]) -> list[tuple[str, str]]:
-    """Whose ratios are told: like beside like; and each of ours beside what stands in no table here."""
+    """Pairs to compare: same durability class; and external systems in no table against each of Penstock's."""
     in_tables = {*VARIANTS, *clusters.VARIANTS, *peers.KNOWN, *(reader.name for reader in READERS)}
     unknown = [name for name in names if name not in in_tables]
     ours = [name for name in names if name.startswith("penstock")]
@@ -287,13 +286,13 @@ def pairs_of(names: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def _published(log: Log, load: Load) -> tuple[Content, str | None]:
-    """Written as all is: through NATS, in the batches in which the broker took it."""
+    """Write a log through NATS, in the batches in which the broker received it."""
     published = log.publish(load)
     return published.sent, rounds.untrue(log, published, ordered=True)
 
 
 def _loaded(log: Log, load: Load) -> tuple[Content, str | None]:
-    """Appended by a bulk writer, in batches of many rows."""
+    """Write a log as a bulk writer does, in batches of many rows."""
     assert isinstance(log, PenstockLog)
     sent = log.load(load)
     found = log.read_back(ordered=True)
@@ -301,11 +300,11 @@ def _loaded(log: Log, load: Load) -> tuple[Content, str | None]:
 
 
 Write = Callable[[Log, Load], tuple[Content, str | None]]
-"""Fills a log; what it holds then, and why that is not so."""
+"""Fills a log; returns its content, and why it is void (None: it is not)."""
 
 
 class Written(NamedTuple):
-    """A log that readers read."""
+    """A log for readers."""
 
     log: Log
     sent: Content
@@ -313,7 +312,7 @@ class Written(NamedTuple):
 
 
 class Reader(NamedTuple):
-    """A row of the table in `readers`, with the variant whose log it reads, and who wrote it."""
+    """A row of the table in `readers`, with the variant whose log it reads and the function that writes the log."""
 
     name: str
     title: str
@@ -356,7 +355,7 @@ def _through_sendfile(log: Log, sent: Content) -> Consumed:
     consumed = readers.through_sendfile(files, readers.PASSES)
     if (found := consumed.found.value_bytes) != (wanted := sum(file.stat().st_size for file in files)):
         raise OperationalError(f"{found:,} of {wanted:,} bytes came through sendfile")
-    return msgspec.structs.replace(consumed, found=sent)  # it looks at no value: nothing to compare
+    return msgspec.structs.replace(consumed, found=sent)  # the receiver looks at no value: nothing to compare
 
 
 def _time_for(sent: Content) -> float:
@@ -400,12 +399,12 @@ READERS = (
 
 
 def readers_of(variants: Sequence[str]) -> list[Reader]:
-    """Those whose log is there."""
+    """Return the readers whose log is among the variants."""
     return [reader for reader in READERS if reader.variant in variants]
 
 
 def reading(systems: dict[str, System], load: Load, rounds_count: int, said: Said) -> Comparison:
-    """Messages per second that consumers take, of logs that one publisher wrote."""
+    """Measure messages per second of consumers, on logs that one publisher wrote."""
     used = readers_of(list(systems))
     with ExitStack() as logs:
         written: dict[tuple[str, Write], Written] = {}
@@ -426,7 +425,7 @@ def reading(systems: dict[str, System], load: Load, rounds_count: int, said: Sai
 
 
 def _written(reader: Reader, log: Log, load: Load) -> Written:
-    """A log that a reader reads; one that cannot be written makes the reader's rounds void, and no others."""
+    """Write the log of a reader. A failure voids the rounds of the readers of this log only."""
     try:
         return Written(log, *reader.write(log, load))
     except (PenstockError, OSError) as error:
@@ -435,7 +434,7 @@ def _written(reader: Reader, log: Log, load: Load) -> Written:
 
 
 def _title(reader: Reader, written: Written) -> str:
-    """The reader's, with the size of batches: small ones cost more."""
+    """Return the reader's title with the mean batch size: small batches cost more."""
     batches = written.log.batches if isinstance(written.log, PenstockLog) and reader.name != "sendfile" else 0
     return f"{reader.title} ({written.sent.messages / batches:,.0f} a batch)" if batches else reader.title
 
@@ -459,7 +458,7 @@ def _read_measure(reader: Reader, written: Written) -> Measure:
 
 
 def run(plan: Plan, folder: Path, said: Said, done: Callable[[Comparison], None]) -> list[Comparison]:
-    """The whole plan; `done` is told of every comparison."""
+    """Run the whole plan; `done` receives every comparison."""
     found = []
     with started(plan.variants, folder, plan.others) as systems:
         for load in plan.loads:

@@ -1,8 +1,8 @@
-"""A connection to NATS for what is timed: it waits for the clock and the socket at once, and never blocks on either.
+"""A non-blocking NATS connection for timed work: waits for the clock and the socket at once.
 
-Rules: nothing here waits longer than it was told to. What waits to be sent is sent in order, as the socket takes it;
-payloads are not copied on their way out. The moment of an arrival is taken right behind the read that completed it,
-before anything is parsed. PING is answered; what nats-server refuses is an OperationalError.
+Rules: Nothing here waits longer than requested. Pending output is sent in order, as the socket takes it, without copies
+of payloads. An arrival time is taken right after the read that completed the message, before parsing. PING is answered;
+a -ERR of nats-server is an OperationalError.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _PR_SET_TIMERSLACK = 29
 
 
 class TimedSocket:
-    """A greeted connection, not blocking; `close` it, or use it in `with`. `subscriptions` are subjects, ids from 1."""
+    """A connected, non-blocking client; `close` it, or use it in `with`. `subscriptions` are subjects, ids from 1."""
 
     def __init__(self, address: Address, *subscriptions: str) -> None:
         self._nats = NatsSocket(address)
@@ -50,20 +50,18 @@ class TimedSocket:
         self.close()
 
     def close(self) -> None:
-        """Give the connection back."""
         self._nats.close()
 
     def fileno(self) -> int:
-        """For `select`."""
         return self._socket.fileno()
 
     @property
     def is_sending(self) -> bool:
-        """Whether something still waits for the socket to take it."""
+        """True if output waits for the socket."""
         return bool(self._out)
 
     def send(self, *parts: bytes | memoryview) -> None:
-        """Put parts behind what waits to be sent, and give the socket what it takes now."""
+        """Queue parts for sending, and send what the socket takes now."""
         out = self._out
         out.extend(map(memoryview, parts))
         while out:
@@ -78,14 +76,14 @@ class TimedSocket:
                 taken -= len(out.popleft())
 
     def wait(self, timeout_s: float) -> bool:
-        """Return when something came (True), when the socket took more, or after `timeout_s`."""
+        """Wait for input (return True), for progress of the output, or until `timeout_s`."""
         readable, writable, _ = select.select([self], [self] if self._out else [], [], max(timeout_s, 0.0))
         if writable:
             self.send()
         return bool(readable)
 
     def receive(self) -> tuple[int, list[Delivery]]:
-        """Read once: when that was, in nanoseconds of the monotonic clock, and the messages that are whole now."""
+        """Read once; return the time in nanoseconds of the monotonic clock, and the complete messages."""
         self._make_room()
         with contextlib.suppress(BlockingIOError):
             received = self._socket.recv_into(memoryview(self._buffer)[self._end :])
@@ -103,7 +101,7 @@ class TimedSocket:
         return now_ns, found.deliveries
 
     def _make_room(self) -> None:
-        """Room behind what is held: moved to the front; doubled for a frame that fills half of it."""
+        """Make room after the held bytes: move them to the front; double the buffer if a frame fills half of it."""
         if self._start == self._end:
             self._start = self._end = 0
         elif 4 * (len(self._buffer) - self._end) < len(self._buffer):
@@ -117,6 +115,6 @@ class TimedSocket:
 
 
 def sharpen_timers() -> None:
-    """Let this process sleep as exactly as the kernel can (Linux): its timers are 50 µs late by default."""
+    """Set the timer slack of this process to the minimum (Linux): by default its timers are 50 µs late."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0)

@@ -1,10 +1,10 @@
-"""`penstock bench tls`: what TLS costs readers of a log, and who appends to one over the socket.
+"""`penstock bench tls`: cost of TLS for readers of a log, and for appends over the socket.
 
-Rules: two brokers on one nats-server, one of which speaks TLS; `durability = os`: what is measured is the socket. Each
-does the same in every round, one after the other: a bulk writer appends batches of many rows, and a reader takes the
-log from its first message on, several times, each in a process of its own. The reader touches every byte, and what it
-got is compared with what was sent. CPU is that of the broker and of the client. The reader also looks how long its
-event loop stands still: whoever uses the client has other things on it.
+Rules: Two brokers, one of which uses TLS; `durability = os`: the socket is measured. In every round each broker has the
+same work in turn: a bulk writer appends batches of many rows, and a reader reads the log from its first message on,
+several times, each in a process of its own. The reader touches every byte, and its result is compared with what was
+sent. CPU is that of the broker and of the client. The reader also measures how long its event loop is blocked, because
+applications share that loop.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ ROUNDS = 7
 PASSES = 4
 _PLAIN, _TLS = "plain", "tls"
 _ROWS = 4_096  # of one batch
-_VALUES_BYTES_A_SECOND = 150_000_000  # for the estimate
+_VALUES_BYTES_A_SECOND = 150_000_000  # for the time estimate
 _LOOK_S = 0.001
 _CLIENT, _BROKER = "client", "broker"
 _TIMEOUT_S = 2 * BENCH_STALL_S
@@ -44,7 +44,7 @@ Step = Callable[[str], None]
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """What to measure."""
+    """The messages and rounds to measure."""
 
     messages: int = 262_144
     size: int = 1_024
@@ -52,22 +52,22 @@ class Plan(msgspec.Struct, frozen=True):
 
     @property
     def steps(self) -> int:
-        """How many a progress bar has."""
+        """Number of steps for a progress bar."""
         return 4 * (self.rounds + 1)
 
     @property
     def seconds(self) -> float:
-        """About how long it takes."""
+        """Estimated duration in seconds."""
         return 10 + self.steps * 2 * self.messages * self.size / _VALUES_BYTES_A_SECOND
 
     @property
     def bytes_needed(self) -> int:
-        """Of disk, at most."""
+        """Disk space in bytes, at most."""
         return GIB + 3 * self.messages * (self.size + 128)
 
 
 class Task(msgspec.Struct, frozen=True):
-    """Which log, of which values. `broker` is the process."""
+    """A log and its values. `broker` is the process id."""
 
     server: str
     stream: str
@@ -77,17 +77,17 @@ class Task(msgspec.Struct, frozen=True):
 
 
 class Done(msgspec.Struct, frozen=True):
-    """How long it took, and what it was."""
+    """The cost and the content of a task."""
 
     seconds: float
     cpu_seconds: dict[str, float]
     messages: int
     crc: int
-    stood_still_ms: float = 0.0  # the event loop, at most
+    stood_still_ms: float = 0.0  # longest block of the event loop
 
 
 def append(task: Task) -> Iterator[Done]:
-    """A worker: a bulk writer."""
+    """Worker: append as a bulk writer."""
     import pyarrow as pa
 
     values = [bytes((number % 251,)) * 8 + os.urandom(task.size - 8) for number in range(_ROWS)]
@@ -105,13 +105,13 @@ def append(task: Task) -> Iterator[Done]:
 
 
 def read(task: Task) -> Iterator[Done]:
-    """A worker: a reader on asyncio."""
+    """Worker: read on asyncio."""
     yield asyncio.run(_read(task))
 
 
 async def _read(task: Task) -> Done:
     async with await connecting.connect(task.server, name="penstock-bench", timeout=_TIMEOUT_S) as client:
-        await anext(client.messages(task.stream, end=1))  # what a first call imports is not what reading costs
+        await anext(client.messages(task.stream, end=1))  # imports of the first call are not part of the reading cost
         stood_still_s = 0.0
 
         async def look() -> None:
@@ -145,7 +145,7 @@ async def _once(client: object, stream: str) -> tuple[int, int]:
 
 
 class _Clock:
-    """Wall and CPU time from now on."""
+    """Measures wall and CPU time from its construction on."""
 
     def __init__(self, task: Task) -> None:
         self._processes = {_BROKER: task.broker, _CLIENT: os.getpid()}
@@ -159,7 +159,7 @@ class _Clock:
 
 
 def run(plan: Plan, folder: Path, said: Step) -> list[Figure]:
-    """Measure it. OperationalError if nothing counts."""
+    """Run the whole plan. Raise OperationalError if no measurement is valid."""
     certificates = folder / "certificates"
     written(issued(["127.0.0.1"], "client", 1), certificates)
     own = ("--tls-cert", str(certificates / "broker.pem"), "--tls-key", str(certificates / "broker.key"))
@@ -180,7 +180,7 @@ def run(plan: Plan, folder: Path, said: Step) -> list[Figure]:
 
 
 class _Measures:
-    """A log of each broker, appended to anew in every round and read once more."""
+    """One log on each broker to read, and a new one in every round to append to."""
 
     names = tuple(f"{what}-{how}" for what, how in itertools.product(("append", "read"), (_PLAIN, _TLS)))
 
@@ -195,7 +195,7 @@ class _Measures:
         self._servers = servers
         self._stood_still = stood_still
         self._said = said
-        self._kept: dict[str, Done] = {}  # by how: the log that is read
+        self._kept: dict[str, Done] = {}  # by transport: the log that is read
         self._stack = ExitStack()
         self._clients = {
             how: self._stack.enter_context(blocking.connect(server, timeout=_TIMEOUT_S))
@@ -205,11 +205,10 @@ class _Measures:
             self._append(how, "kept")
 
     def close(self) -> None:
-        """Give the connections back."""
         self._stack.close()
 
     def of(self, name: str) -> Callable[[int], Measurement]:
-        """What one round of it measures."""
+        """Return the function that measures one round."""
         what, _, how = name.partition("-")
 
         def once(round_number: int) -> Measurement:

@@ -1,8 +1,8 @@
-"""What a load costs beside time: bytes on disks, bytes written to files, bytes between processes; as the kernel counts.
+"""Bytes that a load costs, by the kernel's counters: on disk, written to files, and between processes.
 
-Rules: all three are counted over a stretch of time, and only what the processes did that are named. Bytes between
-processes are those of the connections to the ports that are named, both ways, each counted once, at the end that was
-connected to; they are of the payload of TCP, without its headers. A connection that ends meanwhile is not counted.
+Rules: All three are counted over a period, and only for the named processes. Bytes between processes are those of
+connections to the named ports, both ways, each counted once, at the accepting end; they are TCP payload without
+headers. A connection that ends during the period is not counted.
 
     struct nlmsghdr   length, type, flags, sequence, port        16 bytes
     inet_diag_msg     family, state, timer, retrans, ports, …    72 bytes
@@ -33,19 +33,19 @@ _READ_BYTES = 1 << 16
 
 
 class Traffic(NamedTuple):
-    """Of so many processes together, since they were started or so."""
+    """Cumulative counters of all processes together."""
 
-    disk_bytes: int  # that files have
-    written_bytes: int  # that pages of files were made dirty with, each page once until it is written back
+    disk_bytes: int  # file sizes
+    written_bytes: int  # dirtied page cache bytes; each page counts once until it is written back
     network_bytes: int
 
     def since(self, before: Traffic) -> Traffic:
-        """The difference."""
+        """Return the difference."""
         return Traffic(*(now - then for now, then in zip(self, before, strict=True)))
 
 
 def traffic(folders: Iterable[Path], process_ids: Iterable[int], ports: Collection[int]) -> Traffic:
-    """All of it, now. OSError where the system does not tell."""
+    """Read the counters now. Raise OSError if the system does not provide them."""
     return Traffic(
         disk_bytes=sum(_size_of(folder) for folder in folders),
         written_bytes=sum(_written_by(process_id) for process_id in process_ids),
@@ -72,7 +72,7 @@ def _written_by(process_id: int) -> int:
 
 
 def _connections() -> Iterator[tuple[int, int]]:
-    """The own port of every connection over IPv4, and the bytes that went both ways."""
+    """Yield the local port of every IPv4 connection, and its bytes in both directions."""
     request = _ASKED.pack(socket.AF_INET, socket.IPPROTO_TCP, _WANTS_INFO, 0, _ESTABLISHED)
     head = _HEAD.pack(_HEAD.size + len(request), _SOCK_DIAG_BY_FAMILY, _REQUEST_DUMP, 1, 0)
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_SOCK_DIAG) as kernel:

@@ -1,6 +1,6 @@
-"""A folder of this machine whose files are synced by somebody else: for making much of them at once.
+"""A file system that syncs nothing, for making many files at once.
 
-Rules: whoever makes them syncs the whole file system before he relies on them.
+Rules: The user of this module syncs the whole file system before relying on the files.
 """
 
 from __future__ import annotations
@@ -9,28 +9,28 @@ from penstock.vfs.real import RealFile, RealFolder, RealVfs
 
 
 class UnsyncedFile(RealFile):
-    """One whose bytes are synced by somebody else."""
+    """A file that ignores syncs."""
 
     __slots__ = ()
 
     def sync(self) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 class UnsyncedFolder(RealFolder):
-    """The same for names."""
+    """A folder that ignores syncs."""
 
     __slots__ = ()
 
     def sync(self) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 class UnsyncedVfs(RealVfs):
-    """One that syncs nothing: for making much at once, whose maker then syncs the whole file system."""
+    """A file system that ignores syncs."""
 
     file_type = UnsyncedFile
     folder_type = UnsyncedFolder
 
     def sync_dir(self, path: str) -> None:
-        """Nothing."""
+        """Do nothing."""

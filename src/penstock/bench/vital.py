@@ -1,7 +1,7 @@
-"""Processes without which nothing can be measured: when one ends by itself, the bench ends too, at once, and says why.
+"""Processes that a benchmark depends on: if one ends by itself, the benchmark ends at once and says why.
 
-Rules: whoever starts such a process registers it for as long as it is wanted, and is told of its end by a thread that
-waits for it. Whoever waits for something else looks here now and then (`check`).
+Rules: The code that starts such a process registers it for as long as it is needed; a thread that waits for the process
+reports its end. Code that waits for anything else calls `check` now and then.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from contextlib import contextmanager
 from penstock.base.errors import OperationalError
 
 _changed = threading.Condition()
-_wanted: list[Vital] = []  # of this process: it has one bench
+_wanted: list[Vital] = []  # of this process: it runs one benchmark
 
 
 class EndedError(OperationalError):
-    """A process that everything depends on has ended; no later round can succeed."""
+    """A vital process has ended; no later round can succeed."""
 
 
 class Vital:
-    """One such process."""
+    """One vital process."""
 
     def __init__(self, give_up: Callable[[], None] | None = None) -> None:
-        self.give_up = give_up  # frees who waits for an answer of it
+        self.give_up = give_up  # unblocks a caller that waits for an answer of the process
         self.end = ""
 
     def ended(self, name: str, code: int, said: str) -> None:
-        """It has ended; `said` is the end of its log."""
+        """Record that the process has ended; `said` is the end of its log."""
         with _changed:
             self.end = f"{name} ended while it was measured ({how(code)}){_log(said)}"
             _changed.notify_all()
@@ -39,7 +39,7 @@ class Vital:
 
 @contextmanager
 def vital() -> Iterator[Vital]:
-    """A process that is wanted for as long as the context."""
+    """Register a process for as long as the context."""
     one = Vital()
     with _changed:
         _wanted.append(one)
@@ -51,7 +51,7 @@ def vital() -> Iterator[Vital]:
 
 
 def check(within_s: float = 0.0) -> None:
-    """EndedError if one of them has ended, or does within the time: what it leaves behind may be seen before."""
+    """Raise EndedError if a vital process has ended, or ends within the time: symptoms may show before its end."""
     with _changed:
         _changed.wait_for(lambda: any(one.end for one in _wanted), within_s)
         for one in _wanted:
@@ -60,7 +60,7 @@ def check(within_s: float = 0.0) -> None:
 
 
 def how(code: int) -> str:
-    """How a process ended, by its return code."""
+    """Describe how a process ended, by its return code."""
     if code >= 0:
         return f"exit code {code}"
     try:

@@ -1,9 +1,8 @@
-"""A function of ours in a process of its own, so that its Python shares the interpreter with nothing that is measured.
+"""Runs a Penstock function in a process of its own, so that it shares its interpreter with nothing that is measured.
 
-Rules: a worker's function takes one task and yields its answers; both are msgspec types, and go as JSON, one line each.
-A function that yields once is a call (`run`); one that yields an address and then serves for ever is a server
-(`working`).
-What it raises comes out of `run` as an OperationalError with its last words.
+Rules: A worker's function takes one task and yields its answers; both are msgspec types and travel as JSON, one line
+each. A function that yields once is a call (`run`); one that yields an address and then serves for ever is a server
+(`working`). An error in the function is raised by `run` as an OperationalError with the end of its log.
 """
 
 from __future__ import annotations
@@ -26,12 +25,12 @@ Task = TypeVar("Task")
 Answer = TypeVar("Answer")
 Work = Callable[[Task], Iterator[Answer]]
 
-# Without the working directory on its path (-P): a folder of somebody's there is not to be imported.
+# -P keeps the working directory off the path: nothing from there is imported.
 _PROGRAM = "from penstock.bench.worker import main; main()"
 
 
 def run(work: Work[Task, Answer], task: Task, *, timeout_s: float) -> Answer:
-    """The one answer of `work` for `task`, from a process that has ended then."""
+    """Return the one answer of `work` for `task`; its process has ended by then."""
     with working(work, task, timeout_s=timeout_s) as (answer, _):
         return answer
 
@@ -40,14 +39,14 @@ def run(work: Work[Task, Answer], task: Task, *, timeout_s: float) -> Answer:
 def working(
     work: Work[Task, Answer], task: Task, *, timeout_s: float = limits.BENCH_START_S
 ) -> Iterator[tuple[Answer, Child]]:
-    """The first answer of `work`, and the process, which runs for as long as the context."""
+    """Return the first answer of `work`, and its process, which runs for as long as the context."""
     with started(work, task) as (next_answer, process):
         yield next_answer(timeout_s), process
 
 
 @contextmanager
 def started(work: Work[Task, Answer], task: Task) -> Iterator[tuple[Callable[[float], Answer], Child]]:
-    """What waits so long for the next answer of `work`, and the process, which runs for as long as the context."""
+    """Return a function that waits for the next answer of `work`, and its process. It runs as long as the context."""
     name = f"{work.__module__}:{work.__name__}"
     with child(name, [sys.executable, "-P", "-c", _PROGRAM, name], environment_of_child()) as process:
         process.write(msgspec.json.encode(task))
@@ -60,7 +59,7 @@ def started(work: Work[Task, Answer], task: Task) -> Iterator[tuple[Callable[[fl
 
 
 def _answer_type(work: Callable[..., Any]) -> Any:
-    """T of a function that returns Iterator[T]."""
+    """Return T of a function that returns Iterator[T]."""
     return typing.get_args(typing.get_type_hints(work)["return"])[0]
 
 

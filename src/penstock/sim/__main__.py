@@ -26,22 +26,24 @@ _OF_CLUSTERS = (*mutants.CLUSTER_MUTANTS, *mutants.MUTANTS_OF_RIGHTS, *mutants.M
 
 def _parsed(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m penstock.sim", description="Simulate brokers, NATS and clients.")
-    parser.add_argument("--seeds", type=int, default=1_000, help="how many seeds (1000)")
-    parser.add_argument("--first", type=int, default=0, help="the first of them (0)")
-    parser.add_argument("--brokers", type=int, default=3, help="in the cluster (3)")
-    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="at once (one for each core)")
-    parser.add_argument("--seed", type=int, help="run this one, and print what happens")
-    parser.add_argument("--plan", type=Path, help="run the plan that this file holds, and print what happens")
-    parser.add_argument("--save", type=Path, help="write what --seed or --plan comes to into this file, if it fails")
-    parser.add_argument("--operations", type=from_ranges, help="only these of its operations: 0-40,52")
-    parser.add_argument("--faults", type=from_ranges, help="only these of its faults")
-    parser.add_argument("--quiet", action="store_true", help="print what came of it, not what happened")
-    parser.add_argument("--no-shrink", action="store_true", help="leave seeds that fail as they are")
-    parser.add_argument("--mutants", action="store_true", help="see that each planted mistake is found")
-    parser.add_argument("--mutant", metavar="NAME", help="the same of this one")
+    parser.add_argument("--seeds", type=int, default=1_000, help="number of seeds (1000)")
+    parser.add_argument("--first", type=int, default=0, help="the first seed (0)")
+    parser.add_argument("--brokers", type=int, default=3, help="brokers in the cluster (3)")
+    parser.add_argument(
+        "--processes", type=int, default=os.cpu_count() or 1, help="parallel worker processes (one for each core)"
+    )
+    parser.add_argument("--seed", type=int, help="run this seed and print its trace")
+    parser.add_argument("--plan", type=Path, help="run the plan in this file and print its trace")
+    parser.add_argument("--save", type=Path, help="write the plan of --seed or --plan to this file if the run fails")
+    parser.add_argument("--operations", type=from_ranges, help="run only these operations of the plan: 0-40,52")
+    parser.add_argument("--faults", type=from_ranges, help="run only these faults of the plan")
+    parser.add_argument("--quiet", action="store_true", help="print only the result, not the trace")
+    parser.add_argument("--no-shrink", action="store_true", help="do not shrink failing seeds")
+    parser.add_argument("--mutants", action="store_true", help="check that every mutant is found")
+    parser.add_argument("--mutant", metavar="NAME", help="check that this mutant is found")
     options = parser.parse_args(arguments)
     if options.seed is not None and options.plan is not None:
-        parser.error("--seed and --plan both say what to run")
+        parser.error("--seed and --plan exclude each other")
     known = (*mutants.MUTANTS, *_OF_CLUSTERS)
     if options.mutant not in (None, *(one.name for one in known)):
         parser.error(f"no mutant is called {options.mutant!r}")
@@ -73,7 +75,7 @@ def _one(options: argparse.Namespace) -> int:
 
 def _save(path: Path, plan: Plan, result: Result) -> None:
     if not result.error:
-        _say(f"{path} is not written: nothing failed that it could be kept for")
+        _say(f"{path} is not written: the run did not fail")
         return
     keep(path, plan, result.error)
     _say(f"kept: python -m penstock.sim --plan {path}")

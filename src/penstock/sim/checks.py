@@ -14,7 +14,7 @@ history.
 | a duplicate is where its ack says (see `duplicates`)          | an ack of the broker                       |
 | a refused message is not in the log (see `refusals`)          | an ack, a read, a refusal                  |
 | no leader shows messages whose truncation was acknowledged    | every event of the broker                  |
-| no message is removed without a truncation request            | a read, every event of the broker          |
+| only retention or a truncation request removes messages       | a read, every event of the broker          |
 | log_start ≤ committed_end ≤ log_end                           | every event of the broker                  |
 | committed_end covers all acked messages and never goes back   | every event of the broker                  |
 | each leader epoch has one leader: one run of one broker       | every event of the broker                  |
@@ -114,7 +114,7 @@ class History:
         return any(broker_id in (0, one) for one, _ in self.damaged)
 
     def is_lost(self, offset: int, leader_epoch: int) -> bool:
-        """True if the message was permissibly lost after the event that reports it."""
+        """True if a permitted loss has removed the message since the event that reports it."""
         return any(leader_epoch <= last_epoch and offset >= end for last_epoch, end in self.cuts)
 
     @property

@@ -1,4 +1,4 @@
-"""Read access to the private state of a node: its partitions and its metadata. No other module reads it."""
+"""Read-only access to a node's private state (partitions, metadata), for all other modules of the simulator."""
 
 from __future__ import annotations
 

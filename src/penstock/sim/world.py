@@ -4,7 +4,7 @@ Rules: The seed decides everything. While faults happen, only what a fault excus
 stopped, every stream must accept messages again and every consumer must reach the end within LIVENESS_US. Then all
 brokers lose power once more, and the audit reads everything that was promised from the first message to the last.
 
-    0 ──── faults and operations ──── end ── all is mended ── live again ── power cut ── audit
+    0 ──── faults and operations ──── end ── all faults end ── live again ── power cut ── audit
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ class World:
         self._clients.publishing.check()
         self._guests.check()
 
-    # What happens to brokers
+    # Events of brokers
 
     def _acted(self, broker: SimBroker) -> None:
         assert broker.node is not None

@@ -219,6 +219,6 @@ def test_rounds_that_are_too_short_to_say_much_are_told() -> None:
     ]
     named = {"title": "x", "titles": {name: name for name in seconds}, "measurements": measurements, "pairs": []}
     found = compared(name="publish-256B", **named)  # type: ignore[arg-type]
-    assert short_text(found) == "penstock: rounds of 25 ms say little: give more --messages"
+    assert short_text(found) == "penstock: rounds of 25 ms are too short to compare: raise --messages"
     assert short_text(compared(name="read-256B", **named)) == ""  # type: ignore[arg-type]
     assert short_text(msgspec.structs.replace(found, measurements=measurements[1:2])) == ""

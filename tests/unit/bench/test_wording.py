@@ -57,7 +57,7 @@ def test_void_rounds_are_told_in_a_sentence() -> None:
         ('not waited for: {"error":{"code":503,"description":"no room"}}', "not waited for: no room (code 503)"),
         ('{"error":{"code":400,"descr', '{"error":{"code":400,"descr'),
         ('{"seq": 1}', '{"seq": 1}'),
-        ("NATS/1.0 503\r\n\r\n", "nobody listens to the subject (NATS/1.0 503)"),
+        ("NATS/1.0 503\r\n\r\n", "no responders: the subject has no subscriber (NATS/1.0 503)"),
         ("-ERR 'Maximum Payload'\r\n", "-ERR 'Maximum Payload'"),
         ("", ""),
     ],
