@@ -54,7 +54,7 @@ _TLS_OPTIONS = (
 )
 
 SOURCE_OPTIONS = (
-    Option("servers", f"${SERVER_VARIABLE}, or {DEFAULT_SERVER}", "brokers, `HOST:PORT` with commas between"),
+    Option("servers", f"${SERVER_VARIABLE}, or {DEFAULT_SERVER}", "brokers, `HOST:PORT` separated by commas"),
     *_TLS_OPTIONS,
     Option("stream", "", "names of streams, separated by commas; `*` and `?` are wildcards, as in file names"),
     Option("subscribe", "", "Kafka's name of `stream`, without wildcards"),
@@ -102,7 +102,7 @@ SOURCE_OPTIONS = (
 """The options of a reader, in the order of the reference."""
 
 SINK_OPTIONS = (
-    Option("servers", f"${SERVER_VARIABLE}, or {DEFAULT_SERVER}", "brokers, `HOST:PORT` with commas between"),
+    Option("servers", f"${SERVER_VARIABLE}, or {DEFAULT_SERVER}", "brokers, `HOST:PORT` separated by commas"),
     *_TLS_OPTIONS,
     Option("stream", "", "stream to append to; rows with a `topic` go to the stream of that name"),
     Option("topic", "", "Kafka's name of `stream`"),
