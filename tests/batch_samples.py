@@ -1,4 +1,4 @@
-"""Batches for tests: rows, strategies that make them, and messages that are wrong in one chosen place."""
+"""Record batches for tests: rows, Hypothesis strategies, and messages with one invalid field."""
 
 from __future__ import annotations
 
@@ -34,43 +34,43 @@ MIXED = [
 def message_of(
     rows: Sequence[Row], *, base_offset: int = 0, timestamp_us: int = 1_700_000_000_000_000, leader_epoch: int = 1
 ) -> bytearray:
-    """One batch message that holds `rows`."""
+    """Encode `rows` as one batch message."""
     subjects, keys, values, headers = zip(*rows, strict=True)
     columns = Columns(subjects, keys, values, headers)
     return encoded(columns, base_offset=base_offset, timestamp_us=timestamp_us, leader_epoch=leader_epoch)
 
 
 def segment_of(*messages: bytes | bytearray, stream_id: int = 7, partition: int = 0) -> bytes:
-    """The bytes of a segment file."""
+    """Return the bytes of a segment file."""
     return b"".join([schema.schema_message(stream_id, partition), *messages])
 
 
 def opened(segment: bytes) -> pa.Table:
-    """A segment as any Arrow program reads it."""
+    """Read a segment with Arrow's own reader."""
     with pa.ipc.open_stream(pa.BufferReader(segment)) as reader:
         return reader.read_all()
 
 
 def rows_of(table: pa.Table | pa.RecordBatch) -> list[Row]:
-    """The rows of a table, without offset and timestamp."""
+    """Return the rows of a table, without offset and timestamp."""
     columns = [table.column(name).to_pylist() for name in ("subject", "key", "value", "headers")]
     return [Row(subject.encode(), *rest) for subject, *rest in zip(*columns, strict=True)]
 
 
 def numbers_of(table: pa.Table | pa.RecordBatch, name: str) -> list[int]:
-    """An integer column, or a timestamp column as microseconds."""
+    """Return an integer column, or a timestamp column in microseconds."""
     numbers: list[int] = table.column(name).cast(pa.int64()).to_pylist()
     return numbers
 
 
 def sealed(message: bytearray) -> bytearray:
-    """`message` with the CRC that it needs to be believed."""
+    """Update the CRC of `message` in place."""
     message[CRC_POSITION : CRC_POSITION + 8] = b"%08x" % crc32c_with_gap(message, CRC_POSITION)
     return message
 
 
 def with_header(message: bytes | bytearray, **fields: Any) -> bytearray:
-    """`message` with other values in its batch header, and a CRC that fits."""
+    """Replace fields of the batch header, and update the CRC."""
     out = bytearray(message)
     header = replace(codec.read_header(message), **fields)
     out[HEADER_POSITION : codec.PREFIX_BYTES] = PACKING.pack(*astuple(header)).hex().encode()
@@ -78,21 +78,21 @@ def with_header(message: bytes | bytearray, **fields: Any) -> bytearray:
 
 
 def with_node(message: bytes | bytearray, number: int, value: int) -> bytearray:
-    """`message` with another number among rows and null counts of its columns, and a CRC that fits."""
+    """Replace one of the row and null counts of the columns, and update the CRC."""
     out = bytearray(message)
     layout.INT64.pack_into(out, layout.NODES_POSITION + 8 * number, value)
     return sealed(out)
 
 
 def with_place(message: bytes | bytearray, number: int, value: int) -> bytearray:
-    """`message` with another number among positions and sizes of its buffers, and a CRC that fits."""
+    """Replace one of the positions and sizes of the buffers, and update the CRC."""
     out = bytearray(message)
     layout.INT64.pack_into(out, layout.BUFFERS_POSITION + 8 * number, value)
     return sealed(out)
 
 
 def with_buffer(message: bytes | bytearray, number: int, position: int, content: bytes) -> bytearray:
-    """`message` with other bytes within one buffer, and a CRC that fits."""
+    """Replace bytes within one buffer, and update the CRC."""
     out = bytearray(message)
     (begin,) = layout.INT64.unpack_from(out, layout.BUFFERS_POSITION + 16 * number)
     start = layout.BODY_POSITION + begin + position
@@ -118,7 +118,7 @@ LEADER_EPOCHS = st.integers(0, 2**32 - 1)
 
 
 def resealed(message: bytes, **fields: Any) -> bytes:
-    """The same batch with other fields in its header, and the checksum that they want."""
+    """Replace fields of the header, and compute the CRC of the whole message anew; the result must verify."""
     header = replace(codec.read_header(message), crc=0, **fields)
     out = bytearray(message)
     out[HEADER_POSITION : HEADER_POSITION + HEADER_HEX_BYTES] = PACKING.pack(*astuple(header)).hex().encode()

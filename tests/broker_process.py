@@ -1,7 +1,7 @@
 """Real brokers and nats-servers as child processes, for tests that kill, stop and starve them.
 
-Rules: a child is ended by the test that started it, whatever happens. Nothing here waits for a time to pass: it waits
-for a line, for an exit, or for an answer, and gives up after a deadline with what the child has said.
+Rules: the test that starts a child ends it, also if the test fails. Nothing here sleeps for a fixed time: it waits for
+a log line, an exit or an answer, and fails after a deadline with the child's output.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ LEFT_BEHIND_S = 2.0
 _SOURCES = str(Path(penstock.__file__).parent.parent)
 _SERVE = ("-c", "from penstock.cli import main; main()", "serve")
 _READY = re.compile(r"ready client=(\S+) nats=(\S+) data=")
-_LOOK_S = 0.01  # between two looks at what cannot be waited for
+_LOOK_S = 0.01  # interval of polling
 OF_OTHERS = {
     "PENSTOCK_NATS": "nats://127.0.0.1:1",
     "PENSTOCK_TLS_CA": "/nowhere/ca.pem",
@@ -38,13 +38,13 @@ OF_OTHERS = {
     "PENSTOCK_CREDENTIALS": "/nowhere/credentials",
     "PENSTOCK_USER": "without a password",
 }
-"""Variables of brokers that somebody has: they must not reach those that a command starts for itself."""
+"""Settings of other brokers in the environment: they must not affect brokers that a command starts itself."""
 
 T = TypeVar("T")
 
 
 class Lines:
-    """What a child writes to a pipe, line by line, as it comes."""
+    """Collects the lines that a child writes to a pipe."""
 
     def __init__(self, pipe: IO[bytes]) -> None:
         self._pipe = pipe
@@ -65,14 +65,14 @@ class Lines:
 
     @property
     def text(self) -> str:
-        """All of it so far."""
+        """All lines so far."""
         with self._changed:
             return "".join(self._lines)
 
     def wait_for(
         self, pattern: str | re.Pattern[str], timeout_s: float = DEADLINE_S, *, after: int = 0
     ) -> re.Match[str]:
-        """The first match from line number `after` on; AssertionError when the pipe ends or time is up without one."""
+        """Wait for the first match from line `after` on. Raise AssertionError at the pipe's end or the deadline."""
         wanted = re.compile(pattern)
         deadline_s = time.monotonic() + timeout_s
         seen = after
@@ -93,17 +93,17 @@ class Lines:
             return len(self._lines)
 
     def read_all(self) -> None:
-        """Wait for the end of the pipe, but no longer than a process may take that its writer has left behind."""
+        """Wait for the end of the pipe, at most LEFT_BEHIND_S: a process that the child left may hold it open."""
         self._thread.join(LEFT_BEHIND_S)
 
     def close(self) -> None:
-        """Wait for the end of the pipe; its writer has ended."""
+        """Wait for the end of the pipe and close it; the writer must have ended."""
         self._thread.join(DEADLINE_S)
         self._pipe.close()
 
 
 class Child:
-    """One process of ours, started again as often as wanted."""
+    """A child process that can be started again."""
 
     def __init__(self) -> None:
         self.process: subprocess.Popen[bytes] | None = None
@@ -133,28 +133,26 @@ class Child:
 
     @property
     def is_running(self) -> bool:
-        """Whether it was started and has not ended."""
+        """True if the process was started and has not ended."""
         return self.process is not None and self.process.poll() is None
 
     @property
     def pid(self) -> int:
-        """Its process id."""
         assert self.process is not None
         return self.process.pid
 
     @property
     def said(self) -> str:
-        """What it has written to stderr."""
+        """Output on stderr so far."""
         return "" if self.stderr is None else self.stderr.text
 
     def signal(self, number: signal.Signals) -> None:
-        """Send it a signal."""
         assert self.is_running, self.said
         assert self.process is not None
         self.process.send_signal(number)
 
     def wait(self, timeout_s: float = DEADLINE_S) -> int:
-        """Its exit code, once it has ended by itself; what it has said is read by then."""
+        """Wait until the process ends by itself and its output is read; return its exit code."""
         assert self.process is not None
         try:
             code = self.process.wait(timeout_s)
@@ -166,7 +164,7 @@ class Child:
         return code
 
     def kill(self) -> None:
-        """kill -9, and wait until it is gone. Twice is fine."""
+        """Send SIGKILL and wait for the end. Idempotent."""
         if self.is_running:
             assert self.process is not None
             self.process.kill()
@@ -180,7 +178,7 @@ class Child:
         self.stdout = self.stderr = None
 
     def end(self) -> None:
-        """Leave nothing behind."""
+        """Kill the process and close its pipes."""
         self.kill()
         self._close()
 
@@ -200,15 +198,15 @@ class BrokerProcess(Child):
         self.data_dir = data_dir
         self.client_address = ""
         self.nats_url = ""
-        self.credentials: penstock.Credentials | None = None  # of `client`
-        self.listen = f"127.0.0.1:{free_ports(1)[0]}"  # it starts again there
+        self.credentials: penstock.Credentials | None = None  # used by `client`
+        self.listen = f"127.0.0.1:{free_ports(1)[0]}"  # the same at each start
         self.program: tuple[str, ...] = _SERVE
         self.arguments = [*(("--nats", nats) if nats is not None else ("--nats-port", "0")), *arguments]
         self.environment = broker_environment(environment or {})
         self._before_exec = before_exec
 
     def launch(self) -> None:
-        """Start the process without waiting for anything."""
+        """Start the process; do not wait until it is ready."""
         places = ["--data-dir", str(self.data_dir), *(("--listen", self.listen) if self.listen else ())]
         arguments = [*places, *self.arguments]
         if self.program == _SERVE and self._before_exec is None:
@@ -217,7 +215,7 @@ class BrokerProcess(Child):
         self._launch([sys.executable, "-W", "error", *self.program, *arguments], self.environment, self._before_exec)
 
     def start(self) -> None:
-        """Start it and return once it is ready."""
+        """Start the process and wait until it is ready."""
         self.launch()
         assert self.stdout is not None
         try:
@@ -227,49 +225,49 @@ class BrokerProcess(Child):
         self.client_address, self.nats_url = found.group(1), found.group(2)
 
     def stop(self, timeout_s: float = DEADLINE_S) -> int:
-        """SIGTERM; the exit code."""
+        """Send SIGTERM, wait, and return the exit code."""
         self.signal(signal.SIGTERM)
         return self.wait(timeout_s)
 
     def restart(self) -> None:
-        """kill -9 and start again on the same port, so that clients find it."""
+        """Kill the broker and start it on the same port, so that clients reconnect."""
         self.kill()
         self.listen = self.client_address
         self.start()
 
     def logged(self, pattern: str, timeout_s: float = DEADLINE_S, *, after: int = 0) -> re.Match[str]:
-        """Wait for a line on stderr."""
+        """Wait for a line on stderr that matches."""
         assert self.stderr is not None
         return self.stderr.wait_for(pattern, timeout_s, after=after)
 
     def memory_bytes(self) -> int:
-        """Resident memory now (Linux)."""
+        """Return the resident memory in bytes (Linux)."""
         pages = int(Path(f"/proc/{self.pid}/statm").read_text().split()[1])
         return pages * os.sysconf("SC_PAGESIZE")
 
     def io_counts(self) -> dict[str, int]:
-        """The kernel's counts of what the process has read and written (Linux)."""
+        """Return the kernel's I/O counters of the process, /proc/PID/io (Linux)."""
         lines = Path(f"/proc/{self.pid}/io").read_text().splitlines()
         return {name: int(count) for name, count in (line.split(": ") for line in lines)}
 
     def open_files(self) -> int:
-        """How many file descriptors it holds (Linux)."""
+        """Return the number of open file descriptors (Linux)."""
         return len(os.listdir(f"/proc/{self.pid}/fd"))
 
     async def client(self, name: str = "test") -> aio.Client:
-        """A client of it."""
+        """Connect a client."""
         return await aio.connect(self.client_address, name=name, credentials=self.credentials)
 
 
 def broker_environment(more: Mapping[str, str]) -> dict[str, str]:
-    """This process's environment without settings of Penstock, so that a child imports what the test imports."""
+    """Return the environment without Penstock's settings, with a PYTHONPATH to the sources that the test imports."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PENSTOCK_", "NOTIFY_"))}
     path = more.get("PYTHONPATH", "")
     return {**kept, **more, "PYTHONPATH": os.pathsep.join(filter(None, (path, _SOURCES)))}
 
 
 class NatsProcess(Child):
-    """A nats-server of the test's own; every start is on the same port."""
+    """A nats-server for one test; every start is on the same port."""
 
     def __init__(self, folder: Path, config: str = "", host: str = "127.0.0.1") -> None:
         super().__init__()
@@ -280,11 +278,10 @@ class NatsProcess(Child):
 
     @property
     def url(self) -> str:
-        """Where it listens."""
         return f"nats://[{self._host}]:{self.port}" if ":" in self._host else f"nats://{self._host}:{self.port}"
 
     def start(self) -> None:
-        """Start it and return once it serves."""
+        """Start nats-server and wait until it is ready."""
         place = ["-a", self._host, "-p", str(self.port)]
         self._launch([str(find_nats_server()), "-c", str(self._config_file), *place], os.environ)
         assert self.stderr is not None
@@ -299,7 +296,7 @@ def running_broker(
     environment: Mapping[str, str] | None = None,
     before_exec: Callable[[], None] | None = None,
 ) -> Iterator[BrokerProcess]:
-    """A broker that serves; ended when the block is left."""
+    """Run a broker within the block."""
     broker = BrokerProcess(data_dir, *arguments, nats=nats, environment=environment, before_exec=before_exec)
     try:
         broker.start()
@@ -310,7 +307,7 @@ def running_broker(
 
 @contextmanager
 def running_nats(folder: Path, config: str = "", host: str = "127.0.0.1") -> Iterator[NatsProcess]:
-    """A nats-server that serves; ended when the block is left."""
+    """Run a nats-server within the block."""
     folder.mkdir(parents=True, exist_ok=True)
     server = NatsProcess(folder, config, host)
     try:
@@ -321,7 +318,7 @@ def running_nats(folder: Path, config: str = "", host: str = "127.0.0.1") -> Ite
 
 
 async def eventually(look: Callable[[], Awaitable[T]], what: str, timeout_s: float = DEADLINE_S) -> T:
-    """The first answer of `look` that is true; it is asked again and again until the deadline."""
+    """Poll `look` until its result is true, and return that. Raise AssertionError at the deadline."""
     last: T | None = None
     try:
         async with asyncio.timeout(timeout_s):

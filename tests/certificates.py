@@ -1,4 +1,4 @@
-"""Certificate authorities of the tests' own, and the certificates that they issue, as PEM files in a folder."""
+"""Certificate authorities for tests, and the certificates that they issue, as PEM files in a folder."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class Pair(NamedTuple):
 
 
 class Authority:
-    """Issues certificates; its own is `ca`, which is of the authority `above`, or of nobody else.
+    """Issues certificates. Its own, `ca`, is issued by the authority `above`, or self-signed.
 
-    All days are counted from `now`, which is read once: what a test computes from it is exact at any time of any day.
+    All days count from `now`, which is read once, so that a test can compute exact times from it.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class Authority:
         now: datetime | None = None,
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        self.now = (now or datetime.now(UTC)).replace(microsecond=0)  # a certificate knows whole seconds
+        self.now = (now or datetime.now(UTC)).replace(microsecond=0)  # certificates have whole seconds
         self._folder = folder
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"test {name}")])
@@ -50,7 +50,7 @@ class Authority:
         self.ca.write_bytes(_pem(issuer._signed(self._name, self._key, [(basic, True)], days=365)))
 
     def own(self, *, days: float, begin_days: float = -365) -> bytes:
-        """Another certificate of this authority itself, for the same name and key, as PEM."""
+        """Return another certificate of the authority itself, for the same name and key, as PEM."""
         basic = x509.BasicConstraints(ca=True, path_length=None)
         return _pem(self._signed(self._name, self._key, [(basic, True)], days=days, begin_days=begin_days))
 
@@ -63,7 +63,7 @@ class Authority:
         begin_days: float = -365,
         usages: Sequence[x509.ObjectIdentifier] = (ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH),
     ) -> Pair:
-        """A new pair in `NAME.pem` and `NAME.key`, in place of those that are there; it begins in `begin_days`."""
+        """Issue a pair as `NAME.pem` and `NAME.key`, replacing existing files; it is valid from `begin_days` on."""
         key = ec.generate_private_key(ec.SECP256R1())
         names = [_name_of(host) for host in hosts]
         extensions: list[tuple[x509.ExtensionType, bool]] = [(x509.ExtendedKeyUsage(usages), False)]

@@ -1,4 +1,4 @@
-"""Chance for stories of whole brokers: placement is random; what tells candidacies of one broker apart is not."""
+"""Randomness for scenarios of whole brokers: random placement, but a fixed random part in Raft terms."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from penstock.raft.terms import DRAWS
 
 
 class Chance(Random):
-    """A story's course does not hang on how often its brokers stood for election."""
+    """A seeded source whose draws do not depend on the number of candidacies before."""
 
     def randrange(self, start: int, stop: int | None = None, step: int = 1) -> int:
-        """As Random's; of a term always 0."""
+        """Return 0 for the random part of a term; else a random number."""
         return 0 if (start, stop) == (DRAWS, None) else super().randrange(start, stop, step)

@@ -1,4 +1,4 @@
-"""Frames with checksums, out of plain ones: for who plays the other side of a connection byte by byte."""
+"""Converts plain frames to frames with checksums, for tests that write a connection's bytes themselves."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _HEAD = struct.Struct("<IHHII")
 
 
 def checked(data: bytes) -> bytes:
-    """The plain frames in `data`, each with checksums; the raw part of one that is cut short is not covered."""
+    """Return the frames in `data` with checksums. An incomplete raw part is not covered by one."""
     out = b""
     while data:
         frame_bytes, api, version, correlation_id, body_bytes = _HEAD.unpack_from(data)

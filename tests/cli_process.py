@@ -1,4 +1,4 @@
-"""`penstock …` as a process of its own, for tests that kill it, or look at what it says."""
+"""Runs `penstock …` as a process, for tests that kill it or check its output."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TIMEOUT_S = 120
 
 @contextmanager
 def launched(server: str, *arguments: str, more: Mapping[str, str] | None = None) -> Iterator[subprocess.Popen[str]]:
-    """One that runs; ended when the block is left."""
+    """Run a command within the block."""
     environment = broker_environment({"PENSTOCK_SERVER": server, **(more or {})})
     with warm.penstock(arguments, environment, text=True) as running:
         try:
@@ -25,13 +25,13 @@ def launched(server: str, *arguments: str, more: Mapping[str, str] | None = None
 
 
 async def ended(running: subprocess.Popen[str], code: int = 0) -> tuple[str, str]:
-    """What one has said on stdout and stderr, once it has ended by itself."""
+    """Wait for the exit code `code`; return stdout and stderr."""
     said, errors = await asyncio.to_thread(running.communicate, timeout=TIMEOUT_S)
     assert running.returncode == code, (running.args, said, errors)
     return said, errors
 
 
 async def command(server: str, *arguments: str, code: int = 0) -> tuple[str, str]:
-    """The same of one that runs to its end."""
+    """Run a command to its end; return stdout and stderr."""
     with launched(server, *arguments) as running:
         return await ended(running, code)

@@ -1,4 +1,4 @@
-"""What holds for every test."""
+"""Settings and hooks for all tests."""
 
 from __future__ import annotations
 
@@ -16,38 +16,35 @@ from tests import hot_modes
 from tests.costs import Costs, file_of_costs
 from tests.extent import SEEDED_BY_CODE, code_seed, examples, why_left_out
 
-# How long an example takes says more about the machine than about the code. A failing example is printed as a
-# decorator that replays it, also where the example database is not kept.
+# No deadline: the duration of an example depends on the machine more than on the code. A failing example is printed
+# as a decorator that replays it, for machines without the example database.
 settings.register_profile("penstock", deadline=None, print_blob=True, max_examples=examples(100))
 settings.load_profile("penstock")
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Before Hypothesis looks at its options."""
+    """Set the seed before Hypothesis reads its options."""
     if (path := file_of_costs()) is not None:
         config.pluginmanager.register(Costs(path))
     if SEEDED_BY_CODE:
         config.option.hypothesis_seed = str(code_seed())
 
 
-# Where the tests run in the background of a shell, SIGINT is ignored, and so it would be by every process that they
-# start: those that are to end by it would not.
+# In the background of a shell, SIGINT is ignored, and child processes would inherit that: it could not end them.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-# What tests write is theirs alone: brokers and clients refuse files with secrets that others may read.
+# Files of tests are private: brokers and clients refuse files with secrets that other users can read.
 os.umask(0o077)
 
-# What takes long begins early, for what begins last decides when all has ended. Spark is first: one worker has it all.
+# Long tests begin early, so that none runs alone at the end. Spark is first: one worker runs all of its tests.
 _ORDER = ("spark/", "unit/test_build.py", "docs/test_readme.py", "integration/", "crash/", "sim/", "chaos/")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Long tests are left out where there is no time. Whole modules change places: what a module prepares for its tests
-    it prepares once.
-    """
+    """Skip tests that this tier leaves out, and sort by `_ORDER`. Modules stay together: they share fixtures."""
     root = Path(__file__).parent
     for item in items:
         needs_time = item.get_closest_marker("needs_time") is not None
@@ -63,7 +60,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """One worker has all tests on Spark: they share one JVM, whose start costs more than most of them."""
+    """Run all tests on Spark in one worker: they share a JVM, whose start costs more than most of them."""
     if config.getoption("dist") != "loadscope":
         return None
     scheduling = LoadScopeScheduling(config, log)
@@ -77,13 +74,13 @@ def _scope(test: str) -> str:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_finish() -> None:
-    """Twelve thousand tests stay in memory: garbage collection need not walk them again and again."""
+    """Freeze the collected tests, about twelve thousand, so that garbage collection does not walk them."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(10_000, 20, 50)
 
 
 def pytest_sessionstart() -> None:
-    """A compiled file that is older than its source would be tested in the source's place."""
+    """Exit if a compiled file is older than its source: the tests would run the old code."""
     if stale := hot_modes.load_setup().stale_files():
         pytest.exit(f"not built from the source as it is: {stale}; run `python setup.py build_ext --inplace`", 3)

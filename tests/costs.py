@@ -1,8 +1,8 @@
-"""What each module of tests costs: seconds, and seconds of CPU, which other programs on the machine change less.
+"""Costs of each test module: seconds, and seconds of CPU, which depend less on other programs on the machine.
 
-TEST_COSTS=FILE writes both, by module, into a JSON file, and shows the modules that cost most at the end of the run.
-CPU is that of the worker and of all processes that it has started and that have ended; one that lives longer than the
-tests, such as Spark's JVM, is counted where it ends.
+TEST_COSTS=FILE writes both, by module, to a JSON file, and prints the most expensive modules at the end of the run.
+CPU includes the worker and its child processes that have ended; a process that outlives its tests, such as Spark's
+JVM, is counted for the module in which it ends.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _SHOWN = 25
 
 
 def file_of_costs() -> Path | None:
-    """Where they are to be written; None: nowhere."""
+    """Return the file for the costs; None if they are not written."""
     named = os.environ.get("TEST_COSTS")
     return Path(named) if named else None
 
@@ -41,7 +41,7 @@ class _Cost:
 
 @dataclass(eq=False)
 class Costs:
-    """A plugin of pytest: workers measure, and whoever gathers their reports adds it up."""
+    """Pytest plugin: workers measure, and the controlling process sums up their reports."""
 
     path: Path
     modules: dict[str, _Cost] = field(default_factory=lambda: defaultdict(_Cost))
@@ -49,7 +49,7 @@ class Costs:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self) -> Generator[None, Any, Any]:
-        """After each phase of a test."""
+        """Add the CPU time of each phase of a test to its report."""
         report = yield
         now_s = _cpu_s()
         report.user_properties.append(("cpu_s", now_s - self._before_s))
@@ -57,14 +57,14 @@ class Costs:
         return report
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """In the one process that hears of all."""
+        """Sum up, in the controlling process."""
         cost = self.modules[report.nodeid.partition("::")[0]]
         cost.tests += report.when == "call"
         cost.seconds += report.duration
         cost.cpu_s += sum(float(str(value)) for name, value in report.user_properties[-1:] if name == "cpu_s")
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
-        """Only in that process, too."""
+        """Write and print the costs, in the controlling process only."""
         if hasattr(terminalreporter.config, "workerinput") or not self.modules:
             return
         known: dict[str, dict[str, Any]] = {name: vars(cost) for name, cost in sorted(self.modules.items())}

@@ -1,4 +1,4 @@
-"""Logs whose files are harmed, and what a consumer still gets out of them."""
+"""Corrupts files of logs, and reads what a consumer can still read."""
 
 from __future__ import annotations
 
@@ -10,16 +10,15 @@ from penstock.vfs.memory import MemoryVfs
 from tests.logs import DIRECTORY, Message, append, open_log, read_slices
 
 WIDE = LogConfig(segment_bytes=100_000)
-"""All in one segment."""
+"""All messages fit into one segment."""
 
 
 def write(disk: MemoryVfs, path: str, position: int, data: bytes) -> None:
-    """Overwrite bytes of a file."""
     disk.open(path).write_at(position, data)
 
 
 def flip(disk: MemoryVfs, path: str, position: int, bit: int = 0) -> None:
-    """Turn over one bit; of an encrypted file as far behind where its records begin."""
+    """Flip one bit; in an encrypted file, `position` counts from the start of its records."""
     file = disk.open(path)
     if file.read_at(0, len(ENCRYPTED_BEGIN)) == ENCRYPTED_BEGIN:
         position += AREA_BYTES
@@ -27,12 +26,11 @@ def flip(disk: MemoryVfs, path: str, position: int, bit: int = 0) -> None:
 
 
 def content(disk: MemoryVfs, path: str) -> bytes:
-    """All bytes of a file."""
     return disk.open(path).read_at(0, 10**7)
 
 
 def closed_log(batches: int = 12, config: LogConfig = WIDE, size_bytes: int = 40) -> tuple[MemoryVfs, list[Message]]:
-    """A log that was stopped cleanly, and its messages: batches of two, stamped 0, 1, 2 …"""
+    """Return the disk of a cleanly stopped log, and its messages: batches of two, with timestamps 0, 1, 2 …"""
     disk = MemoryVfs()
     log = open_log(disk, config)
     wanted = [message for number in range(batches) for message in append(log, 2, number, size_bytes=size_bytes)]
@@ -41,12 +39,12 @@ def closed_log(batches: int = 12, config: LogConfig = WIDE, size_bytes: int = 40
 
 
 def indexes(disk: MemoryVfs) -> list[str]:
-    """Paths of the index files."""
+    """Return the paths of the index files."""
     return [f"{DIRECTORY}/{name}" for name in disk.list(DIRECTORY) if name.endswith(".index")]
 
 
 def readable(disk: MemoryVfs, log: Log) -> list[Message]:
-    """All that a consumer gets who steps over what is damaged."""
+    """Return all messages that a consumer reads who skips corrupt ranges."""
     view = log.view()
     found: list[Message] = []
     offset = view.log_start
@@ -57,7 +55,7 @@ def readable(disk: MemoryVfs, log: Log) -> list[Message]:
         except RemoteError as error:
             refused = error
         assert refused.code == "corrupt_range"
-        # Up to the damage everything can be read.
+        # Everything below the corruption must be readable.
         found += read_slices(disk, view, offset, refused.details["base_offset"])
         offset = refused.details["end_offset"]
     return found

@@ -1,4 +1,4 @@
-"""What is in deploy/, read as the programs read it that it is for."""
+"""Reads the files in deploy/ as Docker, Compose, kustomize and Kubernetes do."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Instruction = tuple[str, str]
 
 
 def dockerfile() -> list[list[Instruction]]:
-    """The instructions of each stage of the Dockerfile, in order."""
+    """Return the instructions of each stage of the Dockerfile, in order."""
     text = (DEPLOY / "docker/Dockerfile").read_text().replace("\\\n", " ")
     stages: list[list[Instruction]] = [[]]
     for line in text.splitlines():
@@ -34,7 +34,7 @@ def dockerfile() -> list[list[Instruction]]:
 
 
 def image_environment() -> dict[str, str]:
-    """What the image sets."""
+    """Return the variables that the image sets."""
     found: dict[str, str] = {}
     for name, rest in dockerfile()[-1]:
         if name == "ENV":
@@ -43,7 +43,7 @@ def image_environment() -> dict[str, str]:
 
 
 def compose(*over: str) -> dict[str, Any]:
-    """The compose file, with others over it; what is merged in them is merged."""
+    """Return the compose file merged with the override files `over`."""
     read: dict[str, Any] = {}
     for name in ("compose.yaml", *over):
         read = merged(read, yaml.safe_load((DEPLOY / "compose" / name).read_text()))
@@ -51,7 +51,7 @@ def compose(*over: str) -> dict[str, Any]:
 
 
 def merged(one: Any, over: Any, *keys: str) -> Any:
-    """What Compose makes of two, or kustomize, which knows members of lists by one of `keys`: the later counts."""
+    """Merge two objects as Compose does, or as kustomize, which matches list items by one of `keys`; `over` wins."""
     if isinstance(one, dict) and isinstance(over, dict):
         return {**one, **{name: merged(one.get(name), value, *keys) for name, value in over.items()}}
     if isinstance(one, list) and isinstance(over, list):
@@ -64,7 +64,7 @@ def merged(one: Any, over: Any, *keys: str) -> Any:
 
 
 def manifests(folder: str = "kubernetes") -> Iterator[dict[str, Any]]:
-    """The objects that a kustomization names, patched as it says."""
+    """Yield the objects of a kustomization, with its patches applied."""
     place = DEPLOY / folder
     read = yaml.safe_load((place / "kustomization.yaml").read_text())
     patches = [yaml.safe_load((place / one["path"]).read_text()) for one in read.get("patches", ())]
@@ -83,12 +83,12 @@ def _objects(file: Path) -> Iterator[dict[str, Any]]:
 
 
 def manifest(kind: str, folder: str = "kubernetes") -> dict[str, Any]:
-    """The first of that kind."""
+    """Return the first object of that kind."""
     return next(one for one in manifests(folder) if one["kind"] == kind)
 
 
 def pod_environment(ordinal: int, node: str, namespace: str = "prod", folder: str = "kubernetes") -> dict[str, str]:
-    """What Kubernetes sets for the broker in one pod."""
+    """Return the environment that Kubernetes sets for the broker in one pod."""
     stateful = manifest("StatefulSet", folder)
     fields = {
         "metadata.name": f"{stateful['metadata']['name']}-{ordinal}",
@@ -99,7 +99,7 @@ def pod_environment(ordinal: int, node: str, namespace: str = "prod", folder: st
     found: dict[str, str] = {}
     for one in stateful["spec"]["template"]["spec"]["containers"][0]["env"]:
         if "value" in one:
-            # Only what is set before can be referred to.
+            # A reference sees only variables that were set before.
             value = re.sub(r"\$\((\w+)\)", lambda name: found.get(name[1], name[0]), one["value"])
         else:
             value = fields[one["valueFrom"]["fieldRef"]["fieldPath"]]
@@ -108,5 +108,5 @@ def pod_environment(ordinal: int, node: str, namespace: str = "prod", folder: st
 
 
 def settings_of(environment: Mapping[str, str]) -> dict[str, str]:
-    """The settings of Penstock in it."""
+    """Return the variables that are settings of Penstock."""
     return {name: value for name, value in environment.items() if name.startswith(ENVIRONMENT_PREFIX)}

@@ -1,4 +1,4 @@
-"""Keys for tests of what is encrypted."""
+"""Encryption keys for tests."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ from penstock.vfs.keys import EncryptionKeys
 
 
 def encryption_keys(*ids: str) -> EncryptionKeys:
-    """Keys of these ids, the current one first; the same for an id each time. None: one, of the id `first`."""
+    """Return keys with these ids (default: `first`), the current one first. A key depends only on its id."""
     return EncryptionKeys([(one, one.encode().ljust(32, b".")) for one in ids or ("first",)])

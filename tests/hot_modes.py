@@ -1,7 +1,8 @@
-"""The modules of `penstock.hot`, plain and compiled, side by side in one process.
+"""Loads the modules of `penstock.hot` plain and compiled in one process.
 
-Theory: the plain sources are imported under their own names while the compiled modules are out of the way, so that what
-they import from each other is plain too. Classes that both define are then two: `outcome` compares by name and content.
+Theory: the plain sources are imported under their own names while the compiled modules are removed from `sys.modules`,
+so that they also import each other's plain versions. Each class then exists twice: `outcome` compares errors by name
+and text.
 
     scan = hot_modes.plain("scan"), hot_modes.running("scan")
 """
@@ -28,7 +29,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def load_setup(path: Path = ROOT / "setup.py") -> ModuleType:
-    """setup.py as a module; it builds nothing until it is run."""
+    """Import setup.py as a module; this builds nothing."""
     spec = importlib.util.spec_from_file_location("penstock_setup", path)
     assert spec is not None
     assert spec.loader is not None
@@ -38,17 +39,17 @@ def load_setup(path: Path = ROOT / "setup.py") -> ModuleType:
 
 
 def names() -> list[str]:
-    """Every module that setup.py compiles."""
+    """Return the modules that setup.py compiles."""
     return [name.removeprefix("penstock.hot.") for name in load_setup().COMPILED]
 
 
 def running(name: str) -> ModuleType:
-    """The module as this process runs it: compiled, where it was."""
+    """Return the module that this process runs: the compiled one if it exists."""
     return importlib.import_module(f"penstock.hot.{name}")
 
 
 def plain(name: str) -> ModuleType:
-    """The same module, interpreted."""
+    """Return the interpreted module."""
     return _plain_modules()[name]
 
 
@@ -59,12 +60,12 @@ def _plain_modules() -> dict[str, ModuleType]:
     own = {name: module for name, module in sys.modules.items() if name.startswith("penstock.hot.")}
     attributes = dict(vars(hot))
     finder = sys.path_importer_cache.get(folder)
-    places = list(hot.__path__)  # with compiled modules from elsewhere, where they are fuzzed
+    places = list(hot.__path__)  # includes another folder when a fuzzer runs compiled modules from there
     try:
         hot.__path__[:] = [folder]
         for name in own:
             del sys.modules[name]
-            vars(hot).pop(name.removeprefix("penstock.hot."), None)  # where `from penstock.hot import …` looks first
+            vars(hot).pop(name.removeprefix("penstock.hot."), None)  # `from penstock.hot import …` reads it first
         sys.path_importer_cache[folder] = FileFinder(folder, (SourceFileLoader, SOURCE_SUFFIXES))
         found = {name: running(name) for name in every}
     finally:
@@ -79,8 +80,8 @@ def _plain_modules() -> dict[str, ModuleType]:
 
 
 def outcome(function: Callable[..., object], *arguments: object, **named: object) -> tuple[object, ...]:
-    """What a call comes to: its value, or the name and the text of what it raised. Equal where both modes agree."""
+    """Return the value of a call, or the name and text of its error, for comparison of both modes."""
     try:
         return ("value", function(*arguments, **named))
-    except Exception as error:  # noqa: BLE001 (whatever it is, both modes must do the same)
+    except Exception as error:  # noqa: BLE001 (both modes must raise the same error, of any type)
         return ("error", type(error).__name__, str(error))

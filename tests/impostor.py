@@ -1,4 +1,4 @@
-"""A server on a real port that says it is a broker and knows no secret: what it hears, and how it lies."""
+"""A server on a real port that pretends to be a broker without the secret: records requests and answers falsely."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ _NOTHING = base64.b64encode(bytes(32))
 
 
 def done_at_once(request: AuthenticateRequest) -> AuthenticateResponse:
-    """The signature of nothing, before anything was proved."""
+    """Claim success at once, with an empty signature."""
     return AuthenticateResponse(data=b"v=", is_done=True)
 
 
 def challenge(request: AuthenticateRequest, iterations: int = 10_000) -> AuthenticateResponse:
-    """One more, whatever came: of a secret that is guessed."""
+    """Answer every message with a challenge for a guessed secret."""
     verifier = _GUESSED._replace(iterations=iterations)
     with suppress(RemoteError):
         return AuthenticateResponse(data=ScramServer("m" * 24).challenge(request.data, verifier))
@@ -48,31 +48,31 @@ def challenge(request: AuthenticateRequest, iterations: int = 10_000) -> Authent
 
 
 def wrong_signature(request: AuthenticateRequest, iterations: int = 10_000) -> AuthenticateResponse:
-    """A challenge, then a signature that is none."""
+    """Send a challenge, then an invalid signature."""
     if request.data.startswith(b"n,,"):
         return challenge(request, iterations)
     return AuthenticateResponse(data=b"v=" + _NOTHING, is_done=True)
 
 
 def malformed(request: AuthenticateRequest) -> AuthenticateResponse:
-    """What is no message of SCRAM."""
+    """Send bytes that are no SCRAM message."""
     return AuthenticateResponse(data=b"hello")
 
 
 def never_heard_of(request: AuthenticateRequest) -> AuthenticateResponse:
-    """As if the secret were wrong."""
+    """Refuse the login as if the secret were wrong."""
     raise RemoteError(ErrorCode.UNAUTHENTICATED, "the name or the secret is wrong")
 
 
 class Impostor:
-    """At `port`, as broker `broker_id`; each further login is answered with the next of the lies."""
+    """Listens on `port` as broker `broker_id`; each connection gets the next of `lies` as login answers."""
 
     def __init__(self, port: int, broker_id: int, *lies: Lie, mechanisms: tuple[str, ...] = ()) -> None:
         self.port = port
-        self.heard: set[int] = set()  # requests, by number
-        self.bytes = bytearray()  # all that came
-        self.came = 0  # connections, also those on which TLS came to nothing
-        self.logins = 0  # that were begun
+        self.heard: set[int] = set()  # API numbers of the received requests
+        self.bytes = bytearray()  # all received bytes
+        self.came = 0  # number of connections, including failed TLS handshakes
+        self.logins = 0  # number of login requests
         self._broker_id = broker_id
         self._lies: Iterator[Lie] = cycle(lies)
         self._mechanisms = mechanisms
@@ -86,7 +86,7 @@ class Impostor:
         return self
 
     def speak_tls(self, pair: Pair) -> None:
-        """Show that certificate to who connects."""
+        """Use TLS with that certificate."""
         self._tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self._tls.load_cert_chain(pair.cert, pair.key)
 
@@ -97,17 +97,16 @@ class Impostor:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def has_come(self, count: int) -> None:
-        """Once so many connections were made."""
+        """Wait for `count` connections."""
         async with asyncio.timeout(60), self._changed:
             await self._changed.wait_for(lambda: self.came >= count)
 
     @property
     def address(self) -> str:
-        """Where it is."""
         return f"127.0.0.1:{self.port}"
 
     async def has_logins(self, count: int) -> None:
-        """Once so many were begun."""
+        """Wait for `count` login requests."""
         async with asyncio.timeout(60), self._changed:
             await self._changed.wait_for(lambda: self.logins >= count)
 
@@ -157,7 +156,7 @@ class Impostor:
             )
         if isinstance(request, AuthenticateRequest):
             return lie(request)
-        if isinstance(request, PeerHelloRequest):  # as a mirror
+        if isinstance(request, PeerHelloRequest):  # echo the cluster id
             return PeerHelloResponse(
                 cluster_id=request.cluster_id,
                 broker_id=BrokerId(self._broker_id),

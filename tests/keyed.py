@@ -14,11 +14,11 @@ from penstock.commitlog import Log, LogView
 from tests.groups import Columns, encoded
 
 Told = tuple[bytes | None, bytes | None]
-"""Key and value of a message to be appended; without a value it is a tombstone."""
+"""Key and value of a message to append; a value of None is a tombstone."""
 
 
 class Row(NamedTuple):
-    """One message."""
+    """A message in the log."""
 
     offset: int
     timestamp_us: int
@@ -27,7 +27,7 @@ class Row(NamedTuple):
 
 
 def append_keyed(log: Log, messages: Sequence[Told], timestamp_us: int, producer: Producer = NOBODY) -> list[Row]:
-    """Append one batch; its messages."""
+    """Append one batch; return its messages."""
     base = log.log_end
     columns = Columns([b"s"] * len(messages), [key for key, _ in messages], [value for _, value in messages], None)
     numbers = {"base_offset": base, "timestamp_us": timestamp_us, "leader_epoch": log.leader_epoch}
@@ -38,12 +38,12 @@ def append_keyed(log: Log, messages: Sequence[Told], timestamp_us: int, producer
 
 
 def batches_of(view: LogView) -> list[tuple[BatchHeader, bytes]]:
-    """All batches of a log."""
+    """Return all batches of a log."""
     return [(header, bytes(data)) for header, data in view.batches(view.log_start, view.log_end)]
 
 
 def rows_of(view: LogView) -> list[Row]:
-    """All rows of a log, each checked."""
+    """Return all rows of a log, after a check of the rows."""
     return [row for _, data in batches_of(view) for row in _rows_in(codec.check_rows(data))]
 
 

@@ -1,4 +1,4 @@
-"""Logs for tests: batches whose content follows from their offsets, and ways to read everything back."""
+"""Logs for tests: batches whose content is computed from their offsets, and functions that read them back."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ PARTITION = 0
 SMALL = LogConfig(segment_bytes=4096)
 
 _LATE_US = count(10**15, 10**9)
-"""Times after all that tests use, each far behind the one before."""
+"""Times later than all that tests use, at large intervals."""
 
 Message = tuple[int, int, bytes]
 """Offset, timestamp in µs, value."""
 
 
-_random: Random | None = None  # while logs are encrypted
+_random: Random | None = None  # not None while logs are encrypted
 
 
 @contextmanager
 def encrypted_logs() -> Iterator[None]:
-    """Until the context is left, the logs of these tests are encrypted; what they do to the disk stays what it is."""
+    """Encrypt the logs of tests within the context; direct access of the tests to the disk is not affected."""
     global _random
     _random = Random(1)
     try:
@@ -49,26 +49,26 @@ def encrypted_logs() -> Iterator[None]:
 
 
 def as_logs_see(vfs: Vfs) -> Vfs:
-    """The same file system, through which logs are opened and read."""
+    """Return the file system for logs: encrypted within `encrypted_logs`."""
     if _random is None or isinstance(vfs, EncryptedVfs):
         return vfs
     return EncryptedVfs(vfs, encryption_keys(), holds_messages, _random.randbytes)
 
 
 def open_log(vfs: Vfs, config: LogConfig = SMALL, *, now_us: int = 0, must_exist: bool = False) -> Log:
-    """The log that all these tests use."""
+    """Open the log that the tests use."""
     return Log.open(as_logs_see(vfs), DIRECTORY, STREAM_ID, PARTITION, config, now_us=now_us, must_exist=must_exist)
 
 
 def value_of(offset: int, size_bytes: int = 40) -> bytes:
-    """The value of the message at `offset`."""
+    """Return the value of the message at `offset`."""
     return b"message %d " % offset + b"." * size_bytes
 
 
 def make_batch(
     base_offset: int, rows: int, timestamp_us: int, *, size_bytes: int = 40, leader_epoch: int = 1
 ) -> tuple[bytes, BatchHeader]:
-    """A batch and its header."""
+    """Return a batch and its header."""
     columns = Columns(
         [b"orders.new"] * rows, None, [value_of(base_offset + row, size_bytes) for row in range(rows)], None
     )
@@ -77,7 +77,7 @@ def make_batch(
 
 
 def append(log: Log, rows: int = 1, timestamp_us: int = 0, *, size_bytes: int = 40) -> list[Message]:
-    """Append one batch; its messages."""
+    """Append one batch; return its messages."""
     stamped = max(timestamp_us, log.last_timestamp_us)
     base = log.log_end
     log.append(*make_batch(base, rows, stamped, size_bytes=size_bytes, leader_epoch=max(1, log.leader_epoch)))
@@ -85,7 +85,7 @@ def append(log: Log, rows: int = 1, timestamp_us: int = 0, *, size_bytes: int = 
 
 
 def flush(log: Log) -> None:
-    """Flush all, as a driver would that is killed before the checkpoint says so."""
+    """Flush everything, without the checkpoint: as a driver that is killed before it writes it."""
     task = log.flush()
     if task is not None:
         task.run()
@@ -93,20 +93,20 @@ def flush(log: Log) -> None:
 
 
 def flush_and_note(log: Log) -> None:
-    """The same, and the checkpoint says so."""
+    """Flush everything, and write the checkpoint."""
     flush(log)
     log.note_flushed()
 
 
 def save(log: Log) -> None:
-    """Flush all, and bring index and checkpoint up to date, as a driver has done a second later."""
+    """Flush everything, and update index and checkpoint, as a driver does within a second."""
     flush(log)
     log.tick(limits.CHECKPOINT_SYNC_INTERVAL_MS * 1_000)
     flush(log)
 
 
 def finished(task: _Task | None) -> _Task:
-    """Run it to its end, as disk threads do."""
+    """Run a task to its end, as disk threads do."""
     assert task is not None
     while not task.is_done:
         task.run()
@@ -114,7 +114,7 @@ def finished(task: _Task | None) -> _Task:
 
 
 def clean_all(log: Log, now_us: int = 0) -> int:
-    """Clean until nothing is left to be done; how many segments were written anew."""
+    """Clean until nothing is left to do; return the number of rewritten segments."""
     count = 0
     while log.wants_cleaning(now_us):
         if (task := log.clean(now_us)) is not None:
@@ -123,7 +123,7 @@ def clean_all(log: Log, now_us: int = 0) -> int:
 
 
 def retain(log: Log, now_us: int) -> Removal | None:
-    """Tick, as a driver would, up to the removal, which is the caller's to run."""
+    """Tick as a driver does, up to the removal, which the caller runs."""
     retention = log.tick(now_us)
     if retention is None:
         return None
@@ -132,7 +132,7 @@ def retain(log: Log, now_us: int) -> Removal | None:
 
 
 def give_up_before(log: Log, offset: int) -> Removal | None:
-    """Let retention move log_start to `offset`, or to flushed_end if that is lower."""
+    """Have retention raise log_start to `offset`, or to flushed_end if that is lower."""
     config = log.config
     log.configure(replace(config, max_age_us=None, max_bytes=None, max_messages=log.log_end - offset))
     removal = retain(log, next(_LATE_US))
@@ -141,14 +141,14 @@ def give_up_before(log: Log, offset: int) -> Removal | None:
 
 
 def run(log: Log, truncation: Truncation | None) -> None:
-    """Cut, as a driver would."""
+    """Truncate the log, as a driver does."""
     if truncation is not None:
         truncation.run()
         log.truncated(truncation)
 
 
 def messages_in(data: bytes | memoryview) -> Iterator[Message]:
-    """The messages of whole batches, each verified."""
+    """Yield the messages of whole batches; each batch is verified."""
     rest = memoryview(data)
     while len(rest):
         size = codec.read_header(rest).size_bytes
@@ -173,7 +173,7 @@ def _columns(batch: memoryview) -> tuple[list[bytes], list[bytes], list[bytes], 
 def read_slices(
     vfs: Vfs, view: LogView, start: int | None = None, end: int | None = None, bytes_max: int = 3000
 ) -> list[Message]:
-    """All messages from `start` to `end`, fetched slice by slice, as a consumer does."""
+    """Return the messages from `start` to `end`, fetched slice by slice, as for a consumer."""
     offset = view.log_start if start is None else start
     begin = offset
     end = view.log_end if end is None else end
@@ -193,7 +193,7 @@ def read_slices(
 
 
 def read_batches(view: LogView, start: int, end: int, *, reverse: bool = False) -> list[Message]:
-    """The same through `batches`, in rising order."""
+    """Return the messages from `start` to `end`, read with `batches`, in ascending order."""
     parts = [list(messages_in(data)) for _, data in view.batches(start, end, reverse=reverse)]
     if reverse:
         parts.reverse()

@@ -1,4 +1,4 @@
-"""A page of metrics as Prometheus's own parser reads it, and what must hold of every one."""
+"""A metrics page as Prometheus's own parser reads it, and the checks that every page must pass."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Labels = tuple[tuple[str, str], ...]
 
 
 class Got(NamedTuple):
-    """What a request brought."""
+    """An HTTP response."""
 
     status: int
     headers: Message
@@ -26,12 +26,12 @@ class Got(NamedTuple):
 
 
 def url_of(broker: BrokerProcess) -> str:
-    """Where the HTTP port of a broker is, as its log says."""
+    """Return the URL of a broker's HTTP port, from its log."""
     return broker.logged(r"metrics are at (https?://\S+)/metrics").group(1)
 
 
 async def get(url: str, *, method: str = "GET", token: str | None = None, trusted: ssl.SSLContext | None = None) -> Got:
-    """Ask for a page; `trusted`: through TLS."""
+    """Request a page; with `trusted`, over TLS."""
     headers = {} if token is None else {"Authorization": f"Bearer {token}"}
     request = urllib.request.Request(url, method=method, headers=headers)
 
@@ -47,11 +47,11 @@ async def get(url: str, *, method: str = "GET", token: str | None = None, truste
 
 
 class Page:
-    """All samples of one page, checked as it is read."""
+    """All samples of one page; parsing checks the format."""
 
     def __init__(self, text: str) -> None:
         self.text = text
-        self.kinds: dict[str, str] = {}  # of metrics, by the name that the page gives them
+        self.kinds: dict[str, str] = {}  # types of metrics, by their names on the page
         self.samples: dict[tuple[str, Labels], float] = {}
         self._counters: set[str] = set()
         lines = text.splitlines()
@@ -73,7 +73,7 @@ class Page:
         assert set(self.kinds) == set(names)
 
     def _check_histogram(self, name: str) -> None:
-        """Buckets are cumulative, end with all there are, and bounds rise."""
+        """Check that bounds ascend, and that buckets are cumulative up to the total count."""
         buckets: dict[Labels, list[tuple[float, float]]] = {}
         for (sample, labels), value in self.samples.items():
             if sample == f"{name}_bucket":
@@ -86,19 +86,19 @@ class Page:
             assert found[-1] == (float("inf"), self.samples[f"{name}_count", labels])
 
     def value(self, name: str, **labels: str) -> float:
-        """One sample, which must be there."""
+        """Return one sample. Raise KeyError if it is missing."""
         return self.samples[name, tuple(sorted(labels.items()))]
 
     def found(self, name: str, **labels: str) -> float:
-        """One sample; 0 where there is none."""
+        """Return one sample; 0 if it is missing."""
         return self.samples.get((name, tuple(sorted(labels.items()))), 0)
 
     def all(self, name: str) -> dict[Labels, float]:
-        """All samples of that name, by their labels."""
+        """Return all samples of that name, by their labels."""
         return {labels: value for (sample, labels), value in self.samples.items() if sample == name}
 
     def fallen(self, later: Page) -> list[tuple[str, Labels]]:
-        """What should only rise, and has fallen, or gone."""
+        """Return the counters that decreased or are missing on a later page."""
         return [
             (name, labels)
             for (name, labels), value in self.samples.items()
@@ -107,7 +107,7 @@ class Page:
 
 
 async def page_of(url: str, *, token: str | None = None, trusted: ssl.SSLContext | None = None) -> Page:
-    """The metrics of a broker."""
+    """Request and parse a broker's metrics."""
     got = await get(f"{url}/metrics", token=token, trusted=trusted)
     assert (got.status, got.headers["Content-Type"]) == (200, "text/plain; version=0.0.4; charset=utf-8")
     return Page(got.text)

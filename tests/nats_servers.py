@@ -1,4 +1,4 @@
-"""Real nats-servers and a listening link, for integration tests."""
+"""Real nats-servers, publishers and a subscribed NatsLink, for integration tests."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ Row = tuple[bytes, bytes | None, bytes | None, bytes]
 
 
 class RunningNats:
-    """A nats-server of a test's own, which can be killed and started again on its port."""
+    """A nats-server for one test, which can be killed and started again on its port."""
 
     def __init__(self, folder: Path, config: str) -> None:
         self.port = 0
-        self.leaf_port = self.mqtt_port = self.route_port = 0  # where the config has such listeners
+        self.leaf_port = self.mqtt_port = self.route_port = 0  # 0 without such a listener in the config
         self.process: asyncio.subprocess.Process | None = None
         self._config_file = folder / "server.conf"
         self._config_file.write_text(config)
@@ -76,7 +76,7 @@ class RunningNats:
 
 @asynccontextmanager
 async def running_nats(folder: Path, config: str = "") -> AsyncIterator[RunningNats]:
-    """A nats-server with this config on a free port."""
+    """Run a nats-server with this config, on a free port, within the block."""
     server = RunningNats(folder, config)
     await server.start()
     try:
@@ -86,7 +86,7 @@ async def running_nats(folder: Path, config: str = "") -> AsyncIterator[RunningN
 
 
 class Publisher:
-    """A publisher whose `flush` proves that nats-server has everything; that of nats-py may overtake what waits."""
+    """A publisher whose `flush` proves that nats-server has everything; nats-py's can overtake buffered messages."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
@@ -111,7 +111,7 @@ class Publisher:
 
 @asynccontextmanager
 async def publishing(server: RunningNats) -> AsyncIterator[Publisher]:
-    """A plain connection to publish on."""
+    """Connect a publisher, without TLS and login."""
     reader, writer = await asyncio.open_connection("127.0.0.1", server.port, limit=1 << 20)
     writer.write(b'CONNECT {"verbose":false,"headers":true}\r\n')
     publisher = Publisher(reader, writer)
@@ -124,7 +124,7 @@ async def publishing(server: RunningNats) -> AsyncIterator[Publisher]:
 
 
 class Listener:
-    """A NatsLink with everything that it brought."""
+    """A NatsLink that records all messages and events."""
 
     def __init__(self, urls: str, **options: Any) -> None:
         self.rows: dict[int, list[Row]] = {}
@@ -153,14 +153,14 @@ class Listener:
         return [row[3] for row in self.rows.get(sid, [])]
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        """Return once `condition` holds; looks whenever something came."""
+        """Wait until `condition` holds; it is checked after each message and event."""
         async with asyncio.timeout(TIMEOUT_S):
             while not condition():
                 self._changed.clear()
                 await self._changed.wait()
 
     async def event(self, kind: type[Event], after: int = 0) -> Event:
-        """The first event of this kind from number `after` on."""
+        """Wait for the first event of this kind from number `after` on."""
 
         def found() -> list[Event]:
             return [event for event in self.events[after:] if isinstance(event, kind)]
@@ -171,7 +171,7 @@ class Listener:
 
 @asynccontextmanager
 async def listening(urls: str, *, wait_up: bool = True, **options: Any) -> AsyncIterator[Listener]:
-    """A link that runs; in the end it is stopped and must have ended well."""
+    """Run a link within the block; at the end it must stop without an error."""
     listener = Listener(urls, **options)
     task = asyncio.create_task(listener.link.run())
     try:

@@ -1,4 +1,4 @@
-"""The journal of metadata as brokers wrote it before there was Raft: nothing else writes it any more."""
+"""Writes the metadata journal in the format that brokers used before Raft."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ COMMANDS: list[Command] = [
 
 
 def journal_bytes(*commands: Command, synced_index: int | None = None) -> bytes:
-    """The file; each entry knows those before it as synced, or only those up to `synced_index`."""
+    """Return the file; each entry says that all entries before it, or those up to `synced_index`, are synced."""
     data = HEAD
     for index, command in enumerate(commands, 1):
         content = struct.pack("<QQ", index, index - 1 if synced_index is None else synced_index)
@@ -33,7 +33,7 @@ def journal_bytes(*commands: Command, synced_index: int | None = None) -> bytes:
 
 
 def holding(data: bytes) -> MemoryVfs:
-    """A disk with these bytes for a journal, and without a mark."""
+    """Return a disk with these bytes as the journal, without a mark of what is synced."""
     vfs = MemoryVfs()
     file = vfs.open(JOURNAL_PATH, create=True)
     file.write_at(0, data)
@@ -43,13 +43,12 @@ def holding(data: bytes) -> MemoryVfs:
 
 
 def synced(*commands: Command) -> MemoryVfs:
-    """A disk with this journal, and the mark that all of it was synced."""
+    """Return a disk with this journal, and the mark that all of it is synced."""
     vfs = holding(journal_bytes(*commands))
     SyncedMark(vfs, MARK_PATH).move(len(commands))
     return vfs
 
 
 def content(vfs: MemoryVfs, path: str = JOURNAL_PATH) -> bytes:
-    """What is in a file."""
     file = vfs.open(path, read_only=True)
     return file.read_at(0, file.size())

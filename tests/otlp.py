@@ -1,4 +1,4 @@
-"""A receiver of OTLP over HTTP, on a real socket, which keeps what it is sent."""
+"""A receiver of OTLP over HTTP, on a real socket, that records the spans."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.broker_process import DEADLINE_S
 
 
 class Received(NamedTuple):
-    """One span."""
+    """A received span."""
 
     name: str
     trace_id: str
@@ -29,7 +29,7 @@ class Received(NamedTuple):
 
 
 class Receiver:
-    """`url` is what is set as `otlp_endpoint`; `status` what it answers."""
+    """`url`: value for `otlp_endpoint`; `status`: HTTP status of the answers."""
 
     def __init__(self, port: int) -> None:
         self.url = f"http://127.0.0.1:{port}"
@@ -39,7 +39,7 @@ class Receiver:
         self.changed = threading.Condition()
 
     def wait(self, count: int, timeout_s: float = DEADLINE_S) -> list[Received]:
-        """Once there are so many spans."""
+        """Wait for `count` spans; return all."""
         with self.changed:
             assert self.changed.wait_for(lambda: len(self.spans) >= count, timeout_s), self.spans
             return list(self.spans)
@@ -62,7 +62,7 @@ def _spans(request: ExportTraceServiceRequest) -> Iterator[Received]:
 
 @contextmanager
 def receiving() -> Iterator[Receiver]:
-    """It listens; it is gone when the block is left."""
+    """Run a receiver within the block."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
@@ -79,7 +79,7 @@ def receiving() -> Iterator[Receiver]:
             self.end_headers()
 
         def log_message(self, *args: object) -> None:
-            """Say nothing."""
+            """Suppress the log of requests."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     receiver = Receiver(server.server_address[1])

@@ -1,8 +1,8 @@
 """Ports for the servers of tests.
 
-Rules: a port that the kernel has chosen is free for anybody's outgoing connection while its server is down, and then
-the server cannot start again. So ports are taken from below those, and each process that runs tests has a block of its
-own, which a lock on a file keeps until that process ends.
+Rules: while a server is down, the kernel may give an ephemeral port to an outgoing connection of any process, and then
+the server cannot start again. So ports are taken from below the ephemeral range. Each process that runs tests has its
+own block, reserved by a file lock until the process ends.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ _BLOCKS = 24
 
 
 class _Block:
-    """The ports of this process. No two of them are given again before all others were."""
+    """The ports of this process. A port is reused only after all others of the block."""
 
     def __init__(self) -> None:
         self._lock, self._first = _locked()
         self._next = 0
 
     def take(self, wanted: int) -> int:
-        """Return the first of so many ports in a row that nobody listens on."""
+        """Return the first of `wanted` consecutive ports without a listener."""
         for _ in range(2 * _BLOCK):
             if self._next + wanted > _BLOCK:
                 self._next = 0
@@ -45,7 +45,7 @@ class _Block:
 
 
 def _locked() -> tuple[IO[str], int]:
-    """Lock a block; the locked file and the first port."""
+    """Lock a block; return the locked file and the first port."""
     for number in count(os.getpid()):
         path = Path(tempfile.gettempdir()) / f"penstock-tests-{os.getuid()}-ports-{number % _BLOCKS}"
         file = path.open("a")
@@ -63,10 +63,10 @@ def _block() -> _Block:
 
 
 def ports_in_a_row(wanted: int) -> int:
-    """Return the first of so many ports that are this process's, and on which nobody listens."""
+    """Return the first of `wanted` consecutive ports of this process without a listener."""
     return _block().take(wanted)
 
 
 def free_ports(wanted: int) -> list[int]:
-    """Return so many ports that are this process's, and on which nobody listens."""
+    """Return `wanted` ports of this process without a listener."""
     return [ports_in_a_row(1) for _ in range(wanted)]

@@ -1,4 +1,4 @@
-"""The PromQL that we ship: of the Grafana dashboard and of the alert rules, with what each asks for."""
+"""The PromQL of the Grafana dashboard and of the alert rules, and the metrics and labels that it uses."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ DEPLOY = Path(__file__).parents[1] / "deploy"
 DASHBOARD = DEPLOY / "grafana" / "penstock.json"
 ALERTS = DEPLOY / "prometheus" / "alerts.yml"
 OF_PROMETHEUS = {"instance", "job", "le"}
-"""Labels that Prometheus adds, or a histogram has."""
+"""Labels that Prometheus or a histogram adds."""
 _SUFFIX = re.compile(r"_(bucket|sum|count)$")
 
 
 class Query(NamedTuple):
-    """One expression, and the template that names its results."""
+    """A PromQL expression, and the template of its legend or summary."""
 
     where: str
     text: str
@@ -28,7 +28,7 @@ class Query(NamedTuple):
 
 
 class Selector(NamedTuple):
-    """A metric that is asked for, and the labels that it is chosen by."""
+    """A metric in a query, and the labels of its matchers."""
 
     name: str
     labels: frozenset[str]
@@ -43,7 +43,7 @@ def alerts() -> list[dict[str, Any]]:
 
 
 def queries() -> Iterator[Query]:
-    """All of them, as Prometheus gets them."""
+    """Yield all queries, with Grafana's variables replaced."""
     for panel in dashboard()["panels"]:
         for target in panel.get("targets", ()):
             text = target["expr"].replace("$__rate_interval", "5m")
@@ -53,7 +53,7 @@ def queries() -> Iterator[Query]:
 
 
 def parts(expression: Any) -> Iterator[Any]:
-    """An expression and all in it."""
+    """Yield an expression and all its sub-expressions."""
     yield expression
     for name in ("lhs", "rhs", "expr", "param", "vector_selector"):
         if (inner := getattr(expression, name, None)) is not None and not isinstance(inner, str | float):
@@ -63,7 +63,7 @@ def parts(expression: Any) -> Iterator[Any]:
 
 
 def selectors(text: str) -> list[Selector]:
-    """What a query asks for. ValueError: it is no PromQL."""
+    """Return the selectors of a query. Raise ValueError if it is not PromQL."""
     return [
         Selector(part.name, frozenset(one.name for one in part.matchers.matchers))
         for part in parts(promql.parse(text))
@@ -72,7 +72,7 @@ def selectors(text: str) -> list[Selector]:
 
 
 def grouped_by(text: str) -> set[str]:
-    """Labels by which a query adds up or joins."""
+    """Return the labels by which a query aggregates or joins."""
     found: set[str] = set()
     for part in parts(promql.parse(text)):
         modifier = getattr(part, "modifier", None)
@@ -82,6 +82,6 @@ def grouped_by(text: str) -> set[str]:
 
 
 def family_of(sample: str, histograms: set[str]) -> str:
-    """The metric that a sample is of."""
+    """Return the metric of a sample."""
     family = _SUFFIX.sub("", sample)
     return family if family in histograms else sample

@@ -1,4 +1,4 @@
-"""A segment file with every kind of cell, and the rows that must come back out of it."""
+"""A segment file with every kind of cell, and the rows that readers must find in it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Row = tuple[int, int, str, bytes | None, bytes | None, bytes | None]
 
 @dataclass(frozen=True)
 class Segment:
-    """A file as a broker leaves it: no mark at its end."""
+    """A segment file, without an end-of-stream mark."""
 
     path: Path
     batches: list[list[Row]]
@@ -29,7 +29,7 @@ class Segment:
 
 
 def rows_of_every_kind(first: int, count: int, timestamp_us: int) -> list[Row]:
-    """Rows with nulls, empty cells, text beyond ASCII and bytes that are no text."""
+    """Return rows with nulls, empty cells, non-ASCII text and binary values."""
     keys = (None, b"", b"N14228", bytes(range(256)))
     values = (b'{"n": 1}', b"", None, b"\xff\x00\xfe", "große Werte 🛫".encode())
     headers = (None, b"NATS/1.0\r\nPenstock-Key: N14228\r\n\r\n", None)
@@ -48,7 +48,7 @@ def rows_of_every_kind(first: int, count: int, timestamp_us: int) -> list[Row]:
 
 
 def batch_bytes(rows: list[Row]) -> bytes:
-    """One batch message of these rows, which share their timestamp."""
+    """Encode rows with the same timestamp as one batch message."""
     columns = Columns(
         subjects=[row[2].encode() for row in rows],
         keys=[row[3] for row in rows],
@@ -59,13 +59,13 @@ def batch_bytes(rows: list[Row]) -> bytes:
 
 
 def write_segment(path: Path, *sizes: int) -> Segment:
-    """A segment file at `path`, with one batch of each size."""
+    """Write a segment file with one batch of each size, and a last batch of one row."""
     batches = []
     first = 0
     for number, size in enumerate(sizes):
         batches.append(rows_of_every_kind(first, size, TIMESTAMP_US + number))
         first += size
-    # A lone message without key and headers: their columns are null all through.
+    # The last batch has no key and no headers: these columns have only nulls.
     batches.append([(first, TIMESTAMP_US + len(sizes), "lone", None, b"x", None)])
     path.write_bytes(schema_message(STREAM_ID, PARTITION) + b"".join(map(batch_bytes, batches)))
     return Segment(path, batches)

@@ -1,10 +1,10 @@
-"""Brokers and commands forked from a process that has imported Penstock already.
+"""Forks brokers and commands from a template process that has imported Penstock.
 
-Rules: each process of tests has one template, started when it is first needed: `python -W error -m tests.warm FD`. The
-template imports what a broker and a command need, then forks a child for each request. A child has its own pid,
-descriptors, environment and working directory, and is killed, stopped and waited for as any other. What the interpreter
-reads when it starts cannot be given to it: a command with other such variables, or with something to run between fork
-and exec, is started as a new interpreter (see `fits`).
+Rules: each test process has one template, started on first use: `python -W error -m tests.warm FD`. The template
+imports the modules of brokers and commands, then forks a child for each request. A child has its own pid, descriptors,
+environment and working directory, and can be killed, stopped and waited for like any process. Variables that the
+interpreter reads at its start cannot be changed in a fork: a command with other such variables, or with code to run
+between fork and exec, runs in a new interpreter (see `fits`).
 
 Theory: a broker starts in 0.6 s of CPU, of which 0.5 s are imports. A test run starts a thousand.
 
@@ -31,16 +31,16 @@ from typing import Any, NoReturn
 
 _MESSAGE_BYTES_MAX = 1 << 20
 _AT_START = ("PYTHON", "LC_", "LANG", "LD_", "MALLOC_", "ARROW_", "OMP_", "TZ", "PENSTOCK_PLAIN")
-"""Beginnings of the names of variables that an interpreter and its libraries read once."""
-_JEMALLOC = "jemalloc_bg_thd"  # Arrow's allocator prepares its own for a fork
+"""Prefixes of variables that the interpreter and its libraries read only at their start."""
+_JEMALLOC = "jemalloc_bg_thd"  # thread of Arrow's allocator, which handles forks
 _ROOT = Path(__file__).resolve().parents[1]
 
 
-# The side of the tests
+# In the test process
 
 
 class Forked(subprocess.Popen[Any]):
-    """`penstock …` as a child of the template; used as any Popen."""
+    """`penstock …` as a child of the template, with the interface of Popen."""
 
     def __init__(self, arguments: Sequence[str], *, env: Mapping[str, str], **options: Any) -> None:
         self._ended = threading.Event()
@@ -48,7 +48,7 @@ class Forked(subprocess.Popen[Any]):
         super().__init__(list(arguments), env=dict(env), **options)
 
     def _execute_child(self, args: list[str], *others: Any) -> None:
-        """Have it forked. The parameters behind `args` are those of CPython 3.11 to 3.14."""
+        """Have the template fork the child. The parameters are those of CPython 3.11 to 3.14."""
         env, cwd = others[5], others[4]
         p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite = others[9:15]
         self.pid = _template().fork(self, args, env, cwd, (p2cread, c2pwrite, errwrite))
@@ -56,7 +56,7 @@ class Forked(subprocess.Popen[Any]):
         self._close_pipe_fds(p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite)  # type: ignore[attr-defined]
 
     def ended(self, status: int) -> None:
-        """The template has waited for it."""
+        """Record the wait status from the template."""
         self._status = status
         self._ended.set()
 
@@ -74,7 +74,7 @@ class Forked(subprocess.Popen[Any]):
 
 
 def penstock(arguments: Sequence[str], environment: Mapping[str, str], *, text: bool = False) -> subprocess.Popen[Any]:
-    """Run `penstock …` without stdin, with pipes for what it says; forked, where that comes to the same."""
+    """Run `penstock …` without stdin, with pipes for stdout and stderr; forked if the environment permits."""
     if fits(environment):
         command: list[str] = ["penstock", *arguments]
         start: type[subprocess.Popen[Any]] = Forked
@@ -92,7 +92,7 @@ def penstock(arguments: Sequence[str], environment: Mapping[str, str], *, text: 
 
 
 class _Template:
-    """The template of this process, and what it has said of its children."""
+    """The template of this process, and the state of its children."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self.environment = dict(environment)
@@ -117,7 +117,7 @@ class _Template:
     def fork(
         self, child: Forked, arguments: list[str], environment: Mapping[str, str], cwd: Any, files: tuple[int, ...]
     ) -> int:
-        """Have a child forked; its pid."""
+        """Have a child forked; return its pid."""
         request = {"arguments": arguments, "environment": dict(environment), "cwd": str(cwd or Path.cwd())}
         with self._lock:
             self._answered.clear()
@@ -141,7 +141,7 @@ class _Template:
                 self._children.pop(pid).ended(status)
 
     def close(self) -> None:
-        """End it; its children go on."""
+        """End the template; its children continue."""
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._process.wait()
@@ -152,7 +152,7 @@ _templates: dict[int, _Template] = {}  # by process
 
 
 def _environment() -> dict[str, str]:
-    from tests.broker_process import broker_environment  # which starts brokers here
+    from tests.broker_process import broker_environment  # imported here: that module imports this one
 
     return broker_environment({})
 
@@ -174,12 +174,12 @@ def fits(environment: Mapping[str, str]) -> bool:
 
 
 def cpu_s() -> float:
-    """Seconds of CPU of the children that have ended: no child of this process, and so in none of its own counts."""
+    """Return the CPU seconds of ended children, which are not children of this process, so `os.times` lacks them."""
     found = _templates.get(os.getpid())
     return 0.0 if found is None else found.cpu_s
 
 
-# The template
+# In the template
 
 
 def main(descriptor: int) -> None:
@@ -221,7 +221,7 @@ def main(descriptor: int) -> None:
 def _import_all() -> None:
     import gc
 
-    os.environ["OPENBLAS_NUM_THREADS"] = "1"  # it starts a thread for each core when it is imported
+    os.environ["OPENBLAS_NUM_THREADS"] = "1"  # its import would start a thread for each core
     import numpy  # noqa: F401
     import pyarrow  # noqa: F401
     import rich.console  # noqa: F401
@@ -237,7 +237,7 @@ def _import_all() -> None:
 
 
 def _child(request: dict[str, Any], files: list[int]) -> NoReturn:
-    """Run `penstock …` as an interpreter of its own would, and end."""
+    """Run `penstock …` as a new interpreter would, and exit."""
     code = 1
     try:
         signal.set_wakeup_fd(-1)
@@ -269,7 +269,7 @@ def _run() -> int:
         penstock()
     except SystemExit as ended:
         code = ended.code
-    except BaseException:  # noqa: BLE001 (as an interpreter does with what nobody catches)
+    except BaseException:  # noqa: BLE001 (as an interpreter handles an uncaught exception)
         traceback.print_exc()
         code = 1
     if code is not None and not isinstance(code, int):

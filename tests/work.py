@@ -1,7 +1,7 @@
-"""How much work a call is, counted: what a clock would say depends on the machine and on what else runs on it.
+"""Counts the work of a call in executed lines: unlike time, the count does not depend on the machine and its load.
 
-A line counts each time that it runs; in a loop or a comprehension, once for each turn. What compiled code does counts
-nothing: count its calls, bytes or rows instead.
+A line counts each time that it runs; in a loop or a comprehension, once per iteration. Compiled code is not counted:
+count its calls, bytes or rows instead.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 
 def lines_run(work: Callable[[], Any]) -> int:
-    """How many lines of Python `work` runs. Errors of `work` are its caller's."""
+    """Return the number of lines of Python that `work` runs. Errors of `work` propagate."""
     count = 0
 
     def trace(frame: FrameType, event: str, argument: object) -> Any:

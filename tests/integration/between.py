@@ -1,4 +1,4 @@
-"""What stands on loopback between two that talk, and passes on what they say; others do more with it."""
+"""A TCP proxy on loopback; subclasses change, delay or count what it forwards."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ PIECE_BYTES = 1 << 18
 
 
 class Between:
-    """From `port` of this machine, a free one by default, to `to_port`. Where one side ends, so does the other."""
+    """Forwards from `port` (default: a free one) to `to_port`. When one side closes, the other is closed, too."""
 
     piece_bytes = PIECE_BYTES
 
@@ -21,7 +21,7 @@ class Between:
 
     @property
     def address(self) -> str:
-        """HOST:PORT, once it listens."""
+        """HOST:PORT; valid while the proxy listens."""
         return f"127.0.0.1:{self.port}"
 
     async def __aenter__(self) -> Self:
@@ -38,16 +38,16 @@ class Between:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def prepare(self, sock: socket.socket) -> None:
-        """A socket, before it listens or connects."""
+        """Set options of a socket before it listens or connects."""
 
     async def there(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Pass on what comes from whoever connected, until that ends."""
+        """Forward from the connecting side until its end."""
         while data := await reader.read(self.piece_bytes):
             writer.write(data)
             await writer.drain()
 
     async def back(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """The same of what comes from the other side."""
+        """Forward from the target until its end."""
         await self.there(reader, writer)
 
     async def _came(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -57,7 +57,7 @@ class Between:
         try:
             await self._carry(reader, writer)
         except (OSError, asyncio.CancelledError):
-            pass  # either side is gone, or the test is over
+            pass  # either side has closed, or the test is over
         finally:
             self._tasks.discard(task)
             writer.transport.abort()

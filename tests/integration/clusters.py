@@ -27,7 +27,7 @@ _PAUSE_S = 0.005
 
 
 class ClusterProcesses:
-    """Brokers 1 to `count`, the first voters; more can join."""
+    """Brokers 1 to `count`, the initial voters; more can join."""
 
     def __init__(self, folder: Path, server: NatsProcess, count: int, *arguments: str) -> None:
         self._arguments = arguments
@@ -38,7 +38,7 @@ class ClusterProcesses:
         self.place(count)
 
     def place(self, count: int) -> None:
-        """Have brokers 1 to `count` at new addresses when they are started next, with the disks that they have."""
+        """Give brokers 1 to `count` new addresses for their next start; they keep their disks."""
         assert not any(broker.is_running for broker in self.brokers.values())
         for broker in self.brokers.values():
             broker.end()
@@ -54,24 +54,24 @@ class ClusterProcesses:
         return broker
 
     def log_in(self, credentials: Credentials) -> None:
-        """Have all clients that are made here log in."""
+        """Set the credentials for all clients."""
         self.credentials = credentials
         for broker in self.brokers.values():
             broker.credentials = credentials
 
     def start(self) -> None:
-        """Start all at once."""
+        """Start all brokers; do not wait until they are ready."""
         for broker in self.brokers.values():
             broker.launch()
 
     def launch_joining(self, number: int, member: int) -> None:
-        """Start a further broker, which knows one of the others."""
+        """Start a new broker that joins through `member`."""
         broker = self._broker(number, free_ports(1)[0], "--join", self.brokers[member].client_address)
         self.brokers[number] = broker
         broker.launch()
 
     def move(self, number: int, *, join: int | None = None) -> None:
-        """Start a broker that is down at another address, on its disk; or let it join, with an empty one."""
+        """Start a stopped broker at another address, with its disk; with `join`, with an empty disk."""
         self.brokers[number].end()
         arguments: tuple[str, ...] = ()
         if join is not None:
@@ -81,39 +81,39 @@ class ClusterProcesses:
         self.brokers[number].launch()
 
     def empty_disk(self, number: int) -> None:
-        """Put a new disk into the place of that broker's."""
+        """Delete the data directory of a stopped broker."""
         assert not self.brokers[number].is_running
         shutil.rmtree(self.brokers[number].data_dir)
 
     @property
     def said(self) -> str:
-        """What all of them have logged."""
+        """Logs of all brokers."""
         return "\n".join(f"--- broker {number}\n{broker.said}" for number, broker in self.brokers.items())
 
     def end(self) -> None:
-        """Leave nothing behind."""
+        """Kill all brokers and close their pipes."""
         for broker in self.brokers.values():
             broker.kill()
         for broker in self.brokers.values():
             broker.end()
 
-    # What they say
+    # Queries
 
     @asynccontextmanager
     async def client(self, number: int) -> AsyncIterator[aio.Client]:
-        """A client of that broker first; it finds the others by itself."""
+        """Connect a client to that broker; it discovers the others."""
         async with await self.brokers[number].client() as client:
             yield client
 
     async def status(self, number: int) -> StatusResponse | None:
-        """How that broker fares; None: it does not answer."""
+        """Return the status of that broker; None if it does not answer."""
         with suppress(PenstockError, OSError):
             async with self.client(number) as client:
                 return await client.status(timeout=2.0)
         return None
 
     async def all_live(self) -> StatusResponse:
-        """Once all that run say that all that run are live, and agree on who leads the metadata."""
+        """Wait until all running brokers report each other as live, and the same metadata leader."""
         running = {number for number, broker in self.brokers.items() if broker.is_running}
 
         async def look() -> StatusResponse | None:
@@ -127,7 +127,7 @@ class ClusterProcesses:
         return await eventually(look, f"brokers {running} are live")
 
     async def all_vote(self) -> None:
-        """Once all that run say that all that run vote on the metadata."""
+        """Wait until all running brokers report each other as voters."""
         running = {number for number, broker in self.brokers.items() if broker.is_running}
 
         async def look() -> bool:
@@ -140,27 +140,27 @@ class ClusterProcesses:
         await eventually(look, f"brokers {running} vote")
 
     async def metadata_leader(self) -> int:
-        """Its id."""
+        """Return the id of the metadata leader."""
         leader = (await self.all_live()).metadata_leader
         assert leader is not None
         return int(leader)
 
     async def partition(self, stream: str, asked: int) -> PartitionInfo | None:
-        """The first partition of a stream as that broker sees it; None: it does not answer."""
+        """Return a stream's first partition as that broker reports it; None if it does not answer."""
         with suppress(PenstockError, OSError):
             async with self.client(asked) as client:
                 return (await client.stream(stream, timeout=2.0)).partitions[0]
         return None
 
     async def leader_of(self, stream: str, asked: int = 1) -> int:
-        """Who leads the stream's first partition."""
+        """Return the leader of the stream's first partition."""
         part = await self.partition(stream, asked)
         assert part is not None
         assert part.leader_id is not None
         return int(part.leader_id)
 
     async def in_sync(self, stream: str, members: set[int], asked: int, timeout_s: float = DEADLINE_S) -> PartitionInfo:
-        """Once that broker says that these are the ISR."""
+        """Wait until that broker reports `members` as the ISR."""
 
         async def look() -> PartitionInfo | None:
             part = await self.partition(stream, asked)
@@ -171,7 +171,7 @@ class ClusterProcesses:
 
 @contextmanager
 def running_cluster(folder: Path, count: int = 3, *arguments: str, started: bool = True) -> Iterator[ClusterProcesses]:
-    """Brokers that have been started, unless they are not to be; ended when the block is left."""
+    """Run a cluster within the block; with `started` false, the test starts the brokers."""
     with running_nats(folder / "nats") as server:
         cluster = ClusterProcesses(folder, server, count, *arguments)
         try:
@@ -179,12 +179,12 @@ def running_cluster(folder: Path, count: int = 3, *arguments: str, started: bool
                 cluster.start()
             yield cluster
         finally:
-            print(cluster.said)  # shown where a test fails
+            print(cluster.said)  # pytest shows it if a test fails
             cluster.end()
 
 
 class Load:
-    """Unmodified nats-py clients publish numbered messages, `width` at a time, each message once."""
+    """Publishes numbered messages with an unmodified nats-py client, `width` at a time, without retries."""
 
     def __init__(self, jetstream: JetStreamContext, subject: str, width: int = 8) -> None:
         self.acked: dict[int, int] = {}  # number → offset
@@ -203,7 +203,7 @@ class Load:
                 ack = await self._jetstream.publish(self._subject, b"%d" % number, timeout=_ACK_TIMEOUT_S)
             except (NoStreamResponseError, nats.errors.Error, TimeoutError) as error:
                 self.failed[type(error).__name__] += 1
-                await asyncio.sleep(_PAUSE_S)  # nobody is there to wait for
+                await asyncio.sleep(_PAUSE_S)  # no leader is subscribed
             except nats.js.errors.APIError as error:
                 self.failed[str(error.description)] += 1
                 await asyncio.sleep(_PAUSE_S)
@@ -212,7 +212,7 @@ class Load:
                 self.ack_times_s.append(time.monotonic())
 
     async def acks(self, count: int, timeout_s: float = DEADLINE_S) -> None:
-        """Wait for so many further acks."""
+        """Wait for `count` more acks."""
         wanted = len(self.acked) + count
 
         async def look() -> bool:
@@ -221,19 +221,19 @@ class Load:
         await eventually(look, f"{count} acks; failed: {self.failed}", timeout_s)
 
     def longest_silence_s(self, since_s: float) -> float:
-        """The longest time without an ack from then on."""
+        """Return the longest time without an ack since `since_s`."""
         times = [since_s, *(at for at in self.ack_times_s if at > since_s)]
         return max(after - before for before, after in pairwise(times))
 
     async def stop(self) -> None:
-        """Publish no more."""
+        """Stop publishing."""
         self._stop.set()
         await asyncio.gather(*self._tasks)
 
 
 @asynccontextmanager
 async def load(url: str, subject: str, width: int = 8) -> AsyncIterator[Load]:
-    """One that publishes inside the block, and has stopped behind it."""
+    """Run a Load within the block."""
     async with connected_to(url) as connection:
         made = Load(connection.jetstream(), subject, width)
         try:
@@ -243,7 +243,7 @@ async def load(url: str, subject: str, width: int = 8) -> AsyncIterator[Load]:
 
 
 async def check(client: aio.Client, stream: str, sent: Load) -> int:
-    """Every acked message is at its offset, and offsets are dense; gives how many there are."""
+    """Check that every acked message is at its offset and that offsets are dense; return the number of messages."""
     found: dict[int, int] = {}
     next_offset = 0
     async for batch in client.read(stream):

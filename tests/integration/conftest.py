@@ -1,4 +1,4 @@
-"""Brokers that the tests of one module share, a client for each test, and clusters of a test's own."""
+"""Fixtures: a broker for each module, a client for each test, and a cluster for one test."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.integration.clusters import ClusterProcesses, running_cluster
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    """One broker with its own nats-server for all tests of a module; it must still be well when they have passed."""
+    """Run one broker with its own nats-server for a module; after the tests it must stop without errors."""
     with running_broker(tmp_path_factory.mktemp("broker") / "data") as shared:
         yield shared
         assert shared.is_running, shared.said
@@ -24,14 +24,14 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
 
 @pytest.fixture
 async def client(broker: BrokerProcess) -> AsyncIterator[aio.Client]:
-    """A client of the shared broker."""
+    """Connect a client to the shared broker."""
     async with await broker.client() as connected:
         yield connected
 
 
 @pytest.fixture
 async def cluster(tmp_path: Path) -> AsyncIterator[ClusterProcesses]:
-    """Three brokers that know each other."""
+    """Run three brokers, all live."""
     with running_cluster(tmp_path) as brokers:
         await brokers.all_live()
         yield brokers

@@ -1,4 +1,4 @@
-"""Brokers that have everybody log in, for the tests of who may do what."""
+"""Brokers with required logins, for tests of permissions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PASSWORD = "a password"
 
 @contextmanager
 def guarded_broker(data_dir: Path) -> Iterator[BrokerProcess]:
-    """One whose first start made an administrator, as whom its clients log in."""
+    """Run a broker with `--auth`; its clients log in as the administrator of its first start."""
     with running_broker(data_dir, "--auth") as broker:
         broker.credentials = Credentials.parsed((data_dir / "admin.credentials").read_text())
         yield broker
@@ -30,7 +30,7 @@ async def logged_in(broker: BrokerProcess, credentials: object) -> AsyncIterator
 
 
 def in_cluster(tmp_path: Path) -> tuple[str, ...]:
-    """Arguments that have brokers prove to each other who they are."""
+    """Return the arguments for logins and for broker proofs with the cluster secret."""
     secret, password = tmp_path / "secret", tmp_path / "password"
     secret.write_text(SECRET + "\n")
     password.write_text(PASSWORD + "\n")

@@ -1,4 +1,4 @@
-"""A broker inside the test's own event loop, with a clock that the test moves; NATS and sockets are real."""
+"""A broker in the test's event loop, with a clock that the test moves; NATS and sockets are real."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from penstock.vfs.real import RealVfs
 
 
 class MovedClock:
-    """The machine's time, moved by as much as the test says."""
+    """The machine's time plus offsets that the test sets."""
 
     def __init__(self) -> None:
-        self.wall_us = 0  # added
+        self.wall_us = 0  # offset
         self.elapsed_us = 0
 
     def __call__(self) -> Now:
@@ -39,14 +39,13 @@ class MovedClock:
 
 @dataclass(frozen=True, slots=True)
 class InProcess:
-    """A broker that serves."""
+    """A running broker."""
 
     address: str
     driver: Driver
 
     @property
     def server(self) -> Server:
-        """Its side of the socket API."""
         return self.driver.server
 
 
@@ -69,7 +68,7 @@ async def broker_in_process(
     remember_cluster: Callable[[str], None] = lambda cluster_id: None,
     failed: Callable[[BaseException], None] | None = None,
 ) -> AsyncIterator[InProcess]:
-    """A broker on a file system; stopped when the block is left, cleanly or not as the test expects."""
+    """Run a broker on a file system within the block; `stops_clean`: the expected result of its stop."""
     clock = clock or MovedClock()
     loop = asyncio.get_running_loop()
     servers = parse_nats_urls(nats_url)
@@ -127,6 +126,6 @@ async def broker_in_process(
 
 @asynccontextmanager
 async def broker_with_clock(data_dir: Path, nats_url: str, clock: MovedClock) -> AsyncIterator[str]:
-    """A broker that serves at the address given; stopped cleanly when the block is left."""
+    """Run a broker within the block, and yield its address; it must stop cleanly."""
     async with broker_in_process(RealVfs(data_dir), nats_url, clock=clock) as broker:
         yield broker.address

@@ -1,4 +1,4 @@
-"""Publishers that keep a broker busy through crashes, and know what they were promised."""
+"""Publishers that keep a broker busy through crashes, and record the acks."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ Place = tuple[str, int]  # publisher's subject, number of its message
 
 
 class Publisher:
-    """One connection that publishes numbered messages on its own subject, `window` of them without an ack."""
+    """Publishes numbered messages on its own subject over one connection, at most `window` without an ack."""
 
     def __init__(self, connection: Nats, subject: str, window: int, padding: bytes) -> None:
         self.subject = subject
         self.sent = 0
-        self.acked: dict[int, list[int]] = {}  # number → the offsets it was acked with
+        self.acked: dict[int, list[int]] = {}  # message number → offsets of its acks
         self.refused: Counter[str] = Counter()
         self._connection = connection
         self._window = asyncio.Semaphore(window)
@@ -31,7 +31,7 @@ class Publisher:
         self._js = connection.jetstream(publish_async_max_pending=1_000_000)
 
     async def publish_until(self, stop: asyncio.Event, count: int | None = None) -> None:
-        """Publish as fast as acks allow; while nobody stores, wait for `stop`."""
+        """Publish as fast as acks allow, up to `count` messages, until `stop` is set."""
         while not stop.is_set() and (count is None or count > 0):
             count = None if count is None else count - 1
             await self._window.acquire()
@@ -51,7 +51,7 @@ class Publisher:
         self._window.release()
 
     def forget_unacked(self) -> None:
-        """Give the places of messages whose ack will never come to new ones."""
+        """Free the window of messages whose acks will never arrive."""
         pending = self._js._publish_async_futures
         for future in list(pending.values()):
             if not future.done():
@@ -67,7 +67,7 @@ class Publisher:
 async def publishers(
     url: str, prefix: str, count: int, *, window: int, padding: bytes
 ) -> AsyncIterator[list[Publisher]]:
-    """`count` of them, each with its own connection to NATS, which comes back whenever NATS does."""
+    """Run `count` publishers, each with its own connection to NATS, which reconnects."""
     async with AsyncExitStack() as stack:
         yield [
             Publisher(await stack.enter_async_context(connected_to(url)), f"{prefix}.{number}", window, padding)
@@ -77,7 +77,7 @@ async def publishers(
 
 @asynccontextmanager
 async def connected_to(url: str) -> AsyncIterator[Nats]:
-    """An unmodified NATS client that comes back whenever NATS does."""
+    """Connect an unmodified NATS client that always reconnects."""
     connection = await nats.connect(url, max_reconnect_attempts=-1, reconnect_time_wait=0.02, error_cb=_ignore)
     try:
         yield connection
@@ -86,11 +86,14 @@ async def connected_to(url: str) -> AsyncIterator[Nats]:
 
 
 async def _ignore(error: Exception) -> None:
-    """A connection that is lost and comes back is what these tests are about."""
+    """Ignore errors: these tests interrupt connections on purpose."""
 
 
 async def check_nothing_acked_is_lost(client: aio.Client, stream: str, senders: list[Publisher]) -> int:
-    """Every acked message is at its offset, offsets are dense, each message is there once at most, in order."""
+    """Check that acked messages are at their offsets, offsets are dense, and messages are unique and in order.
+
+    Return the number of messages.
+    """
     places: dict[Place, int] = {}
     last: dict[str, int] = {}
     next_offset = 0

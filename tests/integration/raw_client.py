@@ -1,4 +1,4 @@
-"""A client without manners: sends any bytes to a broker, and reads what comes back only when told to."""
+"""A client that sends arbitrary bytes to a broker, and reads only when the test requests it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class RawClient:
         self._decoder = FrameDecoder(limits.RESPONSE_BYTES_MAX)
 
     def send(self, data: bytes) -> None:
-        """Write; not waiting until it is taken."""
+        """Write bytes; do not wait for the socket."""
         self.writer.write(data)
 
     def ask(self, request: Request, correlation_id: int) -> None:
@@ -41,7 +41,7 @@ class RawClient:
         self.send(encode_checked_request(request, correlation_id))
 
     async def frame(self) -> Frame | None:
-        """The next frame, or None at the end of the connection."""
+        """Return the next frame; None at the end of the connection."""
         async with asyncio.timeout(_TIMEOUT_S):
             while (frame := self._decoder.next_frame()) is None:
                 try:
@@ -54,14 +54,14 @@ class RawClient:
             return frame
 
     async def hello(self) -> None:
-        """Introduce ourselves."""
+        """Send the hello request and wait for its answer."""
         self.send(HELLO)
         frame = await self.frame()
         assert frame is not None
         assert frame.correlation_id == 1
 
     async def is_closed(self) -> bool:
-        """Whether the broker has closed, once all that it sent is read."""
+        """Read until the broker closes the connection; return True."""
         while await self.frame() is not None:
             pass
         return True
@@ -71,9 +71,9 @@ class RawClient:
 async def raw_client(
     address: str, *, receive_bytes: int = 1 << 16, source: str = "127.0.0.1"
 ) -> AsyncIterator[RawClient]:
-    """Connected to HOST:PORT; nothing is said yet. It holds about `receive_bytes` that nobody has asked for.
+    """Connect to HOST:PORT, without a hello. The client buffers about `receive_bytes` unread bytes.
 
-    `source`: from where, on loopback.
+    `source`: local address on loopback.
     """
     host, _, port = address.rpartition(":")
     reader, writer = await asyncio.open_connection(host, int(port), limit=receive_bytes, local_addr=(source, 0))
@@ -84,7 +84,7 @@ async def raw_client(
 
 
 def rows_message(values: list[bytes], subject: str) -> bytes:
-    """A batch message as an append carries it."""
+    """Return a batch message for an append request."""
     count = len(values)
     columns = [
         pa.array(range(count), pa.int64()),

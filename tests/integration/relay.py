@@ -1,4 +1,4 @@
-"""A relay on loopback that makes a link slow: so many bytes a second in each direction of each connection."""
+"""A proxy on loopback that limits the rate of a link, in each direction of each connection."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from contextlib import asynccontextmanager
 from tests.integration.between import Between
 
 _PIECE_BYTES = 16_384
-_BUFFER_BYTES = 32_768  # of the sockets: a link holds little
+_BUFFER_BYTES = 32_768  # of the sockets, so that the link buffers little
 
 
 class Relay(Between):
-    """See the module. `bytes_per_s` may change."""
+    """The proxy; `bytes_per_s` can be changed at any time."""
 
     piece_bytes = _PIECE_BYTES
 
     def __init__(self, port: int, to_port: int, bytes_per_s: int) -> None:
         super().__init__(to_port, port)
         self.bytes_per_s = bytes_per_s
-        self.passed_bytes = 0  # of all connections, both ways
+        self.passed_bytes = 0  # all connections, both directions
 
     def prepare(self, sock: socket.socket) -> None:
         for option in (socket.SO_RCVBUF, socket.SO_SNDBUF):
@@ -30,7 +30,7 @@ class Relay(Between):
 
     async def there(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         loop = asyncio.get_running_loop()
-        free_s = loop.time()  # when the link is free again
+        free_s = loop.time()  # time at which the link is free again
         writer.transport.set_write_buffer_limits(high=_PIECE_BYTES)
         while data := await reader.read(_PIECE_BYTES):
             free_s = max(free_s, loop.time()) + len(data) / self.bytes_per_s
@@ -42,6 +42,6 @@ class Relay(Between):
 
 @asynccontextmanager
 async def relays(ports: dict[int, int], bytes_per_s: int) -> AsyncIterator[list[Relay]]:
-    """One for each port, to the port that it names."""
+    """Run a relay for each item of `ports`: from its key to its value."""
     async with contextlib.AsyncExitStack() as stack:
         yield [await stack.enter_async_context(Relay(port, to, bytes_per_s)) for port, to in ports.items()]

@@ -1,4 +1,4 @@
-"""A disk that fills up in no time, and gets room again when told to."""
+"""A small disk that tests fill, and free again."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _BALLAST_BYTES = 3 << 20
 
 
 class SmallDisk:
-    """A folder with little room: a tmpfs, or without the right to mount one a limit on the size of every file."""
+    """A folder with little space: a tmpfs, or, without permission to mount, a limit on the size of each file."""
 
     def __init__(self, folder: Path, *, is_mounted: bool) -> None:
         self.folder = folder
@@ -26,32 +26,32 @@ class SmallDisk:
             self.fill()
 
     def fill(self) -> None:
-        """Take the room that `make_room` gave."""
+        """Use the space that `make_room` freed."""
         if self.is_mounted:
             self._ballast.write_bytes(bytes(_BALLAST_BYTES))
 
     def fill_up(self, file: Path) -> None:
-        """Take all the room there is."""
+        """Use all remaining space."""
         with file.open("wb", buffering=0) as rest, contextlib.suppress(OSError):
             while True:
                 rest.write(bytes(4096))
 
     def make_room(self, broker: BrokerProcess) -> None:
-        """Room for what could not be written before."""
+        """Free space, so that failed writes can be repeated."""
         if self.is_mounted:
             self._ballast.unlink()
         else:
             resource.prlimit(broker.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
 
     def limit(self) -> None:
-        """Before the broker is started, in its process."""
+        """Set the limit in the broker's process; for `before_exec`."""
         if not self.is_mounted:
             resource.setrlimit(resource.RLIMIT_FSIZE, (_BALLAST_BYTES, resource.RLIM_INFINITY))
 
 
 @contextmanager
 def small_disk(folder: Path) -> Iterator[SmallDisk]:
-    """One of the two; a mount is undone."""
+    """Create a small disk within the block."""
     folder.mkdir()
     command = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "penstock-test", str(folder)]
     try:

@@ -1,4 +1,4 @@
-"""One Spark session for all tests of this folder, and brokers that a module shares."""
+"""One Spark session for all tests of this folder, and one broker for each module."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _QUICK = {
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    """Two cores of this machine. Spark takes seconds to start: all tests share it, and none stops it."""
-    root = str(Path(__file__).parents[2])  # Spark's workers find what tests define
+    """Start Spark on two cores. All tests share it, because it takes seconds to start; no test may stop it."""
+    root = str(Path(__file__).parents[2])  # for Spark's workers to import the tests
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # of PySpark, about pandas 3
@@ -35,7 +35,7 @@ def spark() -> Iterator[SparkSession]:
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    """One broker with its own nats-server."""
+    """Run one broker with its own nats-server."""
     with running_broker(tmp_path_factory.mktemp("broker") / "data") as shared:
         yield shared
         assert shared.is_running, shared.said
@@ -44,7 +44,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
 
 @pytest.fixture
 def synced(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
-    """What was brought to the disk since, files and folders, in this order; it is brought there all the same."""
+    """Record the files and folders that are synced from now on, in order; os.fsync still syncs them."""
     seen: list[Path] = []
     real = os.fsync
 
@@ -58,6 +58,6 @@ def synced(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
 
 @pytest.fixture
 def client(broker: BrokerProcess) -> Iterator[penstock.Client]:
-    """A client of it."""
+    """Connect a client to the shared broker."""
     with penstock.connect(broker.client_address) as connected:
         yield connected

@@ -1,7 +1,7 @@
 """Reads Delta tables as the docs do.
 
-Not with `DeltaTable.to_pyarrow_table`: its threads may still run when the process ends, which aborts then,
-about every third time.
+`DeltaTable.to_pyarrow_table` is not used: its threads may still run when the process exits, which then aborts in about
+one of three runs.
 """
 
 from __future__ import annotations
@@ -13,6 +13,6 @@ from deltalake import DeltaTable, QueryBuilder
 
 
 def delta_rows(table: Path | str | DeltaTable) -> pa.Table:
-    """All rows of a Delta table, or of one version of it, in no order."""
+    """Return all rows of a Delta table, or of one version of it, in any order."""
     found = table if isinstance(table, DeltaTable) else DeltaTable(table)
     return pa.table(QueryBuilder().register("t", found).execute("SELECT * FROM t").read_all())

@@ -1,4 +1,4 @@
-"""A driver of its own process, to be killed: from a stream to another one, until all that is there is written.
+"""A Spark driver as a process for tests to kill: copies the present messages of a stream to another stream.
 
 python -m tests.spark.driver SERVERS FROM TO CHECKPOINT
 """

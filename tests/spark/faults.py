@@ -1,8 +1,8 @@
-"""`format("penstock-faulty")`: the sink over a client that fails, once, before or after one of its calls.
+"""`format("penstock-faulty")`: the sink with a client that fails once, before or after one of its calls.
 
-A folder says where: the file `point` names it, as `stage 2 before` or `publish 1 after`, counted over all processes of
-a run of the query; `counts` is where they count. What has failed once fails no more. A failing task has its query fail,
-and a failing driver, too: Spark runs one attempt of each here. Whoever starts the query again replays the batch.
+A folder holds the point of failure: the file `point` contains, for example, `stage 2 before` or `publish 1 after`;
+calls are counted in the file `counts`, over all processes of a run. A failure happens once. It fails the query, in a
+task as on the driver, because Spark runs one attempt of each here. A restart of the query replays the batch.
 """
 
 from __future__ import annotations
@@ -20,29 +20,29 @@ from penstock.spark.source import DefaultSource
 
 
 class Fault(Exception):  # noqa: N818
-    """What a test has asked for."""
+    """A failure that a test has requested."""
 
 
 class Points:
-    """Where to fail, in a folder that all processes see."""
+    """The point of failure, in a folder that all processes share."""
 
     def __init__(self, folder: str) -> None:
         self._folder = Path(folder)
 
     @classmethod
     def at(cls, folder: Path, point: str) -> None:
-        """Fail there, from now on; counting begins anew."""
+        """Set the point of failure, and reset the counts."""
         folder.mkdir(exist_ok=True)
         (folder / "point").write_text(point)
         (folder / "counts").write_text("")
 
     @staticmethod
     def has_failed(folder: Path) -> bool:
-        """Whether it came to that."""
+        """True if the failure has happened."""
         return not (folder / "point").exists()
 
     def count(self, what: str) -> int:
-        """The number of this call, from 1."""
+        """Count a call; return its number, from 1."""
         with (self._folder / "counts").open("a+") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             file.seek(0)
@@ -51,7 +51,7 @@ class Points:
         return number
 
     def pass_by(self, point: str) -> None:
-        """Fails if this is the place."""
+        """Raise Fault if this is the point of failure."""
         file = self._folder / "point"
         if file.exists() and file.read_text() == point:
             file.unlink()
@@ -59,7 +59,7 @@ class Points:
 
 
 class FaultyStaging:
-    """`client.staging`, which fails where it is to."""
+    """`client.staging` that fails at the point of failure."""
 
     def __init__(self, real: Any, points: Points) -> None:
         self._real = real
@@ -91,7 +91,7 @@ class FaultyClient:
 
 
 class FaultyWriter(StreamWriter):
-    """The sink over it."""
+    """The sink with a FaultyClient."""
 
     faults = ""
 
@@ -104,7 +104,7 @@ class FaultyWriter(StreamWriter):
 
 
 class FaultySource(DefaultSource):
-    """See the module; the option `faults` is the folder."""
+    """The data source; its option `faults` is the folder."""
 
     @classmethod
     def name(cls) -> str:

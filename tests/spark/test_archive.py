@@ -291,7 +291,7 @@ def test_an_archive_is_of_one_stream_of_a_name_and_of_one_format(
     for name in ("some.parquet", "_delta_log"):
         (tmp_path / name / "other" / name).mkdir(parents=True)
         (tmp_path / name / "other" / name / "0.json").touch()
-        with pytest.raises(ConfigError, match=rf"other holds {name}, and is no archive; give a folder of its own"):
+        with pytest.raises(ConfigError, match=rf"other is not an archive and contains {name}; give an empty folder"):
             run(spark, broker, "anew", tmp_path / name / "other")
     with pytest.raises(ConfigError, match="schema: nothing is decoded by it"):
         run(spark, broker, "anew", tmp_path / "schema", schema="a INT")

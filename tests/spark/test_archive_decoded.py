@@ -79,7 +79,8 @@ def test_json_becomes_columns_and_what_is_none_is_rejected(
     client.append("documents", [{"value": one} for one in texts[1:]])
     second = archive("documents", tmp_path, **options)
     assert (second.rows, second.rejected, [one.rejected for one in batches]) == (4, 2, [0, 2])
-    told = "2 values of a batch of documents could not be decoded, and have no data: they and the reasons are in"
+    told = "2 values of a batch of documents could not be decoded; their column data is null. "
+    told += "The values and the reasons are in"
     assert f"{told} {tmp_path / '_rejects'}" in caplog.text
     client.append("documents", [{"value": b'{"city": 7, "amount": "much", "new": 1}'}])
     assert archive("documents", tmp_path, **options).rejected == 1

@@ -76,7 +76,7 @@ def test_streams_are_read_through_connect(client: penstock.Client, broker: Broke
     assert answer.returncode == 0, answer.stderr
     *said, delta, parquet, copied, decoded = answer.stdout.splitlines()
     assert said == ["rows 2000 last 999", "sql 286", "streamed 2000", "table 2000"]
-    assert delta.startswith("delta format: on Spark Connect no Delta table is written")
+    assert delta.startswith("delta format: Spark Connect cannot write a Delta table")
     assert parquet == "parquet 2000 2 2000"
     assert (copied, len(client.to_table("copied"))) == ("copied 2000", 2_000)
     assert decoded == "decoded 2 1 [{'at': '2026-11-20 10:00:00', 'n': 7}, {'at': None, 'n': None}]"

@@ -182,7 +182,7 @@ def test_who_cannot_log_in_is_told_why(spark: SparkSession, guarded: Guarded, tm
         ({"penstock.credentials": str(tmp_path / "wrong")}, "the name or the secret is wrong"),
         ({"penstock.credentials": str(tmp_path / "none")}, "cannot read the credentials in .*/none"),
         ({"penstock.credentials": secret}, "looks like the secret itself"),
-        ({"penstock.token": secret}, "penstock.token: there is no such option: Spark shows options; penstock.cred"),
+        ({"penstock.token": secret}, "penstock.token: there is no such option: Spark shows options; use a file with"),
         (
             {"penstock.tls.ca": str(Authority(tmp_path / "other", "other").ca)},
             "its certificate is of no authority that is",

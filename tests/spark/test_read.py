@@ -164,5 +164,5 @@ def test_mistakes_of_read_are_told_together() -> None:
 def test_a_query_takes_no_condition(spark: SparkSession, options: dict[str, str]) -> None:
     stream = spark.readStream.format("penstock").options(**options, where='{"partition": 0}').load()
     query = stream.writeStream.format("noop").trigger(availableNow=True).start()
-    with pytest.raises(PySparkException, match="where: a query reads what comes"):
+    with pytest.raises(PySparkException, match=r"where: only spark\.read takes it"):
         query.awaitTermination()

@@ -291,7 +291,7 @@ def test_reasons_are_told_in_a_line() -> None:
     assert reason(f"{trace.rpartition('penstock')[0]}penstock.client.errors.NotAuthorized: no rule allows it") == (
         "no rule allows it"
     )
-    assert reason("") == "Spark says nothing of it"
+    assert reason("") == "Spark gives no reason"
 
 
 @needs_time

@@ -268,7 +268,7 @@ def test_a_task_without_a_query_and_a_batch_writes_nothing_also_without_asserts(
     answer = subprocess.run([sys.executable, "-O", "-c", WITHOUT_ASSERTS], capture_output=True, text=True, timeout=120)
     assert answer.returncode == 0, answer.stderr
     no_task, no_query, no_batch, no_number = answer.stdout.splitlines()
-    assert no_task.startswith("rows are staged by Spark's tasks alone")
+    assert no_task.startswith("rows can be staged only in a task of Spark")
     assert no_query.startswith("Spark's property sql.streaming.queryId is None: without it no row can be written")
     assert no_batch.startswith("Spark's property streaming.sql.batchId is None")
     assert no_number.startswith("Spark's property streaming.sql.batchId is 'x'")

@@ -1,45 +1,47 @@
-"""The data pipeline: Spark reads streams and writes them, through `format("penstock")`.
+"""The data pipeline: Spark reads and writes streams through `format("penstock")`, and jobs archive and replay them.
 
     from penstock.spark import read, session
 
     spark = session()
     read(spark, "orders", columns=["subject"]).groupBy("subject").count().show()
 
-Where Penstock is installed beside PySpark (4.2 or newer, below 5), Spark finds the format by itself: it looks for
-packages named `pyspark_*`. On a cluster whose machines have it from elsewhere, `register(spark)` says what it is.
+If Penstock is installed beside PySpark (4.2 or newer, below 5), Spark finds the format by itself: it imports packages
+named `pyspark_*`. If the workers get Penstock in another way, call `register(spark)`.
 
-| module                       | what it holds                                                          |
-|------------------------------|------------------------------------------------------------------------|
-| `source`                     | what Spark is handed: the readers and writers of `format("penstock")`  |
-| `naming`                     | errors of jobs, in the words of their callers                          |
-| `options`                    | their options, parsed once                                             |
-| `reading`                    | `read`: a DataFrame of some messages and columns                       |
-| `where`                      | the option `where`: conditions by which messages are not fetched       |
-| `columns`                    | a stream's messages as the columns that Spark sees                     |
-| `places`                     | where reading begins and ends, as offsets, and as JSON in a checkpoint |
-| `planning`                   | which ranges of which partitions are read, and in how many pieces      |
-| `batch`                      | reading what is there                                                  |
-| `stream`                     | reading what comes                                                     |
-| `fetching`                   | the task's part: one range of one partition as Arrow batches           |
-| `java`                       | which Java Spark runs on                                               |
-| `archiving`                  | log → lake: the job                                                    |
-| `lake`                       | what an archive is made of, whatever its table format                  |
-| `lake_files`                 | the task's part of it: rows become files                               |
-| `history`                    | what is archived and what the log holds, as one stream                 |
-| `lake_delta`, `lake_iceberg` | tables of these formats                                                |
-| `lake_parquet`               | a table of plain Parquet files, each row once for all readers          |
-| `decoding`                   | values as typed columns, and what is rejected                          |
-| `auditing`                   | what passed, and whether an archive is equal to the log                |
-| `jobs`                       | what jobs tell while they run, and when their next batch is due        |
-| `table_job`                  | the job `table`: the latest message of each key, as a Delta table      |
-| `latest`                     | the tasks' part of it: which row is the latest, and the table's files  |
-| `run_job`                    | the job `run`: a user's own function over a stream                     |
-| `replay_job`                 | the job `replay`: lake → log                                           |
-| `delta_sink`                 | what it writes, as a Delta table                                       |
-| `queries`                    | a streaming query from its start to its end, and why it failed         |
-| `sql_tables`                 | streams as tables of SQL                                               |
-| `sessions`                   | a Spark session for a laptop, or for `--master`                        |
-| `versions`                   | which versions of PySpark and pyarrow work                             |
+| module       | content                                                                   |
+|--------------|---------------------------------------------------------------------------|
+| `source`     | the data source: readers and writers of `format("penstock")`              |
+| `options`    | their options, parsed once                                                |
+| `sessions`   | a Spark session for a laptop, or for `--master`                           |
+| `versions`, `java` | supported versions of PySpark and pyarrow; the Java that Spark runs on |
+| `brokers`    | one client per process and cluster                                        |
+| `rights`     | permission checks on the driver                                           |
+|              | *reading*                                                                 |
+| `reading`    | `read`: a DataFrame of some messages and columns                          |
+| `where`      | the option `where`: conditions that are checked before messages are fetched |
+| `columns`    | messages as Spark's columns                                               |
+| `places`     | start and end offsets, and their JSON in a checkpoint                     |
+| `planning`   | ranges of partitions, split into pieces for tasks                         |
+| `batch`, `stream` | batch reader, streaming reader                                       |
+| `fetching`   | in a task: one range of one partition as Arrow batches                    |
+| `agreement`  | detects that a log was truncated or that the cluster is another one       |
+| `sql_tables` | streams as tables of SQL                                                  |
+|              | *writing*                                                                 |
+| `sink`, `rows` | exactly-once writers; Spark's rows as rows of the log                   |
+| `republish`  | publishes written rows on NATS, too                                       |
+|              | *jobs*                                                                    |
+| `archiving`, `archive_plan` | the job `archive`: log → lake                              |
+| `lake`, `lake_files` | the parts of an archive that do not depend on its table format    |
+| `lake_delta`, `lake_iceberg`, `lake_parquet` | the table formats                         |
+| `decoding`   | values as typed columns, and rejected values                              |
+| `history`    | archive and log read as one stream                                        |
+| `auditing`   | the job `audit`: gaps, duplicates, comparison of an archive with the log  |
+| `table_job`, `latest` | the job `table`: the latest message of each key as a Delta table |
+| `run_job`, `delta_sink` | the job `run`: a user's function over a stream, to a Delta table |
+| `replay_job` | the job `replay`: lake → log                                              |
+| `queries`    | runs and follows a job's streaming query                                  |
+| `jobs`       | progress reports and pace of jobs                                         |
+| `naming`     | errors that name the parameters of a job in place of the source's options |
 """
 
 from __future__ import annotations
@@ -99,7 +101,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name when it is first used: what needs no Spark does not load it."""
+    """Import a public name when it is first used, so that importing the package does not load PySpark."""
     module = _MODULE_OF.get(name)
     if module is None:
         raise AttributeError(f"module 'penstock.spark' has no attribute {name!r}")

@@ -1,9 +1,10 @@
-"""Whether a log still holds what was read of it, up to a place that was kept.
+"""Divergence check: does the log still hold the messages that were read up to a recorded position?
 
-Theory: an offset names a message only together with a leader epoch. A log that was cut (power loss, an unclean
-election) or began anew (a memory stream) has other messages at the same offsets once it has been written on. Its leader
-knows where each epoch ended, and says up to where a reader agrees (`penstock.node.divergence`). Streams' ids, epochs
-and offsets mean something within one cluster only: in another one, or in one whose disks were emptied, they come again.
+Theory: an offset identifies a message only together with a leader epoch. A log that was truncated (power loss, an
+unclean election) or began anew (a memory stream) gets other messages at the same offsets. Its leader knows the end
+offset of each epoch, and reports up to which offset a reader agrees with the log (`penstock.node.divergence`). Stream
+ids, epochs and offsets are valid within one cluster only: another cluster, or one with emptied disks, uses the same
+numbers again.
 """
 
 from __future__ import annotations
@@ -18,9 +19,10 @@ from penstock.spark.planning import DataLossError
 
 
 def held_end(client: Client, info: StreamInfo, key: Key, at: Position, timeout_s: float) -> int:
-    """Up to where the log holds what it held when `at` was told: at most its offset. Asks only if the leader changed.
+    """Return the offset, at most that of `at`, up to which the log holds the same messages as when `at` was recorded.
 
-    `info` is of now. Without an epoch nothing is known but where the log ends. Unavailable, TimedOut.
+    `info` must be current; query the leader only if `info` does not settle it. Without a leader epoch only the end of
+    the log can be checked. Raise Unavailable or TimedOut.
     """
     now = info.partitions[key.partition]
     if at.leader_epoch and int(now.leader_epoch) == at.leader_epoch and int(now.committed_end or 0) >= at.offset:
@@ -43,7 +45,7 @@ def check_held(
     where_it_is: str = "archived",
     instead: str = "archive it elsewhere",
 ) -> None:
-    """DataLossError: the log does not hold any more what was taken of it up to there."""
+    """Raise DataLossError if the log no longer holds the messages that were read below `at`."""
     end = held_end(client, info, key, at, timeout_s)
     if end < at.offset:
         where = f"stream {key.stream}, partition {key.partition}"
@@ -52,7 +54,10 @@ def check_held(
 
 
 def checked_cluster(client: Client, known: str, what: str, instead: str, timeout_s: float) -> str:
-    """The id of the cluster. DataLossError: `what` was noted in another one; `known` is empty if it does not say."""
+    """Return the cluster id of the brokers. Raise DataLossError if `what` was recorded in another cluster, `known`.
+
+    An empty `known` (not recorded) fits every cluster.
+    """
     now = client.cluster_id(timeout=timeout_s)
     if are_different_clusters(known, now):
         text = f"{what} is of another cluster, {known}; these brokers are {now}, and have other messages"

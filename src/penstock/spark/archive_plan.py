@@ -1,8 +1,8 @@
-"""What an archive is to be: `Plan`, from what was asked for and from what the first run has fixed.
+"""The plan of an archive, made of the arguments of `archive` and of the values that the first run has fixed.
 
-Rules: nothing is written before all mistakes are told. An archive's name is fixed by its first run, and unless one is
-given it has a part that no other archive has: two folders of the same name are two archives to the brokers, who delete
-only what each of them has.
+Rules: all mistakes are reported together, before anything is written. The first run fixes an archive's name. A name
+that is made up contains a random id: two folders of the same name must be two archives to the brokers, because
+retention deletes only messages that every archive has.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _ID_BYTES = 4
 
 @dataclass(frozen=True)
 class Plan:
-    """What is archived, and how; see `archive`."""
+    """The parameters of `archive`, parsed and checked."""
 
     root: Path
     format: str
@@ -46,7 +46,7 @@ class Plan:
 
 
 def open_table(plan: Plan) -> Table:
-    """The table of a plan. ConfigError: what is there is an archive of another format."""
+    """Return the table of a plan. Raise ConfigError if the folder holds an archive of another format."""
     about = lake.read_about(plan.root)
     if about is not None and about.format != plan.format:
         raise ConfigError([f"format: {plan.root} is an archive as {about.format}, not {plan.format}"])
@@ -54,7 +54,10 @@ def open_table(plan: Plan) -> Table:
 
 
 def decoded(spark: SparkSession, plan: Plan, decode: str, schema: str) -> Plan:
-    """The plan with what the first run has fixed, or is to fix. ConfigError: the first run has fixed something else."""
+    """Return the plan with the decoder and schema of the first run; in the first run, infer a missing JSON schema.
+
+    Raise ConfigError if the arguments are invalid or differ from those of the first run.
+    """
     if decode and decode not in DECODERS:
         raise ConfigError([f"decode: it is {decode!r}; there are {', '.join(DECODERS)}"])
     if schema and not decode and not lake.about_file(plan.root).exists():
@@ -88,7 +91,7 @@ def plan_of(
     file_bytes: int,
     fail_on_data_loss: bool,
 ) -> Plan:
-    """ConfigError lists every mistake."""
+    """Check the arguments of `archive`. Raise ConfigError with all mistakes."""
     mistakes = []
     if format not in lake.FORMATS:
         mistakes.append(f"format: it is {format!r}; there are {', '.join(lake.FORMATS)}")
@@ -108,7 +111,7 @@ def plan_of(
     root = Path(to).absolute()
     about = None if mistakes else lake.read_about(root)
     if about is None and not mistakes and (there := lake.other_in(root)):
-        mistakes.append(f"to: {root} holds {there}, and is no archive; give a folder of its own")
+        mistakes.append(f"to: {root} is not an archive and contains {there}; give an empty folder")
     mistakes += _name_mistakes(name, about)
     if mistakes or source is None:
         raise ConfigError(mistakes)
@@ -138,7 +141,7 @@ def _name_mistakes(name: str, about: About | None) -> list[str]:
 
 
 def default_name(root: Path) -> str:
-    """The folder's name and an id, for others may have folders of that name."""
+    """Return the folder's name with a random id: other machines may archive into folders of the same name."""
     mark = secrets.token_hex(_ID_BYTES)
     kept = "".join(char if char.isascii() and (char.isalnum() or char in "._-") else "-" for char in root.name)
     return f"{kept[: limits.ARCHIVE_NAME_CHARS_MAX - len(mark) - 1] or 'lake'}-{mark}"

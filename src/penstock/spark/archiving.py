@@ -1,15 +1,17 @@
 """Log → lake: `penstock.spark.archive` copies streams into a table of Parquet files, each message once.
 
-Rules: the table says how far it goes, in the commit that adds the rows (`lake`). A batch is a range of offsets of each
-partition, from there on; it is read and written by the same tasks, and no row goes through Java. Whatever is killed,
-whenever: the next run asks the table, and goes on. Spark's checkpoints have no part in it, so none can be lost.
+Rules: the table records its end offsets, in the commit that adds the rows (`lake`). A batch is a range of offsets of
+each partition, from there on; the same tasks fetch and write it, and no row passes through Java (JSON decoding
+excepted). After any crash the next run reads the end offsets from the table and continues. Spark's checkpoints are not
+used.
 
-| step                                  | killed behind it, the next run                                  |
+| step                                  | the next run after a crash behind this step                     |
 |---------------------------------------|-----------------------------------------------------------------|
-| plan: from the table's ends on        | plans anew                                                      |
-| tasks write files                     | writes others; these are part of nothing                        |
-| commit: files and ends                | goes on behind them                                             |
-| the group, and what may be deleted    | says both again                                                 |
+| plan, from the table's ends           | plans again                                                     |
+| tasks write files                     | writes other files; the old ones are not part of the table      |
+| commit: files and ends                | continues behind them                                           |
+| report to the brokers: committed      | reports both again                                              |
+| offsets of the group, archived ends   |                                                                 |
 """
 
 from __future__ import annotations
@@ -63,14 +65,15 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _TOLD = "file string"
-_CHOOSE_S = 10.0  # streams that match a pattern are looked for so often
+_CHOOSE_S = 10.0  # interval between two look-ups of the streams that match a pattern
 
 
 class Archived(NamedTuple):
-    """What a run has done: messages, files and batches, and where the archive ends in each partition.
+    """Result of a run of `archive`: messages, files and batches written, and the archive's end offset per partition.
 
-    `name`: by which the brokers know it; the group `archive-NAME` shows how far it is. `rejected`: messages whose
-    values could not be decoded; they are in the archive without `data`, and with reasons in its folder `_rejects`.
+    `name`: the archive's name at the brokers; the committed offsets of the group `archive-NAME` are its progress.
+    `rejected`: messages whose values could not be decoded; the archive has them without `data`, and its folder
+    `_rejects` has them with the reasons.
     """
 
     rows: int
@@ -100,33 +103,34 @@ def archive(
     schema: str = "",
     report: Report = no_report,
 ) -> Archived:
-    """Copy streams into the folder `to`, each message once, by the UTC date of its timestamp and by stream.
+    """Copy streams into the folder `to`, each message once, partitioned by the UTC date of its timestamp and by stream.
 
-    `stream`: a name, several with commas between, or a pattern as `orders-*`. A run goes on where the last one ended,
-    also if that was killed.
+    `stream`: a name, several names separated by commas, or a pattern such as `orders-*`. A run continues where the last
+    one ended, also if that was killed.
 
-    `format`: "parquet", "delta" or "iceberg". `once`: end when all is archived that is there now; else go on until
-    interrupted, with a batch every `trigger_s` seconds at most, of `min_batch` messages at least, unless those wait for
-    `max_delay_s`; streams that come to match, and partitions that are added, are archived from their beginning. A batch
-    is of `max_batch` messages at most, files of about `file_bytes`. The group `archive-NAME` shows how far it is; the
-    first run fixes `name`, up to 64 letters, digits, `.`, `-` and `_`, and makes one of the folder's name and an id, if
-    none is given.
+    `format`: "parquet", "delta" or "iceberg". `once`: end when everything is archived that is in the log at the start;
+    else run until interrupted, with at most one batch every `trigger_s` seconds, and at least `min_batch` messages in a
+    batch, unless messages have waited for `max_delay_s` seconds; new streams that match, and added partitions, are
+    archived from their beginning. A batch has at most `max_batch` messages, a file about `file_bytes` bytes. The
+    committed offsets of the group `archive-NAME` are the archive's progress. The first run fixes `name`: up to 64
+    letters, digits, `.`, `-` and `_`; by default the folder's name and a random id.
 
-    `decode`: "json" or "avro" adds the column `data`, a struct that the value was decoded to. `schema` is DDL for JSON
-    (not given: inferred from the first messages), an Avro schema for Avro; the first run fixes both. Values that cannot
-    be decoded have no `data`, and a row with the reason in another table of the same format, in the folder `_rejects`;
-    `Archived.rejected` and each `BatchDone.rejected` count them, and a warning says so once in a run.
+    `decode`: "json" or "avro" adds the column `data`, a struct with the decoded value. `schema` is DDL for JSON
+    (default: inferred from the first messages), an Avro schema for Avro; the first run fixes both. A value that cannot
+    be decoded has no `data`, and a row with the reason in another table of the same format, in the folder `_rejects`;
+    `Archived.rejected` and each `BatchDone.rejected` count such values, and the first ones of a run cause a warning.
 
-    ConfigError; DataLossError: messages are gone from the log that were not archived, and `fail_on_data_loss` is set;
-    or the log was cut below the archive's end, or began anew, whatever is set; OvertakenError:
-    another job writes the same archive; OperationalError: with `once`, also if a partition's leader does not answer.
+    Raise ConfigError if an argument is invalid; DataLossError if messages were deleted from the log before they were
+    archived and `fail_on_data_loss` is set, or, in any case, if the log was truncated below the archive's end or began
+    anew; OvertakenError if another job writes the same archive; OperationalError, with `once`, also if a partition's
+    leader does not answer.
     """
     plan = plan_of(
         stream, to, format=format, servers=servers, name=name, max_batch=max_batch, min_batch=min_batch,
         max_delay_s=max_delay_s, trigger_s=trigger_s, file_bytes=file_bytes, fail_on_data_loss=fail_on_data_loss,
     )  # fmt: skip
     with loss_named():
-        # What can be known without Spark is known before it starts, which takes a while.
+        # Check everything that needs no Spark before Spark starts, which takes seconds.
         _choose(plan)
         if plan.root.exists():
             with lake.locked(plan.root):
@@ -146,7 +150,7 @@ def _choose(plan: Plan) -> Chosen:
 
 
 class ArchiveJob:
-    """One run of an archive. `table` is that of the plan's folder; `rejects`: for values that cannot be decoded."""
+    """One run of an archive. `table` is that of the plan's folder; `rejects` gets values that cannot be decoded."""
 
     def __init__(self, spark: SparkSession, plan: Plan, table: Table, rejects: Table | None = None) -> None:
         self._spark = spark
@@ -157,10 +161,10 @@ class ArchiveJob:
         self._chosen_s = 0.0
         self._told_ends: dict[str, dict[int, Position]] = {}
         self._log_starts: dict[Key, int] = {}
-        self._agreed: dict[Key, tuple[Position, int]] = {}  # what the log was found to hold, under which leader
+        self._agreed: dict[Key, tuple[Position, int]] = {}  # checked position, and leader epoch of the check
 
     def run(self, *, once: bool, report: Report = no_report) -> Archived:
-        """See `archive`."""
+        """Archive as `archive` does, under the lock of the archive."""
         with lake.locked(self._plan.root):
             return self._run(once, report)
 
@@ -212,7 +216,7 @@ class ArchiveJob:
             told = None if self._rejects is None else bad
             report(BatchDone(batches, lake.covered(made), size, seconds, lag, told))
 
-    # Where it begins and ends
+    # Start and end offsets
 
     def _client(self) -> Client:
         return brokers.client(self._plan.source.servers, self._plan.source.timeout_s)
@@ -222,7 +226,7 @@ class ArchiveJob:
         return _choose(self._plan)
 
     def _chosen_again(self, chosen: Chosen, begins: dict[Key, Position]) -> tuple[Chosen, dict[Key, Position]]:
-        """The streams that are there by now, and where each goes on: a new one at its beginning."""
+        """Look up the streams again every _CHOOSE_S; return them and their next offsets."""
         if time.monotonic() - self._chosen_s < _CHOOSE_S:
             return chosen, begins
         now = self._choose()
@@ -234,7 +238,7 @@ class ArchiveJob:
         return now, self._begin(now)
 
     def _begin(self, chosen: Chosen) -> dict[Key, Position]:
-        """Where each partition goes on: where the table ends, or where the log began when it was first archived."""
+        """Return each partition's next offset: the table's end, or the log start offset at the first archiving run."""
         plan = self._plan
         about = lake.read_about(plan.root)
         ids = dict(about.stream_ids) if about else {}
@@ -247,20 +251,20 @@ class ArchiveJob:
                 raise DataLossError(f"{text}; archive the new one elsewhere")
         for name in sorted(ids.keys() - chosen.streams.keys()):
             if is_selected(name, plan.source.selection):
-                warn(f"stream {name} was deleted: what it had behind its archive's end was not archived")
+                warn(f"stream {name} was deleted: its messages behind the archive's end were not archived")
         starts = dict(about.starts) if about else {}
         new = Chosen(chosen.streams, tuple(key for key in chosen.keys if key not in starts))
         starts |= find(self._client(), new, Earliest(), plan.source)
-        self._name = (about.name if about else "") or plan.name  # another job may have been first
+        self._name = (about.name if about else "") or plan.name  # another job may have written it first
         now = About(plan.format, ids | chosen.stream_ids, starts, plan.decode, plan.schema, self._name, cluster)
         if now != about:
             lake.write_about(plan.root, now)
         return {key: starts[key] for key in chosen.keys} | self._table.ends(chosen.keys)
 
     def _log_ends(self, chosen: Chosen, *, wait: bool = False) -> dict[Key, Position]:
-        """How far each partition can be read; one whose leader does not answer is left out, or waited for.
+        """Return the high watermarks. A partition whose leader does not answer is left out, or waited for with `wait`.
 
-        OperationalError: it has not answered in time.
+        Raise OperationalError if, with `wait`, a leader does not answer in time.
         """
         ends = {}
         for name in chosen.streams:
@@ -274,26 +278,26 @@ class ArchiveJob:
         return ends
 
     def _answered(self, chosen: Chosen, info: StreamInfo) -> StreamInfo:
-        """The stream, once the leaders of all its partitions that are archived have answered."""
+        """Return the stream once the leaders of all its archived partitions have answered."""
         silent = _silent(chosen, info)
         for number in silent:
             try:
                 self._client().offsets(info, LATEST, partition=number, timeout=self._plan.source.timeout_s)
             except PenstockError as error:
                 text = f"the leader of stream {info.name}, partition {number}, does not answer"
-                raise OperationalError(f"{text}, and what it has cannot be archived: {error}") from error
+                raise OperationalError(f"{text}, and its messages cannot be archived: {error}") from error
         if not silent:
             return info
         info = self._stream(chosen, info.name)
         if silent := _silent(chosen, info):
             text = f"the leader of stream {info.name}, partition {silent[0]}, does not answer"
-            raise OperationalError(f"{text}, and what it has cannot be archived")
+            raise OperationalError(f"{text}, and its messages cannot be archived")
         return info
 
     def _check_agrees(
         self, chosen: Chosen, known: Mapping[Key, Position], log_ends: Mapping[Key, Position] | None = None
     ) -> None:
-        """DataLossError: the log does not hold what was archived. A partition that cannot be read now is not asked."""
+        """Raise DataLossError if the log no longer holds what was archived. Unavailable partitions are not checked."""
         if log_ends is None:
             log_ends = self._log_ends(chosen)
         for key, at in known.items():
@@ -338,7 +342,7 @@ class ArchiveJob:
             return [LakeFile.of_json(json.loads(row.file)) for row in self._told(tasks, rejects_from).collect()]
 
     def _told(self, tasks: list[list[Piece]], rejects_from: Mapping[Key, Position]) -> DataFrame:
-        """What has the tasks do it."""
+        """Return a DataFrame whose `collect` has the tasks write the files, one row of JSON for each file."""
         plan, source = self._plan, self._plan.source
         rows = Writing(str(plan.root), plan.format == "parquet", plan.format == "iceberg", plan.file_bytes)
         how = fetching.Fetching(source.servers, COLUMNS, (), source.fail_on_data_loss, source.timeout_s)
@@ -355,7 +359,7 @@ class ArchiveJob:
         return found.mapInArrow(partial(write_json, rows, rejects, reject_from), _TOLD)
 
     def _range_options(self, tasks: Sequence[Sequence[Piece]]) -> dict[str, str]:
-        """The ranges of these tasks for `format("penstock")`."""
+        """Return the options of `format("penstock")` that read the ranges of these tasks."""
         starts: dict[str, dict[str, int]] = {}
         ends: dict[str, dict[str, int]] = {}
         for piece in (piece for task in tasks for piece in task):
@@ -372,22 +376,22 @@ class ArchiveJob:
         }
 
     def _say_rejected(self, bad: int, before: int) -> None:
-        """Once in a run: values are missing in columns where somebody will look for them."""
+        """Warn of the first rejected values of a run: readers of the archive will miss their `data`."""
         if bad and not before:
-            text = f"{bad} values of a batch of {self._plan.stream} could not be decoded, and have no {DATA}"
-            warn(f"{text}: they and the reasons are in {self._plan.root / lake.REJECTS}")
+            text = f"{bad} values of a batch of {self._plan.stream} could not be decoded; their column {DATA} is null"
+            warn(f"{text}. The values and the reasons are in {self._plan.root / lake.REJECTS}")
 
     def _done(
         self, chosen: Chosen, begins: Mapping[Key, Position], ends: Mapping[Key, Position]
     ) -> tuple[list[LakeFile], int]:
-        """Write a batch; its files, and how many values were rejected.
+        """Write a batch; return its files, and the number of rejected values.
 
-        These are committed first: from where their table ends on, so each is there once.
+        The rejects are committed first, from the end of their own table on, so that each is there once.
         """
         known = {} if self._rejects is None else self._rejects.ends(begins)
         from_there = {key: _further(begin, known.get(key, begin)) for key, begin in begins.items()}
         made = self._write(chosen, begins, ends, from_there)
-        self._check_agrees(chosen, ends)  # else it may have been cut while it was read
+        self._check_agrees(chosen, ends)  # the log may have been truncated while it was read
         if self._rejects is None:
             return made, 0
         up_to = {key: _further(end, from_there[key]) for key, end in ends.items()}
@@ -396,9 +400,9 @@ class ArchiveJob:
         return [one for one in made if not one.is_rejects], lake.covered(rejects)
 
     def _first_rejects(self, rejects: Sequence[LakeFile], ends: Mapping[Key, Position]) -> list[LakeFile]:
-        """A file without rows, where Parquet files are all that says which columns the rejects have, and there is none.
+        """Return a file without rows if the rejects have no Parquet file yet, so that readers find their columns.
 
-        The other formats have a schema in the table.
+        The other formats keep the schema in the table.
         """
         assert self._rejects is not None
         if self._plan.format != "parquet" or rejects or self._rejects.files():
@@ -408,7 +412,7 @@ class ArchiveJob:
 
     @contextmanager
     def _as_data_loss(self, chosen: Chosen, ends: Mapping[Key, Position]) -> Iterator[None]:
-        """Says that the log was cut, if that is why a task has failed."""
+        """Raise DataLossError in place of a task's error if the log was truncated."""
         from pyspark.errors import PySparkException
 
         try:
@@ -417,10 +421,10 @@ class ArchiveJob:
             self._check_agrees(chosen, ends)
             raise
 
-    # What is told to the brokers
+    # Reports to the brokers
 
     def _tell(self, ends: Mapping[Key, Position]) -> None:
-        """How far the archive is. It may fail: the table is what counts, and the next batch says it again."""
+        """Report the archive's progress to the brokers. A failure is only logged: the next batch reports again."""
         client, timeout_s = self._client(), self._plan.source.timeout_s
         for name in sorted({key.stream for key in ends}):
             told_before = self._told_ends.get(name, {})
@@ -434,20 +438,20 @@ class ArchiveJob:
                 report_archived(client, name, places, self._name, timeout_s)
                 self._told_ends[name] = told_before | places
             except PenstockError as error:
-                _log.warning("the brokers do not know how far the archive of %s is: %s", name, error)
+                _log.warning("the progress of the archive of %s was not reported to the brokers: %s", name, error)
 
 
 def group_of(name: str) -> str:
-    """The group that shows how far an archive is."""
+    """Return the consumer group whose committed offsets are an archive's progress."""
     return f"archive-{name}"
 
 
 def report_archived(
     client: Client, stream: str, ends: Mapping[int, Position], archive_name: str, timeout_s: float
 ) -> None:
-    """Say up to where a stream is archived: what may be deleted of one that is kept until it is.
+    """Report the archived end offsets of a stream, so that retention may delete messages of an archive hold.
 
-    With the archive's own epoch: the log may have been cut since that was read.
+    The leader epoch is the one under which the end was read: the log may have been truncated since.
     """
     for partition, end in ends.items():
         epoch = end.leader_epoch or None
@@ -461,13 +465,13 @@ def _further(one: Position, other: Position) -> Position:
 
 
 def _silent(chosen: Chosen, info: StreamInfo) -> list[int]:
-    """The partitions that are archived and whose leader does not answer."""
+    """Return the archived partitions whose leader does not answer."""
     wanted = {key.partition for key in chosen.keys if key.stream == info.name}
     return [int(one.partition) for one in info.partitions if one.committed_end is None and one.partition in wanted]
 
 
 def packed(pieces: Sequence[Piece], sizes: Mapping[Key, float], file_bytes: int) -> list[list[Piece]]:
-    """Tasks: small pieces of several partitions are done by one, so that their rows come into one file."""
+    """Group pieces into tasks of about `file_bytes`, so that small pieces of several partitions share a file."""
     tasks: list[list[Piece]] = []
     room = 0.0
     for piece in pieces:
@@ -483,7 +487,7 @@ def packed(pieces: Sequence[Piece], sizes: Mapping[Key, float], file_bytes: int)
 def write_task(
     tasks: Sequence[Sequence[Piece]], how: fetching.Fetching, writing: Writing, numbers: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """In a task: fetch the ranges that its number names, and write them; gives the files as JSON."""
+    """In a task: fetch and write the ranges of the given task numbers; yield the files as JSON."""
     for batch in numbers:
         for number in batch.column(0).to_pylist():
             writer = LakeWriter(writing)

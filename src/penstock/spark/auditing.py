@@ -1,14 +1,14 @@
-"""What passed, when and how much; what is missing or there twice; and whether an archive is equal to the log.
+"""The job `audit`: counts messages, finds gaps and duplicates, and compares an archive with the log.
 
-Rules: Spark computes all of it, without a function of ours for each row. A range is `range_rows` offsets of a
-partition. Its checksum is the XOR of a hash of each row, over offset, timestamp, subject, key, value and headers: the
-offset is in it, so rows that changed places change it, and neither files nor batches matter. Rows that are there twice
-cancel out in it: so the count belongs to it.
+Rules: Spark computes everything with its own functions; no Python runs per row. A range is `range_rows` offsets of a
+partition. Its checksum is the XOR of a hash of each row, over offset, timestamp, subject, key, value and headers. The
+offset is part of the hash, so exchanged rows change the checksum; files and batches do not. Duplicate rows cancel each
+other out in an XOR, so the checksum includes the row count.
 
     checksum(range) = (count, xor over rows of xxhash64(offset, timestamp, subject, key, value, headers))
 
-Where two ranges differ, their rows are compared by offset: missing, changed, there twice, or only in the archive. The
-last is no mistake where messages may go from the log: by retention, compaction, a time to live or rollups.
+Where two ranges differ, their rows are compared by offset: missing, changed, duplicate, or only in the archive. The
+last is expected where the stream removes messages from the middle of the log: compaction, time to live, rollups.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _MESSAGE_ID = "Nats-Msg-Id"
 
 
 class RangeSum(NamedTuple):
-    """What `range_rows` offsets of a partition hold, from `start` on."""
+    """Row count and checksum of the `range_rows` offsets of a partition from `start` on."""
 
     topic: str
     partition: int
@@ -49,7 +49,7 @@ class RangeSum(NamedTuple):
 
 
 class Group(NamedTuple):
-    """Messages on one subject, or with one key."""
+    """Statistics of the messages on one subject, or with one key."""
 
     name: str | bytes | None
     messages: int
@@ -59,7 +59,7 @@ class Group(NamedTuple):
 
 
 class Gap(NamedTuple):
-    """Offsets of a partition that have no message. `is_expected`: the stream lets messages go from its middle."""
+    """Offsets `[start, end)` without a message. `is_expected`: see `may_lose`."""
 
     topic: str
     partition: int
@@ -69,31 +69,31 @@ class Gap(NamedTuple):
 
 
 class Repeated(NamedTuple):
-    """A message id that several messages of a stream have."""
+    """A `Nats-Msg-Id` that several messages of a stream have."""
 
     topic: str
     message_id: str
     messages: int
-    offsets: tuple[tuple[int, int], ...]  # (partition, offset), a few of them
+    offsets: tuple[tuple[int, int], ...]  # (partition, offset), at most ten
 
 
 class Difference(NamedTuple):
-    """A range in which log and archive are not equal. `is_mistake`: it cannot come of messages that may go."""
+    """A range in which log and archive differ. `is_mistake`: the stream's own removal of messages cannot explain it."""
 
     topic: str
     partition: int
     start: int
     end: int
-    missing: int  # in the log, and not in the archive
+    missing: int  # in the log, not in the archive
     changed: int
-    twice: int  # offsets that the archive has several times
-    only_archived: int  # in the archive, and not in the log
+    twice: int  # offsets that the archive has more than once
+    only_archived: int  # in the archive, not in the log
     is_mistake: bool
 
 
 @dataclass(frozen=True)
 class Span:
-    """What was looked at of one partition, and what of it the archive could be compared with."""
+    """The audited offsets of one partition, and the part of them that was compared with the archive."""
 
     key: Key
     start: int
@@ -103,7 +103,7 @@ class Span:
 
     @property
     def lacking(self) -> tuple[tuple[int, int], ...]:
-        """Ranges `[start, end)` that the archive does not reach."""
+        """Audited ranges `[start, end)` that the archive does not cover."""
         if self.compared_start >= self.compared_end:
             return ((self.start, self.end),) if self.start < self.end else ()
         parts = (self.start, self.compared_start), (self.compared_end, self.end)
@@ -112,10 +112,10 @@ class Span:
 
 @dataclass(frozen=True)
 class Audit:
-    """What an audit has found.
+    """The findings of an audit.
 
-    `is_equal`: all partitions that hold messages were compared, and are equal as far as the archive reaches; where
-    nothing was compared it is False, without an archive None.
+    `is_equal`: True if all partitions with messages were compared and are equal in the range that the archive covers;
+    False if they differ or nothing was compared; None without an archive.
     """
 
     spans: tuple[Span, ...]
@@ -128,12 +128,12 @@ class Audit:
 
     @property
     def messages(self) -> int:
-        """How many there are."""
+        """Number of messages that were audited."""
         return sum(one.rows for one in self.sums)
 
     @property
     def is_good(self) -> bool:
-        """Whether there is nothing that cannot be explained."""
+        """True if all gaps are expected and no difference to the archive is a mistake."""
         return self.is_equal is not False and all(one.is_expected for one in self.gaps)
 
 
@@ -150,12 +150,15 @@ def audit(
     spark: SparkSession | Callable[[], SparkSession] | None = None,
     servers: str = "",
 ) -> Audit:
-    """Look at the messages of streams (names with commas between, or patterns), or on a subject, of all that store it.
+    """Audit the messages of `stream` (names separated by commas, or patterns), or those on `subject` in all streams.
 
-    `start`, `end`: "earliest", "latest", or a time as `2026-11-20T10:00:00Z`. `by`: "subject" or "key"; the `top` with
-    the most messages are told. `against`: an archive's folder that is to be equal to the log, wherever both have
-    offsets, and to have some of each partition that holds messages; a subject cannot be given then. ConfigError,
-    DataLossError, OperationalError.
+    `start`, `end`: "earliest", "latest", or a time such as `2026-11-20T10:00:00Z`. `by`: "subject" or "key"; the `top`
+    ones with the most messages are reported. `against`: folder of an archive to compare with the log: both must be
+    equal at all offsets that both cover, and the archive must cover some offsets of each partition with messages;
+    `subject` is not allowed then.
+
+    Raise ConfigError if an argument is invalid, DataLossError if messages were deleted from the log meanwhile, or
+    OperationalError.
     """
     if by not in ("subject", "key"):
         raise ConfigError([f"by: it is {by!r}; there are subject and key"])
@@ -165,7 +168,7 @@ def audit(
     options |= _place("starting", start) | _place("ending", end)
     with options_named({"startingTimestamp": "start", "endingTimestamp": "end"}):
         source = source_options({name: text for name, text in options.items() if text})
-    with loss_named("Audit again, from what is there by now"):
+    with loss_named("Run the audit again, on the messages that the log still has"):
         choose(brokers.client(source.servers, source.timeout_s), source.selection, source.timeout_s)
         session = session_of(spark, "audit")
         return Auditor(session, source, against, range_rows).run(by, top)
@@ -181,7 +184,7 @@ def _place(which: str, text: str) -> dict[str, str]:
 
 
 class Auditor:
-    """One audit. Both ends are fixed when it begins."""
+    """One audit. Start and end offsets are fixed when it begins."""
 
     def __init__(self, spark: SparkSession, source: SourceOptions, against: str | Path | None, range_rows: int) -> None:
         self._spark = spark
@@ -193,7 +196,7 @@ class Auditor:
         self._history = None if against is None else History(str(against), self._chosen, self._client, source.timeout_s)
 
     def run(self, by: str, top: int) -> Audit:
-        """See `audit`."""
+        """Audit; the parameters are those of `audit`."""
         spans = self._spans()
         log = self._kept(self._rows({one.key: (one.start, one.end) for one in spans}), by).persist()
         try:
@@ -213,7 +216,7 @@ class Auditor:
         is_equal = are_all and not any(one.is_mistake for one in differences)
         return replace(found, differences=differences, is_equal=is_equal)
 
-    # What is looked at
+    # Reading
 
     def _spans(self) -> tuple[Span, ...]:
         source = self._source
@@ -230,11 +233,11 @@ class Auditor:
         return tuple(out)
 
     def _rows(self, wanted: Mapping[Key, tuple[int, int]], archive: Path | None = None) -> DataFrame:
-        """These offsets, from the log or from an archive, with their range and the hash of each row."""
+        """Return the rows at these offsets, from the log or from an archive, with their range number and hash."""
         from pyspark.sql import functions as sql
 
         rows = self._loaded(wanted, archive)
-        present = [sql.col(name).isNull() for name in ("key", "value", "headers")]  # a hash passes over what is null
+        present = [sql.col(name).isNull() for name in ("key", "value", "headers")]  # xxhash64 skips nulls
         hashed = sql.xxhash64(*[sql.col(name) for name in _HASHED], *present)
         return rows.withColumn("range", sql.floor(sql.col("offset") / self._range_rows)).withColumn("hash", hashed)
 
@@ -247,7 +250,7 @@ class Auditor:
         return rows.select("topic", "partition", "offset", "range", "hash", "timestamp", group, size, ids.alias("id"))
 
     def _loaded(self, wanted: Mapping[Key, tuple[int, int]], archive: Path | None = None) -> DataFrame:
-        """These offsets, with all columns."""
+        """Return the rows at these offsets, with all columns."""
         assign: dict[str, list[int]] = {}
         starts: dict[str, dict[str, int]] = {}
         ends: dict[str, dict[str, int]] = {}
@@ -284,12 +287,12 @@ class Auditor:
         listed = found.orderBy(sql.desc("messages"), "group").limit(top).collect()
         return tuple(Group(_plain(row[0]), row[1], row[2], _utc(row[3]), _utc(row[4])) for row in listed)
 
-    # What is missing, and what is there twice
+    # Gaps and duplicates
 
     def _gaps(self, log: DataFrame, sums: Iterable[RangeSum], spans: Iterable[Span]) -> Iterable[Gap]:
-        """Only ranges that are not full are looked through."""
+        """Yield the gaps. Only ranges that are not full are searched."""
         if self._source.selection.subjects:
-            return  # other subjects have the offsets between
+            return  # messages on other subjects have the offsets in between
         from pyspark.sql import Window
         from pyspark.sql import functions as sql
 
@@ -326,7 +329,7 @@ class Auditor:
             Repeated(row[0], _text(row[1]), row[2], tuple((one[0], one[1]) for one in row[3])) for row in listed
         )
 
-    # An archive
+    # Comparison with an archive
 
     def _compare(self, rows: DataFrame, sums: Sequence[RangeSum], spans: Sequence[Span]) -> Iterable[Difference]:
         both = [one for one in spans if one.compared_start < one.compared_end]
@@ -345,7 +348,7 @@ class Auditor:
             yield self._difference(rows, Key(topic, partition), max(start, at), min(end, at + self._range_rows))
 
     def _difference(self, rows: DataFrame, key: Key, start: int, end: int) -> Difference:
-        """The rows of one range, by offset; the archive's are read again."""
+        """Compare the rows of one range by offset; the archive's rows are read again."""
         from pyspark.sql import functions as sql
 
         log = _of(rows, key, start, end).groupBy("offset").agg(sql.min("hash").alias("log"))
@@ -368,7 +371,6 @@ class Auditor:
 
 
 def _of(rows: DataFrame, key: Key, start: int, end: int) -> DataFrame:
-    """Those of one range."""
     return rows.where(_within({key: (start, end)}))
 
 
@@ -383,7 +385,7 @@ def _within(wanted: Mapping[Key, tuple[int, int]]) -> Column:
 
 
 def may_lose(info: StreamInfo) -> bool:
-    """Whether messages may go from the middle of a stream's log."""
+    """True if the stream may remove messages from the middle of its log: compaction, time to live, rollups."""
     config = info.config
     return bool(config.compact or config.allow_message_ttl or config.allow_rollup)
 

@@ -1,8 +1,8 @@
-"""Reading what is there: `spark.read.format("penstock")`.
+"""The batch reader: `spark.read.format("penstock")`.
 
-Rules: the ends are fixed when Spark plans, once for all tasks, and Spark plans once: a DataFrame stays what the log
-held at its first action. Options alone say what is read. Filters are left to Spark: in PySpark 4.2 and 4.3 a filter
-that a source takes stays with the relation, and the next query that uses it gets those rows.
+Rules: the ranges are fixed when Spark plans the DataFrame, at its first action, and never again: a DataFrame is a
+snapshot. Only the options decide what is read. Filters are left to Spark: in PySpark 4.2 and 4.3 a filter that a source
+accepts stays with the relation, so that the next query on the same DataFrame would lack rows.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from penstock.spark.planning import Chosen, Piece, check_there, choose, cut, fin
 
 
 class Task(InputPartition):
-    """What Spark hands to a task, and shows in its own log: a range, and nothing else."""
+    """The range that Spark hands to a task. Spark shows it in its log, so it holds nothing else."""
 
     def __init__(self, piece: Piece) -> None:
         super().__init__(tuple(piece))
 
     @property
     def piece(self) -> Piece:
-        """The range."""
+        """Range of the task."""
         return Piece(*self.value)
 
 
 def fetching_of(options: SourceOptions, columns: Sequence[str]) -> fetching.Fetching:
-    """How the tasks of a query read."""
+    """Return the fetch parameters of a query's tasks."""
     return fetching.Fetching(
         servers=options.servers,
         columns=tuple(columns),
@@ -49,15 +49,15 @@ def fetching_of(options: SourceOptions, columns: Sequence[str]) -> fetching.Fetc
 
 
 class BatchReader(DataSourceReader):
-    """See the module."""
+    """Plans the ranges on the driver, and reads them in the tasks. `names`: the columns as the user wrote them."""
 
     def __init__(self, options: SourceOptions, columns: Sequence[str], names: Sequence[str] = ()) -> None:
         self._options = options
-        self._names = tuple(names or columns)  # of the columns, as the user gave them
+        self._names = tuple(names or columns)
         self._fetching = fetching_of(options, columns)
 
     def partitions(self) -> list[InputPartition]:
-        """One for each piece; a single empty one where there is nothing to read."""
+        """Return one task for each piece; one empty task if there is nothing to read."""
         options = self._options
         client = brokers.client(options.servers, options.timeout_s)
         chosen = choose(client, options.selection, options.timeout_s)
@@ -78,7 +78,7 @@ class BatchReader(DataSourceReader):
     def _parts(
         self, client: Client, chosen: Chosen, key: Key, first: Position, last: Position, history: History | None
     ) -> tuple[Wanted | None, Piece | None]:
-        """What is read of a partition from the archive, and what from the brokers."""
+        """Return the parts of a partition that are read from the archive and from the brokers."""
         options, where = self._options, self._options.where
         info = chosen.streams[key.stream]
         log_start = client.offsets(info, EARLIEST, partition=key.partition, timeout=options.timeout_s).log_start
@@ -99,7 +99,7 @@ class BatchReader(DataSourceReader):
         return found, Piece(key.stream, int(info.stream_id), key.partition, start, end, epoch, last.leader_epoch)
 
     def _stored_within(self, client: Client, info: StreamInfo, key: Key, log_start: int) -> tuple[int, int | None]:
-        """Between which offsets the log holds the times of `where`; what was archived may have earlier ones."""
+        """Return the log's offsets for the times of `where`; a start of 0 includes archived messages before the log."""
         where, timeout_s = self._options.where, self._options.timeout_s
         begin, end = 0, None
         if where.since is not None:
@@ -110,7 +110,7 @@ class BatchReader(DataSourceReader):
         return begin, end
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one piece."""
+        """In a task: yield the rows of one piece."""
         return as_announced(self._read(partition), self._names)
 
     def _read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -122,7 +122,7 @@ class BatchReader(DataSourceReader):
 
 
 def _keys(chosen: Chosen, partitions: frozenset[int] | None) -> list[Key]:
-    """The partitions that are read. ConfigError: no stream has one that was asked for."""
+    """Return the selected partitions. Raise ConfigError if no stream has one of `partitions`."""
     if partitions is None:
         return list(chosen.keys)
     if missing := sorted(partitions - {key.partition for key in chosen.keys}):

@@ -1,4 +1,4 @@
-"""One client per process and cluster: Spark's Python workers serve many tasks, and are asked many times to plan."""
+"""Registry of clients, one per process and cluster: Spark's Python workers run many tasks and plan many times."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ CLIENT_NAME = "penstock-spark"
 
 
 class Servers(tuple[str, ...]):
-    """Where the brokers are, and the file with what they are logged in to with; empty: what the environment says."""
+    """Addresses of the brokers, and the credentials file. Empty `credentials`: those of the environment."""
 
     credentials: str
 
     @classmethod
     def of(cls, addresses: Iterable[str], credentials: str) -> Servers:
-        """These."""
+        """Create from addresses and the path of the credentials file."""
         made = cls(addresses)
         made.credentials = credentials
         return made
 
 
 def client(servers: tuple[str, ...], timeout_s: float) -> Client:
-    """Connected, and kept for the next one who asks in this process. Unavailable, TimedOut."""
+    """Return this process's client for these servers, connected. Raise Unavailable or TimedOut."""
     file = getattr(servers, "credentials", "")
-    key = (os.getpid(), servers, file)  # a worker may be forked from one that has clients: those are not its own
+    key = (os.getpid(), servers, file)  # a forked worker must not use the clients of its parent
     with _lock:
         if (found := _clients.get(key)) is None:
             found = _clients[key] = connect(servers, name=CLIENT_NAME, credentials=file or None, timeout=timeout_s)

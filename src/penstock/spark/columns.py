@@ -1,19 +1,19 @@
-"""A stream's messages as the columns that Spark sees: Kafka's names where they mean the same.
+"""A stream's messages as Spark's columns, with Kafka's names and types where they mean the same.
 
-Rules: Spark takes a batch only if its schema is exactly the one announced: names, order, types, every field nullable.
-What nobody asked for is not fetched. Nothing is done row by row in Python. A column is known by its name in any case,
-as Spark resolves names, and has the name by which the user asked for it.
+Rules: Spark accepts a batch only if its schema is exactly the announced one: names, order, types, every field nullable.
+Only requested columns are fetched. No Python runs per row. Column names are not case-sensitive, as in Spark, and a
+batch has them as the user wrote them.
 
-| column          | what                                                                                |
-|-----------------|-------------------------------------------------------------------------------------|
-| `key`, `value`  | as published; a `value` of null is a tombstone                                      |
-| `topic`         | the stream's name                                                                   |
-| `partition`     | its partition                                                                       |
-| `offset`        | the message's place in it                                                           |
-| `timestamp`     | when it was stored: never decreasing within a partition                             |
-| `timestampType` | 1, as Kafka says of such a time                                                     |
-| `subject`       | the NATS subject                                                                    |
-| `headers`       | with `includeHeaders`: name and value of each, in their order; null: it has none    |
+| column          | content                                                                               |
+|-----------------|---------------------------------------------------------------------------------------|
+| `key`, `value`  | as published; a `value` of null is a tombstone                                        |
+| `topic`         | name of the stream                                                                    |
+| `partition`     | number of the partition                                                               |
+| `offset`        | position of the message in its partition                                              |
+| `timestamp`     | time at which the leader appended it; never decreases within a partition              |
+| `timestampType` | 1, Kafka's number for the append time                                                 |
+| `subject`       | the NATS subject                                                                      |
+| `headers`       | with `includeHeaders`: name and value of each header in order; null if there are none |
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ import pyarrow as pa
 from penstock.base.errors import ConfigError
 
 LOG_APPEND_TIME = 1
-"""Kafka's `timestampType` of a time that the broker has set."""
+"""Kafka's `timestampType` of a time that the broker sets."""
 
 HEADER = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
-"""One header: a header may be there several times, and its value need not be text."""
+"""One header. A name may occur several times, and a value need not be text."""
 
 
 class Place(NamedTuple):
-    """Whose rows a batch holds."""
+    """The partition whose rows a batch holds."""
 
     stream: str
     partition: int
 
 
 class Column(NamedTuple):
-    """One column: what Spark calls its type, and how it is made of the log's column `of`, if of one."""
+    """One column: Spark's type, the log's column `of` that it is made of (None: of no column), and the function."""
 
     ddl: str
     arrow: pa.DataType
@@ -80,17 +80,17 @@ _DEFAULT = tuple(name for name in COLUMNS if name != "headers")
 
 
 def default_columns(*, headers: bool) -> tuple[str, ...]:
-    """What a reader gets who asks for nothing in particular."""
+    """Return the columns of a reader without the option `columns`."""
     return (*_DEFAULT, "headers") if headers else _DEFAULT
 
 
 def ddl_of(names: Sequence[str]) -> str:
-    """A schema of these columns, as Spark writes one."""
+    """Return the schema of these columns as Spark DDL."""
     return ", ".join(f"{name} {COLUMNS[name].ddl}" for name in names)
 
 
 def arrow_schema(names: Sequence[str]) -> pa.Schema:
-    """The same, as Arrow has it; element fields are named as Spark names them."""
+    """Return the Arrow schema of these columns; element fields have Spark's names."""
     return pa.schema([pa.field(name, _arrow_type(name)) for name in names])
 
 
@@ -101,7 +101,7 @@ def _arrow_type(name: str) -> pa.DataType:
 
 
 def log_columns(names: Sequence[str]) -> list[str]:
-    """What must be fetched for these columns: at least one of the log's, for rows must be counted."""
+    """Return the log's columns to fetch for these columns: at least one, because the rows must be counted."""
     wanted = {COLUMNS[name].of for name in names}
     return [name for name in ("offset", "timestamp", "subject", "key", "value", "headers") if name in wanted] or [
         "offset"
@@ -109,7 +109,7 @@ def log_columns(names: Sequence[str]) -> list[str]:
 
 
 def spark_batch(batch: pa.RecordBatch, schema: pa.Schema, place: Place) -> pa.RecordBatch:
-    """A batch with the log's columns as one that Spark takes."""
+    """Convert a batch with the log's columns to one of Spark's `schema`."""
     made = [COLUMNS[name].make(batch, place) for name in schema.names]
     return pa.RecordBatch.from_arrays(
         [one if one.type == field.type else one.cast(field.type) for one, field in zip(made, schema, strict=True)],
@@ -118,14 +118,14 @@ def spark_batch(batch: pa.RecordBatch, schema: pa.Schema, place: Place) -> pa.Re
 
 
 def known_column(name: str) -> str | None:
-    """The column of that name in any case; None: there is none."""
+    """Return the column with that name, in any case; None if there is none."""
     return _BY_FOLDED.get(name.lower())
 
 
 def checked_columns(names: Sequence[str], types: Sequence[str]) -> tuple[str, ...]:
-    """The columns of a schema that a user gave, by the names that they have here. `types` are as `simpleString` says.
+    """Return the columns of a user's schema by their names here. `types`: as Spark's `simpleString` writes them.
 
-    ConfigError: there is no such column, or it is of another type.
+    Raise ConfigError if a column is unknown, is given twice or has another type.
     """
     found: dict[str, str] = {}
     mistakes = []
@@ -144,19 +144,19 @@ def checked_columns(names: Sequence[str], types: Sequence[str]) -> tuple[str, ..
 
 
 def as_announced(batches: Iterator[pa.RecordBatch], names: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """The same, with the names under which the user asked for the columns."""
+    """Rename the columns of each batch to the names that the user gave them."""
     for batch in batches:
         yield batch if batch.schema.names == list(names) else batch.rename_columns(list(names))
 
 
 def in_utc(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The same moments, named in UTC: Spark names them in the session's time zone, which files must not depend on."""
+    """Convert timestamps to UTC: Spark gives them in the session's time zone, on which files must not depend."""
     schema = pa.schema([field.with_type(_type_in_utc(field.type)) for field in batch.schema])
     return batch if schema == batch.schema else batch.cast(schema)
 
 
 def _type_in_utc(kind: pa.DataType) -> pa.DataType:
-    """Of a type that Spark gives: structs, lists and maps of others, too."""
+    """Return the type with UTC timestamps, also inside structs, lists and maps."""
     if pa.types.is_timestamp(kind) and kind.tz is not None:
         return pa.timestamp(kind.unit, "UTC")
     if pa.types.is_struct(kind):
@@ -180,11 +180,11 @@ _HEADER_LINE = r"(?s)\A(?P<key>[^:]*):[ \t]*(?P<value>.*?)[ \t]*\z"
 
 
 def parsed_headers(blocks: pa.Array) -> pa.Array:
-    """NATS header blocks as lists of names and values: list<struct<key: string, value: binary>>, null for null.
+    """Parse NATS header blocks into list<struct<key: string, value: binary>>, null for null.
 
-    The first line of a block is `NATS/1.0`; what is no `name: value` is left out.
+    The first line of a block is `NATS/1.0`; other lines that are not `name: value` are left out.
     """
-    import numpy as np  # both are loaded only where headers are read: Spark starts many a process that reads none
+    import numpy as np  # loaded only here: many of Spark's processes never read headers
     import pyarrow.compute as pc
 
     lines = pc.split_pattern(blocks, _LINE_END)
@@ -206,5 +206,5 @@ def parsed_headers(blocks: pa.Array) -> pa.Array:
 def _text(names: pa.Array) -> pa.Array:
     try:
         return names.cast(pa.string())
-    except pa.ArrowInvalid:  # a header's name that is no UTF-8: rare, and not worth losing a query for
+    except pa.ArrowInvalid:  # a header's name is not UTF-8: rare, and no reason to fail the query
         return pa.array([None if one is None else one.decode(errors="replace") for one in names.to_pylist()])

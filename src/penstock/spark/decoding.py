@@ -1,11 +1,11 @@
-"""Values as typed columns: JSON by Spark's own reader, Avro by fastavro; what is neither is rejected, with a reason.
+"""Decoding of values to typed columns: JSON by Spark's own reader, Avro by fastavro. Others are rejected with a reason.
 
-Rules: the archive keeps each value as it was published, beside the struct `data` that it was decoded to: so it stays
-equal to the log, and a schema that was wrong costs nothing. A tombstone has no `data`, and is no mistake. A value that
-cannot be decoded has none either, and a row in the rejects' table; nothing stops for it. The schema is fixed by the
-first run, and kept in the archive.
+Rules: the archive keeps each value as published, beside the struct `data` with the decoded value: so the archive stays
+equal to the log, and a wrong schema loses nothing. The `data` of a tombstone is null, without an error. A value that
+cannot be decoded has no `data` either, and a row in the table of rejects; the job continues. The first run fixes the
+schema; the archive stores it.
 
-What it costs: JSON is read in Java, without Python for each row; Avro takes a call of fastavro for each.
+Cost: JSON is read in Java, without Python per row; Avro takes a call of fastavro per row.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 COLUMNS = default_columns(headers=True)
-"""What an archive has of a message: all."""
+"""The columns of an archive: all."""
 DECODERS = ("json", "avro")
 DATA, REASON = "data", "reason"
 _CORRUPT = "_penstock_corrupt"
@@ -42,24 +42,24 @@ _SINGLE_OBJECT = b"\xc3\x01"
 _FINGERPRINT_BYTES = 8
 
 Decode = Callable[[pa.Array], tuple[pa.Array, pa.Array]]
-"""Values → (data: a struct, or null; reason: why not, or null)."""
+"""Values → (data: structs or null; reasons of failures, or null)."""
 
 
 def rejects_schema() -> pa.Schema:
-    """The columns of the rejects' table."""
+    """Return the columns of the table of rejects."""
     fields = arrow_schema(_REJECTED)
     return pa.schema([*fields, pa.field(REASON, pa.string())])
 
 
 def rows_schema(decode: str, schema: str) -> pa.Schema:
-    """The columns of an archive, decoded or not. ConfigError: the schema is none."""
+    """Return the columns of an archive, with `data` if `decode` is given. Raise ConfigError for an invalid schema."""
     if not decode:
         return arrow_schema(COLUMNS)
     return pa.schema([*arrow_schema(COLUMNS), pa.field(DATA, data_type(decode, schema))])
 
 
 def data_type(decode: str, schema: str) -> pa.DataType:
-    """What `data` is in Arrow. ConfigError: the schema is none."""
+    """Return the Arrow type of `data`. Raise ConfigError if the schema is invalid."""
     return avro_type(parsed_avro(schema)) if decode == "avro" else _json_type(schema)
 
 
@@ -67,11 +67,12 @@ def data_type(decode: str, schema: str) -> pa.DataType:
 
 
 def inferred_json(rows: DataFrame) -> str:
-    """The schema of the values of some rows, as DDL. ConfigError: there is none in them."""
+    """Infer the schema of the values of some rows, as DDL. Raise ConfigError if no value is a JSON object."""
     spark = rows.sparkSession
     some = rows.where("value IS NOT NULL").limit(limits.DECODE_INFERRED_ROWS)
     texts = some.selectExpr("cast(value AS STRING) AS text")
-    # A client of Spark Connect has no RDDs; its reader takes a DataFrame, as that of an older Spark does not.
+    # A client of Spark Connect has no RDDs, but its reader takes a DataFrame, which the classic reader of an older
+    # Spark does not.
     lines: Any = texts if is_connect(spark) else texts.rdd.map(_text)
     found = spark.read.json(lines, columnNameOfCorruptRecord=_CORRUPT).schema
     fields = [field for field in found.fields if field.name != _CORRUPT]
@@ -92,7 +93,10 @@ def _json_type(ddl: str) -> pa.DataType:
 
 
 def json_type(ddl: str) -> Any:
-    """Spark's type of a schema that is DDL (`amount DOUBLE, city STRING`), or JSON as Spark writes one."""
+    """Return Spark's type of a schema in DDL (`amount DOUBLE, city STRING`) or in Spark's JSON.
+
+    Raise ConfigError if the schema is neither.
+    """
     from pyspark.errors import PySparkException
     from pyspark.sql.types import StructType
 
@@ -103,13 +107,13 @@ def json_type(ddl: str) -> Any:
 
 
 def with_json(rows: DataFrame, ddl: str) -> DataFrame:
-    """The rows with `data` and `reason`."""
+    """Add the columns `data` and `reason` to the rows."""
     from pyspark.sql import functions as sql
     from pyspark.sql.types import StringType, StructType
 
     kind = json_type(ddl)
     with_corrupt = StructType([*kind.fields]).add(_CORRUPT, StringType())
-    # A time without a zone is one of UTC, in each run: not of the session that happens to read it.
+    # A time without a zone is in UTC, in every run, and not in the time zone of the session.
     options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT, "timeZone": "UTC"}
     parsed = rows.withColumn("parsed", sql.from_json(sql.col("value").cast("string"), with_corrupt, options))
     is_bad = sql.col("value").isNotNull() & (sql.col("parsed").isNull() | sql.col(f"parsed.{_CORRUPT}").isNotNull())
@@ -123,7 +127,7 @@ def with_json(rows: DataFrame, ddl: str) -> DataFrame:
 
 
 def parsed_avro(schema: str) -> Any:
-    """The schema as fastavro has it. ConfigError; OperationalError: fastavro is not installed."""
+    """Parse an Avro schema. Raise ConfigError if it is invalid, OperationalError if fastavro is not installed."""
     try:
         import fastavro
     except ImportError:
@@ -138,7 +142,7 @@ def parsed_avro(schema: str) -> Any:
 
 
 def avro_decoder(schema: str) -> Decode:
-    """Decodes Avro datums, bare or as single objects with the schema's fingerprint before them."""
+    """Return a decoder of Avro datums, bare or in the single-object encoding with the schema's fingerprint."""
     import fastavro
     from fastavro.schema import fingerprint, to_parsing_canonical_form
 
@@ -161,7 +165,7 @@ def avro_decoder(schema: str) -> Decode:
             made, reason = None, None
             try:
                 made = None if value is None else one(value)
-            except Exception as error:  # noqa: BLE001 (whatever fastavro makes of other people's bytes)
+            except Exception as error:  # noqa: BLE001 (fastavro raises many kinds of errors for invalid bytes)
                 reason = f"{type(error).__name__}: {error}"
             data.append(made)
             reasons.append(reason)
@@ -189,7 +193,7 @@ _LOGICAL = {
 
 
 def avro_type(schema: Any) -> pa.DataType:
-    """The Arrow type of an Avro schema. ConfigError: a union of several types, or a logical type without one here."""
+    """Return the Arrow type of an Avro schema. Raise ConfigError for a union of several types or an unknown type."""
     if isinstance(schema, list):
         others = [one for one in schema if one != "null"]
         if len(others) != 1:
@@ -221,9 +225,9 @@ def avro_type(schema: Any) -> pa.DataType:
 
 
 class DecodedWriter:
-    """Writes rows, and in another table those whose values could not be decoded.
+    """Writes rows to the archive, and those whose values could not be decoded also to the table of rejects.
 
-    `begins`: of each partition the offset from which on rejects are written; those before are there already.
+    `begins`: the offset of each partition from which on rejects are written; the table has the earlier ones.
     """
 
     def __init__(self, rows: Writing, rejects: Writing, begins: dict[tuple[str, int], int]) -> None:
@@ -232,7 +236,7 @@ class DecodedWriter:
         self._begins = begins
 
     def add(self, rows: pa.RecordBatch, data: pa.Array, reasons: pa.Array) -> None:
-        """Rows without `data` and `reason`, and these."""
+        """Add rows; `data` and `reasons` are columns for them."""
         self._rows.add(rows.append_column(pa.field(DATA, data.type), data))
         if reasons.null_count < len(reasons):
             bad = rows.select(list(_REJECTED)).append_column(pa.field(REASON, pa.string()), reasons)
@@ -244,7 +248,7 @@ class DecodedWriter:
             self._rejects.add(bad.filter(pc.and_(here, pc.greater_equal(bad.column("offset"), begin))))
 
     def finish(self) -> Iterator[LakeFile]:
-        """All files, on the disk."""
+        """Yield all files, synced to disk."""
         yield from self._rows.finish()
         yield from self._rejects.finish()
 
@@ -252,7 +256,7 @@ class DecodedWriter:
 def write_json(
     rows: Writing, rejects: Writing, begins: dict[tuple[str, int], int], batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """In a task: write what Spark has read and decoded; gives the files as JSON."""
+    """In a task: write rows that Spark has read and decoded; yield the files as JSON."""
     writer = DecodedWriter(rows, rejects, begins)
     schema = arrow_schema(COLUMNS)
     for batch in batches:
@@ -271,7 +275,7 @@ def write_avro(
     schema: str,
     numbers: Iterator[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
-    """In a task: fetch the ranges that its number names, decode and write them; gives the files as JSON."""
+    """In a task: fetch, decode and write the ranges of the given task numbers; yield the files as JSON."""
     decode = avro_decoder(schema)
     for batch in numbers:
         for number in batch.column(0).to_pylist():

@@ -1,8 +1,8 @@
-"""A query's rows, whatever their columns, as a Delta table: each batch once.
+"""Writes the batches of a streaming query to a Delta table, each once; the columns are those of the query.
 
-Rules: tasks write files, the driver commits them together with (query, batch); a batch that is run again finds itself
-in the table and does nothing. Nothing is deleted: a file that no commit names is no part of the table. No file of other
-columns or types is committed: whoever reads the table would fail on it for ever.
+Rules: tasks write files; the driver commits them together with (query id, batch id). A batch that runs again finds its
+id in the table and does nothing. No file is deleted: a file that no commit names is not part of the table. Files with
+other columns or types are not committed, because every reader of the table would fail on them.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ _WRITTEN_DDL = "path STRING, size BIGINT, rows BIGINT"
 
 
 class DeltaSink:
-    """What `foreachBatch` calls, in the driver."""
+    """Function for `foreachBatch`, called in the driver."""
 
     def __init__(self, root: Path, *, is_whole: bool = False) -> None:
         self._root = root
-        self._mode = "overwrite" if is_whole else "append"  # each batch is all of the result, or what is new in it
+        self._mode = "overwrite" if is_whole else "append"  # a batch is the whole result, or its new rows
 
     def __call__(self, rows: DataFrame, batch_id: int) -> None:
-        """Write a batch, unless the table has it. ConfigError: the table has other columns, or of other types.
+        """Write a batch, unless the table has it. Raise ConfigError if the table has other columns or types.
 
-        OperationalError: Spark does not say of which query the batch is.
+        Raise OperationalError if Spark does not set the query id.
         """
         from deltalake import CommitProperties, Transaction
         from deltalake.transaction import AddAction
@@ -84,14 +84,14 @@ def _takes(there: Field, given: Field) -> bool:
 
 
 def _type_of(field: Field) -> str:
-    kind = getattr(field.type, "type", "")  # that of a primitive type is its name
+    kind = getattr(field.type, "type", "")  # the name, for a primitive type
     if kind in ("", "array", "map", "struct"):
         kind = field.type.to_json()
     return kind if field.nullable else f"{kind} not null"
 
 
 def write(root: str, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """In a task: its rows as one file, complete and on the disk; none where there are no rows."""
+    """In a task: write the rows as one file, synced to disk; yield it, or nothing if there are no rows."""
     path = f"part-{uuid.uuid4().hex}.zstd.parquet"
     waiting: list[pa.RecordBatch] = []
     writer = None

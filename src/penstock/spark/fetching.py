@@ -1,7 +1,7 @@
-"""The task's part: one range of one partition, from the brokers to the executor as Arrow batches.
+"""In a task: fetches one range of one partition from the brokers as Arrow batches.
 
-Rules: only what was asked for is fetched. A range that has a hole, because messages are gone, is an error, unless
-they may be.
+Rules: only the requested columns and subjects are fetched. If the beginning of a range was deleted from the log, that
+is an error, unless `failOnDataLoss` is false.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from penstock.spark.planning import DataLossError, Piece, check_there, passed_ov
 
 
 class Fetching(NamedTuple):
-    """How a task reads: the same for all of a query."""
+    """Parameters of a fetch, the same for all tasks of a query."""
 
     servers: tuple[str, ...]
     columns: tuple[str, ...]
@@ -34,7 +34,7 @@ class Fetching(NamedTuple):
 
 
 def read(how: Fetching, piece: Piece) -> Iterator[pa.RecordBatch]:
-    """The rows of a piece, in Spark's schema. DataLossError; what the client raises."""
+    """Yield the rows of a piece in Spark's schema. Raise DataLossError, or an error of the client."""
     client = brokers.client(how.servers, how.timeout_s)
     schema = arrow_schema(how.columns)
     place = Place(piece.stream, piece.partition)
@@ -58,7 +58,7 @@ def _rows(client: Client, how: Fetching, piece: Piece) -> Iterator[pa.RecordBatc
             return
         except (OffsetOutOfRange, LogTruncated, StreamChanged) as error:
             if has_begun or isinstance(error, StreamChanged):
-                # Some rows are handed over, others were on their way: only another attempt knows which are there.
+                # Some rows are delivered already, so the range cannot be changed in this attempt.
                 raise DataLossError(f"{key.stream}, partition {key.partition}: {error}") from error
             start = _where_it_goes_on(key, what, error, fail=how.fail_on_data_loss)
             if start >= what.end:
@@ -67,10 +67,10 @@ def _rows(client: Client, how: Fetching, piece: Piece) -> Iterator[pa.RecordBatc
 
 
 def _where_it_goes_on(key: Key, what: LogRange, error: RemoteError, *, fail: bool) -> int:
-    """The offset, or the end of the range; DataLossError."""
+    """Return the offset at which reading can continue, or the end of the range. Raise DataLossError if `fail`."""
     start = check_there(key, what.start, int(error.details["log_start"]), fail=fail)
     if start == what.start:
         passed_over(str(error), fail=fail)
         if what.leader_epoch is None or int(error.details["committed_end"]) < what.end:
-            return what.end  # nothing of it is there
+            return what.end  # the log holds nothing of the range
     return start

@@ -1,9 +1,9 @@
-"""One history: what an archive holds and what the log holds, as one stream without a gap and without a duplicate.
+"""History: an archive and the log read as one stream, without gaps and duplicates.
 
-Rules: offsets decide. Of each partition the archive gives what it holds, the log what comes behind: whatever the
-cleaner does to the log later, what was archived is read as it was. A hole between the two is an error, unless the
-reader may lose data. Where the log was cut below the archive's end, or began anew, the two are no one history: that is
-always an error. Only the driver looks at the table; a task is told files, and which offsets of them are wanted.
+Rules: offsets decide. Each partition is read from the archive up to its end, and from the log behind that; compaction
+of the log does not affect what was archived. A gap between the two is an error, unless `failOnDataLoss` is false. If
+the log was truncated below the archive's end, or began anew, archive and log do not belong together: that is always an
+error. Only the driver reads the table; a task gets files and the offsets to read from them.
 
     archive   [start ················ end)
     log                      [log_start ·············· log_end)
@@ -35,7 +35,7 @@ from penstock.spark.planning import PIECE_BYTES, Chosen, DataLossError
 
 
 class Wanted(NamedTuple):
-    """Which rows of an archive are read: offsets of a partition, and of those the ones stored within a time."""
+    """The rows to read from an archive: offsets `[start, end)` of a partition, optionally limited by timestamps."""
 
     key: Key
     start: int
@@ -44,7 +44,7 @@ class Wanted(NamedTuple):
     until_us: int | None = None
 
     def stored(self, since: datetime | None, until: datetime | None) -> Wanted:
-        """Those of them that were stored within these times, too."""
+        """Return the selection limited to timestamps in `[since, until)`, too."""
         begins = [self.since_us, None if since is None else microseconds_of(since)]
         ends = [self.until_us, None if until is None else microseconds_of(until)]
         return self._replace(
@@ -54,27 +54,30 @@ class Wanted(NamedTuple):
 
 
 class FilePiece(NamedTuple):
-    """What is read of one file."""
+    """The rows to read from one file."""
 
     path: str
     topic: str
-    wanted: tuple[tuple[Range, int | None, int | None], ...]  # with the times since and until which
+    wanted: tuple[tuple[Range, int | None, int | None], ...]  # offsets, since_us, until_us
 
 
 class LakeTask(InputPartition):
-    """What Spark hands to a task: some files."""
+    """The files that Spark hands to a task."""
 
     def __init__(self, pieces: Iterable[FilePiece]) -> None:
         super().__init__(tuple(tuple(one) for one in pieces))
 
     @property
     def pieces(self) -> list[FilePiece]:
-        """The files."""
+        """Files of the task."""
         return [FilePiece(path, topic, wanted) for path, topic, wanted in self.value]
 
 
 class History:
-    """What an archive holds of some streams. ConfigError: there is none. DataLossError: it is of other streams."""
+    """The ranges that an archive holds of some streams.
+
+    Raise ConfigError if the folder has no archive, DataLossError if it is of another cluster or of other streams.
+    """
 
     def __init__(self, path: str, chosen: Chosen, client: Client, timeout_s: float) -> None:
         self._chosen, self._client, self._timeout_s = chosen, client, timeout_s
@@ -94,11 +97,11 @@ class History:
         self.ends: Mapping[Key, int] = {key: at.offset for key, at in self._places.items()}
 
     def begin(self, key: Key, log_start: int) -> int:
-        """The earliest message of both."""
+        """Return the first offset of archive and log together."""
         return min(log_start, self.starts.get(key, log_start))
 
     def begin_of(self, where: Where, key: Key, found: int, log_start: int) -> tuple[int, int | None]:
-        """(offset, time) where reading begins that would begin at `found` in the log alone."""
+        """Return (offset, since_us) at which reading begins; in the log alone it would begin at `found`."""
         if found > log_start or not _is_open(where, key):
             return found, None
         since_ms = _moment_ms(where, key)
@@ -106,14 +109,14 @@ class History:
 
     @staticmethod
     def until_of(where: Where, key: Key, found: int, log_start: int) -> int | None:
-        """The time at which reading ends, if it ends before the log begins."""
+        """Return the time in microseconds at which reading ends, if that is before the log begins; else None."""
         until_ms = _moment_ms(where, key)
         return None if until_ms is None or found > log_start else until_ms * 1_000
 
     def split(self, wanted: Wanted, leader_epoch: int) -> tuple[Wanted | None, Position]:
-        """(what the archive gives, the place from which on the log gives the rest).
+        """Return (the part to read from the archive, the position from which on the log has the rest).
 
-        `leader_epoch` is that of the start. DataLossError: what the archive gives is not what the log held there.
+        `leader_epoch`: that of the start. Raise DataLossError if the log was truncated below the archive's end.
         """
         key = wanted.key
         end = min(wanted.end, self.ends.get(key, 0))
@@ -127,7 +130,7 @@ class History:
         return wanted._replace(end=end), Position(end, at.leader_epoch or leader_epoch)
 
     def tasks(self, wanted: Iterable[Wanted]) -> list[LakeTask]:
-        """Files of about PIECE_BYTES together for each."""
+        """Group the files that hold wanted rows into tasks of about PIECE_BYTES."""
         of_topic: dict[str, list[Wanted]] = {}
         for one in wanted:
             of_topic.setdefault(one.key.stream, []).append(one)
@@ -147,7 +150,7 @@ class History:
 
 
 def _is_open(where: Where, key: Key) -> bool:
-    """Whether it says "where it begins", or a time, in place of an offset."""
+    """True if the start is given as "earliest" or as a time, and not as an offset."""
     if isinstance(where, Offsets):
         return where.offsets.get(key.stream, {}).get(key.partition, EARLIEST_OFFSET) == EARLIEST_OFFSET
     return isinstance(where, Earliest | Moment)
@@ -170,9 +173,9 @@ def _parts(file: LakeFile, wanted: Iterable[Wanted]) -> Iterator[tuple[Range, in
 
 
 def read_files(columns: tuple[str, ...], task: LakeTask, subjects: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
-    """The rows of some files, of these subjects or of all, in Spark's schema.
+    """Yield the rows of some files, on these subjects or on all, in Spark's schema.
 
-    DataLossError: a file is gone. CorruptionError: it is not what was written; its pages have checksums.
+    Raise DataLossError if a file was deleted, CorruptionError if it cannot be read or a page's checksum is wrong.
     """
     for piece in task.pieces:
         try:
@@ -184,7 +187,7 @@ def read_files(columns: tuple[str, ...], task: LakeTask, subjects: tuple[str, ..
             raise DataLossError(f"{piece.path} is gone, which the archive's table names") from None
         except (pa.ArrowInvalid, OSError) as error:
             if isinstance(error, OSError) and error.errno is not None:
-                raise  # the disk's, or the system's, and not what is in the file
+                raise  # an error of the disk or system, not of the content
             raise CorruptionError(piece.path, 0, "a Parquet file of an archive", str(error)[:200]) from None
 
 

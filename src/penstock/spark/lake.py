@@ -1,14 +1,14 @@
-"""A lake: what is in the files that an archive is made of, and how far it goes. The same for each table format.
+"""Lake: the files of an archive and its end offsets, independent of the table format.
 
-Rules: an archive's own table says how far it goes. Files and ends become durable together, in one commit: whatever is
-lost or done twice, the next run goes on from the ends that the table has. Nothing is deleted: what was written and not
-committed is not part of the table.
+Rules: the archive's table holds the end offset of each partition. Files and end offsets become durable in one commit;
+the next run continues from the table's ends, whatever was lost or done twice. No file with rows is deleted: a file
+without a commit is not part of the table.
 
-| file                            | what it is                                                |
-|---------------------------------|-----------------------------------------------------------|
-| `date=2026-11-20/topic=orders/` | rows, by the UTC date of `timestamp` and by stream        |
-| `_penstock/archive.json`        | which table format, which streams, how values are decoded |
-| `_rejects/`                     | another table: values that could not be decoded, and why  |
+| file                            | content                                                           |
+|---------------------------------|-------------------------------------------------------------------|
+| `date=2026-11-20/topic=orders/` | rows, by the UTC date of `timestamp` and by stream                |
+| `_penstock/archive.json`        | table format, streams, decoder                                    |
+| `_rejects/`                     | another table: values that could not be decoded, with the reasons |
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from penstock.vfs.real import sync_folder_if_possible
 
 FORMATS = ("parquet", "delta", "iceberg")
 OWN = "_penstock"
-"""The folder with what is not data. Readers of hive folders pass over names that begin so."""
+"""The folder for metadata. Readers of Hive folders ignore names that begin with an underscore."""
 REJECTS = "_rejects"
 
 
 class OvertakenError(OperationalError):
-    """Another job writes the same archive, or keeps the same table."""
+    """Another job writes the same archive or table."""
 
 
 class Range(NamedTuple):
-    """Rows of one partition in a file: from the offset `start` up to, not including, `end`; some may be missing."""
+    """Offsets `[start, end)` of one partition in a file; some may be missing."""
 
     partition: int
     start: int
@@ -49,7 +49,7 @@ class Range(NamedTuple):
 
 
 class LakeFile(NamedTuple):
-    """One file of a lake: where it is below the lake's folder, and what it holds."""
+    """One file of a lake: its path below the lake's folder, and its content."""
 
     path: str
     topic: str
@@ -60,20 +60,20 @@ class LakeFile(NamedTuple):
     is_rejects: bool = False
 
     def to_json(self) -> dict[str, Any]:
-        """As it is kept, and as a task tells the driver."""
+        """Return the form in commits and in a task's result to the driver."""
         return self._asdict()
 
     @classmethod
     def of_json(cls, found: Mapping[str, Any]) -> LakeFile:
-        """The same again."""
+        """Parse the result of `to_json`."""
         ranges = tuple(Range(*one) for one in found["ranges"])
         return cls(**{**{name: found[name] for name in cls._fields}, "ranges": ranges})
 
 
 class Commit(NamedTuple):
-    """What becomes part of an archive at once: files, and where each partition ends then. It was at `begins` before.
+    """One atomic change of an archive: new files, and the ends of the partitions before (`begins`) and after (`ends`).
 
-    With each end goes the leader epoch in which it was told: without that an offset does not say which message it is.
+    Each end has the leader epoch under which it was read: an offset alone does not identify a message.
     """
 
     files: tuple[LakeFile, ...]
@@ -82,34 +82,34 @@ class Commit(NamedTuple):
 
 
 class Table(Protocol):
-    """One lake table. One job writes it at a time; what another one has committed is noticed."""
+    """One lake table. One job writes it at a time; commits of another job are detected."""
 
     def finish(self) -> None:
-        """Do what a job that was killed has left of its last commit."""
+        """Complete the last commit of a job that was killed."""
 
     def ends(self, keys: Iterable[Key]) -> dict[Key, Position]:
-        """Up to where the table holds each partition; those of which it holds nothing are left out."""
+        """Return the table's end of each partition; partitions without rows are left out."""
 
     def commit(self, commit: Commit) -> None:
-        """All of it, or nothing; a second time changes nothing. OvertakenError: another job was quicker."""
+        """Commit atomically and idempotently. Raise OvertakenError if another job has committed meanwhile."""
 
     def files(self, topics: Iterable[str] | None = None) -> list[LakeFile]:
-        """Those that count, of these streams or of all."""
+        """Return the committed files of these streams, or of all."""
 
 
 class About(NamedTuple):
-    """What `_penstock/archive.json` says: of which streams, by id, from which places on, and how it was made."""
+    """The content of `_penstock/archive.json`: the streams with their ids and start positions, and the options."""
 
     format: str
     stream_ids: Mapping[str, int]
     starts: Mapping[Key, Position]
     decode: str = ""
     schema: str = ""
-    name: str = ""  # by which the brokers know it
-    cluster: str = ""  # whose streams they are
+    name: str = ""  # of the archive, at the brokers
+    cluster: str = ""  # id of the cluster of these streams
 
     def to_json(self) -> dict[str, Any]:
-        """Sorted, for people who look."""
+        """Return the content of `archive.json`, sorted."""
         starts = sorted(self.starts.items())
         streams = {
             name: {
@@ -124,7 +124,7 @@ class About(NamedTuple):
 
     @classmethod
     def of_json(cls, found: Mapping[str, Any]) -> About:
-        """KeyError, TypeError, ValueError: it is none."""
+        """Raise KeyError, TypeError or ValueError if the JSON is invalid or of a newer version."""
         if found["version"] != 1:
             raise ValueError(f"version {found['version']} is newer than this Penstock")
         streams = found["streams"]
@@ -144,12 +144,12 @@ class About(NamedTuple):
 
 
 def about_file(root: Path) -> Path:
-    """Where it is said what an archive is."""
+    """Return the path of `archive.json`."""
     return root / OWN / "archive.json"
 
 
 def read_about(root: Path) -> About | None:
-    """None: there is no archive. CorruptionError: it cannot be understood."""
+    """Return None if the folder has no archive. Raise CorruptionError if `archive.json` is invalid."""
     file = about_file(root)
     try:
         return About.of_json(json.loads(file.read_bytes()))
@@ -162,12 +162,12 @@ def read_about(root: Path) -> About | None:
 
 
 def write_about(root: Path, about: About) -> None:
-    """Durable, all of it or nothing."""
+    """Write `archive.json` atomically and durably."""
     write_durably(about_file(root), json.dumps(about.to_json(), indent=1).encode() + b"\n")
 
 
 def other_in(root: Path) -> str:
-    """A name in a folder that readers take for data, or for another format's; empty: there is none. ConfigError."""
+    """Return a name in a folder that readers would take for data; empty if none. Raise ConfigError if it is a file."""
     if not root.exists():
         return ""
     if not root.is_dir():
@@ -179,14 +179,14 @@ def other_in(root: Path) -> str:
 
 @contextmanager
 def locked(root: Path) -> Iterator[None]:
-    """One job writes an archive at a time. OvertakenError: another one does; it need not be on this machine."""
+    """Lock an archive for one job. Raise OvertakenError if another job, maybe on another machine, has the lock."""
     with held(root / OWN / "LOCK", f"another job writes the archive in {root}"):
         yield
 
 
 @contextmanager
 def held(file: Path, otherwise: str) -> Iterator[None]:
-    """One process holds a file at a time, made if there is none. OvertakenError, with that text: another one does."""
+    """Lock a file, made if missing, for one process. Raise OvertakenError(`otherwise`) if another process has it."""
     make_folder(file.parent)
     with file.open("ab") as opened:
         try:
@@ -197,16 +197,22 @@ def held(file: Path, otherwise: str) -> Iterator[None]:
 
 
 def check_new(root: Path | str, known: Mapping[Key, Position], commit: Commit) -> bool:
-    """Whether a commit is still to be made upon a table with these ends. OvertakenError: it cannot be any more."""
+    """Return True if a commit is still to be made on a table with the ends `known`, False if it was made before.
+
+    Raise OvertakenError if another job has committed a part of it.
+    """
     if all(key in known and known[key].offset >= end.offset for key, end in commit.ends.items()):
-        return False  # that was done before
+        return False
     if any(known.get(key, begin).offset != begin.offset for key, begin in commit.begins.items()):
         raise OvertakenError(f"{root}: another job has archived some of this batch")
     return True
 
 
 def open_table(root: Path, format: str, columns: pa.Schema | None) -> Table:  # noqa: A002 (Spark's word)
-    """The table in a folder. `columns`: those of its files, with the streams' names; None: it is read."""
+    """Return the table in a folder. `columns`: those of its files, including `topic`; None: the table is only read.
+
+    Raise ConfigError if the format is unknown, OperationalError if its package is not installed.
+    """
     place = root
     if format == "parquet":
         from penstock.spark.lake_parquet import ParquetTable
@@ -231,17 +237,17 @@ def _check_installed(module: str, what: str) -> None:
 
 
 def folder_of(topic: str, date: str) -> str:
-    """The folder of a stream's rows of one day, as Hive, Spark, DuckDB and Polars read names from it."""
+    """Return the Hive-style folder of a stream's rows of one day."""
     return f"date={date}/topic={quote(topic, safe='')}"
 
 
 def covered(files: Sequence[LakeFile]) -> int:
-    """How many rows files have together."""
+    """Return the total number of rows of files."""
     return sum(one.rows for one in files)
 
 
 def write_durably(file: Path, data: bytes) -> None:
-    """Replace a file: after a crash it is the old or the new one."""
+    """Replace a file atomically and durably."""
     make_folder(file.parent)
     new = file.with_name(f".{file.name}.{os.getpid()}.new")
     with new.open("wb") as target:
@@ -253,7 +259,7 @@ def write_durably(file: Path, data: bytes) -> None:
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder, and those above it that are missing, on the disk."""
+    """Make a folder and its missing parents durably."""
     missing = [folder]
     while not (above := missing[-1].parent).exists():
         missing.append(above)
@@ -263,9 +269,9 @@ def make_folder(folder: Path) -> None:
 
 
 def sync_up(folders: Iterable[Path], root: Path) -> None:
-    """Have names in folders on the disk, and those of the folders themselves, up to an archive's root.
+    """Sync folders and their parents up to an archive's root.
 
-    Whether they are new is not asked: another task may have made one a moment ago and not come to this.
+    Existing folders, too: another task may have made one a moment ago and not synced it yet.
     """
     above = {one for folder in folders for one in (folder, *folder.parents) if one.is_relative_to(root)}
     for one in sorted(above, key=lambda folder: len(folder.parts), reverse=True):

@@ -1,8 +1,8 @@
-"""A lake as a Delta table: the driver commits with `deltalake`, and nothing of Delta runs in Java.
+"""A lake as a Delta table. The driver commits with `deltalake`, without Delta's Java library.
 
-Rules: the end of each partition, and its leader epoch, are transactions of the table's own log (`txn`: an application
-and its version), so they are kept with the table for ever, and become durable with the files. Of two jobs that commit
-the same partition at the same time Delta refuses the second one.
+Rules: the end of each partition and its leader epoch are transaction identifiers in the table's log (`txn`: an
+application and its version): they become durable with the files and stay in the table. If two jobs commit the same
+partition at the same time, Delta refuses the second commit.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ _PARTITIONED_BY = ["date", "topic"]
 
 
 class DeltaLake:
-    """See the module; `Table` says what it does. `columns`: those of its files."""
+    """`lake.Table` in the format Delta. `columns`: those of its files."""
 
     def __init__(self, root: Path, columns: pa.Schema | None) -> None:
         self._root = str(root)
         self._schema = pa.schema([*(columns or ()), pa.field("date", pa.date32())])
 
     def finish(self) -> None:
-        """A commit leaves nothing to do."""
+        """Do nothing: a Delta commit is complete at once."""
 
     def _open(self) -> Any | None:
         from deltalake import DeltaTable
@@ -43,11 +43,11 @@ class DeltaLake:
             raise CorruptionError(log, 0, "the log of a Delta table", f"what deltalake says of it: {error}") from error
 
     def ends(self, keys: Iterable[Key]) -> dict[Key, Position]:
-        """The versions of the table's transactions."""
+        """Return the versions of the table's transaction identifiers."""
         return {} if (table := self._open()) is None else _ends(table, keys)
 
     def commit(self, commit: Commit) -> None:
-        """One version of the table."""
+        """Commit as one version of the table."""
         from deltalake import CommitProperties, DeltaTable, Transaction
         from deltalake.exceptions import CommitFailedError
         from deltalake.transaction import AddAction
@@ -88,7 +88,7 @@ class DeltaLake:
             raise OvertakenError(f"{self._root}: another job has committed at the same time: {error}") from error
 
     def files(self, topics: Iterable[str] | None = None) -> list[LakeFile]:
-        """Those of the newest version. A file's ranges are as wide as its statistics say: its rows may be fewer."""
+        """Return the files of the newest version. Ranges are bounds from statistics: a file may have fewer rows."""
         wanted = None if topics is None else set(topics)
         if (table := self._open()) is None:
             return []

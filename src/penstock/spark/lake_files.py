@@ -1,8 +1,8 @@
-"""The task's part of an archive: rows become Parquet files, by day and stream, each complete and on the disk.
+"""In a task of an archive: writes rows to Parquet files, by day and stream, complete and synced to disk.
 
-Rules: a file's name is used once: a task that is run again, or twice at the same time, writes files of its own, and
-those that nobody commits are not part of the table. A row group holds rows of one partition, in the order of their
-offsets: its statistics say which. Nothing is done row by row in Python.
+Rules: a file's name is used once: a task that runs again, or twice at the same time, writes other files, and files
+without a commit are not part of the table. A row group holds rows of one partition in offset order, so that its
+statistics identify its range. No Python runs per row.
 """
 
 from __future__ import annotations
@@ -29,32 +29,32 @@ from penstock.spark.lake import OWN, LakeFile, Range, folder_of, sync_up
 
 _DAY_US = 86_400_000_000
 _REPEATED = ["topic", "subject", "key", "reason"]
-"""Columns in which the same is often there again: a dictionary of the others would cost more than it saves."""
+"""Columns with many repeated values; a dictionary of the others would cost more than it saves."""
 _FOUND_BY = ["topic", "partition", "offset", "timestamp"]
 
 
 class Writing(NamedTuple):
-    """How a task writes: the same for all of a batch."""
+    """Parameters of writing, the same for all tasks of a batch."""
 
     root: str
-    is_staged: bool  # files lie aside until the driver moves them to where readers look
-    with_topic: bool  # the column `topic` is in the files, too, and not in the folder's name alone
+    is_staged: bool  # files are staged until the driver moves them to their final path
+    with_topic: bool  # the files have the column `topic`; else only the folder's name has it
     file_bytes: int
     is_rejects: bool = False
 
 
 def staged(path: str) -> str:
-    """Where a file lies until it is part of the table. No reader of `*.parquet` takes it for one."""
+    """Return the path of a file until it is committed; it does not match `*.parquet`."""
     return f"{OWN}/staged/{path.rpartition('/')[2]}.part"
 
 
 def group_bytes(how: Writing) -> int:
-    """A row group is written when so much waits for it."""
+    """Return the size in bytes at which a row group is written."""
     return min(limits.LAKE_ROW_GROUP_BYTES, how.file_bytes // 4)
 
 
 class LakeWriter:
-    """Takes batches in Spark's columns, in the order of offsets; gives the files that they have become."""
+    """Writes batches with Spark's columns, in offset order, to files."""
 
     def __init__(self, how: Writing) -> None:
         self._how = how
@@ -62,9 +62,9 @@ class LakeWriter:
         self._done: list[LakeFile] = []
 
     def add(self, rows: pa.RecordBatch) -> None:
-        """Write, or keep in memory until there are enough."""
+        """Buffer rows, and write those that fill a row group."""
         parts = -(-rows.nbytes // group_bytes(self._how))
-        step = max(1, -(-rows.num_rows // max(1, parts)))  # a batch may be larger than a file is to be
+        step = max(1, -(-rows.num_rows // max(1, parts)))  # a batch may be larger than a file should be
         for start in range(0, rows.num_rows, step):
             self._add(rows.slice(start, step))
 
@@ -80,7 +80,7 @@ class LakeWriter:
                 self._close(key)
 
     def finish(self) -> list[LakeFile]:
-        """All files, on the disk."""
+        """Close and return all files, synced to disk."""
         for key in list(self._open):
             self._close(key)
         return self._done
@@ -125,11 +125,11 @@ class _OpenFile:
 
     @property
     def size_bytes(self) -> int:
-        """What is written of it."""
+        """Number of bytes written so far."""
         return int(self._sink.tell())
 
     def add(self, partition: int, rows: pa.RecordBatch) -> None:
-        """Rows of one partition."""
+        """Add rows of one partition, in offset order."""
         offsets = rows.column("offset")
         start, end = offsets[0].as_py(), offsets[-1].as_py() + 1
         if partition != self._partition or start < self._end:
@@ -150,7 +150,7 @@ class _OpenFile:
             self._waiting, self._waiting_bytes = [], 0
 
     def close(self) -> LakeFile:
-        """The file, on the disk."""
+        """Close the file, sync it to disk, and return it."""
         self._write()
         with _naming(self._place):
             self._writer.close()
@@ -167,14 +167,14 @@ class _OpenFile:
 
 
 def empty_file(how: Writing, schema: pa.Schema, topic: str) -> LakeFile:
-    """A file of today that has columns and no row: whoever reads the folder finds which columns there are."""
+    """Write a file of today with columns and without rows, so that readers of the folder find the columns."""
     today = int(time.time()) // 86_400
     return _OpenFile(how, topic, today, pa.RecordBatch.from_pylist([], schema=schema)).close()
 
 
 @contextmanager
 def _naming(file: Path) -> Iterator[None]:
-    """OperationalError says which file could not be written: Arrow's own errors do not."""
+    """Raise an OSError as OperationalError with the file's name, which Arrow's errors lack."""
     try:
         yield
     except OSError as error:
@@ -182,12 +182,12 @@ def _naming(file: Path) -> Iterator[None]:
 
 
 def told_files(files: Sequence[LakeFile]) -> pa.RecordBatch:
-    """Files as a batch of one column that Spark collects."""
+    """Return files as a batch with the column `file` of JSON, for the driver to collect."""
     return pa.RecordBatch.from_pydict({"file": pa.array([json.dumps(one.to_json()) for one in files], pa.string())})
 
 
 def _runs(rows: pa.RecordBatch) -> Iterator[tuple[str, int, int, pa.RecordBatch]]:
-    """(stream, day, partition, rows): rows one behind the other that have these in common, in their order."""
+    """Yield (stream, day, partition, rows) for each run of consecutive rows that share the three."""
     if not rows.num_rows:
         return
     topics = pc.dictionary_encode(rows.column("topic"))

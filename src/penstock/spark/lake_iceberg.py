@@ -1,9 +1,9 @@
-"""A lake as an Iceberg table: the driver commits with `pyiceberg`, in a catalog that is an SQLite file in the lake.
+"""A lake as an Iceberg table. The driver commits with `pyiceberg`; the catalog is an SQLite file in the lake.
 
 Rules: the end of each partition and its leader epoch are properties of the table, set in the transaction that adds the
-files. A commit upon an older snapshot is refused: the table says that pyiceberg shall not make it again upon the newer
-one. Metadata stay bounded: after each commit the oldest files of metadata go, snapshots beyond the newest few expire,
-and the lists and manifests that only those name are deleted. No file with rows is ever deleted.
+files. A commit on an outdated snapshot fails: the table's properties disable pyiceberg's retries. Metadata are bounded:
+each commit deletes the oldest metadata files, snapshots beyond the newest few expire, and manifests and manifest lists
+that only expired snapshots name are deleted. No file with rows is ever deleted.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _log = logging.getLogger(__name__)
 
 
 class IcebergLake:
-    """See the module; `Table` says what it does. `columns`: those of its files; `snapshots`: how many are kept."""
+    """`lake.Table` in the format Iceberg. `columns`: those of its files; `snapshots`: number of snapshots to keep."""
 
     def __init__(
         self, root: Path, columns: pa.Schema | None, *, snapshots: int = limits.ICEBERG_SNAPSHOTS_KEPT
@@ -46,7 +46,7 @@ class IcebergLake:
         self._kept: Any = None
 
     def finish(self) -> None:
-        """A commit leaves nothing to do."""
+        """Do nothing: an Iceberg commit is complete at once."""
 
     def _catalog(self) -> Any:
         from pyiceberg.catalog.sql import SqlCatalog
@@ -69,7 +69,7 @@ class IcebergLake:
             if any(map(_has_rows, (self._root / "metadata").glob("*.metadata.json"))):
                 raise CorruptionError(str(catalog), 0, "the catalog of the table that is here", "none of it") from None
             return None
-        except Exception as error:  # of SQLite, JSON, Avro, by way of three libraries
+        except Exception as error:  # from SQLite, JSON or Avro, through three libraries
             if _passes(error):
                 raise
             found = f"what pyiceberg says of it: {type(error).__name__}: {error}"
@@ -93,11 +93,11 @@ class IcebergLake:
         return catalog.load_table((NAMESPACE, TABLE))
 
     def ends(self, keys: Iterable[Key]) -> dict[Key, Position]:
-        """The table's properties."""
+        """Return the ends from the table's properties."""
         return {} if (table := self._open()) is None else _ends(table, keys)
 
     def commit(self, commit: Commit) -> None:
-        """One snapshot of the table."""
+        """Commit as one snapshot of the table."""
         from pyiceberg.exceptions import CommitFailedException
 
         table = self._open() or self._make()
@@ -118,18 +118,18 @@ class IcebergLake:
                     )
         except CommitFailedException as error:
             raise OvertakenError(f"{self._root}: another job has committed at the same time: {error}") from error
-        if len(table.snapshots()) >= 2 * self._snapshots_kept:  # not with each commit: it reads the lists of manifests
+        if len(table.snapshots()) >= 2 * self._snapshots_kept:  # not at each commit: it reads the manifest lists
             self._expire(table)
 
     def _expire(self, table: Any) -> None:
-        """Take the oldest snapshots out of the table, and delete what only they name."""
+        """Expire the oldest snapshots, and delete the manifests and manifest lists that only they name."""
         from pyiceberg.exceptions import CommitFailedException
 
         if len(table.refs()) > 1:
-            return  # somebody has made branches or tags: which snapshots they need is not known here
+            return  # a user has made branches or tags, which may need old snapshots
         snapshots = sorted(table.snapshots(), key=lambda one: one.sequence_number or 0)
         gone = snapshots[: -self._snapshots_kept][: limits.ICEBERG_SNAPSHOTS_EXPIRED_AT_ONCE]
-        # A manifest that a snapshot does not name is named by none behind it: the oldest kept one says which are kept.
+        # A manifest that a snapshot no longer names is in no later one: the oldest kept snapshot names all kept ones.
         named = [_named_by(one, table.io) for one in snapshots[: len(gone) + 1]]
         try:
             table.maintenance.expire_snapshots().by_ids([one.snapshot_id for one in gone]).commit()
@@ -142,7 +142,7 @@ class IcebergLake:
         self._delete_old_versions(table)
 
     def _delete_old_versions(self, table: Any) -> None:
-        """Files of metadata before all that the table names: an earlier Penstock has left them."""
+        """Delete metadata files older than all that the table names; earlier versions of Penstock left them."""
         named = [Path(one.metadata_file) for one in table.metadata.metadata_log] + [Path(table.metadata_location)]
         first = min(_version(one.name) for one in named)
         for file in (self._root / "metadata").glob("*.metadata.json"):
@@ -150,7 +150,7 @@ class IcebergLake:
                 file.unlink(missing_ok=True)
 
     def files(self, topics: Iterable[str] | None = None) -> list[LakeFile]:
-        """Those of the newest snapshot. A file's ranges are as wide as its statistics say: its rows may be fewer."""
+        """Return the files of the newest snapshot. Ranges are bounds from statistics: a file may have fewer rows."""
         wanted = None if topics is None else set(topics)
         if (table := self._open()) is None:
             return []
@@ -167,20 +167,20 @@ class IcebergLake:
 
 
 def _named_by(snapshot: Any, io: Any) -> set[str]:
-    """The list of manifests of a snapshot, and the manifests in it."""
+    """Return the paths of a snapshot's manifest list and manifests."""
     return {snapshot.manifest_list, *(one.manifest_path for one in snapshot.manifests(io))}
 
 
 def _version(name: str) -> int:
-    """The number with which pyiceberg begins the name of a file of metadata; a large one where there is none."""
+    """Return the number at the start of a metadata file's name; OFFSET_MAX if there is none."""
     number = name.partition("-")[0]
     return int(number) if number.isascii() and number.isdigit() else limits.OFFSET_MAX
 
 
 def _has_rows(metadata: Path) -> bool:
-    """Whether this is of a table that something was committed to: a run that is killed while it makes one leaves none.
+    """True if metadata are of a table with a commit, or cannot be parsed.
 
-    What cannot be read counts.
+    A run that was killed while it made the table leaves metadata without a commit.
     """
     try:
         found = json.loads(metadata.read_bytes())
@@ -192,14 +192,14 @@ def _has_rows(metadata: Path) -> bool:
 
 
 def _passes(error: Exception) -> bool:
-    """Whether an error says nothing of what is in the files: the disk, the memory, another one at work."""
+    """True if an error does not concern the content of files: disk, memory, or a lock of another process."""
     is_disks = isinstance(error, OSError) and error.errno is not None
     return is_disks or isinstance(error, MemoryError) or type(error).__name__ == "OperationalError"  # SQLAlchemy's
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without a warning for each column of each file that has no statistics: those by which rows are found have."""
+    """Suppress pyiceberg's warnings of columns without statistics: the columns for look-ups have them."""
     log = logging.getLogger("pyiceberg.io.pyarrow")
     before = log.level
     log.setLevel(logging.ERROR)

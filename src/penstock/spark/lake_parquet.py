@@ -1,13 +1,13 @@
-"""A lake of plain Parquet files that each reader sees every row of once: pyarrow, pandas, Polars, DuckDB and Spark.
+"""A lake of plain Parquet files: pyarrow, pandas, Polars, DuckDB and Spark read every row once, without a catalog.
 
-Rules: the executors write files aside, under names that no reader takes for data. A commit is one more numbered file,
-which says what they are to be called and where each partition ends then; it is there, or it is not. Then the files are
-moved to where they belong. Who is killed between the two has the next one move the rest: a name is taken once.
+Rules: tasks write staged files, under names that no reader takes for data. A commit creates one numbered file, which
+holds the final paths of the staged files and the ends of all partitions. Then the files are moved to their final paths.
+If a job is killed between the two, the next run moves the rest. A commit number is used once.
 
-| file                          | what it is                                     |
-|-------------------------------|------------------------------------------------|
-| `_penstock/commits/0…12.json` | a commit, and the ends of all partitions since |
-| `_penstock/staged/*.part`     | files of no commit, or of the last one         |
+| file                          | content                                       |
+|-------------------------------|-----------------------------------------------|
+| `_penstock/commits/0…12.json` | a commit, with the ends of all partitions     |
+| `_penstock/staged/*.part`     | files without a commit, or of the last commit |
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Move = Callable[[Path, Path], Any]
 
 
 class ParquetTable:
-    """See the module; `Table` says what it does. `move` renames a file."""
+    """`lake.Table` of plain Parquet files. `move` renames a file."""
 
     def __init__(self, root: Path, move: Move = os.replace) -> None:
         self._root = root
@@ -35,12 +35,12 @@ class ParquetTable:
         self._move = move
 
     def ends(self, keys: Iterable[Key]) -> dict[Key, Position]:
-        """What the last commit says."""
+        """Return the ends from the last commit."""
         known = _ends(self._last()[1])
         return {key: known[key] for key in keys if key in known}
 
     def commit(self, commit: Commit) -> None:
-        """One more file; then all are moved."""
+        """Create the commit file, then move the data files."""
         number, last = self._last()
         self._publish(last)
         known = _ends(last)
@@ -64,7 +64,7 @@ class ParquetTable:
             file.flush()
             os.fsync(file.fileno())
         try:
-            os.link(new, self._commits / _name(number))  # unlike a rename, it replaces nothing
+            os.link(new, self._commits / _name(number))  # unlike a rename, a link fails if the name exists
         except FileExistsError:
             raise OvertakenError(f"{self._root}: another job has committed at the same time") from None
         finally:
@@ -83,14 +83,14 @@ class ParquetTable:
         sync_up(folders, self._root)
 
     def finish(self) -> None:
-        """Move what the last commit names and a killed job has left aside. CorruptionError: a commit is missing."""
+        """Move files of the last commit that are still staged. Raise CorruptionError if a commit is missing."""
         self._publish(self._last()[1])
         self._check_whole()
 
     def _check_whole(self) -> None:
-        """Each file that readers see is in a commit: else one was lost, and its rows would be archived again.
+        """Raise CorruptionError if a file that readers see is in no commit: its rows would be archived again.
 
-        Looked at are files that are younger than the last commit: those of one that was behind it are.
+        Only files younger than the last commit are checked: the files of a lost later commit are.
         """
         number, last = self._last()
         since = 0.0 if last is None else (self._commits / _name(number)).stat().st_mtime
@@ -104,7 +104,7 @@ class ParquetTable:
                 raise CorruptionError(str(file), 0, f"a file that a commit in {self._commits} names", "none that does")
 
     def files(self, topics: Iterable[str] | None = None) -> list[LakeFile]:
-        """All that commits name. One that is not moved yet is where it lies."""
+        """Return the files of all commits; a file that is not moved yet has its staged path."""
         wanted = None if topics is None else set(topics)
         out = []
         for number in self._numbers():
@@ -121,7 +121,7 @@ class ParquetTable:
             return []
         found = self._listed()
         if found != list(range(len(found))):
-            found = self._listed()  # a list that is read while others commit may have the second and not the first
+            found = self._listed()  # a listing during another job's commits may have the second and lack the first
         for wanted, number in enumerate(found):
             if number != wanted:
                 raise CorruptionError(str(self._commits / _name(wanted)), 0, "a commit of an archive", "no file")

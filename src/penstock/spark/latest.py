@@ -1,14 +1,14 @@
-"""The latest row of each key, and the files that a table of them consists of: what the tasks of the job `table` do.
+"""In the tasks of the job `table`: finds the latest row of each key, and writes the table's files.
 
-Rules: a table lies in buckets, by the hash of the key. A task has all that is new in a bucket, reads the files that the
-bucket has, and writes the bucket anew under another name; which files count is decided by the driver's commit alone.
-So nothing but names and counts goes through the driver, and a task that is run twice does no harm.
-Everything a task is told is plain data. Nothing is done row by row in Python.
+Rules: a table is divided into buckets by the hash of the key. One task gets all new rows of a bucket, reads the
+bucket's files, and writes the bucket to a file with another name; only the driver's commit decides which files count.
+So only names and counts pass through the driver, and a task that runs twice does no harm. The arguments of a task are
+plain data. No Python runs per row.
 
-Which row of a key is the latest: the one with the highest (timestamp, partition, offset). Timestamps never decrease
-within a partition, so where all messages of a key are in one partition, that is the one with the highest offset.
-Of a stream that got more partitions, keys only ever moved to those that were added: a row there is later than any in
-those that were there before, whatever the clocks of their leaders say.
+The latest row of a key is the one with the highest (timestamp, partition, offset). Timestamps never decrease within a
+partition, so if all messages of a key are in one partition, that is the one with the highest offset. If a stream got
+more partitions, keys moved only to the added ones: a row there is later than any row in the older partitions, whatever
+the clocks of their leaders say.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ from penstock.spark.planning import Piece
 from penstock.vfs.real import sync_folder_if_possible
 
 COLUMNS = ("key", "value", "subject", "partition", "offset", "timestamp")
-"""What a table holds of a message."""
+"""The columns of a table, without the bucket."""
 
 BUCKET = "bucket"
-"""The column that says in which bucket a row is."""
+"""The column with the number of a row's bucket."""
 
 SCHEMA = arrow_schema(COLUMNS)
 
 DDL = ddl_of(COLUMNS)
 
 WRITTEN_DDL = "bucket INT, path STRING, size BIGINT, rows BIGINT, stats STRING"
-"""What a task says of the bucket that it has written; `path` is empty where nothing is left in it."""
+"""A task's result for a bucket that it has written; `path` is empty if no row is left in it."""
 
 _WRITTEN = pa.schema(
     [
@@ -59,7 +59,7 @@ _ROW_GROUP_ROWS = 131_072
 
 
 class Rewriting(NamedTuple):
-    """What the tasks of a batch are told: where the table is, the files of each bucket, and of `latest` the counts."""
+    """Parameters of the tasks of a batch: the table's folder, the files of each bucket, and `counts` of `latest`."""
 
     root: str
     files: tuple[tuple[int, tuple[str, ...]], ...]
@@ -67,7 +67,7 @@ class Rewriting(NamedTuple):
 
 
 class Gathered:
-    """Rows, of which only the latest of each key are kept once there are too many. `counts` as in `latest`."""
+    """Buffers rows, and reduces them to the latest row of each key when the buffer is full. `counts`: see `latest`."""
 
     def __init__(self, counts: tuple[int, ...]) -> None:
         self._counts = counts
@@ -76,17 +76,17 @@ class Gathered:
         self._bytes_kept = 0
 
     def add(self, rows: pa.RecordBatch) -> None:
-        """Keep some more."""
+        """Add rows to the buffer."""
         self._waiting.append(rows)
         self._bytes += rows.nbytes
 
     @property
     def is_full(self) -> bool:
-        """Whether it is worth while to look what is still the latest."""
+        """True if enough rows were added since the last `shrink`."""
         return self._bytes >= self._bytes_kept + limits.TABLE_BYTES_WAITING_MAX
 
     def shrink(self) -> pa.Table:
-        """Keep the latest rows, and give them."""
+        """Reduce the buffer to the latest row of each key, and return these."""
         rows = latest(pa.Table.from_batches(self._waiting, SCHEMA), self._counts)
         self._waiting = rows.to_batches()
         self._bytes = self._bytes_kept = rows.nbytes
@@ -100,9 +100,9 @@ def read_latest(
     time_zone: str,
     numbers: Iterable[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
-    """The latest row of each key in the ranges that a task's number names, or in large parts of them.
+    """Yield the latest row of each key in the ranges of the given task numbers, or in large parts of the ranges.
 
-    Spark takes only times in the session's time zone; those are the same moments.
+    Timestamps are converted to the session's time zone, the only one that Spark accepts.
     """
     schema = SCHEMA.set(SCHEMA.get_field_index("timestamp"), pa.field("timestamp", pa.timestamp("us", time_zone)))
     for rows in _latest_rows(tasks, how, counts, numbers):
@@ -132,11 +132,11 @@ def _pieces(gathered: Gathered) -> Iterator[pa.RecordBatch]:
 
 
 def rewrite(what: Rewriting, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Bring the buckets of a task's rows up to date; a row for each that is another now."""
+    """Merge a task's rows into their buckets; yield one row of `WRITTEN_DDL` for each bucket that changed."""
     buckets: dict[int, Gathered] = {}
     for batch in batches:
         numbers, rows = batch.column(BUCKET), batch.select(COLUMNS).cast(SCHEMA)
-        found = pc.unique(numbers).to_pylist()  # one, as a rule: Spark brings each to a task of its own
+        found = pc.unique(numbers).to_pylist()  # usually one: Spark gives each bucket its own task
         for bucket in found:
             gathered = buckets.setdefault(bucket, Gathered(what.counts))
             gathered.add(rows if len(found) == 1 else rows.filter(pc.equal(numbers, bucket)))
@@ -150,12 +150,12 @@ def rewrite(what: Rewriting, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.R
 
 
 def _read(file: Path) -> pa.Table:
-    """A file of the table. CorruptionError: it is not what was written."""
+    """Read a file of the table. Raise CorruptionError if it is invalid or a page's checksum is wrong."""
     try:
         return parquet.read_table(file, schema=SCHEMA, partitioning=None, page_checksum_verification=True)
     except (pa.ArrowInvalid, OSError) as error:
         if isinstance(error, OSError) and error.errno is not None:
-            raise  # the disk's, or the system's, and not what is in the file
+            raise  # an error of the disk or system, not of the content
         raise CorruptionError(str(file), 0, "a Parquet file of a table", str(error)[:200]) from None
 
 
@@ -166,7 +166,7 @@ def _rewrite_one(what: Rewriting, bucket: int, files: tuple[str, ...], updates: 
     together = pa.concat_tables([*current, updates])
     chosen = latest_indices(together, what.counts)
     if not np.any(chosen >= there):
-        return None  # nothing of it is newer than what is there
+        return None  # no update is newer than the bucket's rows
     rows = together.take(pa.array(chosen))
     rows = rows.filter(pc.is_valid(rows.column("value")))
     if not rows.num_rows:
@@ -179,7 +179,7 @@ def _rewrite_one(what: Rewriting, bucket: int, files: tuple[str, ...], updates: 
 
 
 def _write(file: Path, rows: pa.Table) -> int:
-    """Complete, and on the disk: the driver's commit may follow at once."""
+    """Write a file, sync it to disk, and return its size in bytes."""
     file.parent.mkdir(parents=True, exist_ok=True)
     with file.open("xb") as sink:
         parquet.write_table(
@@ -198,7 +198,7 @@ def _write(file: Path, rows: pa.Table) -> int:
 
 
 def _stats(rows: pa.Table) -> str:
-    """What Delta's log keeps of a file, to pass over files that a query needs nothing of."""
+    """Return the statistics of a file for Delta's log, by which readers skip files."""
     names = ("partition", "offset")
     bounds = {name: pc.min_max(rows.column(name)).as_py() for name in names}
     return json.dumps(
@@ -212,15 +212,15 @@ def _stats(rows: pa.Table) -> str:
 
 
 def latest(rows: pa.Table, counts: tuple[int, ...] = ()) -> pa.Table:
-    """The latest row of each key; tombstones, too.
+    """Return the latest row of each key, including tombstones.
 
-    `counts`: how many partitions the stream had, one after the other, if keys have moved to those that were added.
+    `counts`: the stream's successive numbers of partitions, if keys have moved to added ones.
     """
     return rows.take(pa.array(latest_indices(rows, counts)))
 
 
 def latest_indices(rows: pa.Table, counts: tuple[int, ...] = ()) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Where in `rows` the latest row of each key is."""
+    """Return the index in `rows` of the latest row of each key."""
     order = _order(rows, counts)
     keys = rows.select(["key"])
     if order is None:
@@ -234,7 +234,7 @@ def latest_indices(rows: pa.Table, counts: tuple[int, ...] = ()) -> np.ndarray[A
 
 
 def _order(rows: pa.Table, counts: tuple[int, ...]) -> np.ndarray[Any, np.dtype[np.int64]] | None:
-    """The rows from the earliest to the latest; None: they lie so already."""
+    """Return the indices of the rows from the earliest to the latest; None if they are in this order already."""
     partitions, offsets = rows.column("partition").to_numpy(), rows.column("offset").to_numpy()
     if not len(offsets):
         return None
@@ -243,6 +243,6 @@ def _order(rows: pa.Table, counts: tuple[int, ...]) -> np.ndarray[Any, np.dtype[
             return None
         return np.argsort(offsets, kind="stable")
     times = rows.column("timestamp").cast(pa.int64()).to_numpy()
-    added = np.searchsorted(counts, partitions, side="right")  # with which of the times that it got more
+    added = np.searchsorted(counts, partitions, side="right")  # number of the enlargement that added the partition
     order: np.ndarray[Any, np.dtype[np.int64]] = np.lexsort((offsets, partitions, times, added))
     return order

@@ -1,4 +1,4 @@
-"""Errors of a job name what is wrong as its caller has it: a parameter of Python, not the source's option for it."""
+"""Renames the source's options in errors to the job's Python parameters, which the caller knows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PARAMETER_GO_ON = "Set fail_on_data_loss to False to go on all the same"
 
 @contextmanager
 def options_named(names: Mapping[str, str]) -> Iterator[None]:
-    """Raise a ConfigError anew with the parameters of the job in place of the source's options."""
+    """Raise a ConfigError again with the job's parameters in place of the source's options."""
     try:
         yield
     except ConfigError as error:
@@ -27,7 +27,7 @@ def _renamed(mistake: str, names: Mapping[str, str]) -> str:
 
 @contextmanager
 def loss_named(go_on: str = PARAMETER_GO_ON) -> Iterator[None]:
-    """Raise a DataLossError anew with the caller's own parameter in place of the source's option."""
+    """Raise a DataLossError again with the caller's parameter in place of the source's option."""
     try:
         yield
     except DataLossError as error:

@@ -1,7 +1,7 @@
 """The options of `format("penstock")`, parsed once into frozen types; all mistakes are reported together.
 
-Rules: Spark hands over text, and names in any case. Kafka's names mean what Kafka's mean. One that there is not is
-refused, with the nearest one that there is. Nothing secret is an option: Spark shows options in plans and in its log.
+Rules: Spark passes values as text, and names in any case. Options with Kafka's names mean the same as in Kafka. An
+unknown option is refused, with a suggestion. Secrets are never options: Spark shows options in plans and in its log.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 class Option(NamedTuple):
-    """One line of the reference: what is taken when nothing is said, and what it means."""
+    """One option, a line of the reference: its name, its default as text, and its meaning."""
 
     name: str
     default: str
@@ -41,82 +41,85 @@ _TLS_OPTIONS = (
     Option(
         "penstock.tls.ca",
         f"${CA_VARIABLE}",
-        "speak TLS, and check brokers against these authorities (PEM): a file that the driver and every executor have; "
-        "`tls://` before HOST:PORT: those that the systems trust",
+        "use TLS, and verify brokers against these certificate authorities: a PEM file on the driver and every "
+        "executor; `tls://` before HOST:PORT uses those that the machines trust",
     ),
-    Option("penstock.tls.cert", f"${CERT_VARIABLE}", "certificate (PEM) for brokers that ask for one, there too"),
-    Option("penstock.tls.key", f"${KEY_VARIABLE}", "the key (PEM) of that certificate, there too"),
+    Option("penstock.tls.cert", f"${CERT_VARIABLE}", "client certificate (PEM), on the driver and every executor, too"),
+    Option("penstock.tls.key", f"${KEY_VARIABLE}", "private key (PEM) of that certificate, there too"),
     Option(
         "penstock.credentials",
         f"${FILE_VARIABLE}",
-        "a file with what brokers are logged in to with: a token, an nkey seed, or USER:PASSWORD; there too",
+        "file with the credentials: a token, an nkey seed, or USER:PASSWORD; there too",
     ),
 )
 
 SOURCE_OPTIONS = (
-    Option("servers", f"${SERVER_VARIABLE}, or {DEFAULT_SERVER}", "brokers, `HOST:PORT` with commas between"),
+    Option("servers", f"${SERVER_VARIABLE}, or {DEFAULT_SERVER}", "brokers, `HOST:PORT` separated by commas"),
     *_TLS_OPTIONS,
-    Option("stream", "", "streams by name, with commas between; `*` and `?` stand for any characters, as in files"),
-    Option("subscribe", "", "Kafka's name of `stream`, for names alone"),
-    Option("subscribePattern", "", "a regular expression that the whole name of a stream matches"),
-    Option("assign", "", 'JSON: the partitions of each stream, as `{"orders": [0, 1]}`'),
-    Option("subject", "", "only messages on it, `*` and `>` allowed; without a stream: of all that store it"),
-    Option("subjects", "", "several of them, with commas between"),
+    Option("stream", "", "names of streams, separated by commas; `*` and `?` are wildcards, as in file names"),
+    Option("subscribe", "", "Kafka's name of `stream`, without wildcards"),
+    Option("subscribePattern", "", "regular expression that matches the whole names of streams"),
+    Option("assign", "", 'JSON of the partitions of each stream, such as `{"orders": [0, 1]}`'),
+    Option("subject", "", "only messages on this subject, `*` and `>` allowed; without a stream: in all that store it"),
+    Option("subjects", "", "several subjects, separated by commas"),
     Option(
         "where", "",
-        'of `spark.read`: JSON of conditions on columns, as `{"partition": [0, 1], "offset": [100, 200], "subject": '
-        '"orders.eu.>", "timestamp": ["2026-11-20T10:00:00Z", null]}`: all of them hold; ranges are without their end',
+        'for `spark.read`: JSON of conditions on columns, such as `{"partition": [0, 1], "offset": [100, 200], '
+        '"subject": "orders.eu.>", "timestamp": ["2026-11-20T10:00:00Z", null]}`; all must hold, and a range excludes '
+        "its end",
     ),
-    Option("columns", "", "only these columns, with commas between; as a narrow `.schema()`, nothing else is fetched"),
-    Option("includeHeaders", "false", "also the column `headers`"),
+    Option("columns", "", "columns to fetch, separated by commas; a narrow `.schema()` does the same"),
+    Option("includeHeaders", "false", "true adds the column `headers`"),
     Option(
-        "startingOffsets", "earliest; of a stream query: latest",
-        '`earliest`, `latest`, or JSON as `{"orders": {"0": 23, "1": -2}}`, where -2 is earliest and -1 latest; '
-        "partitions that it does not name: as if nothing were given. What a checkpoint, or the progress of "
-        "a query, holds is taken as well",
+        "startingOffsets", "earliest; for a streaming query latest",
+        '`earliest`, `latest`, or JSON such as `{"orders": {"0": 23, "1": -2}}`, where -2 is earliest and -1 latest; '
+        "other partitions begin at the default. The JSON in a checkpoint or in the progress of "
+        "a query is accepted, too",
     ),
-    Option("endingOffsets", "latest", "the same, for the end of a batch"),
+    Option("endingOffsets", "latest", "the same, for the end of a batch read"),
     Option(
         "startingTimestamp", "",
-        "milliseconds since 1970 UTC, or a time as `2026-11-20T10:00:00Z`: the first message stored then or later",
+        "milliseconds since 1970 UTC, or a time such as `2026-11-20T10:00:00Z`: begin with the first message stored "
+        "then or later",
     ),
-    Option("endingTimestamp", "", "the same: end before it"),
-    Option("startingOffsetsByTimestamp", "", 'JSON of such milliseconds, as `{"orders": {"0": 1700000000000}}`'),
-    Option("endingOffsetsByTimestamp", "", "the same, for the end of a batch"),
-    Option("startingOffsetsByTimestampStrategy", "error", "where no message is as late as that: `error`, or `latest`"),
-    Option("failOnDataLoss", "true", "fail where messages are gone that were to be read; false: go on behind them"),
-    Option("archive", "", "a folder that `penstock pipeline archive` has made: what it holds is read from there"),
-    Option("maxOffsetsPerTrigger", "", "of a stream query: the most messages of a batch, shared as they wait"),
-    Option("minOffsetsPerTrigger", "", "of a stream query: wait for so many"),
-    Option("maxTriggerDelay", "15m", "but no longer than that"),
-    Option("minPartitions", "", "at least so many tasks, if there are so many messages"),
-    Option("maxRecordsPerPartition", "", "at most so many messages in a task"),
+    Option("endingTimestamp", "", "the same, for the end: before the first such message"),
+    Option("startingOffsetsByTimestamp", "", 'JSON of such milliseconds, such as `{"orders": {"0": 1700000000000}}`'),
+    Option("endingOffsetsByTimestamp", "", "the same, for the end of a batch read"),
+    Option("startingOffsetsByTimestampStrategy", "error", "if all messages are older: `error`, or `latest`"),
+    Option("failOnDataLoss", "true", "fail if messages to be read were deleted from the log; false: skip them"),
+    Option("archive", "", "folder of an archive (`penstock pipeline archive`): its messages are read from there"),
+    Option("maxOffsetsPerTrigger", "", "for a streaming query: the most messages in a batch, over all partitions"),
+    Option("minOffsetsPerTrigger", "", "for a streaming query: the least messages in a batch"),
+    Option("maxTriggerDelay", "15m", "the longest wait for `minOffsetsPerTrigger`"),
+    Option("minPartitions", "", "the least number of tasks, if there are as many messages"),
+    Option("maxRecordsPerPartition", "", "the most messages in a task"),
     Option(
         "group", "`spark-` and an id that the checkpoint keeps",
-        "of a stream query: the group that shows how far it is, one for each query; empty: none",
+        "for a streaming query: the group to which it commits its progress, one for each query; empty: none",
     ),
     Option("timeout", "60s", "how long one answer of the brokers is waited for, failovers included"),
 )  # fmt: skip
-"""What a reader takes, in the order of the reference."""
+"""The options of a reader, in the order of the reference."""
 
 SINK_OPTIONS = (
-    Option("servers", f"${SERVER_VARIABLE}, or {DEFAULT_SERVER}", "brokers, `HOST:PORT` with commas between"),
+    Option("servers", f"${SERVER_VARIABLE}, or {DEFAULT_SERVER}", "brokers, `HOST:PORT` separated by commas"),
     *_TLS_OPTIONS,
-    Option("stream", "", "where rows go; those with a `topic` go to the stream of that name"),
+    Option("stream", "", "stream to append to; rows with a `topic` go to the stream of that name"),
     Option("topic", "", "Kafka's name of `stream`"),
-    Option("txnAppId", "", "of a batch write: a name, with which the same `txnVersion` is written once"),
+    Option("txnAppId", "", "for a batch write: name of the application; each `txnVersion` of it is written once"),
     Option(
-        "txnVersion", "", "a number that rises from one write of that name to the next, such as `foreachBatch` gives"
+        "txnVersion", "",
+        "a number that increases with each write of that application, such as the batch id of `foreachBatch`",
     ),
     Option(
         "invalidHeaders", "fail",
-        "`fail`, or `drop`: what becomes of headers that NATS cannot carry, by their name or by line ends or bytes of "
-        "zero in their value; a value of null is written as an empty one",
+        "`fail`, or `drop`, for headers that NATS cannot carry, because of their name or because of line ends or zero "
+        "bytes in their value; a null value is written as an empty one",
     ),
-    Option("republish", "", "a prefix: what is written is published on NATS, too, on this and the message's subject"),
+    Option("republish", "", "prefix: written messages are published on NATS, too, on the prefix and their subject"),
     Option("timeout", "60s", "how long one answer of the brokers is waited for, failovers included"),
 )  # fmt: skip
-"""What a writer takes, in the order of the reference."""
+"""The options of a writer, in the order of the reference."""
 
 _IGNORED = frozenset(
     {
@@ -124,15 +127,15 @@ _IGNORED = frozenset(
         *("provider", "owner", "location", "comment", "external", "is_managed_location", "collation", "header"),
     }
 )
-"""What Spark adds by itself: to tables that were made with SQL, its own properties of a table."""
+"""Options that Spark adds by itself, such as its properties of a table that was made with SQL."""
 _SECRET = re.compile(r"token|password|secret|nkey|sasl|user")
 _OF_TABLE = "option."
-"""How Spark has the options of such a table among its properties."""
+"""Prefix of the options of such a table among its properties."""
 
 
 @dataclass(frozen=True)
 class Selection:
-    """Which streams are read, and which messages of them."""
+    """The streams to read, and the subjects of their messages."""
 
     names: tuple[str, ...] = ()
     globs: tuple[str, ...] = ()
@@ -143,12 +146,12 @@ class Selection:
 
 @dataclass(frozen=True)
 class SourceOptions:
-    """What a reader is to do."""
+    """The parsed options of a reader."""
 
     servers: tuple[str, ...]
     selection: Selection
     columns: tuple[str, ...]
-    start: Where | None  # None: as is usual there
+    start: Where | None  # None: the default
     end: Where
     fail_on_data_loss: bool
     max_offsets: int | None
@@ -156,14 +159,14 @@ class SourceOptions:
     max_delay_s: float
     partitions_min: int | None
     records_max: int | None
-    group: str | None  # None: each query has its own
+    group: str | None  # None: each query has its own; empty: none
     timeout_s: float
     archive: str = ""
     where: Bounds = EVERYWHERE
 
 
 def source_options(options: Mapping[str, str]) -> SourceOptions:
-    """ConfigError lists every mistake."""
+    """Parse a reader's options. Raise ConfigError with all mistakes."""
     reader = _Reader(options, SOURCE_OPTIONS)
     where = reader.get("where", bounds_of, default=EVERYWHERE)
     selection = _selection(reader, where.subjects)
@@ -194,7 +197,7 @@ def source_options(options: Mapping[str, str]) -> SourceOptions:
 
 @dataclass(frozen=True)
 class SinkOptions:
-    """What a writer is to do; an empty `stream`: each row says where it goes."""
+    """The parsed options of a writer. If `stream` is empty, each row names its stream in `topic`."""
 
     servers: tuple[str, ...]
     stream: str
@@ -206,7 +209,7 @@ class SinkOptions:
 
 
 def sink_options(options: Mapping[str, str]) -> SinkOptions:
-    """ConfigError lists every mistake."""
+    """Parse a writer's options. Raise ConfigError with all mistakes."""
     reader = _Reader(options, SINK_OPTIONS)
     stream = reader.text("stream") or reader.text("topic")
     if stream and (mistake := stream_name_mistake(stream)) is not None:
@@ -230,7 +233,7 @@ def sink_options(options: Mapping[str, str]) -> SinkOptions:
 
 
 class _Reader:
-    """Reads options one by one, and gathers what is wrong with them."""
+    """Reads options one by one, and collects the mistakes."""
 
     def __init__(self, options: Mapping[str, str], known: tuple[Option, ...]) -> None:
         given = {name.lower(): value for name, value in options.items()}
@@ -243,7 +246,7 @@ class _Reader:
             near = ["servers"] if name.startswith("kafka.") else difflib.get_close_matches(name, names, 1)
             hint = f"; did you mean {names[near[0]]}?" if near else ""
             if _SECRET.search(name):
-                hint = f": Spark shows options; penstock.credentials names a file with it, and {TOKEN_VARIABLE} has one"
+                hint = f": Spark shows options; use a file with penstock.credentials, or {TOKEN_VARIABLE} for a token"
             self.mistakes.append(f"{name}: there is no such option{hint}")
 
     mistakes: list[str]
@@ -271,12 +274,12 @@ class _Reader:
 
 
 def servers_of(reader: _Reader) -> tuple[str, ...]:
-    """Where the brokers are: by the option, the environment of the driver, or on this machine."""
+    """Return the brokers' addresses, from the option, the driver's environment, or by default on this machine."""
     text = reader.text("servers") or os.environ.get(SERVER_VARIABLE) or DEFAULT_SERVER
     given = {name: reader.text(f"penstock.tls.{name}") for name in ("ca", "cert", "key")}
     tls = TlsOptions(**{name: file for name, file in given.items() if file}) if any(given.values()) else None
     try:
-        # What the environment of the driver says goes with the address, as that itself does.
+        # The TLS files of the driver's environment become part of the addresses, so that tasks use them, too.
         addresses, options = settled(parse_servers(text), tls, os.environ)
         files = {} if options is None else {name: str(file) for name, file in asdict(options).items() if file}
         reached = addresses if options is None else tuple(with_tls(one, files) for one in addresses)
@@ -286,7 +289,7 @@ def servers_of(reader: _Reader) -> tuple[str, ...]:
         return ()
 
 
-# Which streams
+# Selection of streams
 
 
 def _selection(reader: _Reader, of_where: tuple[str, ...]) -> Selection:
@@ -348,7 +351,7 @@ def _columns(text: str) -> tuple[str, ...]:
     return tuple(found)
 
 
-# Where reading begins and ends
+# Start and end
 
 
 def _place(reader: _Reader, which: str, selection: Selection) -> Where | None:
@@ -399,7 +402,7 @@ def _offsets(text: str) -> Where:
 
 
 def _noted(text: str) -> Positions | None:
-    """What a checkpoint, or the progress of a query, says of this source; None: it is not of that form."""
+    """Parse the JSON of a checkpoint or of a query's progress; return None if it is not of that form."""
     found = _json(text)
     if not found or not all(isinstance(one, dict) and {"id", "offsets"} <= one.keys() for one in found.values()):
         return None
@@ -465,7 +468,7 @@ def _version(text: str) -> int:
 
 
 def seconds(text: str) -> float:
-    """A time with its unit, as `500ms`, `15m`; ValueError."""
+    """Parse a duration with a unit, such as `500ms` or `15m`, as seconds. Raise ValueError."""
     found = parse_duration_us(text) / 1e6
     if found <= 0:
         raise ValueError(f"it is {text!r}; give a time longer than nothing, as 500ms, 30s or 15m")

@@ -1,11 +1,10 @@
-"""Where reading begins and ends, and what a checkpoint says of it.
+"""Start and end positions of reading, and their JSON in a checkpoint.
 
-Rules: Spark keeps a query's offsets as JSON and compares the text: names and partitions are sorted. What was
-checkpointed names the cluster's id and the stream's, so that another stream of the same name is not taken for it, and
-the leader epoch in which each offset was told, so that a log that was cut and written anew is noticed. Where a batch
-does not begin at the end of the one before it, because a partition is new to the query or lost what was read, its end
-says where it begins: a replay reads the same rows. The group that shows how far the query is goes along, unless its
-options name one: so it is the query's own, and the same after a restart.
+Rules: Spark stores a query's offsets as JSON and compares the text, so names and partitions are sorted. A checkpoint
+holds the cluster id and the stream ids, to detect another stream of the same name, and the leader epoch of each offset,
+to detect that a log was truncated and written again. If a batch does not begin at the end of the previous one, because
+a partition was added or its log was truncated, the batch's end offset also holds its begin: a replay reads the same
+rows. The query's group is stored, too, unless its options name one: each query has its own, also after a restart.
 
     {"orders": {"begins": {"1": 0}, "cluster": "c-1f", "epochs": {"0": 3, "1": 3}, "group": "spark-5f0c91ab", "id": 7,
                 "offsets": {"0": 4711, "1": 12}}}
@@ -21,33 +20,33 @@ from typing import Any, NamedTuple
 from penstock.base.errors import ConfigError
 
 EARLIEST_OFFSET, LATEST_OFFSET = -2, -1
-"""Kafka's numbers for the places that have names."""
+"""Kafka's numbers for the named positions."""
 
 LOG_STARTS = "log_starts"
-"""In what a query reports as its latest offset, of each stream: where its partitions begin. No checkpoint has it."""
+"""Field of a query's reported latest offset: log start offsets by partition. It is not in checkpoints."""
 
 
 @dataclass(frozen=True)
 class Earliest:
-    """The first message that the log still holds."""
+    """The log start offset."""
 
 
 @dataclass(frozen=True)
 class Latest:
-    """Behind the last one."""
+    """The high watermark."""
 
 
 @dataclass(frozen=True)
 class Offsets:
-    """An offset for each partition of each stream; -2 and -1 are the earliest and the latest."""
+    """An offset for each partition of each stream; -2 is the earliest, -1 the latest."""
 
     offsets: Mapping[str, Mapping[int, int]]
-    noted: Positions | None = None  # those of a checkpoint, which also says of which streams they are
+    noted: Positions | None = None  # from a checkpoint, with the ids of the streams
 
 
 @dataclass(frozen=True)
 class Moment:
-    """The first message stored at a time or later: one for all, or one for each partition."""
+    """The first message stored at a time or later: one time for all partitions, or one for each."""
 
     all_ms: int | None
     each_ms: Mapping[str, Mapping[int, int]]
@@ -58,33 +57,33 @@ Where = Earliest | Latest | Offsets | Moment
 
 
 class Key(NamedTuple):
-    """A partition of a stream, by name: as options and checkpoints have it."""
+    """A partition, by the stream's name."""
 
     stream: str
     partition: int
 
 
 class Position(NamedTuple):
-    """A place in a partition: the next offset, and the leader epoch in which it was told; 0: not known."""
+    """A position in a partition: the next offset, and the leader epoch under which it was read; 0: not known."""
 
     offset: int
     leader_epoch: int = 0
 
 
 class Positions(NamedTuple):
-    """How far a query has come in each partition, and which stream bears each name."""
+    """A query's position in each partition, and the ids of the streams."""
 
     stream_ids: Mapping[str, int]
     positions: Mapping[Key, Position]
     begins: Mapping[Key, int] = MappingProxyType(
         {}
-    )  # where the batch that ends here began, if not where the last ended
-    cluster: str = ""  # the id of the one that has these streams; empty: not known
-    gone: frozenset[str] = frozenset()  # streams that were not there any more, which was said
-    group: str = ""  # that of the query; empty: its options name one, or it is older than this field
+    )  # begin of the batch that ends here, if not the previous batch's end
+    cluster: str = ""  # cluster id; empty: not known
+    gone: frozenset[str] = frozenset()  # deleted streams; the user was informed
+    group: str = ""  # the query's group; empty: its options name one, or the checkpoint is older than this field
 
     def to_json(self) -> dict[str, Any]:
-        """Canonical: the same positions are the same text."""
+        """Return the canonical form: equal positions give equal text."""
         out: dict[str, Any] = {}
         for name in sorted(self.stream_ids):
             keys = sorted(key for key in self.positions if key.stream == name)
@@ -102,7 +101,7 @@ class Positions(NamedTuple):
 
     @classmethod
     def of_json(cls, found: Mapping[str, Any]) -> Positions:
-        """ConfigError: the checkpoint is not one of this source."""
+        """Parse a checkpoint. Raise ConfigError if this source has not written it."""
         try:
             stream_ids = {name: int(one["id"]) for name, one in found.items()}
             clusters = {str(one["cluster"]) for one in found.values() if "cluster" in one}
@@ -124,5 +123,5 @@ class Positions(NamedTuple):
         return cls(stream_ids, positions, begins, max(clusters, default=""), gone, max(groups, default=""))
 
     def of(self, key: Key, stream_id: int) -> Position | None:
-        """Where a partition of that very stream is; None: it is new."""
+        """Return the position of a partition of the stream with this id; None if it is new."""
         return self.positions.get(key) if self.stream_ids.get(key.stream) == stream_id else None

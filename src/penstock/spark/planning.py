@@ -1,7 +1,7 @@
-"""What is to be read: from options to ranges of partitions, and from those to pieces for tasks.
+"""Planning of reads: from options to ranges of partitions, and from those to pieces for tasks.
 
-Rules: only the driver plans. A range is fixed when it is planned: a task that is run again reads the same rows. What
-the log does not hold any more is an error, unless the reader was told to go on without it.
+Rules: only the driver plans. A range is fixed when it is planned: a task that runs again reads the same rows. Messages
+that were deleted from the log are an error, unless `failOnDataLoss` is false.
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ _log = logging.getLogger(__name__)
 
 
 PIECE_BYTES = 128 * 1024 * 1024
-"""One task reads about so much: as Spark takes of files (spark.sql.files.maxPartitionBytes)."""
+"""Size of a task in bytes, the default of Spark's spark.sql.files.maxPartitionBytes."""
 GO_ON = "Set failOnDataLoss to false to go on all the same"
-_PIECE_ROWS_MIN = 10_000  # a smaller one costs more to begin than to read
+_PIECE_ROWS_MIN = 10_000  # a smaller task costs more to start than to run
 
 
 class DataLossError(PenstockError):
-    """Messages that were to be read are not in the log any more."""
+    """Messages that were to be read are no longer in the log."""
 
 
 class Piece(NamedTuple):
-    """What one task reads: offsets `[start, end)` of a partition; the epochs are those of whoever told these."""
+    """The range of one task: offsets `[start, end)` of a partition, and the leader epochs of these positions."""
 
     stream: str
     stream_id: int
@@ -64,26 +64,26 @@ class Piece(NamedTuple):
 
 
 class Chosen(NamedTuple):
-    """The streams that are read, and which partitions of them."""
+    """The streams and partitions to read."""
 
     streams: Mapping[str, StreamInfo]
     keys: tuple[Key, ...]
 
     @property
     def stream_ids(self) -> dict[str, int]:
-        """Which stream bears each name."""
+        """Ids of the streams by name."""
         return {name: int(info.stream_id) for name, info in self.streams.items()}
 
 
 def choose(client: Client, selection: Selection, timeout_s: float, *, may_lack: bool = False) -> Chosen:
-    """The streams there are that were asked for. ConfigError: there is none, or a partition is not there.
+    """Return the selected streams. Raise ConfigError if there is none, or a selected partition does not exist.
 
-    StreamNotFound: one of the names is not there; with `may_lack` the others are taken. NotAuthorized: whoever asks may
-    not read it, and so it is not there for him.
+    Raise StreamNotFound if a named stream does not exist, NotAuthorized if the user is not allowed to read it; with
+    `may_lack` such a stream is left out.
     """
     found = _streams(client, selection, timeout_s, may_lack=may_lack)
     if not found:
-        text = "no stream is there that was asked for; `penstock stream list` shows those that are"
+        text = "no stream matches; `penstock stream list` shows all streams"
         raise ConfigError([f"stream: {text}"])
     keys = []
     for name, info in sorted(found.items()):
@@ -121,17 +121,17 @@ def _patterns(selection: Selection) -> list[re.Pattern[str]]:
 
 
 def is_selected(name: str, selection: Selection) -> bool:
-    """Whether a stream of that name would be among those that are asked for by name or pattern."""
+    """True if a stream of that name would be selected by name or pattern."""
     return name in selection.names or any(pattern.match(name) for pattern in _patterns(selection))
 
 
 def find(
     client: Client, chosen: Chosen, where: Where, options: SourceOptions, *, otherwise: int = EARLIEST_OFFSET
 ) -> dict[Key, Position]:
-    """The place in each partition; a partition of which `where` says nothing: `otherwise`. ConfigError."""
+    """Return the position in each partition; `otherwise` if `where` does not name it. Raise ConfigError."""
     named = where.offsets if isinstance(where, Offsets) else where.each_ms if isinstance(where, Moment) else {}
     if unknown := sorted({Key(name, number) for name, one in named.items() for number in one} - set(chosen.keys)):
-        text = f"{unknown[0].stream}, partition {unknown[0].partition}, is not among what is read"
+        text = f"{unknown[0].stream}, partition {unknown[0].partition}, is not among the partitions that are read"
         raise ConfigError([f"startingOffsets, endingOffsets: {text}"])
     if isinstance(where, Offsets) and where.noted is not None:
         _check_noted(client, chosen, where.noted, options.timeout_s)
@@ -139,7 +139,7 @@ def find(
 
 
 def _check_noted(client: Client, chosen: Chosen, noted: Positions, timeout_s: float) -> None:
-    """ConfigError: offsets of a checkpoint are of another cluster, or of another stream of the same name."""
+    """Raise ConfigError if a checkpoint's offsets are of another cluster, or of another stream of the same name."""
     now = client.cluster_id(timeout=timeout_s)
     mistakes = [
         f"they are of stream {name} as it was before it was deleted and made anew"
@@ -196,19 +196,19 @@ def _at_moment(
 
 
 def passed_over(text: str, *, fail: bool, hint: str = "") -> None:
-    """DataLossError, unless a reader may go on without what is gone; then the log says so."""
+    """Raise DataLossError if `fail`; otherwise log a warning."""
     if fail:
         raise DataLossError(f"{text}. {GO_ON}{hint}")
     warn(text)
 
 
 def warn(text: str) -> None:
-    """Say something that nobody should miss: marked, since in Spark's processes it stands among much else."""
+    """Log a warning with the prefix WARNING, to be found among the output of Spark's processes."""
     _log.warning("%s%s", WARNING, text)
 
 
 def check_there(key: Key, start: int, log_start: int, *, fail: bool) -> int:
-    """Where reading can begin. DataLossError: messages from `start` on are gone, unless that is to be passed over."""
+    """Return the first offset to read, at least `log_start`. If that skips messages: DataLossError with `fail`."""
     if start >= log_start:
         return start
     text = f"messages {start} to {log_start - 1} of stream {key.stream}, partition {key.partition}, are not in the log"
@@ -217,9 +217,9 @@ def check_there(key: Key, start: int, log_start: int, *, fail: bool) -> int:
 
 
 def piece_of(info: StreamInfo, key: Key, begin: Position, end: Position, *, fail: bool) -> Piece | None:
-    """What is to be read of a partition from one place to another, as one piece; None: nothing.
+    """Return the range from `begin` to `end` as one piece; None if it is empty.
 
-    DataLossError: messages are gone that were to be read, unless that is to be passed over.
+    Raise DataLossError if its first messages were deleted and `fail` is set; else skip them.
     """
     if begin.offset >= end.offset:
         return None
@@ -227,7 +227,7 @@ def piece_of(info: StreamInfo, key: Key, begin: Position, end: Position, *, fail
     start = check_there(key, begin.offset, min(log_start, end.offset), fail=fail)
     if start >= end.offset:
         return None
-    # Who goes on behind messages that are gone has read nothing of the epochs before.
+    # A reader that skips deleted messages has read nothing of the earlier epochs.
     epoch = begin.leader_epoch if start == begin.offset else end.leader_epoch
     return Piece(key.stream, int(info.stream_id), key.partition, start, end.offset, epoch, end.leader_epoch)
 
@@ -235,7 +235,7 @@ def piece_of(info: StreamInfo, key: Key, begin: Position, end: Position, *, fail
 def cut(
     pieces: Iterable[Piece], row_bytes: Mapping[Key, float], partitions_min: int | None, records_max: int | None
 ) -> list[Piece]:
-    """The same ranges in pieces of about PIECE_BYTES, at least `partitions_min` of them, none over `records_max`."""
+    """Split ranges into pieces of about PIECE_BYTES, at least `partitions_min`, none with over `records_max` rows."""
     ranges = [one for one in pieces if one.end > one.start]
     total = sum(one.end - one.start for one in ranges)
     out = []
@@ -248,7 +248,7 @@ def cut(
         if records_max is not None:
             count = max(count, -(-rows // records_max))
         bounds = [one.start + rows * number // count for number in range(count + 1)]
-        # Another leader may have written what lies between: whoever told the end had all before it.
+        # Another leader may have written the messages between; the leader that reported the end has all before it.
         epochs = [one.leader_epoch, *[one.end_epoch] * (count - 1)]
         parts = zip(pairwise(bounds), epochs, strict=True)
         out += [one._replace(start=start, end=end, leader_epoch=epoch) for (start, end), epoch in parts]
@@ -256,7 +256,7 @@ def cut(
 
 
 def row_bytes(chosen: Chosen) -> dict[Key, float]:
-    """What a message of each partition takes on the disk, on average."""
+    """Return the average size of a message on disk, in bytes, for each partition."""
     out = {}
     for name, info in chosen.streams.items():
         for one in info.partitions:
@@ -266,7 +266,7 @@ def row_bytes(chosen: Chosen) -> dict[Key, float]:
 
 
 def share(waiting: Mapping[Key, int], count_max: int) -> dict[Key, int]:
-    """At most `count_max` of what waits, in proportion, and one at least where something waits and there is room."""
+    """Share `count_max` among partitions in proportion to their waiting rows, at least one each while it suffices."""
     total = sum(waiting.values())
     if total <= count_max:
         return dict(waiting)
@@ -281,15 +281,15 @@ def share(waiting: Mapping[Key, int], count_max: int) -> dict[Key, int]:
 
 
 def log_starts_of(info: StreamInfo) -> dict[Key, int]:
-    """Where the log of each partition begins."""
+    """Return the log start offset of each partition; 0 if not known."""
     return {Key(info.name, int(one.partition)): int(one.log_start or 0) for one in info.partitions}
 
 
 def lag_of(done: Mapping[Key, Position], log_starts: Mapping[Key, int], log_ends: Mapping[Key, Position]) -> int:
-    """The messages that the log still holds behind where a job is, as offsets count them: not those that are gone."""
+    """Return the lag of a job: the number of offsets between its position and the log's end, without deleted ones."""
     return sum(max(0, end.offset - max(log_starts.get(key, 0), done[key].offset)) for key, end in log_ends.items())
 
 
 def ordered(pieces: Sequence[Piece]) -> list[Piece]:
-    """By stream, partition and offset."""
+    """Sort pieces by stream, partition and offset."""
     return sorted(pieces, key=lambda one: (one.stream, one.partition, one.start))

@@ -1,7 +1,7 @@
-"""A job's streaming query, from its start to its end: what it tells meanwhile, and why it failed.
+"""Runs a job's streaming query from start to end, reports its progress, and extracts the reason of a failure.
 
-Rules: whoever interrupts a job has its query stopped; the next run goes on from the query's checkpoint. Spark wraps
-what went wrong in the traces of several processes: told is what our own code, or the user's, said.
+Rules: an interrupted job stops its query; the next run continues from the query's checkpoint. Spark wraps an error in
+the traces of several processes; only the message of Penstock's or the user's code is reported.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ class JobError(OperationalError):
 
 
 def follow(writer: DataStreamWriter, *, once: bool, trigger_s: float, report: Report) -> tuple[int, int]:
-    """Run a query until all that is there is done, or, unless `once`, until it is stopped; its batches and messages.
+    """Run a query: with `once` until it has processed the present messages, else until it is stopped.
 
-    JobError.
+    Return the numbers of its batches and messages. Raise JobError if it fails.
     """
     from pyspark.errors import PySparkException
 
@@ -49,7 +49,7 @@ def follow(writer: DataStreamWriter, *, once: bool, trigger_s: float, report: Re
 
 
 class Seen:
-    """What of a query's progress was told: Spark keeps that of the last hundred batches."""
+    """Tracks which batches of a query were reported. Spark keeps the progress of the last hundred batches."""
 
     def __init__(self, report: Report) -> None:
         self.batches = 0
@@ -58,7 +58,7 @@ class Seen:
         self._last = -1
 
     def look(self, recent: Sequence[StreamingQueryProgress]) -> None:
-        """Count and report the batches of `StreamingQuery.recentProgress` that are new and read something."""
+        """Count and report the new batches of `StreamingQuery.recentProgress` that have read messages."""
         for one in recent:
             rows = one.numInputRows  # not one["numInputRows"], which Spark Connect leaves out
             if one.batchId <= self._last or not rows:
@@ -70,7 +70,7 @@ class Seen:
 
 
 def _lag(progress: StreamingQueryProgress) -> int:
-    """The messages between where a batch ended and where the log did; -1: not known."""
+    """Return the lag of a query in messages; -1 if not known."""
     behind = 0
     for source in progress.sources:
         ends: list[Any] = [source.endOffset, source.latestOffset]
@@ -82,7 +82,7 @@ def _lag(progress: StreamingQueryProgress) -> int:
 
 
 def _behind(done: Mapping[str, int], there: Mapping[str, Any]) -> int:
-    """The messages of a stream that the log still holds behind where a batch ended, as offsets count them."""
+    """Return the number of offsets of a stream between a batch's end and the log's end, without deleted ones."""
     starts = there.get(LOG_STARTS, {})
     return sum(
         max(0, end - max(starts.get(number, 0), done.get(number, 0))) for number, end in there["offsets"].items()
@@ -90,12 +90,12 @@ def _behind(done: Mapping[str, int], there: Mapping[str, Any]) -> int:
 
 
 def reason(text: str) -> str:
-    """What went wrong, in one line: the last line of a Python trace, without the error's module; else the first."""
+    """Return an error in one line: the last line of a Python trace, without the error's module; else the first line."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     for line in reversed(lines):
         name, sign, said = line.partition(": ")
         kind = name.rpartition(".")[2]
-        is_ours = name.startswith("penstock.")  # of which not all are called errors
+        is_ours = name.startswith("penstock.")  # not all their names end in Error
         is_name = sign and name.replace(".", "").replace("_", "").isalnum()
         is_error = is_name and (is_ours or kind.endswith(("Error", "Exception")))
         if is_error and not name.startswith(("org.", "java.", "py4j.")):
@@ -103,5 +103,5 @@ def reason(text: str) -> str:
     if lines and lines[0].startswith("An error occurred while calling"):  # py4j's, before Java's own
         lines = [line.lstrip(": ") for line in lines[1:]]
     if not lines:
-        return "Spark says nothing of it"
+        return "Spark gives no reason"
     return re.sub(r"^\[STREAM_FAILED\].*terminated with exception: | SQLSTATE: \w+$", "", lines[0])

@@ -1,7 +1,7 @@
-"""`penstock.spark.read`: a stream as an ordinary DataFrame, of which no more is fetched than was asked for.
+"""`penstock.spark.read`: a stream as a DataFrame, with conditions that limit what is fetched.
 
-Rules: what is wrong is said here, before Spark has tasks; all mistakes are reported together. The DataFrame is that of
-`format("penstock")` with options: whatever Spark is asked of it later, the same messages are read.
+Rules: all mistakes are reported together, before Spark runs tasks. The DataFrame is that of `format("penstock")` with
+options: later operations on it do not change which messages are fetched.
 """
 
 from __future__ import annotations
@@ -26,15 +26,16 @@ def read(
     servers: str = "",
     options: Mapping[str, str] | None = None,
 ) -> DataFrame:
-    """Read messages of a stream, names with commas between, or a pattern as `orders-*`; without one: by `subject`.
+    """Return messages of streams as a DataFrame.
 
-    `where` says which messages, by `offset`, `partition`, `subject` and `timestamp`: others are not fetched. All
-    conditions hold at once, and a range is (FROM, TO), without TO; None: no bound. A timestamp is a datetime with its
-    zone, milliseconds since 1970, or text as `2026-11-20T10:00:00Z`. `columns`: those that are fetched; none: all but
-    headers. `options` are others of `format("penstock")`.
+    `stream`: a name, several names separated by commas, or a pattern such as `orders-*`; if empty, all streams that
+    store the condition's `subject`. `where` limits the messages that are fetched, by `offset`, `partition`, `subject`
+    and `timestamp`; all conditions must hold. A range is (FROM, TO), without TO; None: no bound. A timestamp is a
+    datetime with a time zone, milliseconds since 1970 UTC, or text such as `2026-11-20T10:00:00Z`. `columns`: the
+    columns to fetch; default: all but headers. `options`: other options of `format("penstock")`.
 
-    The DataFrame stays what the log held at its first action. What Spark filters and selects later is fetched all the
-    same. ConfigError: a condition on another column, and every other mistake in what was given.
+    The DataFrame is a snapshot of the log at its first action. Rows and columns that Spark drops later are fetched all
+    the same. Raise ConfigError, with all mistakes, if an argument is invalid.
     """
     names = [columns] if isinstance(columns, str) else list(columns)
     ours = {"stream": stream, "columns": ",".join(names), "servers": servers}

@@ -1,18 +1,18 @@
-"""The job `replay`: lake → log. The rows of an archive are appended to a stream again, each once.
+"""The job `replay`: lake → log. Appends the rows of an archive to a stream again, each once.
 
-Rules: an archive's files are those that its table names: what a killed run has left beside them is not replayed. What
-is to be replayed is planned once and noted before anything is written: from which to which offset of each
-partition, in how many batches. A batch is written under the replay's id and its own number, by which the stream's
-leaders know it (`sink`); so a run that was killed, wherever, is begun again by the same call, and writes nothing twice.
-Rows of one partition of the archive are written in the order of their offsets, so the order of a key stays, unless it
-moved to a partition that was added, and there are several batches: each has a part of every partition.
+Rules: only committed files of the archive are replayed. The plan is recorded in `replay.json` before anything is
+written: the offset range of each partition, and the number of batches. A batch is written with the replay's id and its
+own number, by which the stream's leaders recognise it (`sink`); so the same call resumes a run that was killed at any
+point, and writes nothing twice. Rows of one partition of the archive are written in offset order. This keeps the order
+of each key, except for a key that moved to an added partition when there are several batches, because each batch has a
+part of every partition.
 
-| note (`replay.json`) | what it says                                                                          |
-|----------------------|---------------------------------------------------------------------------------------|
-| query_id, stream_id  | under which id rows are written, and to which stream                                  |
-| ranges, batches      | the offsets from the first on, and up to which, of each partition; in so many batches |
-| first, done          | the number of the first batch, and how many are done                                  |
-| where, subject       | what was asked for: another run must ask for the same                                 |
+| `replay.json`         | content                                                                              |
+|-----------------------|--------------------------------------------------------------------------------------|
+| query_id, stream_id   | id of the replay, and id of the stream                                               |
+| ranges, batches       | offset range of each partition, and number of batches                                |
+| first, done           | number of the first batch, and how many batches are done                             |
+| where, subject        | arguments of the run; another run must have the same                                 |
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True)
 class Note:
-    """How far a replay is: what `replay.json` holds."""
+    """Plan and progress of a replay: the content of `replay.json`."""
 
     query_id: str
     stream: str
@@ -67,16 +67,16 @@ class Note:
     done: int = 0
     where: str = ""
     subject: str = ""
-    cluster: str = ""  # the stream's
-    is_begun: bool = True  # something of it may be in the stream
+    cluster: str = ""  # cluster id of the stream
+    is_begun: bool = True  # rows of it may be in the stream
 
     @property
     def rows(self) -> int:
-        """All of this plan, done or not; some of the offsets may be holes."""
+        """Number of offsets in the plan, done or not; some may be missing in the archive."""
         return sum(one.end - one.start for one in self.ranges)
 
     def spans(self, number: int) -> list[Span]:
-        """What batch `number` of this plan has of each partition."""
+        """Return the offset ranges of batch `number` of this plan."""
         out = []
         for one in self.ranges:
             rows = one.end - one.start
@@ -88,7 +88,7 @@ class Note:
 
 
 class Replayed(NamedTuple):
-    """What a run has done: batches and messages."""
+    """Result of a run of `replay`: batches and messages written."""
 
     batches: int
     rows: int
@@ -108,19 +108,20 @@ def replay(
     invalid_headers: str = "fail",
     report: Report = no_report,
 ) -> Replayed:
-    """Append the rows of an archive, in the folder `path`, to the stream `to`: each once, also if runs are killed.
+    """Append the rows of an archive, in the folder `path`, to the stream `to`, each once, also if runs are killed.
 
-    `path` has Parquet files, or is a Delta table, with the columns `value`, `partition`, `offset`, and, if there are
-    such, `key`, `subject`, `headers`, `topic`, `timestamp`; `where` is a condition in SQL on any of them. A key decides
-    the partition of the stream, as always; rows of one key keep their order, in one batch also if it moved to a
-    partition that was added. `subject`: in place of the rows' own.
-    `rate`: at most so many messages a second, on the average of some seconds; a batch is of `max_batch` at most.
-    What is replayed is what is there when the first run begins; one that follows the end goes on with what came since.
-    `checkpoint` is the folder of the note how far it is: if not given, inside of `path`, named as the stream.
-    `invalid_headers`: "fail", or "drop" to leave out headers that NATS cannot carry, by their name or by line ends or
-    bytes of zero in their value; a replay that was ended by one goes on with "drop".
+    `path` is an archive, a Delta table, or a folder of Parquet files, with the columns `value`, `partition`, `offset`,
+    and optionally `key`, `subject`, `headers`, `topic`, `timestamp`; `where` is a condition in SQL on any of them. The
+    key decides the partition, as for every message. Rows of one key keep their order; if the key moved to an added
+    partition, only within one batch. `subject` replaces the subjects of the rows. `rate`: the most messages per second,
+    averaged over some seconds; a batch has at most `max_batch` messages.
 
-    ConfigError: `path` or `to` cannot be used; OperationalError, and what the client raises.
+    A replay covers the rows that the archive holds at the first run; a run after its end continues with newer rows.
+    `checkpoint`: folder of the replay's progress; default: a folder in `path`, named after the stream.
+    `invalid_headers`: "fail", or "drop" to leave out headers that NATS cannot carry, because of their name or because
+    of line ends or zero bytes in their value; "drop" also resumes a replay that failed at such a header.
+
+    Raise ConfigError if `path`, `to` or another argument is invalid, OperationalError, or an error of the client.
     """
     root = _root(path, to, rate, max_batch)
     given = {"stream": to, "servers": servers, "invalidHeaders": invalid_headers}
@@ -141,7 +142,7 @@ def replay(
         cluster=cluster,
         is_begun=False,
     )
-    with held(notes / "LOCK", f"another replay is at work that notes in {notes} how far it is"):
+    with held(notes / "LOCK", f"another replay with the checkpoint {notes} is running"):
         note = _read(notes) or new
         checked_cluster(client, note.cluster, f"the note in {notes}", "give another checkpoint", options.timeout_s)
         if (note.stream, note.stream_id) != (to, int(info.stream_id)):
@@ -151,11 +152,11 @@ def replay(
         if (note.where, note.subject) != (where, subject):
             if note.is_begun:
                 raise ConfigError([f"where, subject: they are not as when {notes} was begun; give another checkpoint"])
-            note = new  # the run that noted it failed before anything was published
+            note = new  # that run failed before it published anything
         if note.done == note.batches:
             note = _planned(rows, note, min(max_batch, rate * limits.REPLAY_BURST_S if rate else max_batch))
             _write(notes, note)
-        # A stream's own subject is another one in each partition: where rows have none, the sink gives them that.
+        # The stream's own subject differs by partition; the sink sets it for rows without a subject.
         own = "" if subject == info.subject else subject
         writer_options = {name: text for name, text in given.items() if text}
         return _replay(rows, note, notes, writer_options, rate, report, own)
@@ -180,15 +181,15 @@ def _root(path: str | os.PathLike[str], to: str, rate: int | None, max_batch: in
 
 
 def _rows(spark: SparkSession, root: Path, where: str) -> DataFrame:
-    """All rows of the archive, with `topic` as text. ConfigError: columns are missing, or the condition is wrong."""
+    """Return all rows of the archive, `topic` as text. Raise ConfigError for missing columns or a bad condition."""
     from pyspark.errors import AnalysisException, ParseException
     from pyspark.sql import functions as f
 
     try:
-        # A table's files as they are now: what is replayed is fixed by offsets.
+        # The table's files may be newer than the plan: the plan's offsets fix the rows.
         files = _files(root)
         if files == []:
-            raise ConfigError([f"path: nothing is in {root} yet"])
+            raise ConfigError([f"path: {root} has no files yet"])
         reader = spark.read.option("basePath", str(root))
         rows = reader.parquet(str(root)) if files is None else reader.parquet(*files)
         there = names_of(spark, rows.columns)
@@ -202,13 +203,13 @@ def _rows(spark: SparkSession, root: Path, where: str) -> DataFrame:
 
 
 def names_of(spark: SparkSession, columns: Sequence[str]) -> set[str]:
-    """The names by which Spark finds these columns: in small letters, unless it tells names apart by their case."""
+    """Return the names by which Spark finds these columns: in lower case, unless names are case-sensitive."""
     is_case_sensitive = spark.conf.get(CASE_SENSITIVE, "false") == "true"
     return set(columns) if is_case_sensitive else {name.lower() for name in columns}
 
 
 def _files(root: Path) -> list[str] | None:
-    """Those that the table in a folder names; None: there is no table, and each Parquet file counts."""
+    """Return the files of the table in a folder; None if there is no table, so that each Parquet file counts."""
     if (about := read_about(root)) is not None:
         return [str(root / one.path) for one in _archived(root, about.format)]
     if (root / "_delta_log").is_dir():
@@ -219,14 +220,14 @@ def _files(root: Path) -> list[str] | None:
 
 
 def _archived(root: Path, format_: str) -> list[LakeFile]:
-    """The files of an archive, each where readers look for it. OperationalError."""
+    """Return the files of an archive, all moved to their final paths. Raise OperationalError."""
     archived = open_table(root, format_, None)
     give_up_s = time.monotonic() + limits.REPLAY_MOVES_S
     while True:
         files = archived.files()
         if not any(one.path.startswith(f"{OWN}/") for one in files):
             return files
-        # Committed, and not moved yet: by a job that is at work, or by one that was killed.
+        # Committed and not moved yet, by a running job or by one that was killed.
         try:
             with locked(root):
                 archived.finish()
@@ -237,7 +238,7 @@ def _archived(root: Path, format_: str) -> list[LakeFile]:
 
 
 def _planned(rows: DataFrame, before: Note, batch_rows: int) -> Note:
-    """The same replay with what is not in its plan yet."""
+    """Return the next plan of a replay: the rows behind the ranges of `before`."""
     from pyspark.sql import functions as f
 
     done = {(one.topic, one.partition): one.end for one in before.ranges}
@@ -302,7 +303,7 @@ def _replay(
 
 
 def _is_of_a_task(trace: str) -> bool:
-    """Whether a write failed in a task: then the driver has published nothing. By the frames of the sink's own code."""
+    """True if a write failed in a task, so that the driver has published nothing. Detected by the sink's frames."""
     frames = re.findall(r'spark/sink\.py", line \d+, in (\w+)', trace)
     return "write" in frames and not {"commit", "_publish"} & set(frames)
 
@@ -326,11 +327,11 @@ def _read(folder: Path) -> Note | None:
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError) as error:
-        raise CorruptionError(str(file), 0, "how far a replay is", f"{error}") from None
+        raise CorruptionError(str(file), 0, "the progress of a replay", f"{error}") from None
 
 
 def _write(folder: Path, note: Note) -> None:
     try:
         write_durably(folder / "replay.json", json.dumps(asdict(note)).encode())
     except OSError as error:
-        raise OperationalError(f"cannot note in {folder} how far the replay is: {error}") from error
+        raise OperationalError(f"cannot record the progress of the replay in {folder}: {error}") from error

@@ -1,9 +1,9 @@
-"""What a batch has written, published on NATS as well, for those who subscribe: `option("republish", "live")`.
+"""Publishes the rows of a written batch on NATS, too, for subscribers: `option("republish", "live")`.
 
-Rules: what is in the log comes first: a message is published once its batch is there, on the prefix and its subject, as
-`live.orders.eu`. Nobody acks it, and a batch that Spark replays is published again: subscribers see each message at
-least once. It comes from where it was staged, so it is what this batch has written and nothing else. It passes through
-the driver, one by one: it is for what people look at, not for floods.
+Rules: a message is published after its batch is in the log, on the prefix and its subject, such as `live.orders.eu`. It
+is not acked, and a batch that Spark replays is published again: delivery is at least once. The messages are read from
+the staged rows, so they are exactly those of this batch. They pass through the driver one by one: this is for low
+rates, such as those of a dashboard.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from penstock.client.staging import Staged
 
 
 def republish(client: Client, prefix: str, staged: Iterable[Staged], timeout_s: float) -> int:
-    """How many messages were published."""
+    """Publish staged rows; return the number of messages."""
     count = 0
     for one in staged:
         for batch in one.batches:

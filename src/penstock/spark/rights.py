@@ -1,8 +1,8 @@
-"""May whoever runs this do what it takes? Asked on the driver, once, before there are tasks.
+"""Permission check on the driver, once, before tasks run.
 
-Rules: the brokers decide about each request, whatever is said here. But a task that is refused is tried again, several
-times, on several machines, and each time with a trace; and a stream with which a user may do nothing is not there for
-him. So what is said here names the stream and the right.
+Rules: the brokers check each request, whatever the result here. But a refused task is retried several times, on several
+machines, each time with a trace; and the brokers report a stream without any permission as not found. The error here
+names the stream and the missing permission.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from penstock.messages import StreamInfo
 def check(
     client: Client, operation: Operation, streams: Iterable[str], timeout_s: float, subjects: tuple[str, ...] = ()
 ) -> None:
-    """NotAuthorized: whoever asks may not do that with all of each stream, or with its messages on these subjects."""
+    """Raise NotAuthorized unless the user has the permission for each whole stream, or for these subjects of it."""
     try:
         seen = client.users.all(timeout=timeout_s)
     except RemoteError as error:
-        if error.code == ErrorCode.UNSUPPORTED_VERSION:  # a broker from before there were users
+        if error.code == ErrorCode.UNSUPPORTED_VERSION:  # an older broker, without users
             return
         raise
     if not (seen.is_guarded and seen.user):
@@ -38,7 +38,7 @@ def check(
 def there(
     client: Client, operation: Operation, name: str, timeout_s: float, subjects: tuple[str, ...] = ()
 ) -> StreamInfo:
-    """A stream. NotAuthorized: whoever asks may not do that, so it is not there for him; StreamNotFound."""
+    """Return a stream. Raise StreamNotFound, or NotAuthorized if it is hidden because the permission is missing."""
     try:
         return client.stream(name, timeout=timeout_s)
     except StreamNotFound:

@@ -1,18 +1,17 @@
-"""What Spark writes, as rows of the log: columns are checked once, on the driver; nothing is done row by row.
+"""Converts Spark's rows to rows of the log. The driver checks the columns once; no Python runs per row.
 
-Rules: a column is known by its name in any case, as Spark resolves names; two that differ by case alone are refused,
-and so is one in another case where `spark.sql.caseSensitive` is set, which only tasks are told. A header that NATS
-cannot carry is refused with its row, or left out and counted; a null value, which Spark's Kafka source gives, becomes
-an empty one.
+Rules: column names are not case-sensitive, as in Spark; two that differ only by case are refused, and so is a name in
+another case if `spark.sql.caseSensitive` is set, which only tasks can read. A header that NATS cannot carry fails its
+row, or is left out and counted; a null header value, which Spark's Kafka source gives, becomes an empty one.
 
-| column    | types                                 | where it is missing, or null                  |
+| column    | types                                 | if it is missing or null                      |
 |-----------|---------------------------------------|-----------------------------------------------|
-| `value`   | binary or string; null: a tombstone   | it must be there                              |
+| `value`   | binary or string; null: a tombstone   | required                                      |
 | `key`     | binary or string                      | no key                                        |
 | `subject` | string                                | the stream's own, if that has no wildcard     |
-| `headers` | as a reader gives them                | none; a value that is null: an empty one      |
+| `headers` | as a reader gives them                | none; a null value becomes an empty one       |
 | `topic`   | string                                | the option `stream`                           |
-| `partition` | int                                 | that of the key; without one, of the value    |
+| `partition` | int                                 | by the stream's partitioning                  |
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ COLUMNS = {
     "topic": ("string",),
     "partition": ("int",),
 }
-"""Those of a writer, and the types that they may have, as Spark names them."""
+"""The columns of a writer and their allowed types, as Spark names them."""
 
 _LOG_SCHEMA = pa.schema(
     [("subject", pa.string()), ("key", pa.binary()), ("value", pa.binary()), ("headers", pa.binary())]
@@ -72,7 +71,7 @@ CASE_SENSITIVE = "spark.sql.caseSensitive"
 
 
 def check_columns(types: Mapping[str, str], *, stream: str) -> None:
-    """ConfigError: what is to be written lacks something, or has columns that a message has not. Types are Spark's."""
+    """Raise ConfigError if columns are missing, unknown or of a wrong type. `types` are Spark's."""
     mistakes = []
     found = {name.lower() for name in types}
     if "value" not in found:
@@ -99,9 +98,9 @@ def check_columns(types: Mapping[str, str], *, stream: str) -> None:
 
 
 def named(batch: pa.RecordBatch, *, is_case_sensitive: bool = False) -> pa.RecordBatch:
-    """The same rows, each column under its name as a message has it. Spark keeps names as the user wrote them.
+    """Rename the columns, which Spark gives as the user wrote them, to the names of a message's columns.
 
-    BadRowsError: a name is in another case, and Spark is told to tell such names apart.
+    Raise BadRowsError if a name is in another case and Spark's names are case-sensitive.
     """
     names = [name.lower() for name in batch.schema.names]
     if names == batch.schema.names:
@@ -114,7 +113,7 @@ def named(batch: pa.RecordBatch, *, is_case_sensitive: bool = False) -> pa.Recor
 
 
 def shares(batch: pa.RecordBatch, streams: Mapping[str, StreamInfo], default: str) -> Iterator[Share]:
-    """The rows of a batch by stream and partition, as the log's columns. BadRowsError says what is wrong with some."""
+    """Split a batch by stream and partition, with the log's columns. Raise BadRowsError for invalid rows."""
     for stream, rows in _by_stream(batch, default):
         info = streams.get(stream)
         if info is None:
@@ -130,7 +129,7 @@ def shares(batch: pa.RecordBatch, streams: Mapping[str, StreamInfo], default: st
 
 
 def streams_of(batch: pa.RecordBatch, default: str) -> list[str]:
-    """Which streams a batch is for."""
+    """Return the names of the streams that a batch is for."""
     if "topic" not in batch.schema.names:
         return [default]
     return sorted(name or default for name in pc.unique(batch.column("topic")).to_pylist())
@@ -182,7 +181,7 @@ def _blocks(rows: pa.RecordBatch) -> pa.Array:
 
 
 def with_valid_headers(rows: pa.RecordBatch, *, drop: bool) -> tuple[pa.RecordBatch, int]:
-    """The same rows with headers that NATS can carry, and how many were left out. BadRowsError."""
+    """Return the rows with valid headers only, and the number of dropped headers. Raise BadRowsError."""
     if "headers" not in rows.schema.names:
         return rows, 0
     headers, left_out = valid_headers(rows, drop=drop)
@@ -191,9 +190,9 @@ def with_valid_headers(rows: pa.RecordBatch, *, drop: bool) -> tuple[pa.RecordBa
 
 
 def valid_headers(rows: pa.RecordBatch, *, drop: bool) -> tuple[pa.ListArray, int]:
-    """The column `headers` of some rows, such that NATS can carry it, and how many headers were left out of it.
+    """Return the column `headers` with the headers that NATS can carry, and the number of dropped ones.
 
-    BadRowsError: NATS cannot carry one, and `drop` is not set; it says of which row.
+    Raise BadRowsError, which names the row, if NATS cannot carry a header and `drop` is not set.
     """
     headers = rows.column("headers")
     flat = headers.flatten()
@@ -221,14 +220,14 @@ def valid_headers(rows: pa.RecordBatch, *, drop: bool) -> tuple[pa.ListArray, in
 
 
 def _row_text(rows: pa.RecordBatch, at: int) -> str:
-    """What a row can be found by."""
+    """Return a text that identifies a row."""
     names = [name for name in ("topic", "partition", "subject", "key") if name in rows.schema.names]
     found = [f"{name} {one!r}" for name in names if (one := rows.column(name)[at].as_py()) is not None]
     return ", ".join(found) or "neither key nor subject"
 
 
 def header_blocks(headers: pa.ListArray) -> pa.Array:
-    """Lists of names and values that are valid as NATS header blocks; null for none."""
+    """Encode lists of valid names and values as NATS header blocks; null for none."""
     flat = headers.flatten()
     names, values = flat.field(0).cast(pa.binary()), flat.field(1).cast(pa.binary())
     lines = pc.binary_join_element_wise(names, pc.binary_join_element_wise(values, b"", b"\r\n"), b": ")

@@ -1,7 +1,7 @@
-"""The job `run`: a user's own function from DataFrame to DataFrame, over a stream as it comes.
+"""The job `run`: a streaming query with a user's own function from DataFrame to DataFrame.
 
-Rules: Spark's checkpoint says how far a query is, and keeps what its windows hold. What it writes to a Delta table or a
-stream is there once; what it writes as plain Parquet is, for readers that heed Spark's own list of files.
+Rules: Spark's checkpoint holds the query's position and the state of its windows. Results in a Delta table or a stream
+are written exactly once; those in plain Parquet are exactly once for readers that use Spark's own list of files.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ FORMATS = ("delta", "parquet")
 OUTPUT_MODES = ("append", "complete")
 INVALID_HEADERS = ("fail", "drop")
 CHECKPOINT = "_penstock/checkpoint"
-"""In the folder that a job writes: readers leave alone what begins with an underscore."""
+"""Path below the folder that a job writes. Readers ignore names that begin with an underscore."""
 
 Function = Callable[["DataFrame"], "DataFrame"]
 
 
 class Ran(NamedTuple):
-    """What a run has done: batches, and messages that it read."""
+    """Result of a run of `run`: batches, and messages read."""
 
     batches: int
     rows: int
@@ -64,17 +64,20 @@ def run(
     invalid_headers: str = "fail",
     report: Report = no_report,
 ) -> Ran:
-    """Write what `function` makes of a stream to a folder or another stream: until interrupted, or `once`.
+    """Write the result of `function` on a stream to a folder or another stream.
 
-    `function` takes a streaming DataFrame with the columns of `format("penstock")`, and gives one; as text it is
-    `FILE.py:NAME`. `to` is a stream's name, or a path (it has a `/`). A stream takes the column `value` and, if there
-    are such, `key`, `subject`, `headers`, `partition`. `checkpoint`: where Spark notes how far it is, if not in the
-    folder that is written. With `output_mode` "complete" a Delta table is replaced by the whole result with each batch.
-    `options` are of the source: it begins with the earliest message unless they say otherwise. `invalid_headers`, of a
-    result that goes to a stream: "fail", or "drop" to leave out headers that NATS cannot carry, by their name or by
-    line ends or bytes of zero in their value; a query that was ended by one goes on with "drop".
+    `function` takes a streaming DataFrame with the columns of `format("penstock")` and returns one; as text it is
+    `FILE.py:NAME`. `to` is a stream's name, or a path (it has a `/`). A stream takes the column `value` and optionally
+    `key`, `subject`, `headers`, `partition`. `format`: "delta" or "parquet", for a folder. `once`: end when the
+    present messages are processed; else run until interrupted, with a batch every `trigger_s` seconds at most, each of
+    `max_batch` messages at most. `checkpoint`: folder of Spark's checkpoint; default: inside the written folder. With
+    `output_mode` "complete" each batch replaces a Delta table by the whole result. `options` are for the source, which
+    begins with the earliest message by default. `invalid_headers`, for results in a stream: "fail", or "drop" to leave
+    out headers that NATS cannot carry, because of their name or because of line ends or zero bytes in their value;
+    "drop" also resumes a query that failed at such a header.
 
-    ConfigError: there is no such file or function, or the result cannot be written; JobError: the query failed.
+    Raise ConfigError if the file or function does not exist or the result cannot be written, JobError if the query
+    fails.
     """
     target = _Target.of(to, format, checkpoint, output_mode, invalid_headers)
     given = _source_options(options or {}, stream, servers, max_batch)
@@ -96,7 +99,7 @@ def run(
 
 
 def _source_options(options: Mapping[str, str], stream: str, servers: str, max_batch: int) -> dict[str, str]:
-    """What the source is told: what is ours, and the defaults of a job; Spark does not heed the case of names."""
+    """Return the source's options: the user's with the job's defaults. Their names are not case-sensitive."""
     ours = {"stream": stream, "servers": servers}
     given = {name: value for name, value in options.items() if name.lower() not in ours}
     names = {name.lower() for name in given}
@@ -108,7 +111,7 @@ def _source_options(options: Mapping[str, str], stream: str, servers: str, max_b
 
 
 class _Target(NamedTuple):
-    """Where results go."""
+    """The destination of results: a stream or a folder."""
 
     stream: str
     folder: Path | None
@@ -152,13 +155,13 @@ class _Target(NamedTuple):
         return cls("", folder, format_, checkpoint or str(folder / CHECKPOINT), mode, invalid_headers)
 
     def check_session(self, spark: SparkSession) -> None:
-        """ConfigError: nothing is written there from a client of Spark Connect."""
+        """Raise ConfigError if the session is a client of Spark Connect and the format is delta."""
         if self.folder is not None and self.format == "delta" and is_connect(spark):
-            text = "on Spark Connect no Delta table is written: its commits need the driver, which is another process"
+            text = "Spark Connect cannot write a Delta table: its commits need the driver, which is another process"
             raise ConfigError([f'format: {text}; give "parquet", or a stream as `to`, or run it with spark-submit'])
 
     def writer(self, rows: DataFrame, servers: str) -> DataStreamWriter:
-        """What writes there."""
+        """Return a writer of `rows` to this destination."""
         if self.folder is None:
             types = {field.name: field.dataType.simpleString() for field in rows.schema.fields}
             check_columns(types, stream=self.stream)
@@ -173,7 +176,7 @@ class _Target(NamedTuple):
 
 
 def loaded(text: str) -> Function:
-    """The function that `FILE.py:NAME` names. ConfigError."""
+    """Load the function of a `FILE.py:NAME`. Raise ConfigError."""
     path, sign, name = text.rpartition(":")
     if not (sign and path and name):
         raise ConfigError([f"function: {text!r} is not FILE.py:NAME"])
@@ -210,7 +213,7 @@ def _imported(file: Path) -> ModuleType:
     except Exception as error:
         del sys.modules[name]
         raise ConfigError([f"function: {file.name} cannot be imported: {type(error).__name__}: {error}"]) from error
-    # Workers do not have the file: what of it they call goes to them as it is.
+    # Workers do not have the file, so its functions are pickled by value.
     cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
     return module
 
@@ -229,7 +232,7 @@ def _called(function: Function, rows: DataFrame) -> DataFrame:
         text = str(error).strip().splitlines()
         raise ConfigError([f"function: {where}: {type(error).__name__}: {text[0] if text else ''}"]) from error
     if not isinstance(made, DataFrame):
-        raise ConfigError([f"function: it gave {type(made).__name__}, not a DataFrame"])
+        raise ConfigError([f"function: it returned {type(made).__name__}, not a DataFrame"])
     if not made.isStreaming:
-        raise ConfigError(["function: what it gave is not made of the stream that it was given"])
+        raise ConfigError(["function: it returned a DataFrame that is not made of its argument"])
     return made

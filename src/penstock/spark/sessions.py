@@ -1,7 +1,7 @@
-"""A Spark session for Penstock's jobs: on this machine, or on a cluster.
+"""Spark sessions for Penstock's jobs, on this machine or on a cluster.
 
-Rules: what a user's Spark is configured with stays. Only what is missing is set: a Java, the Python that runs this, and
-little noise.
+Rules: the user's Spark configuration takes precedence. Only missing settings are added: Java, the Python of this
+process, and a quiet log.
 """
 
 from __future__ import annotations
@@ -26,19 +26,20 @@ _DEFAULTS = {
     "spark.sql.shuffle.partitions": "8",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
     "spark.log.level": "ERROR",
-    "spark.hadoop.parquet.page.verify-checksum.enabled": "true",  # those of archives; other files have none
+    "spark.hadoop.parquet.page.verify-checksum.enabled": "true",  # archives have checksums; other files have none
 }
 
 _LOOPBACK = {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
-"""Of a Spark that is all on this machine: nobody else is to reach it."""
+"""Settings of a local Spark: other machines cannot connect to it."""
 
 
 def session(
     master: str | None = None, *, name: str = "penstock", config: Mapping[str, str] | None = None
 ) -> SparkSession:
-    """The session that is there, or one on `master`: else where Spark's configuration says, else on all cores here.
+    """Return the existing Spark session, or start one on `master`.
 
-    `config` adds to Spark's configuration. OperationalError: there is no PySpark of 4.2 or newer, below 5, or no Java.
+    Without `master`: that of Spark's configuration, or else all cores of this machine. `config` adds to Spark's
+    configuration. Raise OperationalError if PySpark (4.2 or newer, below 5) or Java is missing.
     """
     check_versions()
     java.use()
@@ -46,7 +47,7 @@ def session(
     from pyspark.sql import SparkSession
 
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    # What spark-submit and spark-defaults.conf say is known once Java runs, which is started with what is given here.
+    # The settings of spark-submit and spark-defaults.conf are known only after Java has started with `wanted`.
     wanted = SparkConf(loadDefaults=False).setAll(list((config or {}).items()))
     SparkContext._ensure_initialized(conf=wanted)  # noqa: SLF001
     given = SparkConf()
@@ -61,7 +62,7 @@ def session(
 
 
 def register(spark: SparkSession) -> None:
-    """Tell a session of `format("penstock")`: where Spark's workers have Penstock, but not as an installed package."""
+    """Register `format("penstock")` with a session: needed if Spark's workers lack Penstock as an installed package."""
     from penstock.spark.source import DefaultSource
 
     spark.dataSource.register(DefaultSource)

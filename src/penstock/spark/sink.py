@@ -1,20 +1,20 @@
 """Writing streams, exactly once: `df.write.format("penstock")` and `df.writeStream.format("penstock")`.
 
-Rules: a task stages its rows, by partition of the stream, where no reader sees them; what it hands to the driver says
-where they lie. The driver has each partition's leader publish what the tasks staged, in their order, as the batch of
-that query: once, however often that is asked. Nothing is ever taken back: what was staged and not published expires.
+Rules: a task stages its rows by partition, invisible to readers, and returns their positions to the driver. The driver
+has each partition's leader publish the staged rows of all tasks, in order, as one batch of the query: once, however
+often the request is repeated. Nothing is rolled back: staged rows that are not published expire.
 
-Theory: Spark replays a batch of a query under the same number until it is committed, and a replay may spread rows over
-tasks in another way. Tasks are retried, and run twice at once; a driver may die between any two steps. So neither a
-task nor its rows can be known again; the query's id and the batch's number can. They go with the rows into the log,
-and the leader that finds them there has nothing left to do.
+Theory: Spark replays a batch of a query under the same number until it is committed, and a replay may distribute rows
+over tasks in another way. Tasks are retried, and run twice at the same time; a driver may crash between any two steps.
+So tasks and rows cannot be deduplicated, but (query id, batch number) can. The log holds this pair with the rows, and a
+leader that finds it has nothing left to do.
 
-| what fails               | then                                                                             |
+| failure of               | consequence                                                                      |
 |--------------------------|----------------------------------------------------------------------------------|
-| a task                   | another one stages the rows again; of the first nobody speaks                    |
-| the driver, while staging | the batch is planned again, and staged again                                    |
-| … while publishing       | the batch is staged again; partitions that have it answer that they do           |
-| a leader                 | another one has what is staged, and knows what was published                     |
+| a task                   | another attempt stages the rows again; those of the first are never published    |
+| the driver, while staging | the batch is planned and staged again                                           |
+| … while publishing       | the batch is staged again; partitions that have it answer so                     |
+| a leader                 | the next leader has the staged rows, and knows the published batches             |
 """
 
 from __future__ import annotations
@@ -54,24 +54,24 @@ from penstock.spark.rows import (
 _log = logging.getLogger(__name__)
 
 STAGE_BYTES = 16 * 1024 * 1024
-"""Rows for one partition are gathered up to so much before they are staged."""
+"""Size in bytes of the buffered rows of a partition at which they are staged; STAGE_ROWS is the number of rows."""
 STAGE_ROWS = 65_536
 STAGE_BYTES_ALL = 128 * 1024 * 1024
-"""Of all partitions of one task: then what waits for the fullest is staged."""
+"""Limit for all partitions of a task: above it, the partition with most buffered bytes is staged."""
 _PUBLISH_AT_ONCE = 8
-_PUBLISHED_A_SECOND_MIN = 10_000  # rows of a large batch: it is given so much more time
+_PUBLISHED_A_SECOND_MIN = 10_000  # rows per second; a large batch gets a longer time-out
 
 _APPLICATIONS = uuid.UUID("0d5bd4b2-4a1c-4a3e-9d5e-6a1f2c3b4d5e")
-"""The namespace of what users call their applications: never another one."""
+"""UUID namespace of the users' `txnAppId`s; it must never change."""
 
 
 def application_id(name: str) -> uuid.UUID:
-    """By which the brokers know what is written with a `txnAppId`."""
+    """Return the query id of a `txnAppId` at the brokers."""
     return uuid.uuid5(_APPLICATIONS, name)
 
 
 class Batch(NamedTuple):
-    """What makes rows the same rows when they are written again."""
+    """Identity of written rows, for deduplication at the leader."""
 
     query_id: str
     batch_id: int
@@ -79,7 +79,7 @@ class Batch(NamedTuple):
 
 @dataclass
 class StagedMessage(WriterCommitMessage):
-    """What a task hands to the driver: where its rows for each partition lie. Plain values, for it is pickled."""
+    """Result of a task: the positions of its staged rows by partition. Plain values, because Spark pickles it."""
 
     query_id: str
     batch_id: int
@@ -90,7 +90,7 @@ class StagedMessage(WriterCommitMessage):
 
 
 class _Writing:
-    """The part of a task and that of the driver; Spark makes copies of it for both."""
+    """Common part of the writers. Spark copies the object to the tasks and keeps one on the driver."""
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
@@ -101,10 +101,10 @@ class _Writing:
         raise NotImplementedError
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Stage what the task is given; where it lies."""
+        """Stage the rows of a task; return their positions."""
         context = TaskContext.get()
         if context is None:
-            raise OperationalError("rows are staged by Spark's tasks alone, and this is none: write with df.write")
+            raise OperationalError("rows can be staged only in a task of Spark: write with df.write")
         batch = self._batch(context)
         staging = _Staging(self._client(), self._options, batch)
         is_case_sensitive = context.getLocalProperty(CASE_SENSITIVE) == "true"
@@ -153,12 +153,12 @@ class _Writing:
             self._overtaken(f"stream {stream}, partition {partition}, has a later batch than {batch.batch_id}")
         elif published.duplicate and published.rows not in (None, rows):
             text = f"{stream}, partition {partition}, has batch {batch.batch_id} with {published.rows} rows, not {rows}"
-            warn(f"{text}: if the checkpoint is an older one that was put back, rows are not written")
+            warn(f"{text}: if an older checkpoint was restored, rows are not written")
         elif published.duplicate:
             _log.info("%s, partition %d, has batch %d of query %s already", stream, partition, *reversed(batch))
 
     def _overtaken(self, text: str) -> None:
-        """It has more of this query than this batch."""
+        """Handle a partition that has a later batch of the same query already."""
         warn(f"{text}: nothing of it is written")
 
     def _client(self) -> Client:
@@ -166,10 +166,10 @@ class _Writing:
 
 
 class BatchWriter(_Writing, DataSourceArrowWriter):
-    """`df.write`: by itself, or in `foreachBatch`, where a batch may be written any number of times, each on purpose.
+    """The writer of `df.write`, by itself or in `foreachBatch`.
 
-    So what a query has set for its tasks means nothing here: a job is one of its own, unless its options say which
-    version of what it is.
+    In `foreachBatch` a user may write several DataFrames, or one DataFrame twice on purpose. So the query's id does not
+    identify a write: each write is new, unless the options `txnAppId` and `txnVersion` identify it.
     """
 
     def __init__(self, options: SinkOptions) -> None:
@@ -182,7 +182,7 @@ class BatchWriter(_Writing, DataSourceArrowWriter):
         return self._job
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """All tasks have staged: publish."""
+        """Publish the staged rows of all tasks."""
         self._publish(messages)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -190,22 +190,22 @@ class BatchWriter(_Writing, DataSourceArrowWriter):
 
 
 class StreamWriter(_Writing, DataSourceStreamArrowWriter):
-    """`df.writeStream`."""
+    """The writer of `df.writeStream`."""
 
     def _batch(self, context: TaskContext) -> Batch:
         told = context.getLocalProperty(QUERY_ID), context.getLocalProperty(BATCH_ID)
         return Batch(query_id_of(told[0]), batch_id_of(told[1]))
 
     def _overtaken(self, text: str) -> None:
-        # Spark replays the last batch and no other one. So this is an old driver that lives on, or an old checkpoint
-        # that was put back, under whose next numbers there would be other rows.
+        # Spark replays only the last batch. So this is a driver that was replaced and still runs, or a restored older
+        # checkpoint, whose next batch numbers would have other rows.
         raise OperationalError(
             f"{text} of this query: another driver runs it, or its checkpoint is older than what it has written. "
             "Begin with another checkpointLocation, from offsets of your choice"
         )
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """All tasks of a batch have staged: publish."""
+        """Publish the staged rows of all tasks of a batch."""
         self._publish(messages)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
@@ -213,7 +213,7 @@ class StreamWriter(_Writing, DataSourceStreamArrowWriter):
 
 
 class _Waiting:
-    """Rows for one partition that are not staged yet."""
+    """Buffered rows of one partition, not staged yet."""
 
     def __init__(self) -> None:
         self.batches: list[pa.RecordBatch] = []
@@ -221,21 +221,21 @@ class _Waiting:
 
 
 class _Staging:
-    """What one task stages."""
+    """Buffers and stages the rows of one task."""
 
     def __init__(self, client: Client, options: SinkOptions, batch: Batch) -> None:
         self._client = client
         self._options = options
-        # What is republished is read from where it was staged, for as long as that takes: it goes with the age limit.
+        # Republishing reads the staged rows after the publish. Without a query they are kept until their age limit.
         self._batch = (None, None) if options.republish else batch
         self._streams: dict[str, StreamInfo] = {}
         self._waiting: dict[tuple[str, int], _Waiting] = {}
         self._staged: list[dict[str, Any]] = []
-        self._bytes = 0  # of all that waits
+        self._bytes = 0  # of all buffered rows
         self.rows = self.headers_left_out = 0
 
     def take(self, batch: pa.RecordBatch) -> None:
-        """Rows as Spark hands them over, under a message's own names of columns."""
+        """Add rows from Spark, whose columns have the names of a message's columns."""
         batch, left_out = with_valid_headers(batch, drop=self._options.drop_invalid_headers)
         self.headers_left_out += left_out
         for name in streams_of(batch, self._options.stream):
@@ -277,7 +277,7 @@ class _Staging:
         self._staged.append({"stream": stream, "partition": partition, "staged": staged.to_dict()})
 
     def finish(self) -> list[dict[str, Any]]:
-        """Stage the rest; where all of it lies, in the order in which it came."""
+        """Stage the remaining rows; return the positions of all, in the order of staging."""
         for key in sorted(self._waiting):
             self._stage(key)
         return self._staged

@@ -1,8 +1,8 @@
-"""What Spark is handed: `format("penstock")`.
+"""The data source `format("penstock")`.
 
-Rules: this class crosses to other processes, by Spark's own pickling: it holds the options, and no connection. What is
-wrong with the options is said when Spark first asks for a schema or a reader; that nobody may write there, before there
-are tasks. A PySpark or pyarrow of another version than those that work is refused before anything else is said.
+Rules: Spark pickles the source for other processes, so it holds the options and no connection. Mistakes in the options
+are reported when Spark first requests a schema or a reader; a missing permission to append, before tasks run. An
+unsupported version of PySpark or pyarrow is reported before everything else.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ FORMAT = "penstock"
 
 
 class DefaultSource(DataSource):
-    """The readers and writers of streams. OperationalError: PySpark or pyarrow is too old or too new."""
+    """Creates readers and writers of streams. Raises OperationalError if PySpark or pyarrow is not supported."""
 
     def __init__(self, options: dict[str, str]) -> None:
         check_versions()
@@ -37,23 +37,23 @@ class DefaultSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """As in `format("penstock")` and `USING penstock`."""
+        """Return the name for `format("penstock")` and `USING penstock`."""
         return FORMAT
 
     def schema(self) -> str | StructType:
-        """The columns of a reader whose user gives no schema."""
+        """Return the columns of a reader without a user's schema."""
         names = source_options(self.options).columns
         return table_schema(names, self.options) if is_table(self.options) else ddl_of(names)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """For `spark.read`. A user's schema says which columns are fetched."""
+        """Return the reader of `spark.read`. A user's schema selects the columns to fetch."""
         from penstock.spark.batch import BatchReader
 
         columns, names = _columns(schema)
         return BatchReader(source_options(options_with(self.options, schema)), columns, names)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """For `spark.readStream`."""
+        """Return the reader of `spark.readStream`."""
         from penstock.spark.stream import StreamReader
 
         if ends := sorted(name for name, text in self.options.items() if name.lower().startswith("ending") and text):
@@ -62,17 +62,17 @@ class DefaultSource(DataSource):
             )
         options = source_options(options_with(self.options, schema))
         if options.where != EVERYWHERE:
-            raise ConfigError(["where: a query reads what comes; assign, subject and startingOffsets say what of it"])
+            raise ConfigError(["where: only spark.read takes it; a query takes assign, subject and startingOffsets"])
         return StreamReader(options, *_columns(schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """For `df.write`."""
+        """Return the writer of `df.write`."""
         from penstock.spark.sink import BatchWriter
 
         return BatchWriter(self._sink_options(schema, overwrite, 'mode("append")'))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        """For `df.writeStream`."""
+        """Return the writer of `df.writeStream`."""
         from penstock.spark.sink import StreamWriter
 
         options = self._sink_options(schema, overwrite, 'outputMode("append")')
@@ -88,13 +88,13 @@ class DefaultSource(DataSource):
         options = sink_options(self.options)
         types = {field.name: field.dataType.simpleString() for field in schema.fields}
         check_columns(types, stream=options.stream)
-        if options.stream and "topic" not in {name.lower() for name in types}:  # else only the rows say where they go
+        if options.stream and "topic" not in {name.lower() for name in types}:  # else the rows name their streams
             client = brokers.client(options.servers, options.timeout_s)
             rights.check(client, Operation.APPEND, (options.stream,), options.timeout_s)
         return options
 
 
 def _columns(schema: StructType) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The columns that are read, and the names that the user gave them, which may be in another case."""
+    """Return the columns to read, and the user's names for them, which may be in another case."""
     names = tuple(schema.fieldNames())
     return checked_columns(names, [field.dataType.simpleString() for field in schema.fields]), names

@@ -1,8 +1,8 @@
 """Streams as tables of SQL: `CREATE TABLE orders USING penstock OPTIONS (stream 'orders')`.
 
-Rules: what Spark 4.3 keeps of such a table are its columns; a source in Python hears of the table's options when it is
-made, and never again. But what a column says of itself is kept: so the first column has the options with it, as the
-metadata `penstock`. Options have no secrets.
+Rules: Spark 4.3 passes a table's options to a source in Python only when the table is made; later it passes only the
+columns. The metadata of a column are kept, so the first column holds the options in its metadata `penstock`. Options
+hold no secrets.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from pyspark.sql.types import StructType
 from penstock.spark.columns import arrow_schema
 
 _OF_TABLE = "option."
-"""How Spark has the options of a table among its properties: each once so, and once as it is."""
+"""Prefix of a table's options among its properties. Spark gives each option with and without it."""
 _METADATA = "penstock"
 
 
 def is_table(options: Mapping[str, str]) -> bool:
-    """Whether a table is being made."""
+    """True if a table is being made."""
     return any(name.lower().startswith(_OF_TABLE) for name in options)
 
 
 def table_schema(names: Sequence[str], options: Mapping[str, str]) -> StructType:
-    """These columns, the first of which has the table's options with it."""
+    """Return the schema of these columns, with the table's options in the metadata of the first one."""
     schema = from_arrow_schema(arrow_schema(names))
     kept = {name[len(_OF_TABLE) :]: text for name, text in options.items() if name.lower().startswith(_OF_TABLE)}
     schema.fields[0].metadata = {_METADATA: json.dumps(kept, sort_keys=True)}
@@ -34,7 +34,7 @@ def table_schema(names: Sequence[str], options: Mapping[str, str]) -> StructType
 
 
 def options_with(options: Mapping[str, str], schema: StructType) -> dict[str, str]:
-    """A reader's options, and those of the table whose columns it reads; its own count before those."""
+    """Return a reader's options merged with those of its table; the reader's own take precedence."""
     given = {name.lower() for name in options}
     for field in schema.fields:
         if (text := (field.metadata or {}).get(_METADATA)) is not None:

@@ -1,18 +1,18 @@
-"""Reading what comes: `spark.readStream.format("penstock")`.
+"""The streaming reader: `spark.readStream.format("penstock")`.
 
-Rules: Spark keeps the offsets, in its checkpoint, and plans a batch again as it was planned before. `latestOffset`
-waits for messages rather than to be asked twenty times a second. What a query has done is also committed as a group of
-its own, so that whoever looks at the brokers sees how far it is; nothing depends on it. A partition that was added is
-read from its beginning, with the next batch; what is in one batch has no order across partitions.
+Rules: Spark stores the offsets in its checkpoint, and replays a batch with the same offsets. `latestOffset` is a long
+poll; otherwise Spark would call it twenty times a second. Finished batches are also committed as a consumer group, to
+show the query's lag at the brokers; nothing depends on it. An added partition is read from its beginning, with the next
+batch; messages of one batch have no order across partitions.
 
-| Spark asks                      | answered with                                                          |
-|---------------------------------|------------------------------------------------------------------------|
-| `initialOffset`                 | where a query begins that has no checkpoint                            |
-| `latestOffset`                  | where the next batch ends: within the limits, and once there is enough |
-| `prepareForTriggerAvailableNow` | from then on nothing beyond what is there now                          |
-| `partitions`                    | the ranges between two offsets, in pieces                              |
-| `commit`                        | the group's offsets                                                    |
-| `reportLatestOffset`            | where the log ends, for the lag that Spark reports                     |
+| call by Spark                   | result                                                                   |
+|---------------------------------|--------------------------------------------------------------------------|
+| `initialOffset`                 | start of a query without a checkpoint                                    |
+| `latestOffset`                  | end of the next batch, within the limits, once there are enough messages |
+| `prepareForTriggerAvailableNow` | fixes the present end of the log as the query's end                      |
+| `partitions`                    | the ranges between two offsets, in pieces                                |
+| `commit`                        | the group's offsets are committed                                        |
+| `reportLatestOffset`            | the log end, for the lag that Spark reports                              |
 """
 
 from __future__ import annotations
@@ -59,34 +59,34 @@ from penstock.spark.planning import (
 _log = logging.getLogger(__name__)
 
 WAIT_S = 3.0
-"""`latestOffset` waits so long for a message: longer would hold up a query that is being stopped."""
+"""Longest wait of `latestOffset` in seconds: a longer one would delay the stop of a query."""
 OLD_GROUP = "spark"
-"""That of each query that began before checkpoints had a group, and whose options name none."""
+"""Group of queries whose checkpoint is older than the field `group` and whose options name none."""
 _GROUP_ID_BYTES = 4
-_POLL_S = 1.0  # one long poll: what is left of it when another partition had news is soon gone
-_CHOOSE_S = 10.0  # streams that match a pattern are looked for so often
+_POLL_S = 1.0  # one long poll; short, because the polls of other partitions stay open when one returns
+_CHOOSE_S = 10.0  # interval between two look-ups of the streams that match a pattern
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """See the module. One object lives as long as its query; the tasks have copies of it, for `read` alone."""
+    """Plans the batches of one query on the driver; tasks have copies of it, only for `read`."""
 
     def __init__(self, options: SourceOptions, columns: Sequence[str], names: Sequence[str] = ()) -> None:
         self._options = options
-        self._names = tuple(names or columns)  # of the columns, as the user gave them
+        self._names = tuple(names or columns)  # the columns as the user wrote them
         self._fetching = fetching_of(options, columns)
         self._tells_group = options.group != ""
         self._last_batch_s = time.monotonic()
-        self._available: Positions | None = None  # with Trigger.AvailableNow: where the query ends
+        self._available: Positions | None = None  # with Trigger.AvailableNow: the query's end
         self._chosen: Chosen | None = None
         self._chosen_s = 0.0
         self._said_gone: set[str] = set()
         self._cluster = ""
-        self._agreed: dict[Key, tuple[Position, LeaderEpoch]] = {}  # what was found to be right, under which leader
+        self._agreed: dict[Key, tuple[Position, LeaderEpoch]] = {}  # checked position, and leader epoch of the check
 
-    # Where batches begin and end
+    # Start and end of batches
 
     def initialOffset(self) -> dict[str, Any]:
-        """Of a query without a checkpoint."""
+        """Return the start of a query without a checkpoint."""
         chosen = self._choose(now=True)
         where = self._options.start or Latest()
         places = find(self._client(), chosen, where, self._options, otherwise=-1)
@@ -97,7 +97,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return Positions(chosen.stream_ids, places, cluster=cluster, group=group).to_json()
 
     def _with_archive(self, chosen: Chosen, where: Where, places: Mapping[Key, Position]) -> dict[Key, Position]:
-        """Where a query begins that reads what was archived, too. What is older than a time it gets whole."""
+        """Return the start of a query that also reads an archive. Archived messages are not limited by a start time."""
         history = History(self._options.archive, chosen, self._client(), self._options.timeout_s)
         out = {}
         for key, place in places.items():
@@ -107,17 +107,17 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return out
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """As `maxOffsetsPerTrigger` says."""
+        """Return the limit of `maxOffsetsPerTrigger`."""
         limit = self._options.max_offsets
         return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """What is there now is all that this run reads."""
+        """Fix the present end of the log as the end of the query."""
         chosen = self._choose(now=True)
         self._available = Positions(chosen.stream_ids, find(self._client(), chosen, Latest(), self._options))
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Where the batch from `start` on ends; `start` itself: there is nothing to do."""
+        """Return the end of the batch that begins at `start`; `start` itself if there are no messages."""
         begin = Positions.of_json(start)
         self._cluster = self._checked_cluster(begin)
         give_up_s = time.monotonic() + WAIT_S
@@ -133,7 +133,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             wait_for_more(self._client(), where, _POLL_S)
 
     def _next_end(self, begin: Positions, ends: Positions, limit: ReadLimit) -> Positions | None:
-        streams = self._choose().streams  # with AvailableNow, some of the ends' may be gone by now
+        streams = self._choose().streams  # with AvailableNow, streams may be deleted since the ends were fixed
         positions = {key: at for key, at in ends.positions.items() if key.stream in streams}
         ends = ends._replace(positions=positions)
         gone = frozenset(begin.stream_ids.keys() - ends.stream_ids.keys())
@@ -149,7 +149,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return None
         if isinstance(limit, ReadMaxRows):
             waiting = share(waiting, limit.max_rows)
-        # What is not reached now keeps the epoch that it had: the same place must be the same text.
+        # A partition without progress keeps its epoch: equal positions must have equal text.
         positions = {
             key: Position(known[key].offset + rows, ends.positions[key].leader_epoch) if rows else known[key]
             for key, rows in waiting.items()
@@ -160,12 +160,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if begin.of(key, ends.stream_ids[key.stream]) != known[key] and waiting[key]
         }
         stream_ids = {**begin.stream_ids, **ends.stream_ids}
-        # A partition whose leader does not answer, and a stream that is gone, stay where they are.
+        # Partitions of deleted streams, and those whose leader does not answer, keep their position.
         kept = {key: at for key, at in begin.positions.items() if begin.of(key, stream_ids[key.stream]) is not None}
         return Positions(stream_ids, {**kept, **positions}, begins, self._cluster, gone, begin.group)
 
     def _say_gone(self, name: str) -> None:
-        """DataLossError: a stream that was read is not there any more; a broker's list may be older than that."""
+        """Raise DataLossError, or warn, if a stream of the query was deleted or no longer matches the selection."""
         try:
             self._client().stream(name, timeout=self._options.timeout_s)
         except StreamNotFound:
@@ -173,7 +173,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         else:
             if is_selected(name, self._options.selection):
                 return
-            text = f"stream {name}, which this query has read, is not among those that it is to read"
+            text = f"stream {name}, which this query has read, is no longer among its streams"
             passed_over(text, fail=self._options.fail_on_data_loss)
         self._said_gone.add(name)
 
@@ -182,9 +182,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return checked_cluster(self._client(), begin.cluster, what, instead, self._options.timeout_s)
 
     def _check_cut(self, key: Key, known: Position, now: LeaderEpoch) -> Position:
-        """Where a partition goes on whose leader is another one by now, or knows of less than was read.
+        """Return the next position of a partition whose leader changed or whose high watermark is below it.
 
-        DataLossError: what was read is not in the log any more.
+        Raise DataLossError, or warn, if messages that were read are no longer in the log.
         """
         if not known.leader_epoch or self._agreed.get(key) == (known, now):
             return known
@@ -209,7 +209,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return time.monotonic() - self._last_batch_s < self._options.max_delay_s
 
     def _ends(self) -> Positions:
-        """Where each partition ends: now, or when a query that takes what is there began."""
+        """Return the high watermarks: the present ones, or with Trigger.AvailableNow the fixed ones."""
         if self._available is not None:
             return self._available
         chosen = self._choose()
@@ -219,14 +219,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ends = {}
         for key in chosen.keys:
             if key.stream not in streams or key.partition >= len(streams[key.stream].partitions):
-                continue  # it is gone, or was added since
+                continue  # it was deleted or added meanwhile
             one = streams[key.stream].partitions[key.partition]
-            if one.committed_end is not None:  # else its leader does not answer: nothing is new there
+            if one.committed_end is not None:  # else its leader does not answer
                 ends[key] = Position(int(one.committed_end), int(one.leader_epoch))
         return Positions({name: int(info.stream_id) for name, info in streams.items()}, ends)
 
     def _streams_now(self, names: Iterable[str]) -> dict[str, StreamInfo]:
-        """Those that are still there. DataLossError: one is not."""
+        """Return the streams that exist. Raise DataLossError, or warn, if one was deleted."""
         found = {}
         for name in names:
             try:
@@ -237,23 +237,23 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return found
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """Where the log begins and ends, whatever the limits; for metrics."""
+        """Return the log start and end, without the limits, for metrics."""
         try:
             ends = self._ends()
             streams = self._streams_now(ends.stream_ids)
         except PenstockError as error:
-            _log.warning("cannot say how far behind the query is: %s", error)
+            _log.warning("the lag of the query is not known: %s", error)
             return None
         told = ends.to_json()
-        if not self._options.archive:  # else what is gone from the log is still to be read, from there
+        if not self._options.archive:  # else messages deleted from the log are read from the archive
             for name, info in streams.items():
                 told[name][LOG_STARTS] = {str(key.partition): start for key, start in log_starts_of(info).items()}
         return told
 
     def _begin(self, begin: Positions, key: Key, stream_id: int) -> Position:
-        """Where a partition is read from. One that is new is read from its beginning.
+        """Return the next position of a partition; a new one begins at its start.
 
-        DataLossError: the name is that of another stream by now.
+        Raise DataLossError, or warn, if the stream was deleted and created again.
         """
         if (found := begin.of(key, stream_id)) is not None:
             return found
@@ -265,10 +265,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         earliest = find(self._client(), one, Earliest(), self._options)
         return (self._with_archive(one, Earliest(), earliest) if self._options.archive else earliest)[key]
 
-    # What is read
+    # Reading
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """The ranges between two offsets, in pieces."""
+        """Return tasks for the ranges between two offsets."""
         begin, finish = Positions.of_json(start), Positions.of_json(end)
         self._checked_cluster(finish)
         options = self._options
@@ -278,7 +278,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         there = Chosen(streams, tuple(key for key in moved if key.stream in streams))
         history = History(options.archive, there, self._client(), options.timeout_s) if options.archive else None
         pieces, archived = [], []
-        for key in there.keys:  # a stream that is not there may be passed over
+        for key in there.keys:  # deleted streams are left out
             info, first, last = streams[key.stream], firsts[key], finish.positions[key]
             if int(info.stream_id) != finish.stream_ids[key.stream]:
                 text = f"stream {key.stream} was deleted and made anew before a batch of it was read"
@@ -293,7 +293,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [*(history.tasks(archived) if history else ()), *map(Task, tasks)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one piece: in a task."""
+        """In a task: yield the rows of one piece."""
         return as_announced(self._read(partition), self._names)
 
     def _read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -303,7 +303,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return fetching.read(self._fetching, partition.piece)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """A batch is done: say so to whoever looks at groups. It may fail: the checkpoint is what counts."""
+        """Commit the end of a batch as the group's offsets. A failure is only logged: the checkpoint counts."""
         if not self._tells_group:
             return
         done = Positions.of_json(end)
@@ -313,11 +313,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             try:
                 self._client().groups.commit(group, name, offsets, timeout=self._options.timeout_s)
             except PenstockError as error:
-                _log.warning("group %s does not show how far the query is in %s: %s", group, name, error)
-                if isinstance(error, NotAuthorized):  # once is enough
+                _log.warning("group %s: the progress of the query in %s was not committed: %s", group, name, error)
+                if isinstance(error, NotAuthorized):  # later commits would fail, too
                     self._tells_group = False
 
-    # Which streams
+    # Streams
 
     def _client(self) -> Client:
         return brokers.client(self._options.servers, self._options.timeout_s)
@@ -336,17 +336,17 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def new_group() -> str:
-    """A group for one query."""
+    """Return a group name with a random id, for one query."""
     return f"spark-{secrets.token_hex(_GROUP_ID_BYTES)}"
 
 
 def _is_another(info: StreamInfo, known: StreamInfo) -> bool:
-    """Whether it is not the stream that was chosen, or has other partitions by now."""
+    """True if the stream was created again or its number of partitions changed."""
     return info.stream_id != known.stream_id or len(info.partitions) != len(known.partitions)
 
 
 def _first(begin: Positions, finish: Positions, key: Key) -> Position:
-    """Where a batch begins in a partition."""
+    """Return the begin of a batch in a partition."""
     if (said := finish.begins.get(key)) is not None:
         return Position(said)
     return begin.of(key, finish.stream_ids[key.stream]) or finish.positions[key]

@@ -1,21 +1,21 @@
 """The job `table`: the latest message of each key of a stream, as a Delta table that is kept up to date.
 
-Rules: the table says how far it goes, in the commit that changes it: Delta keeps the end of each partition beside the
-rows, and the leader epoch in which that was told. Whatever is killed, whenever: the next run asks the table, and goes
-on, unless the log lost what the table has: no merge takes that out. Spark's checkpoints have no part in it.
-A tombstone takes its key out; messages without a key are passed over. A partition that was added is begun once the
-table has what the older ones have of the keys that left them: so no older message comes behind a tombstone there.
+Rules: each commit of the table also records the end offset and the leader epoch of each partition. After any crash the
+next run reads them from the table and continues, unless the log has lost messages that the table holds: no merge can
+remove those. Spark's checkpoints are not used. A tombstone deletes its key; messages without a key are skipped. An
+added partition is read once the table has everything that the older partitions hold of the keys that moved; so no
+older message of a key comes after its tombstone.
 
-Theory: a merge that rewrites the files it touches, as Delta's own MERGE. But each bucket of keys is merged by the task
-that has all that is new in it: so all cores take part, and the driver holds nothing but names.
+Theory: a merge that rewrites the touched files, like Delta's own MERGE. But each bucket of keys is merged by one task,
+which gets all new rows of it: so all cores work, and the driver handles only names.
 
-| who      | does                                                                                    |
+| by       | step                                                                                    |
 |----------|-----------------------------------------------------------------------------------------|
-| driver   | plans a range of offsets of each partition, from where the table ends                   |
-| task     | fetches ranges, and keeps the latest row of each key (`latest.read_latest`)             |
-| shuffle  | brings each row to the task of its bucket: `pmod(xxhash64(key), buckets)`               |
-| task     | merges what is new in a bucket with its file, and writes a new one (`latest.rewrite`)   |
-| driver   | commits: new files in place of the old ones, and the end of each partition              |
+| driver   | plan a range of offsets of each partition, from the table's ends                        |
+| task     | fetch ranges, and keep the latest row of each key (`latest.read_latest`)                |
+| shuffle  | move each row to the task of its bucket: `pmod(xxhash64(key), buckets)`                 |
+| task     | merge the new rows of a bucket with its file into a new file (`latest.rewrite`)         |
+| driver   | commit: new files in place of the old ones, and the end of each partition               |
 """
 
 from __future__ import annotations
@@ -72,26 +72,26 @@ _log = logging.getLogger(__name__)
 
 _KIND = "penstock table"
 _GROUP_ID_BYTES = 4
-_EPOCH = "/epoch"  # behind what Delta calls the end of a partition: the leader epoch in which that was told
+_EPOCH = "/epoch"  # suffix of a partition's application id in Delta's log, for the leader epoch of its end
 
 
 class About(NamedTuple):
-    """What a table is of: it stands in the table itself, so that nothing else is merged into it."""
+    """Identity of a table, stored in its description, so that no other stream is merged into it."""
 
     stream: str
     stream_id: int
     buckets: int
     as_of: str = ""
     cluster: str = ""
-    group: str = ""  # that shows how far it is; empty: the table is older than this field, and has that of its folder
+    group: str = ""  # for its progress; empty: the table is older than this field, and has `group_of_folder`
 
     def to_text(self) -> str:
-        """As the description of the table."""
+        """Return the text for the table's description."""
         return json.dumps({"kind": _KIND, **self._asdict()}, sort_keys=True)
 
     @classmethod
     def of_text(cls, text: str | None) -> About | None:
-        """None: it is no table of ours."""
+        """Parse a description; return None if this job has not made the table."""
         try:
             found = json.loads(text or "")
             found = {"cluster": "", "group": "", **found}
@@ -101,7 +101,7 @@ class About(NamedTuple):
 
 
 class Upkeep(NamedTuple):
-    """What a run has done: batches, messages, and how many keys the table has."""
+    """Result of a run of `table`: batches and messages merged, and the number of keys in the table."""
 
     batches: int
     rows: int
@@ -134,25 +134,27 @@ def table(
     fail_on_data_loss: bool = True,
     report: Report = no_report,
 ) -> Upkeep:
-    """Keep the Delta table in the folder `to` as the latest message of each key of `stream`.
+    """Keep a Delta table in the folder `to` up to date with the latest message of each key of `stream`.
 
-    Columns: key, value, subject, partition, offset, timestamp. `once`: end when all is in it that is in the log now;
-    else go on until interrupted, with a batch every `trigger_s` seconds at most. Each batch, of `max_batch` messages at
-    most, is a version of the table; those of the last `history_hours` hours can be read, and older files are deleted.
-    The group `table-FOLDER-ID` shows how far it is; the first run makes the id, and the table keeps it.
-    `buckets`: how many files a new table has, and so how many tasks merge at once; each task holds all of its file in
-    memory. It stays as it was when the table was made.
+    Columns: key, value, subject, partition, offset, timestamp. `once`: end when all messages are merged that the log
+    holds at the start; else run until interrupted, with a batch every `trigger_s` seconds at most. Each batch, of
+    `max_batch` messages at most, is a version of the table; versions of the last `history_hours` hours can be read, and
+    older files are deleted. The committed offsets of the group `table-FOLDER-ID` are the table's progress; the first
+    run chooses the id, and the table stores it. `buckets`: the number of files of a new table, and so of parallel merge
+    tasks; each task holds its whole file in memory. The number is fixed when the table is made.
 
-    Keys that move to partitions that were added stay in order. Where publishers put messages of one key into several
-    partitions themselves, an older one of another partition than its tombstone's can come back: the table keeps none.
+    Keys that move to added partitions stay in order. If publishers put messages of one key into several partitions
+    themselves, a message that is older than the tombstone and in another partition can bring the key back: the table
+    does not store tombstones.
 
-    With `as_of`, the table as it was: of the messages before that offset, where the stream has one partition, or of
-    those stored before that time (`2026-11-20T10:00:00Z`, or milliseconds since 1970 as text). It is computed from the
-    log, which must still have all of them: no version of a table that is kept up to date ends where one likes.
+    `as_of` makes a table of the past: of the messages before that offset, for a stream with one partition, or of those
+    stored before that time (`2026-11-20T10:00:00Z`, or milliseconds since 1970 as text). It is computed from the log,
+    which must still hold all of them, because the versions of a table end at arbitrary offsets.
 
-    ConfigError: `to` holds something else, or the log has not all that `as_of` needs; DataLossError: messages are gone
-    from the log that were not taken, and `fail_on_data_loss` is set, or the log has lost what the table holds, however
-    that is set; OperationalError: `deltalake` is not installed.
+    Raise ConfigError if an argument is invalid, `to` holds something else, or the log lacks messages for `as_of`;
+    DataLossError if messages were deleted from the log before they were merged and `fail_on_data_loss` is set, or, in
+    any case, if the log has lost messages that the table holds; OvertakenError if another job changes the table;
+    OperationalError if `deltalake` is not installed.
     """
     plan = _plan(stream, to, servers, as_of, buckets, max_batch, trigger_s, history_hours, fail_on_data_loss)
     _check_installed()
@@ -216,7 +218,7 @@ def _check_installed() -> None:
 
 
 class _Job:
-    """One run."""
+    """One run of the job."""
 
     def __init__(self, spark: SparkSession, plan: _Plan) -> None:
         self._spark = spark
@@ -230,7 +232,6 @@ class _Job:
         self._about = About(self._info.name, int(self._info.stream_id), plan.buckets, plan.as_of, cluster, group)
 
     def run(self, *, once: bool, report: Report) -> Upkeep:
-        """See `table`."""
         plan = self._plan
         until = self._until() if plan.as_of else self._log_ends() if once else None
         begins = self._begins()
@@ -267,7 +268,7 @@ class _Job:
             lag = lag_of(done, log_starts_of(self._info), ends)
             report(BatchDone(batches, merged, size, time.monotonic() - started_s, lag))
 
-    # What is read
+    # Reading
 
     def _client(self) -> Client:
         return brokers.client(self._plan.source.servers, self._plan.source.timeout_s)
@@ -285,7 +286,7 @@ class _Job:
         return info
 
     def _log_ends(self) -> dict[Key, Position]:
-        """How far each partition can be read; one whose leader does not answer is left out."""
+        """Return the high watermarks; partitions whose leader does not answer are left out."""
         return {
             Key(self._info.name, int(one.partition)): Position(int(one.committed_end), int(one.leader_epoch))
             for one in self._info.partitions
@@ -293,7 +294,7 @@ class _Job:
         }
 
     def _with_added(self, begins: dict[Key, Position], ends: Mapping[Key, Position]) -> dict[Key, Position]:
-        """Also where those that were added begin, once they can be merged."""
+        """Add the starts of added partitions that can be merged now."""
         info = _marked_within(self._info, ends) if self._plan.as_of else self._info
         while new := [key for key in self._ready(info, begins) if key in ends and key not in begins]:
             begins = begins | self._earliest(new)
@@ -309,7 +310,7 @@ class _Job:
         return find(self._client(), chosen, Earliest(), self._plan.source)
 
     def _agreed(self, begins: Mapping[Key, Position], ends: Mapping[Key, Position]) -> dict[Key, Position]:
-        """Where the table ends, in the words of who leads now. DataLossError: the log has lost what the table holds."""
+        """Return the table's ends with present leader epochs. Raise DataLossError if the log lost messages of it."""
         out = dict(begins)
         for key, end in ends.items():
             begin = begins[key]
@@ -324,7 +325,7 @@ class _Job:
         return out
 
     def _until(self) -> dict[Key, Position]:
-        """Where the messages of `as_of` end. ConfigError: the log does not say what the table was."""
+        """Return the ends for `as_of`. Raise ConfigError if the log no longer holds all messages before them."""
         name, keys = self._info.name, self._chosen.keys
         if len(keys) > 1 and isinstance(self._plan.source.end, Offsets) and self._plan.as_of.isdigit():
             text = f"{name} has {len(keys)} partitions; give a time, or JSON with an offset for each"
@@ -341,7 +342,7 @@ class _Job:
     # The table
 
     def _open(self) -> DeltaTable:
-        """The table, made if there is none. ConfigError: there is something else."""
+        """Open the table, made if missing. Raise ConfigError if the folder holds something else."""
         from deltalake import DeltaTable
 
         place, ours = str(self._plan.root), self._about
@@ -362,11 +363,11 @@ class _Job:
             is_anew = about.stream == ours.stream and about.stream_id != ours.stream_id
             again = ", of before it was deleted and made anew" if is_anew else ""
             raise ConfigError([f"{place} holds the table of stream {about.stream}{when}{again}; give another folder"])
-        self._about = about  # buckets and the group stay as they were when the table was made
+        self._about = about  # buckets and group are fixed when the table is made
         return found
 
     def _begins(self) -> dict[Key, Position]:
-        """Where each partition goes on: where the table ends, or the log begins; without those that were added."""
+        """Return the next positions: the table's ends, or the log starts; without added partitions."""
         ends = self._ends(self._open())
         return self._earliest([key for key in self._ready(self._info, {}) if key not in ends]) | ends
 
@@ -379,14 +380,14 @@ class _Job:
         return out
 
     def _name(self, key: Key) -> str:
-        """What Delta calls the end of a partition: the version of an application's transactions."""
+        """Return the application id in Delta's log whose version is the end of a partition."""
         return f"penstock/{self._about.stream_id}/{key.partition}"
 
     def _keys(self) -> int:
         return sum(self._open().get_add_actions(flatten=True).column("num_records").to_pylist())
 
     def _merge(self, begins: Mapping[Key, Position], ends: Mapping[Key, Position]) -> tuple[int, int]:
-        """One batch; the bytes of its files, and its messages, as offsets count them."""
+        """Merge one batch; return the size of its files in bytes, and its number of offsets."""
         from pyspark.sql import functions as f
 
         tasks = self._tasks(begins, ends)
@@ -396,7 +397,7 @@ class _Job:
         source = self._plan.source
         how = fetching.Fetching(source.servers, latest.COLUMNS, (), source.fail_on_data_loss, source.timeout_s)
         self._warn_of_large(found)
-        by_group = self._info.config.split.how is PartitionBy.GROUP  # then no key has a place
+        by_group = self._info.config.split.how is PartitionBy.GROUP  # then keys are not bound to partitions
         counts = () if by_group else self._info.counts
         what = latest.Rewriting(str(self._plan.root), _files(found), counts)
         numbers = self._spark.range(0, len(tasks), 1, len(tasks))
@@ -412,7 +413,7 @@ class _Job:
         return sum(int(one.size) for one in written), rows
 
     def _warn_of_large(self, found: DeltaTable) -> None:
-        """A bucket is rewritten by one task, which holds all of it: say so once, before memory is short."""
+        """Warn once if a bucket is large: the task that rewrites it holds it in memory."""
         largest = max(found.get_add_actions(flatten=True).column("size_bytes").to_pylist(), default=0)
         if self._is_warned or largest < limits.TABLE_BUCKET_BYTES_WARN:
             return
@@ -422,7 +423,7 @@ class _Job:
         _log.warning("%s: %s", text, hint)
 
     def _tasks(self, begins: Mapping[Key, Position], ends: Mapping[Key, Position]) -> list[list[Piece]]:
-        """Few and large: the more rows of a key a task has, the fewer go on."""
+        """Split the ranges into few, large tasks: the more rows of a key a task has, the fewer are shuffled."""
         info = self._stream()
         pieces = []
         for key, end in ends.items():
@@ -433,7 +434,7 @@ class _Job:
         return _shared(found, wanted) or [[]]
 
     def _commit(self, found: DeltaTable, written: Sequence[Any], ends: Mapping[Key, Position]) -> None:
-        """Files and ends, at once. OvertakenError: another run has changed the table since."""
+        """Commit files and ends atomically. Raise OvertakenError if another job has changed the table."""
         from deltalake import CommitProperties, Transaction
         from deltalake.exceptions import CommitFailedError
 
@@ -463,22 +464,22 @@ class _Job:
         self._open().vacuum(hours, dry_run=False, enforce_retention_duration=False)
 
     def _tell(self, ends: Mapping[Key, Position]) -> None:
-        """Show the brokers how far the table is, as a group. It may fail: the table is what counts."""
+        """Commit the table's progress as a group's offsets. A failure is only logged: the table counts."""
         name = self._about.group or group_of_folder(self._plan.root)
         offsets = {key.partition: end.offset for key, end in ends.items()}
         try:
             self._client().groups.commit(name, self._info.name, offsets, timeout=self._plan.source.timeout_s)
         except PenstockError as error:
-            _log.warning("group %s does not show how far the table is: %s", name, error)
+            _log.warning("group %s: the progress of the table was not committed: %s", name, error)
 
 
 def group_of_folder(root: Path) -> str:
-    """The group of a table that names none: other folders of that name have the same."""
+    """Return the group of a table whose description has none. Folders of the same name share it."""
     return ("table-" + re.sub(r"[^A-Za-z0-9_-]+", "-", root.name))[: limits.GROUP_NAME_CHARS_MAX]
 
 
 def new_group(root: Path) -> str:
-    """A group for one table: of the folder's name and an id, for there may be other folders of that name."""
+    """Return a new table's group: the folder's name and a random id, because other folders may have the same name."""
     mark = secrets.token_hex(_GROUP_ID_BYTES)
     return f"{group_of_folder(root)[: limits.GROUP_NAME_CHARS_MAX - len(mark) - 1]}-{mark}"
 
@@ -488,7 +489,7 @@ def _keys_of(info: StreamInfo) -> list[Key]:
 
 
 def _marked_within(info: StreamInfo, ends: Mapping[Key, Position]) -> StreamInfo:
-    """The same, where nothing behind these ends is ever merged: what older partitions have there is not waited for."""
+    """Return the stream with its key boundaries limited to these ends: messages behind them are never merged."""
     marks = []
     for one in info.key_marks:
         end = ends.get(Key(info.name, int(one.partition)))
@@ -497,7 +498,7 @@ def _marked_within(info: StreamInfo, ends: Mapping[Key, Position]) -> StreamInfo
 
 
 def _shared(pieces: Sequence[Piece], count: int) -> list[list[Piece]]:
-    """Pieces for `count` tasks, or as many as there are: neighbours together."""
+    """Distribute pieces over at most `count` tasks; neighbours stay together."""
     tasks = min(count, len(pieces))
     bounds = [len(pieces) * number // tasks for number in range(tasks + 1)] if tasks else []
     return [list(pieces[start:end]) for start, end in pairwise(bounds)]

@@ -1,8 +1,8 @@
-"""Which versions of PySpark and pyarrow Penstock works with: the driver and every worker are asked.
+"""Supported versions of PySpark and pyarrow, checked on the driver and on every worker.
 
-Rules: a version that is refused is named, with those that are not. The bounds of PySpark are those of the extra
-`spark`: below them classes are missing from which readers and writers are made, above them nothing has been tried.
-pandas has no part in `format("penstock")`; the extra brings one that PySpark supports.
+Rules: an error names the installed and the supported versions. The bounds of PySpark are those of the extra `spark`:
+older versions lack base classes of readers and writers, newer ones are not tested. `format("penstock")` does not use
+pandas; the extra installs a version that PySpark supports.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ PYARROW_OLDEST = (21,)
 
 
 def check_versions(pyspark: str | None = None, pyarrow: str | None = None) -> None:
-    """OperationalError: PySpark is missing, or it or pyarrow is out of range. None: the version that is installed."""
+    """Raise OperationalError if PySpark is missing, or it or pyarrow is unsupported. None: the installed version."""
     spark_version = pyspark or _pyspark()
     numbers = _numbers(spark_version)
     if not PYSPARK_OLDEST <= numbers < PYSPARK_BEYOND:

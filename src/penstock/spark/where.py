@@ -1,13 +1,13 @@
-"""The option `where`: which messages a batch reads, by the columns by which a log can leave some out.
+"""The option `where`: conditions that limit which messages a batch read fetches.
 
-Rules: all conditions hold at once. Ranges are half-open. What the broker or the planner cannot leave out is refused:
-Spark filters the rest, and what Spark is asked never changes what is read. A condition picks from what the log holds:
-unlike `startingOffsets`, a range whose beginning retention has taken is no error.
+Rules: all conditions must hold. Ranges are half-open. Only conditions that the broker or the planner can apply are
+accepted; other filters belong to the DataFrame, and do not change what is fetched. A condition selects from what the
+log holds: unlike `startingOffsets`, a range whose beginning was deleted by retention is no error.
 
-| column      | condition                                          | what is saved                                     |
+| column      | condition                                          | effect                                            |
 |-------------|----------------------------------------------------|---------------------------------------------------|
 | `offset`    | `[FROM, TO]`: half-open, null: no bound            | offsets outside are not fetched                   |
-| `partition` | a number, or a list of them                        | other partitions are not asked                    |
+| `partition` | a number, or a list of them                        | other partitions are not read                     |
 | `subject`   | a subject, or a list of them; `*` and `>` allowed  | brokers leave out messages on other subjects      |
 | `timestamp` | `[FROM, TO]`: half-open, null: no bound            | brokers find the offsets; others are not fetched  |
 """
@@ -32,10 +32,10 @@ _HINTS = {
 
 
 class Where(TypedDict, total=False):
-    """Which messages `penstock.spark.read` reads: all conditions hold at once.
+    """Conditions of `penstock.spark.read` on the messages to fetch; all must hold.
 
-    A range is (FROM, TO), without TO; None: no bound. A timestamp is a datetime with its zone, milliseconds since 1970
-    UTC, or text as `2026-11-20T10:00:00Z`.
+    A range is (FROM, TO), without TO; None: no bound. A timestamp is a datetime with a time zone, milliseconds since
+    1970 UTC, or text such as `2026-11-20T10:00:00Z`.
     """
 
     offset: tuple[int | None, int | None]
@@ -46,7 +46,7 @@ class Where(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Bounds:
-    """What a condition leaves to be read; None: without a bound. Times are aware datetimes."""
+    """The parsed conditions; None: no bound. Times are aware datetimes."""
 
     start: int = 0
     end: int | None = None
@@ -57,11 +57,11 @@ class Bounds:
 
 
 EVERYWHERE = Bounds()
-"""No condition: all is read."""
+"""No condition."""
 
 
 def where_text(where: Where) -> str:
-    """A condition in Python as the option's text. ValueError."""
+    """Convert conditions in Python to the option's text. Raise ValueError."""
     return json.dumps({name: _plain(_known(name), one) for name, one in where.items()})
 
 
@@ -85,7 +85,7 @@ def _plain(name: str, value: Any) -> Any:
 
 
 def bounds_of(text: str) -> Bounds:
-    """What a condition as JSON leaves to be read. ValueError."""
+    """Parse conditions in JSON. Raise ValueError."""
     try:
         found = json.loads(text)
     except ValueError as error:
@@ -99,7 +99,10 @@ def bounds_of(text: str) -> Bounds:
 
 
 def moment_of(value: Any) -> datetime:
-    """A time: text as `2026-11-20T10:00:00Z`, in UTC if it names no zone, or milliseconds since 1970. ValueError."""
+    """Parse a time: milliseconds since 1970 UTC, or text such as `2026-11-20T10:00:00Z` (default zone: UTC).
+
+    Raise ValueError.
+    """
     try:
         if type(value) is int or (isinstance(value, str) and value.lstrip("-").isdigit()):
             return _EPOCH + timedelta(milliseconds=int(value))
