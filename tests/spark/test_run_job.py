@@ -229,11 +229,11 @@ def test_what_cannot_be_written_is_said_before_anything_runs(
         run(f"{file}:louder", "unsaid", "other", **go)
     with pytest.raises(ConfigError, match="there is no such option; did you mean startingOffsets"):
         run(f"{file}:louder", "unsaid", tmp_path / "out", options={"startingOfsets": "latest"}, **go)
-    with pytest.raises(ConfigError, match="it gave int, not a DataFrame"):
+    with pytest.raises(ConfigError, match="it returned int, not a DataFrame"):
         run(f"{file}:nothing", "unsaid", tmp_path / "out", **go)
     with pytest.raises(ConfigError, match=r"function: <lambda>, line \d+: KeyError: .NO_SUCH_RATE."):
         run(lambda rows: rows.limit(int(os.environ["NO_SUCH_RATE"])), "unsaid", tmp_path / "out", **go)
-    with pytest.raises(ConfigError, match="not made of the stream"):
+    with pytest.raises(ConfigError, match="not made of its argument"):
         run(lambda rows: spark.range(3), "unsaid", tmp_path / "out", **go)
     with pytest.raises(StreamNotFound, match="there is no stream 'other'"):
         run(f"{file}:louder", "unsaid", "other", checkpoint=str(tmp_path / "checkpoint"), **go)
