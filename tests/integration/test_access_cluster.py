@@ -86,7 +86,7 @@ async def test_a_cluster_in_which_nobody_had_to_gets_its_first_user(tmp_path) ->
         await cluster.all_live()
         async with cluster.client(1) as anybody:
             await anybody.create_stream("orders", "orders.>")
-            with pytest.raises(RemoteError, match="is to be an administrator"):
+            with pytest.raises(RemoteError, match="must be an administrator"):
                 await anybody.users.create("bob", password_credential(PASSWORD))
             await anybody.users.create("admin", password_credential(PASSWORD), rules=[ADMIN])
             with pytest.raises(Unauthenticated):
