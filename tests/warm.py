@@ -24,6 +24,7 @@ import subprocess
 import sys
 import threading
 import traceback
+import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -199,7 +200,9 @@ def main(descriptor: int) -> None:
             message, files, _, _ = socket.recv_fds(requests, _MESSAGE_BYTES_MAX, 3)
             if not message:
                 os._exit(0)
-            pid = os.fork()
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 counts Arrow's thread
+                pid = os.fork()
             if pid == 0:
                 _child(json.loads(message), files)
             for number in files:
