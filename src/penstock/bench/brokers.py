@@ -91,7 +91,7 @@ class Brokers:
         return killed_ns
 
     def empty_disk(self, number: int) -> None:
-        """Replace the disk of a stopped broker with an empty one."""
+        """Delete the data directory of a stopped broker, as if it got an empty disk."""
         assert number not in self._running
         shutil.rmtree(self.folder(number))
 
@@ -114,7 +114,7 @@ class Brokers:
         until(are_live, "all brokers are live")
 
     def wait_until_in_sync(self, stream: StreamInfo, count: int, timeout_s: float = BENCH_START_S) -> StreamInfo:
-        """Wait until so many replicas of its only partition are in sync and it has a leader."""
+        """Wait until the stream's only partition has a leader and `count` in-sync replicas."""
 
         def look() -> StreamInfo | None:
             found = self.client.stream(stream.name, timeout=_ASK_S)
@@ -124,7 +124,7 @@ class Brokers:
         return until(look, f"{count} replicas of {stream.name} are in sync", timeout_s)
 
     def by_role(self, leader: int) -> Mapping[str, int]:
-        """Return the process ids of a stream's leader and followers, by role."""
+        """Return the process ids of the brokers by role, if broker `leader` leads the stream."""
         others = [number for number in sorted(self.process_ids) if number != leader]
         followers = {f"follower-{place}": self.process_ids[number] for place, number in enumerate(others, 1)}
         return {"leader": self.process_ids[leader], **followers}
@@ -132,7 +132,7 @@ class Brokers:
 
 @contextmanager
 def running_brokers(folder: Path, nats: Address, count: int) -> Iterator[Brokers]:
-    """Run so many brokers, with a client; they are stopped when the context ends."""
+    """Run `count` brokers with a client; stop them when the context ends."""
     brokers = Brokers(folder, nats, count)
     try:
         brokers.start(*brokers.addresses)

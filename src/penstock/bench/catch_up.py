@@ -1,10 +1,10 @@
 """The speed at which a broker with an empty disk catches up, and its effect on ack latency.
 
-Rules: There are three brokers. One that leads nothing is stopped and loses its disk; the other two get a log of so many
-bytes, in batches of many rows, as a bulk writer makes them. Then a sender publishes at a fixed rate all the time, on
-schedule (`latency`): first for a while alone (quiet), then while the broker catches up. That is timed from the first
-bytes of the log on the broker's disk until it is in sync. Acks are assigned by the due time of their message. The log
-is read from the page cache if memory suffices: it was written just before.
+Rules: There are three brokers. One of them, which does not lead the stream, is stopped and loses its disk; the other
+two get a log of `Plan.size_bytes`, in batches of many rows, as a bulk writer makes them. Then a sender publishes at a
+fixed rate all the time, on schedule (`latency`): first for a while alone (quiet), then while the broker catches up. The
+catch-up is timed from the first bytes of the log on the broker's disk until it is in sync. An ack belongs to the phase
+in which its message was due. The log is read from the page cache if memory suffices: it was written just before.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ STEPS = 2
 _VALUE_BYTES = 1_024
 _ROWS = 4_096
 _START_S = 5.0  # time for a broker to start and the cluster to register it
-_BYTES_PER_S_MIN = 60 * MIB  # the time-out assumes at least this
+_BYTES_PER_S_MIN = 60 * MIB  # slowest accepted catch-up: sets the time-out
 _LOOK_S = 0.1
-_RATE = 200.0  # messages a second: more than elsewhere, for percentiles of some seconds
+_RATE = 200.0  # messages a second: more than elsewhere, because a phase lasts only some seconds
 _REACH_MB_PER_S, _REACH_TIMES = 300.0, 2.0
 _PERCENTILES = ("50", "99")
 
@@ -43,7 +43,7 @@ Step = Callable[[str], None]
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """The size of the log and the quiet time."""
+    """The size of the log and the duration of the quiet phase."""
 
     size_bytes: int
     quiet_s: float = 10.0
@@ -133,7 +133,7 @@ def _leader(stream: StreamInfo) -> int:
 
 
 def _between(sent: Sent, first_ns: int, end_ns: int) -> Latencies:
-    """Return the ack latencies of messages that were due then; a missing one counts as the time that was waited."""
+    """Return the ack latencies of messages due in [first_ns, end_ns); a missing ack counts with the time waited."""
     pairs = zip(sent.due_ns, sent.acked_ns, strict=True)
     return Latencies(
         (acked if acked > 0 else sent.gave_up_ns) - due for due, acked in pairs if first_ns <= due < end_ns

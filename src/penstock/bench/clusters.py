@@ -67,14 +67,14 @@ class PenstockCluster(System):
             client.delete_stream(stream, timeout=TIMEOUT_S)
 
     def traffic(self) -> Traffic:
-        """Return the traffic of all brokers so far; network: between the brokers and to their clients, not to NATS."""
+        """Return the brokers' counters; network bytes are those between brokers and to their clients, not to NATS."""
         brokers = self.brokers
         folders = [brokers.folder(number) for number in brokers.addresses]
         ports = {parse_address(address).port for address in brokers.addresses.values()}
         return traffic(folders, brokers.process_ids.values(), ports)
 
     def _led(self, stream: StreamInfo) -> PenstockSystem:
-        """Return the cluster as a system whose address is that of the stream's leader."""
+        """Return the cluster as a system with the address of the stream's leader."""
         leader = int(stream.partitions[0].leader_id or 0)
         processes = {**self.brokers.by_role(leader), "nats-server": self._nats_process_id}
         led = PenstockSystem(self.brokers.addresses[leader], self.nats, self.brokers.folder(leader), processes)
@@ -135,7 +135,7 @@ class JetStreamCluster(System):
             self._ask(f"$JS.API.STREAM.DELETE.{name}", {})
 
     def traffic(self) -> Traffic:
-        """Return the traffic of all servers so far; network: over their routes, not to clients."""
+        """Return the servers' counters; network bytes are those of their routes, not to clients."""
         servers = self.servers.values()
         ports = {one.route.port for one in servers}
         return traffic([one.store for one in servers], [one.process_id for one in servers], ports)
@@ -147,7 +147,7 @@ class JetStreamCluster(System):
         return state.get("leader") if is_whole else None
 
     def _led(self, leader: str) -> JetStreamSystem:
-        """Return the cluster as a system whose address is the server that the publisher connects to."""
+        """Return the cluster as a system with the address of the server that the publisher connects to."""
         others = [name for name in self.servers if name != leader]
         processes = {"leader": self.servers[leader].process_id}
         processes |= {f"follower-{place}": self.servers[name].process_id for place, name in enumerate(others, 1)}

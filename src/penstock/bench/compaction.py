@@ -1,11 +1,11 @@
 """`penstock bench compaction`: cost of key compaction of a long log, beside a plain copy of the same files.
 
 Rules: The log is made once, of messages with random keys, with one sync for all. Each round compacts it anew and copies
-its segments, in turn; a copied file is synced once, at its end. Both run in processes of their own, so that memory and
-CPU are theirs alone, with all files in the page cache as far as memory suffices. The compaction is the code of a
-broker's disk thread, without the pauses that the cleaner's rate limit makes between slices. With a compression, the log
-is compressed beforehand as by the cleaner, and the copy is of the compressed files: a pass has to decompress its input.
-A round counts only if the last message of each key is there afterwards, at its offset.
+its segments, in turn; a copied file is synced once, at its end. Each runs in a process of its own, so that its memory
+and CPU can be measured, with all files in the page cache as far as memory suffices. The compaction is the code of a
+broker's disk thread, without the pauses that the cleaner's rate limit makes between slices. With a compression, the
+cleaner's code compresses the log beforehand, so the compaction has to decompress its input, and the compressed files
+are copied. The run fails unless the last message of each key is still at its offset after a compaction.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _ROWS = 10_000
 _VALUE_BYTES = 224
 _MESSAGE_BYTES = 280  # with key, subject and the fixed-width columns
 _SEGMENT_BYTES = 64 * MIB
-_LATER_US = 10**9  # added to the last timestamp: the current time of a pass
+_LATER_US = 10**9  # current time of a compaction, after the last timestamp
 _COPY_BYTES = 4 * MIB
 _MESSAGES_A_SECOND = 250_000  # for the time estimate, with a reserve
 
@@ -74,18 +74,18 @@ class Plan(msgspec.Struct, frozen=True):
 
     @property
     def bytes_needed(self) -> int:
-        """Disk space in bytes, at most: the log and a copy."""
+        """Disk space in bytes, at most: the log, a copy or its compacted form, and a reserve."""
         return 64 * MIB + 3 * self.messages * _MESSAGE_BYTES
 
 
 class Compacted(msgspec.Struct, frozen=True):
-    """The cost of one process."""
+    """The cost of one compaction or copy, in its own process."""
 
     seconds: float
     cpu_seconds: float
-    peak_bytes: int = 0  # resident
+    peak_bytes: int = 0  # resident memory
     longest_slice_seconds: float = 0.0  # the broker schedules other work between slices
-    size_bytes: int = 0  # afterwards
+    size_bytes: int = 0  # of the log afterwards, or of the copy
 
 
 def make(folder: Path, plan: Plan) -> array[int]:

@@ -1,10 +1,10 @@
 """`penstock bench compression`: savings of compressing a log, and its cost for the cleaner and for readers.
 
 Rules: One log is made once, of JSON messages in batches of 100, so that the cleaner has to merge them in any case. In
-each round, for no compression, LZ4 and Zstandard in turn, the cleaner cleans a copy of the log, and a client reads all
-of it from a broker; the checksum of all values must be that of the made log. The cleaner runs in a process of its own,
-without the pauses of its rate limit. All files are in the page cache as far as memory suffices: with a slower disk or
-network, compression gains more. A ratio is taken within a round.
+each round, for no compression, LZ4 and Zstandard in turn, the cleaner cleans a copy of the log, and a client reads the
+whole log from a broker; the run fails unless the checksum of all values is that of the log as it was made. The cleaner
+runs in a process of its own, without the pauses of its rate limit. All files are in the page cache as far as memory
+suffices: with a slower disk or network, compression gains more. A ratio is taken within a round.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Plan(msgspec.Struct, frozen=True):
 
 
 class Cleaned(msgspec.Struct, frozen=True):
-    """The cost of one process."""
+    """The cost of one cleaning, in its own process."""
 
     seconds: float
     cpu_seconds: float
@@ -172,7 +172,7 @@ def _cleaned(folder: Path, compression: Compression) -> Cleaned:
 
 
 def _read(folder: Path, messages: int, crc: int) -> float:
-    """Return the seconds in which a client reads all of it. Raise OperationalError if the content differs."""
+    """Return the seconds in which a client reads the whole stream. Raise OperationalError if its content differs."""
     with started(folder) as (ready, _), blocking.connect(ready.client, timeout=_TIMEOUT_S) as client:
         next(client.messages(_STREAM, end=1))  # imports of the first call are not part of the reading cost
         began = time.perf_counter()

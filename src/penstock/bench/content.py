@@ -16,7 +16,7 @@ _SUM_MASK = 2**64 - 1
 
 
 class Content(msgspec.Struct, frozen=True):
-    """Counts and checksums of messages. `crc_sum` None: only the chain was computed, as by a measured consumer."""
+    """Counts and checksums of messages. A checksum that was not computed is None: measured consumers chain only."""
 
     messages: int
     value_bytes: int
@@ -34,7 +34,7 @@ class Tally:
         self._crc_chain = 0
 
     def add(self, values: Iterable[bytes | memoryview]) -> None:
-        """Add these values, in order."""
+        """Add values, in their order."""
         for value in values:
             self._messages += 1
             self._value_bytes += len(value)
@@ -47,7 +47,7 @@ class Tally:
         return self._messages
 
     def content(self, *, ordered: bool = True) -> Content:
-        """Return the result; without the chain if the order is undefined."""
+        """Return the result; without `crc_chain` unless `ordered`."""
         chain = self._crc_chain if ordered else None
         return Content(self._messages, self._value_bytes, self._crc_sum & _SUM_MASK, chain)
 

@@ -1,4 +1,4 @@
-"""Makes a data directory without a broker, by the code that a broker runs, with one sync for everything."""
+"""Makes a data directory without a broker process: runs the broker's code, with one sync for all files."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from penstock.node.log_creation_markers import LogCreationMarkers
 from penstock.raft import Entry, EntryKind, HardState, RaftMembership, Ready, Snapshot, Storage
 
 FIRST_US = 1_700_000_000_000_000
-"""The time of creation recorded in it, in µs."""
+"""Creation time recorded in the data directory, in µs since 1970."""
 _PARTITION = 0  # of each stream
 _BROKER = BrokerId(1)
 _TERM = 1
 
 
 class Metadata:
-    """The metadata log of a single broker: its registration, and then streams."""
+    """The metadata log of a single broker: cluster formation, registration, and the commands of `add`."""
 
     def __init__(self, vfs: UnsyncedVfs, data_dir_id: str) -> None:
         self._storage = Storage.open(vfs, Snapshot(0, 0, RaftMembership((_BROKER,)), b""))
@@ -47,13 +47,13 @@ class Metadata:
         self.add(run)
 
     def add(self, command: Command) -> int:
-        """Add a command; return its index."""
+        """Append a command; return its index."""
         index = len(self._entries) + 1
         self._entries.append(Entry(_TERM, index, EntryKind.COMMAND, encode_command(command)))
         return index
 
     def close(self) -> None:
-        """Write everything."""
+        """Write all entries to the Raft log, and close it."""
         hard_state = HardState(_TERM, _BROKER, len(self._entries))
         task = self._storage.save(Ready(True, None, tuple(self._entries), hard_state, (), (), ()))
         assert task is not None
@@ -87,13 +87,13 @@ def new_log(vfs: UnsyncedVfs, metadata: Metadata, marks: LogCreationMarkers, con
 
 
 def append(log: Log, message: bytearray, timestamp_us: int) -> None:
-    """Append a batch as a leader appends one from a client."""
+    """Append a record batch as a leader appends a client's: with offsets, a timestamp and leader epoch 1."""
     data = codec.reencode(message, base_offset=log.log_end, timestamp_us=timestamp_us, leader_epoch=1)
     log.append(data, codec.read_header(data))
 
 
 def flush(log: Log) -> None:
-    """Mark everything written as flushed."""
+    """Raise the flushed offset to the log end offset."""
     if (task := log.flush()) is not None:
         task.run()
         log.flushed(task)
@@ -102,7 +102,7 @@ def flush(log: Log) -> None:
 
 @contextmanager
 def started(folder: Path) -> Iterator[tuple[ReadyLine, float]]:
-    """Start a broker on `folder`; return its ready line and the seconds until then."""
+    """Run a broker on `folder`; return its ready line and the seconds from the call to that line."""
     began = time.monotonic()
     with serving(folder, "--listen", "127.0.0.1:0", "--nats-port", "0", "--log-level", "error") as ready:
         yield ready, time.monotonic() - began

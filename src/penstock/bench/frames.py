@@ -1,8 +1,8 @@
 """NATS protocol without sockets: frames encoded beforehand, and acks parsed after the clock has stopped.
 
 Rules: All frames of a pool have the same length, so that the n-th begins at n × `stride` and a window is one slice.
-Values are random, so that no product gains by compression. A server's output is parsed strictly; an answer that is no
-ack of Penstock's or the product's is an error, with its text.
+Values are random, so that no product gains by compression. A server's output is parsed strictly; an answer that is not
+an ack of the product's dialect is an error, with its text.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class Pool:
 
 
 def sent_content(pools: list[tuple[Pool, int]]) -> Content:
-    """Return the content of so many messages from each of these pools."""
+    """Return the content of the first messages of each (pool, number of messages)."""
     tally = Tally()
     for pool, count in pools:
         tally.add(pool.values(count))
@@ -111,7 +111,7 @@ class Delivery(NamedTuple):
 
 
 class Scanned(NamedTuple):
-    """The complete frames of a buffer: deliveries, other lines, and the position of the rest."""
+    """The complete frames of a buffer: deliveries, other lines, and the position after them."""
 
     deliveries: list[Delivery]
     lines: list[bytes]
@@ -174,5 +174,5 @@ def audit(buffer: bytes | bytearray, end: int, dialect: Dialect = JETSTREAM) -> 
 
 
 def is_ack(delivery: Delivery, dialect: Dialect = JETSTREAM) -> bool:
-    """True if the answer is an ack; a NATS status or an error is none."""
+    """True if the answer is an ack; False for a NATS status or an error."""
     return not delivery.headers and dialect.is_ack(delivery.payload)

@@ -1,13 +1,13 @@
 """The publisher of every throughput figure: raw sockets, frames encoded beforehand, windows of unacked messages.
 
-Rules: It is the same for every product. A round ends when every message that was sent has its answer; the answers are
-parsed after the clock has stopped. A window counts the messages of all connections together; each connection has its
-share, at least one message. After `seconds_max` no further message is begun. One process, one thread, one `epoll`.
+Rules: It is the same for every product. A round ends when every sent message is answered; the answers are parsed after
+the clock has stopped. A window counts the messages of all connections together; each connection has its share, at least
+one message. After `seconds_max` the generator begins no further message. One process, one thread, one `epoll`.
 
 Theory: Sending is one slice of the pool, and counting is one `bytes.count` over what was received, so a message costs
-the generator far less than the system that answers it; the generator's ceiling is in every report. The counted mark
-holds a random token, so no payload contains it by chance. Answers that are no acks are counted, too: the window moves
-on, and the audit finds them.
+the generator far less than the system that answers it; the generator's ceiling is in every report. The counted bytes
+(`MSG inbox 1`) hold a random token, so no payload contains them by chance. An answer that is not an ack is counted,
+too, so the window moves on; the audit reports it.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Load(msgspec.Struct, frozen=True):
 
     @property
     def window_in_effect(self) -> int:
-        """The window, bounded in bytes, and at least one message for each publisher."""
+        """Window in messages, reduced to BENCH_IN_FLIGHT_BYTES_MAX, but at least one message for each publisher."""
         return max(self.publishers, min(self.window, limits.BENCH_IN_FLIGHT_BYTES_MAX // max(1, self.size)))
 
 
@@ -124,17 +124,17 @@ def _connect(task: PublishTask) -> list[_Publisher]:
 
 
 class _Publisher:
-    """One connection: its progress of sending, and its answers."""
+    """One connection: counts sent bytes and answers, and keeps everything received."""
 
     def __init__(self, nats: NatsSocket, pool: frames.Pool, reply: str, quota: int, window: int) -> None:
         self.pool = pool
-        self.quota = quota  # messages; cut when time is up
+        self.quota = quota  # messages to send; reduced when the time is up
         self.answered = 0
         self.blocked = False  # the socket takes no more at present
         self._nats = nats
         self._window = window
         self._view = memoryview(pool.frames)
-        self._sent_bytes = 0  # offset in the endlessly repeated pool
+        self._sent_bytes = 0  # in total; the pool is sent repeatedly
         self._mark = b"MSG %b 1 " % reply.encode()
         self._received = bytearray(quota * limits.BENCH_ACK_BYTES + 2 * _READ_BYTES)
         self._received_end = 0
@@ -148,7 +148,7 @@ class _Publisher:
 
     @property
     def is_done(self) -> bool:
-        """True if everything is sent and answered."""
+        """True if every message is sent and answered."""
         return self.answered >= self.quota
 
     def push(self) -> None:

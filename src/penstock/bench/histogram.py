@@ -1,8 +1,8 @@
 """Latencies as a histogram, and the percentiles that have enough samples.
 
-Rules: A latency counts from the time at which the message *should* have been sent, never from that at which it was. A
-percentile is reported only if at least SAMPLES_BEYOND_MIN samples lie beyond it: fewer are dominated by chance. Times
-are nanoseconds of the monotonic clock, which all processes of a machine share.
+Rules: A latency counts from the message's due time, never from the time at which it was sent. A percentile is reported
+only if at least SAMPLES_BEYOND_MIN samples lie beyond it: fewer are dominated by chance. Times are nanoseconds of the
+monotonic clock, which all processes of a machine share.
 
 A sender that waits for each ack before the next message leaves out the very messages that a stall would have hit
 ("coordinated omission"): a stall of one second counts once, whereas a publisher with a schedule of 50 messages a second
@@ -52,7 +52,7 @@ def sayable(count: int) -> tuple[str, ...]:
 
 
 def latencies_ns(intended_ns: Sequence[int], arrived_ns: Sequence[int]) -> list[int]:
-    """Return the latency of each message, from its due time to its arrival."""
+    """Return the latency of each message, from its due time to its arrival; 0 if it seems to arrive before."""
     return [max(arrived - intended, 0) for intended, arrived in zip(intended_ns, arrived_ns, strict=True)]
 
 
@@ -127,14 +127,14 @@ class Latencies:
         return [(place, self._at(100 * (1 - 10.0**-place))) for place in places]
 
     def _at(self, percentile: float) -> float:
-        """Return a percentile. Faster than HdrHistogram's look-up, which counts from the first bucket each time."""
+        """Return a percentile in µs. HdrHistogram's look-up is slower: it counts from the first bucket each time."""
         if not self._ranks:
             self._ranks = list(accumulate(self._histogram.counts[:]))
         place = bisect_left(self._ranks, self._histogram.get_target_count_at_percentile(percentile))
         return self._range(place)[1] / 1000
 
     def _range(self, place: int) -> tuple[int, int]:
-        """Return the lowest and the highest value of a bucket."""
+        """Return the lowest and the highest value of a bucket, in nanoseconds."""
         first = int(self._histogram.get_value_from_index(place))
         return first, int(self._histogram.get_highest_equivalent_value(first))
 

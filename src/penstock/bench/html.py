@@ -2,8 +2,8 @@
 
 Rules: The page uses no script, font or image from elsewhere; its own content security policy forbids them. All values
 from a report are escaped. The page follows the reader's light or dark mode, is readable on a phone, and gives every
-plot a table of its numbers and a description in words. A system has the same colour, dashes and mark in every plot,
-also of other pages. Void results are shown with their reason.
+plot a table of its numbers and a description in words. A system has the same colour, dashes and mark in every plot of a
+page; a known system also on other pages. Void results are shown with their reason.
 
 | part       | source                                      |
 |------------|---------------------------------------------|

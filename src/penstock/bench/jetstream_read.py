@@ -1,8 +1,9 @@
 """Reads a JetStream stream back for verification: a pull consumer over a raw socket, every value through a checksum.
 
 Rules: Nothing here is measured. The number of messages is that of the stream's state; a missing message is an error,
-not an end. Every request has its own reply subject, because nats-server may report the end of one after the next was
-sent. In a cluster the server may not know a new consumer yet: only then the request is repeated.
+not the end of the stream. Every request has its own reply subject, because nats-server may report the end of a request
+after the next one was sent. In a cluster the server may not know a new consumer yet (503): the request is repeated only
+then.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ def read_back(nats: Address, stream: str, *, ordered: bool) -> Content:
         ask = f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{made['name']}"
         tally = Tally()
         deadline_s = time.monotonic() + limits.BENCH_START_S
-        while (left := state["messages"] - tally.messages) > 0:  # decreases each time: a unique suffix for the request
+        while (left := state["messages"] - tally.messages) > 0:  # decreases: a unique reply suffix
             is_known = _read_some(connection, ask, f"{prefix}.{left}".encode(), tally, left)
             if not is_known:
                 if time.monotonic() > deadline_s:
@@ -53,7 +54,7 @@ def _read_some(connection: NatsSocket, ask: str, reply: bytes, tally: Tally, lef
         for delivery in connection.deliveries():
             if delivery.headers:  # a status: the request is served or failed
                 if delivery.subject != reply:
-                    continue  # of the previous request
+                    continue  # a status of the previous request
                 if came == 0 and delivery.headers.startswith(_NO_RESPONDERS):
                     return False
                 if came == 0:

@@ -2,13 +2,13 @@
 
 Rules: Only the given address and the brokers that it names are contacted. Every round gets a topic of one partition and
 one replica, which is deleted afterwards. A variant lists every difference from the defaults of client and broker, with
-two exceptions: a message is as large as the broker accepts, and the generator is a process of its own, as for every
-product. A round ends when librdkafka has reported every message as delivered.
+two exceptions: the producer's message size limit is the broker's, and the generator is a process of its own, as for
+every product. A round ends when librdkafka has reported every message as delivered or failed.
 
 Theory: A Kafka client batches, compresses and checksums, and the broker stores the result as it is, so a part of the
 product's work is done and counted in the generator. The report shows the generator's CPU cost per message, and the rate
 of the same generator against librdkafka's own mock broker, which stores nothing and lives in its process. A window
-bounds the unreported messages; librdkafka turns them into requests (`linger.ms`).
+bounds the unreported messages; librdkafka combines them into requests (`linger.ms`).
 
 | variant                | configuration                                                           |
 |------------------------|-------------------------------------------------------------------------|
@@ -55,7 +55,7 @@ _QUEUE_MESSAGES = 100_000  # librdkafka's default; a larger window needs a large
 _NO_LINGER = {"linger.ms": "0"}
 _SYNCED = {"flush.messages": "1"}
 
-# Common to all variants. The broker accepts slightly more than 1 MiB by default; librdkafka would refuse less.
+# Common to all variants: the broker's default limit, slightly more than 1 MiB. librdkafka's default is lower.
 _PRODUCER = {"message.max.bytes": "1048588"}
 _QUIET = {"log_level": "0"}  # errors are reported to the caller; the log repeats them twenty times a second
 
@@ -119,7 +119,7 @@ class MockLog(Log):
         return worker.run(publish, task, timeout_s=time_for(load))
 
     def read_back(self, *, ordered: bool) -> None:
-        """Return None: nothing is stored."""
+        """Return None, because nothing is stored."""
 
 
 class MockSystem(System):
@@ -177,7 +177,7 @@ class _Reader:
         _, self._end = consumer.get_watermark_offsets(self._place, timeout=limits.BENCH_START_S)
 
     def values(self) -> Iterator[list[bytes]]:
-        """Yield all values from the first on, some at a time. Ends early after a stall: the count reveals it."""
+        """Yield all values from the first on, in lists. End early after a stall: the message count then differs."""
         self._consumer.assign([self._place])
         left = self._end
         while left > 0:
@@ -204,7 +204,7 @@ def _client(address: Address) -> dict[str, str]:
 
 
 def _failed(address: Address, error: Exception) -> OperationalError:
-    """Convert librdkafka's error."""
+    """Return the OperationalError for an error of librdkafka."""
     return OperationalError(f"Kafka at {address}: {error.args[0].str()}")
 
 
@@ -279,7 +279,7 @@ def publish(task: KafkaTask) -> Iterator[Published]:
 
 
 class _Publisher:
-    """One producer: sent and reported messages. Its callbacks run in its own thread, which polls."""
+    """One producer: counts sent and reported messages. Its callbacks run in the thread of `run`, which polls."""
 
     def __init__(self, task: KafkaTask, number: int, count: int) -> None:
         kafka = imported(KAFKA)
@@ -297,7 +297,7 @@ class _Publisher:
         self._kafka = kafka
         room = max(_QUEUE_MESSAGES, self._window)
         self._producer = kafka.Producer({**task.settings, "queue.buffering.max.messages": str(room)})
-        # Fetch the broker addresses before the clock starts: a connection to NATS is established beforehand, too.
+        # Fetch the broker addresses before the clock starts; connections to NATS are established before it, too.
         self._producer.list_topics(task.topic, timeout=limits.BENCH_START_S)
 
     def run(self, stop_s: float) -> None:

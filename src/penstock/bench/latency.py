@@ -1,11 +1,12 @@
 """`penstock bench latency`: time of a message at a fixed rate until its ack, and until a consumer has it.
 
 Rules: Every system gets the same messages at the same times of the same schedule from the same sender; all sizes run in
-interleaved rounds. A run counts only if it is verified: no message was refused, and consumer and log have what was
-sent. A missing ack or message does not void the round: it counts as the time that was waited for it (at least
-ACK_WAIT_S), and the number of missing ones is reported. A message without an ack may be stored or not; then only the
-number and the bytes of the stored messages are compared. A percentile is reported only if enough samples lie beyond it
-(see `histogram`): one round of 30 seconds at 50/s gives up to the 99th, all rounds together give more.
+interleaved rounds. A run counts only if it is verified: no message was refused, and the consumer and the log hold the
+sent messages. A missing ack or message does not void the round: its latency is the time waited for it (at least
+ACK_WAIT_S), and the number of missing acks and messages is reported. A message without an ack may be stored or not;
+then only the number and the total size of the stored messages are compared. A percentile is reported only if enough
+samples lie beyond it (see `histogram`): one round of 30 seconds at 50/s gives up to the 99th, all rounds together give
+more.
 
 | figure              | from                                      | until                                            |
 |---------------------|-------------------------------------------|--------------------------------------------------|
@@ -40,7 +41,7 @@ ACK, CONSUMER, LATE = "ack", "consumer", "late"
 PATHS = {ACK: "publish → ack", CONSUMER: "publish → consumer", LATE: "the sender's own delay"}
 WARM_UP_S = 1.0
 ACK_WAIT_S = 30.0  # after the last message's due time
-_CONSUMER_WAIT_S = 5.0  # after the last ack
+_CONSUMER_WAIT_S = 5.0  # the receiver's time-out exceeds the sender's by this
 
 
 class LatencyLoad(msgspec.Struct, frozen=True):
@@ -59,11 +60,11 @@ class LatencyLoad(msgspec.Struct, frozen=True):
 
 
 class LatencyMeasurement(Measurement, frozen=True, kw_only=True):
-    """One system in one round; `histograms` go by path (`Latencies.encode`). `value` is the mean ack in µs."""
+    """One system in one round. `histograms` hold `Latencies.encode` by path. `value` is the mean ack latency in µs."""
 
     histograms: dict[str, str] = msgspec.field(default_factory=dict)
     held: int = 0  # messages delayed in the sender because the connection had not taken the one before
-    missing: dict[str, int] = msgspec.field(default_factory=dict)  # by path; each counts as the time that was waited
+    missing: dict[str, int] = msgspec.field(default_factory=dict)  # by path; each counts with the time waited for it
 
 
 def latency_measure(name: str, system: System, load: LatencyLoad) -> Measure:
@@ -99,7 +100,7 @@ def latency_measure(name: str, system: System, load: LatencyLoad) -> Measure:
 
 
 def histograms_of(plan: Plan, sent: Sent, received: Received | None) -> dict[str, str]:
-    """Encode the measured messages' latencies by path. A missing message counts as the time that was waited."""
+    """Encode the measured messages' latencies by path. A missing message counts with the time waited for it."""
     due_ns = sent.due_ns[plan.warm_up :]
     found = {
         path: latencies_ns(due_ns, [moment if moment > 0 else gave_up_ns for moment in moments])
@@ -110,7 +111,7 @@ def histograms_of(plan: Plan, sent: Sent, received: Received | None) -> dict[str
 
 
 def missing_of(plan: Plan, sent: Sent, received: Received | None) -> dict[str, int]:
-    """Count the missing messages by path; paths without any are left out."""
+    """Count the missing messages by path; omit paths without any."""
     counts = {path: sum(one <= 0 for one in moments) for path, (moments, _) in _moments(plan, sent, received).items()}
     return {path: count for path, count in counts.items() if count}
 
@@ -134,7 +135,7 @@ def untrue(log: Log, sent: Sent, received: Received | None) -> str | None:
 
 
 def _undelivered(sent: Sent, received: Received) -> str | None:
-    """Return an error of the delivery, or None; falling behind is no error."""
+    """Return the error of the consumer, or None. Missing the last messages is lag, and a gap before them an error."""
     if received.content.messages >= sent.content.messages:
         return difference(sent.content, received.content)
     last = max((index for index, moment in enumerate(received.arrived_ns) if moment > 0), default=-1)
@@ -145,7 +146,7 @@ def _undelivered(sent: Sent, received: Received) -> str | None:
 
 
 def _unstored(sent: Sent, found: Content) -> str | None:
-    """Return an error of the log, or None: it must hold all acked messages and none that was not sent."""
+    """Return the error of the log, or None: it must hold all acked messages, and only sent ones."""
     acked = sum(moment > 0 for moment in sent.acked_ns)
     if found.messages == sent.content.messages or acked == sent.content.messages:
         return difference(sent.content, found)
@@ -155,7 +156,7 @@ def _unstored(sent: Sent, found: Content) -> str | None:
 
 
 def _wrong_bytes(sent: Sent, found: Content) -> str | None:
-    """Compare only the size: a part of the messages has no known checksum."""
+    """Compare only the total size: the checksum of an arbitrary part of the messages is unknown."""
     size = sent.content.value_bytes // sent.content.messages
     if found.value_bytes == found.messages * size:
         return None

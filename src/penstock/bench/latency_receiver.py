@@ -1,8 +1,8 @@
 """The receivers of `penstock bench latency`: processes that record when each message is available to the program.
 
-Rules: The time is taken as soon as the program has the value, before it looks at it. Then every byte is touched
-(CRC-32C), as a consumer would do. A receiver answers `ready` when it will miss nothing, and then its result, when it
-has all messages or its time is up.
+Rules: The arrival time is taken as soon as the program has the value, before it reads the value's bytes. Then every
+byte is touched (CRC-32C), as a consumer would do. A receiver yields `ready` when no message can be missed any more, and
+its result when it has all messages or its time is up.
 
 | product   | path from the log to the program                                                            |
 |-----------|---------------------------------------------------------------------------------------------|
@@ -45,7 +45,7 @@ class ReceiveTask(msgspec.Struct, frozen=True):
 
 
 class Received(msgspec.Struct, frozen=True):
-    """The outcome. Times are of the monotonic clock; the list goes by message, 0 means never."""
+    """The outcome. Times are nanoseconds of the monotonic clock, listed by message; 0: never arrived."""
 
     arrived_ns: list[int]
     content: Content
@@ -64,7 +64,7 @@ class _Arrivals:
         return self._tally.messages >= self._plan.count
 
     def take(self, value: bytes | memoryview, arrived_ns: int) -> None:
-        """Record one message. One of another plan, or a repeated one, makes the content differ."""
+        """Record one message. A message of another plan, or a repeated message, makes the content differ."""
         self._tally.add((value,))
         index = index_of(value)
         if index < self._plan.count and not self._arrived[index]:

@@ -1,8 +1,8 @@
-"""A whole latency run: its systems, sizes and rounds, and the goals that it answers.
+"""A whole latency run: its systems, sizes and rounds, and its goals.
 
-Rules: Every size is a comparison of its own, in which all systems take turns. All systems keep running, but only one
-has work. Goals are reported at the percentiles that have enough samples, with the ratios of the tables. A goal whose
-percentile is dominated by the sender's own delay counts as not measured.
+Rules: Every size is a comparison of its own, in which all systems take turns. All systems keep running, but only one at
+a time has work. Goals are reported at the percentiles that have enough samples, with the ratios of the tables. A goal
+whose percentile is dominated by the sender's own delay counts as not measured.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def planned(wish: LatencyWish) -> LatencyPlan:
 
 
 def systems_of(replicas: int, *, every: bool) -> tuple[Sequence[str], Mapping[str, Sequence[str]]]:
-    """Return Penstock's variants with so many replicas, and those of each product; `every` adds the optional ones."""
+    """Return the variants with `replicas` replicas: Penstock's, and each product's. `every` adds the optional ones."""
     if replicas == 1:
         return (PENSTOCK_ALL, AGAINST_ALL) if every else (PENSTOCK, AGAINST)
     return (clusters.PENSTOCK, clusters.AGAINST) if every else (CLUSTERS, CLUSTERS_AGAINST)
@@ -164,7 +164,7 @@ GOALS = (
 
 
 def reached(comparisons: Iterable[LatencyComparison]) -> list[Reach]:
-    """Return the goals that these comparisons cover; without a ratio if a run was too short for it."""
+    """Return the goals that these comparisons cover; `why` says why a ratio is missing or does not count."""
     by_size = {one.load.size: one for one in comparisons if one.load.rate_per_s == LatencyLoad().rate_per_s}
     lines = []
     for goal in GOALS:
@@ -195,7 +195,7 @@ def _senders(found: LatencyComparison, goal: LatencyGoal) -> str:
 
 
 def too_short_for(plan: LatencyPlan) -> list[str]:
-    """Return texts for the goals that the run is too short for, with a sufficient duration; empty if none."""
+    """Return a line for each set of goals that the run is too short for, with a sufficient duration."""
     loads = {load.size: load for load in plan.loads if load.rate_per_s == LatencyLoad().rate_per_s}
     sizes: dict[tuple[str, int], list[str]] = {}
     for goal in GOALS:

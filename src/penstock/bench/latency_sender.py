@@ -1,11 +1,12 @@
 """The sender of `penstock bench latency`: a process that publishes on schedule and records when acks arrive.
 
-Rules: A message is due by the schedule, and never left out. If the connection does not take it, it waits in the sender,
-and its latency counts from its due time. Every message has its own reply subject (all of one length), so that an ack
-identifies its message. An error is not an ack. No garbage collection, no busy waiting.
+Rules: Every message of the schedule is sent, unless the connection blocks to the end. A message that the connection
+does not take waits in the sender, and its latency counts from its due time. Every message has its own reply subject
+(all of one length), so that an ack identifies its message. An error is not an ack. No garbage collection, no busy
+waiting.
 
-It sleeps in `select`, with the kernel's most exact timers. The remaining delay of its wake-ups is reported (`late_ns`):
-the generator's own error, which every measured latency contains.
+The sender sleeps in `select`, with the kernel's most exact timers. The remaining delay of its wake-ups is reported
+(`late_ns`): every measured latency contains this error of the sender.
 """
 
 from __future__ import annotations
@@ -38,15 +39,15 @@ class SendTask(msgspec.Struct, frozen=True):
 
 
 class Sent(msgspec.Struct, frozen=True):
-    """The outcome. Times are of the monotonic clock; lists go by message, 0 means never."""
+    """The outcome. Times are nanoseconds of the monotonic clock, listed by message; 0: never."""
 
     due_ns: list[int]
-    acked_ns: list[int]
+    acked_ns: list[int]  # -1: the answer was an error
     late_ns: list[int]  # from the due time, or a free connection if later, to the hand-over to the socket
     held: int  # messages that were due while the connection had not taken the one before
     errors: int
     first_error: str
-    content: Content  # of the messages given to the socket: all, unless the connection blocked
+    content: Content  # of the messages given to the socket: all, unless the connection was blocked to the end
     cpu_s: float
     gave_up_ns: int  # time at which waiting ended
 

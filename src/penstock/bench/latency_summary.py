@@ -1,14 +1,14 @@
 """The summary of all rounds of a latency run: percentiles, and latency ratios of two systems.
 
 Rules: Percentiles are computed from all samples of the valid rounds together; each needs enough samples beyond it. A
-ratio is taken within a round, between neighbours in time; reported are the median, minimum and maximum of the rounds.
+ratio is taken within a round, between neighbours in time; the median, minimum and maximum of the rounds are reported.
 If single rounds have too few samples for a percentile, the ratio is that of all samples pooled, without a spread, and
-is marked. Void rounds are counted and not used otherwise: a ratio reports the rounds in which one of its systems is
-void, because the cause may be what makes that system slow.
+is marked. Void rounds are counted and not used otherwise: beside a ratio stands the number of rounds in which one of
+its systems is void, because a slow system may fail its slowest rounds.
 
 Every latency contains the sender's own delay, which grows with the load of the machine, and so with the measured
-system: it may shift a ratio to either side. A percentile of which it makes up more than SENDER_SHARE_MAX is marked, and
-no goal is judged by it.
+system: the delay may shift a ratio to either side. A percentile is marked if the delay's same percentile exceeds
+SENDER_SHARE_MAX of it, and no goal is judged by it.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class LatencySummary(msgspec.Struct, frozen=True, kw_only=True):
     void: int
     void_reason: str
     held: int  # messages delayed in the sender by a busy connection
-    missing: dict[str, int] = {}  # by path; each counts as the time that was waited
+    missing: dict[str, int] = {}  # by path; each counts with the time waited for it
     paths: dict[str, PathSummary]
 
 
@@ -55,19 +55,18 @@ class LatencyRatio(msgspec.Struct, frozen=True):
     """The ratio of two systems at one percentile."""
 
     pooled: float
-    rounds: Ratio | None  # None: a single round has too few samples for this percentile
+    rounds: Ratio | None  # None: single rounds have too few samples for this percentile
 
     @property
     def told(self) -> Ratio:
-        """The ratio to report: that of the rounds if there is one, else the pooled one."""
+        """The ratio to report: by rounds if known, else of all samples pooled."""
         return self.rounds or Ratio(self.pooled, self.pooled, self.pooled, 1, pooled=True)
 
 
 class LatencyComparison(msgspec.Struct, frozen=True, kw_only=True):
-    """One size at one rate, interleaved. `ratios` go by `system / other`, then by path, then by percentile.
+    """One size at one rate, interleaved. `ratios` are keyed by `system / other`, then by path, then by percentile.
 
-    `void_rounds`: by `system / other`, the number of rounds in which one of the two is void; pairs without any are left
-    out.
+    `void_rounds` counts by `system / other` the rounds in which one of the two is void; pairs without any are omitted.
     """
 
     title: str
@@ -101,12 +100,12 @@ def compared(
 
 
 def void_text(rounds: int) -> str:
-    """Return the text beside a ratio when one of its systems is void in so many rounds."""
+    """Return the text beside a ratio with this number of void rounds."""
     return f"{rounds} {'round' if rounds == 1 else 'rounds'} VOID for one of them"
 
 
 def sender_share(summary: LatencySummary, path: str, percentile: str) -> float:
-    """Return the sender's share of a percentile; 0.0 if one of the two values is missing."""
+    """Return the sender's delay as a share of the latency, both at `percentile`; 0.0 if a value is missing."""
     late, whole = (
         summary.paths[each].percentiles_us.get(percentile, 0.0) if each in summary.paths else 0.0
         for each in (LATE, path)
@@ -115,7 +114,7 @@ def sender_share(summary: LatencySummary, path: str, percentile: str) -> float:
 
 
 def is_senders(summary: LatencySummary, path: str, percentile: str) -> bool:
-    """True if the sender's delay dominates a percentile."""
+    """True if the sender's share of a percentile exceeds SENDER_SHARE_MAX."""
     return path != LATE and sender_share(summary, path, percentile) > SENDER_SHARE_MAX
 
 
@@ -142,7 +141,7 @@ def _void_rounds(measurements: Sequence[LatencyMeasurement], one: str, other: st
 
 
 def _as_latency(one: Measurement) -> LatencyMeasurement:
-    """Convert a round: one that failed altogether is a plain measurement."""
+    """Convert the plain measurement of a round that failed with an error."""
     if isinstance(one, LatencyMeasurement):
         return one
     assert one.void is not None

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     import grpc
 
 _SERVICE = "/proto.API/"
-# A proxy from the environment would be an address that was not given.
+# A proxy from the environment would be an address that the user did not give.
 _OPTIONS = (("grpc.enable_http_proxy", 0),)
 
 
@@ -83,7 +83,7 @@ class Service:
         self._checked(lambda: self._channel.unary_unary(_SERVICE + method)(request, timeout=BENCH_START_S))
 
     def values(self, stream: str) -> Iterator[bytes]:
-        """Yield all values that the stream holds now."""
+        """Yield the values from the first to the currently last message."""
         subscribe = self._channel.unary_stream(_SERVICE + "Subscribe")
         answers = subscribe(liftbridge_format.subscribe(stream), timeout=2 * BENCH_SECONDS_MAX)
         try:

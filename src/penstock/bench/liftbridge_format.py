@@ -1,17 +1,17 @@
 """Liftbridge's encoding: its envelope around a NATS payload, and the few protobuf messages of the benchmark.
 
-Rules: The bytes before a value depend only on its size and the ack inbox, and none follow it, so that a message is
-encoded once and its value is a slice of it. Lengths in received bytes are checked against the end before use: invalid
-bytes raise ValueError.
+Rules: The bytes before a value depend only on its size and the ack inbox, and no bytes follow it, so that a message is
+encoded once and its value is a slice of it. A received length is checked against the end before use: invalid bytes
+raise ValueError.
 
 Theory: Liftbridge also stores a message without the envelope, but never acks it, so every message has one. A protobuf
-field is a number and a kind in one varint, then a varint or a length and so many bytes; the order of fields is free.
+field is a number and a kind in one varint, then a varint, or a length and as many bytes; the order of fields is free.
 
 | byte | envelope                                                    |
 |------|-------------------------------------------------------------|
 | 0    | `B9 0E 43 B4`                                               |
 | 4    | version, 0                                                  |
-| 5    | length of the header: 8, or 12 with a CRC-32C after byte 8  |
+| 5    | length of the header: 8, or 12 with a CRC-32C at byte 8     |
 | 6    | flags: 1 if there is a CRC                                  |
 | 7    | kind: 0 a message, 1 an ack                                 |
 """
@@ -79,7 +79,7 @@ def subscribe(stream: str) -> bytes:
 
 
 def value_of(message: bytes) -> bytes:
-    """Return the value of a Message; an empty value is not encoded."""
+    """Return the value of a Message; empty if it has no such field. Raise ValueError for invalid bytes."""
     value = dict(fields(message)).get(_MESSAGE_VALUE, b"")
     if not isinstance(value, bytes):
         raise ValueError("the value of a message is no bytes")

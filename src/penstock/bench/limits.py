@@ -1,7 +1,8 @@
 """Limits of the machine itself, measured in the same run: upper bounds for every product.
 
 Rules: Every limit is measured several times; median, minimum and maximum are reported. Each is bounded in messages,
-bytes or tries, and in time. Files are in the folder of the logs and are deleted afterwards. Nothing here is Penstock's.
+bytes or tries, and in time. Files are in the folder of the logs and are deleted afterwards. No code of Penstock's
+brokers or clients is measured.
 
 | limit            | measurement                                                                                 |
 |------------------|---------------------------------------------------------------------------------------------|
@@ -44,7 +45,7 @@ _SECONDS_EACH = 0.5  # approximately
 _TRIES_WARM_UP = 50
 _SYNC_BYTES = 1024
 _PAUSE_S = 0.02  # between two syncs at 50/s
-_FLOOD_MESSAGES = 200_000  # with protocol lines less than nats-server's buffer for a slow subscriber (64 MiB)
+_FLOOD_MESSAGES = 200_000  # with protocol lines they fit nats-server's buffer for a slow subscriber (64 MiB)
 _FLOOD_BYTES = 256
 _FILE_BYTES = 64 * MIB
 _READ_BYTES = 1 * MIB
@@ -77,12 +78,12 @@ class LimitKind(NamedTuple):
 
 
 def count(rounds: int) -> int:
-    """Return the number of measurements in so many rounds."""
+    """Return the number of measurements in `rounds` rounds."""
     return rounds * len(LIMITS)
 
 
 def seconds(rounds: int) -> float:
-    """Estimate their duration in seconds."""
+    """Return the estimated duration of `rounds` rounds, in seconds."""
     return rounds * len(LIMITS) * _SECONDS_EACH
 
 
@@ -105,7 +106,7 @@ def measured(
 
 
 def limit_of(kind: LimitKind, values: list[float]) -> Limit:
-    """Return median, minimum and maximum."""
+    """Return the limit with median, minimum and maximum of its values."""
     return Limit(kind.name, kind.title, kind.unit, statistics.median(values), min(values), max(values), len(values))
 
 

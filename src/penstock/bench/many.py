@@ -1,14 +1,14 @@
 """`penstock bench many`: three brokers with many streams of three replicas: idle cost, and the loss of a broker.
 
-Rules: Real processes, real files, one nats-server. The brokers' base cost is measured on the same cluster before it has
-a stream, and subtracted. Every stream gets a message before the idle phase, so that none rests that never worked. Then
-one broker, which leads about a third of the streams, is killed, and a message is published into each of these streams
-until it is acked: the time runs from the kill to the last stream's first ack. Finally every acked message of all
-streams is read back at the offset of its ack.
+Rules: Real processes, real files, one nats-server. The brokers' resources are measured on the same cluster before it
+has a stream: this memory is subtracted, the other figures are reported beside. Every stream stores a message before the
+idle phase, so that no idle log was never written. Then the broker that leads the most streams, about a third, is
+killed, and a message is published into each of these streams until it is acked: the time runs from the kill to the last
+stream's first ack. Finally every acked message of all streams is read back at the offset of its ack.
 
 The cost of a message is measured twice by the same load into one stream: as the only stream, and as one of many.
 
-Goals apply to STREAMS streams: a run with fewer is measured, but not judged.
+Goals apply to STREAMS streams or more: a run with fewer is measured, but not judged.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Plan(msgspec.Struct, frozen=True):
 
     streams: int = STREAMS
     idle_seconds: float = 20.0
-    settle_seconds: float = 40.0  # until logs rest (LOG_REST_MS) and have reported it
+    settle_seconds: float = 40.0  # more than LOG_REST_MS, after which idle logs close their files
     load: Load = _LOAD
 
     @property
@@ -79,12 +79,12 @@ class Rest(msgspec.Struct, frozen=True):
 
 
 class Failover(msgspec.Struct, frozen=True):
-    """The loss of a broker."""
+    """The outcome of killing a broker."""
 
     led: int  # streams that the broker led
     seconds: tuple[float, ...]  # sorted times from the kill to the first ack of each of these streams
-    acked: int  # messages of all streams, before and after
-    read_back: int  # acked messages that were read back: all, else the run has failed
+    acked: int  # acks of all streams, before and after the kill
+    read_back: int  # acked messages that were read back: all, or the run has failed
 
 
 class Found(msgspec.Struct, frozen=True):
@@ -156,7 +156,7 @@ def _pass(seconds: float) -> None:
 
 
 async def _made(cluster: PenstockCluster, count: int) -> dict[int, StreamInfo]:
-    """Create so many streams; return them by number."""
+    """Create `count` streams; return them by number."""
     found: dict[int, StreamInfo] = {}
     numbers = iter(range(count))
 
@@ -234,7 +234,7 @@ async def _read_back(addresses: list[str], acked: Iterable[tuple[str, Acked]]) -
 
 
 def figures(plan: Plan, found: Found) -> list[Figure]:
-    """Return the figures of the report: of several brokers, the worst."""
+    """Return the figures of the report; a figure of several brokers is that of the worst."""
     which = f"{plan.streams:,} idle streams"
 
     def goal(reach: float, stretch: float | None = None) -> tuple[float | None, float | None]:

@@ -1,8 +1,8 @@
 """Publishes one message into each of many streams; messages without an ack are sent again until all are acked.
 
-Rules: One connection to NATS and one inbox; the last token of a reply subject is the number of the stream. A message is
-resent after a refusal or no responders (after RETRY_S), or without any answer (after SILENT_S). A late ack counts as an
-ack. The time of an ack is that of the read that brought it.
+Rules: One connection to NATS and one inbox; the last token of a reply subject holds the numbers of the `publish` call
+and of the stream. A message is resent after a refusal or no responders (after RETRY_S), or without any answer (after
+SILENT_S). A late ack counts, unless its `publish` call has returned. The time of an ack is taken when it is parsed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _LOOK_S = 0.05
 
 
 class Acked(msgspec.Struct, frozen=True):
-    """The offset of a message, and the time of its ack (nanoseconds of the monotonic clock)."""
+    """An acked message: its value, its offset, and the time of its ack in nanoseconds of the monotonic clock."""
 
     value: bytes
     offset: int
@@ -54,7 +54,7 @@ class Publisher:
         self._nats.close()
 
     def publish(self, values: Mapping[int, bytes], timeout_s: float) -> dict[int, list[Acked]]:
-        """Publish and return all acks by number, at least one each. Raise OperationalError after the time-out."""
+        """Publish, and return at least one ack for each number. Raise OperationalError after the time-out."""
         self._turn += 1
         found: dict[int, list[Acked]] = {}
         waiting = [(0.0, number) for number in values]  # a heap of (send time, number)
@@ -102,7 +102,7 @@ class Publisher:
         for delivery in self._nats.deliveries():
             turn, _, number_text = delivery.subject.rpartition(b".")[2].decode().partition("-")
             if int(turn) != self._turn:
-                continue  # of an earlier call
+                continue  # an answer to an earlier call
             ack = _PubAck() if delivery.headers else msgspec.json.decode(delivery.payload, type=_PubAck)
             number = int(number_text)
             is_ack = ack.error is None and ack.seq > 0

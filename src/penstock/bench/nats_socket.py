@@ -19,7 +19,7 @@ _READ_BYTES = 1 << 20
 
 
 def inbox() -> str:
-    """Return a unique subject."""
+    """Return a unique inbox subject."""
     return f"_INBOX.{secrets.token_hex(8)}"
 
 
@@ -52,7 +52,7 @@ class NatsSocket:
         self.socket.sendall(data)
 
     def barrier(self) -> None:
-        """Return after NATS has processed everything sent so far. Raise OperationalError for a -ERR."""
+        """Wait until nats-server has processed everything sent so far. Raise OperationalError for a -ERR."""
         self.send(b"PING\r\n")
         while True:
             found = self._receive()

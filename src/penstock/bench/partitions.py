@@ -1,17 +1,18 @@
 """`penstock bench partitions`: CPU cost of a message on two brokers, in a stream of one partition and of several.
 
-Rules: Two brokers on one nats-server, one replica, `durability = os`: ingest is measured, not the disk and not
+Rules: Two brokers on one nats-server, one replica, `durability = os`: ingest is measured, neither the disk nor
 replication. One publisher on one connection sends to many subjects in turn, with a window of unacked messages. Each
 partitioning rule has its turn in each round, with its own stream, which is deleted afterwards. The CPU time of both
-brokers counts, including messages that a broker receives and skips. A measurement counts only if exactly the acked
-messages are committed.
+brokers counts, including that for messages that a broker receives and skips. A measurement counts only if exactly the
+acked messages are committed.
 
 | name      | the stream                                                                                |
 |-----------|-------------------------------------------------------------------------------------------|
 | one       | one partition                                                                             |
 | mapped    | several; each subject belongs to one partition: brokers receive only what they store      |
 | group     | several; a queue group: NATS picks a random member                                        |
-| key       | several; each broker receives all messages and keeps its own, by the hash of the subject  |
+| key       | several; each broker receives all messages and keeps its own, by the hash of the subject, |
+|           | because the messages have no key                                                          |
 | token     | the same, by a subject token                                                              |
 """
 
@@ -37,8 +38,8 @@ _BROKERS = 2
 _ONE = "one"
 _WAYS = ("mapped", "group", "key", "token")
 _SUBJECTS = 64
-_COST_MAX = 1.5  # cost relative to one partition, where leaders choose the partition
-_FLAT = 0.9  # acked messages per second of CPU, relative to one partition
+_COST_MAX = 1.5  # highest CPU per message relative to one partition, if the leaders choose (key, token)
+_FLAT = 0.9  # least messages per second of CPU relative to one partition, if subjects belong to partitions (mapped)
 _MESSAGES_A_SECOND = 60_000  # for the time estimate
 Step = Callable[[str], None]
 
@@ -85,7 +86,7 @@ def run(plan: Plan, folder: Path, said: Step) -> list[Figure]:
 
 
 def _measured(brokers: Brokers, nats: Any, plan: Plan, name: str, round_number: int) -> Measurement:
-    """Measure acked messages per second of both brokers' CPU time."""
+    """Measure acked messages per second of CPU time, of both brokers together."""
     stream = f"bench-{name}-{round_number + 1}"
     config: dict[str, Any] = {"replicas": 1, "durability": "os", "dedup_window_ms": None}
     subject, subjects = f"{stream}.*", _SUBJECTS

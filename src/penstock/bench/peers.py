@@ -1,7 +1,7 @@
 """Externally run products: their names, and the addresses that they need.
 
-Rules: No product is searched for. A requested product without its addresses is an error of the call that names the
-missing ones, before anything is started; so is a missing client package.
+Rules: The benchmark does not search for products. If an address or the client package of a requested product is
+missing, the call fails before anything is started, and names it.
 
 | product      | addresses                                                 |
 |--------------|-----------------------------------------------------------|
@@ -26,7 +26,7 @@ KNOWN = (*kafka.NAMES, *liftbridge.NAMES)
 
 
 class Addresses(msgspec.Struct, frozen=True):
-    """The given addresses."""
+    """The addresses that the user gave."""
 
     kafka: Address | None = None
     liftbridge: Address | None = None

@@ -1,7 +1,7 @@
 """The folder of a run's logs: its own folder on a real disk, deleted at the end of the run.
 
-Rules: The folder is not in memory unless one is named explicitly: a log on a tmpfs is not durable. A killed run cannot
-delete its folder; the next run names the folder and leaves it to the user.
+Rules: The folder is on a file system in memory only if the user names it, or if no candidate is elsewhere: a log on a
+tmpfs is not durable. A killed run cannot delete its folder; the next run reports the folder and does not delete it.
 
 Theory: The folder holds a file that its run keeps locked; the kernel releases the lock when the run ends, however it
 ends. The file gets its name after it is locked, so that no other process finds it unlocked while its run lives.
@@ -23,11 +23,11 @@ from penstock.bench.machine import MEMORY_FILE_SYSTEMS, file_system
 
 _CANDIDATES = (Path("/var/tmp"), Path.home(), Path.cwd())  # noqa: S108 (a folder of our own is made inside)
 _PREFIX = "penstock-bench-"
-LOCK_FILE = "bench.pid"  # in the folder: the process id of its run
+LOCK_FILE = "bench.pid"  # in the run's folder; holds the process id of the run
 
 
 def folder_on_disk() -> Path:
-    """Return the folder for temporary files, or another one that is not in memory."""
+    """Return the first candidate that is not on a file system in memory; the folder for temporary files if all are."""
     for candidate in (Path(tempfile.gettempdir()), *_CANDIDATES):
         if candidate.is_dir() and file_system(candidate) not in MEMORY_FILE_SYSTEMS:
             return candidate
@@ -36,9 +36,9 @@ def folder_on_disk() -> Path:
 
 @contextmanager
 def place(parent: Path, *, bytes_needed: int, or_else: str = "") -> Iterator[Path]:
-    """Make a new folder in the existing `parent`. Raise OperationalError if the disk has too little room.
+    """Make a new folder in the existing `parent`. Raise OperationalError if the disk has too little free space.
 
-    `or_else`: option that needs less room, for the error text.
+    `or_else` names an option that needs less space, for the error text.
     """
     free_bytes = shutil.disk_usage(parent).free
     if free_bytes < bytes_needed:

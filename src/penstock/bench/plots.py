@@ -25,14 +25,14 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 58.0, 14.0, 12.0, 44.0
 _MARGIN = 30.0  # beside an axis without names: the outermost tick texts are centred
 _ROW = 44.0
 _TICKS_MAX = 9
-_CHARS_MAX = 64  # of a text line as wide as the drawing
+_CHARS_MAX = 64  # in a text line as wide as the drawing
 _LEGEND_ROW = 20.0
 _DECADES_MIN = math.log10(2)
 _LAST_TICKS_FROM = 3  # an axis that ends before 99.9 would make a short run look like a long one
 _NINES = (("90", 1.0), ("99", 2.0), ("99.9", 3.0), ("99.99", 4.0), ("99.999", 5.0), ("99.9999", 6.0))
 _PERCENTILE_TICKS = (("50", _DECADES_MIN), *_NINES)
 _LEAST_MS = 1e-6
-_ROOM = 1.15  # above the highest value of an axis
+_ROOM = 1.15  # factor by which an axis exceeds its lowest and highest value
 
 
 class Curve(NamedTuple):
@@ -112,7 +112,7 @@ def spread_plot(title: str, rows: Sequence[Spread], written: Callable[[float], s
 
 
 def _fitting(name: str, value: str) -> str:
-    """Return both within the width of the drawing: a long name loses its text in brackets, or is cut."""
+    """Return name and value within the width of the drawing: a long name loses its text in brackets, or is cut."""
     room = _CHARS_MAX - len(value)
     fitting = name if len(name) <= room else name.partition(" (")[0]
     return (fitting if len(fitting) <= room else f"{fitting[: max(0, room - 1)]}…") + value
@@ -140,7 +140,7 @@ def _percentile_axes(
     for name, decades in ticks:
         x = across(decades)
         drawing.line((x, _TOP), (x, floor), "grid")
-        # The last name would leave the drawing if it were centred on its tick.
+        # Centred on its tick, the last name would exceed the drawing.
         last = decades == ticks[-1][1]
         drawing.text(right if last else x, floor + 18, name, anchor="end" if last else "middle", style="tick")
     for value in values:
@@ -154,7 +154,7 @@ def _percentile_axes(
 
 
 def log_ticks(low: float, high: float) -> list[float]:
-    """Return two to twelve round values of a logarithmic axis in [low, high]: 1, 2, 5 of each decade, or the 1."""
+    """Return round values in [low, high] for a logarithmic axis: powers of ten, or finer steps for at least three."""
     assert 0 < low < high
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
     for steps in ((1.0,), (1.0, 2.0, 5.0), (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0)):

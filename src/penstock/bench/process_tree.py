@@ -1,8 +1,8 @@
 """CPU time of this process and all its descendants, as Linux counts it, including those that have ended.
 
 Theory: The CPU time of an ended child is added to its parent only if the parent has waited for it; it is lost if no
-process has, or if the parent died first. So all processes are polled often and their last known usage is kept: for a
-process that ends, only the time since the last poll is missed.
+process has, or if the parent died first. So all processes are polled ten times a second, and their last known usage is
+kept: of a process that ends, only the time since the last poll is missing.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class ProcessTree:
             self._look()
 
     def cpu_seconds(self) -> float:
-        """Return the user and system time of all processes ever seen."""
+        """Return the user and system time of all processes seen so far."""
         self._look()
         with self._lock:
             return sum(self._used.values()) / _TICKS_PER_S
@@ -64,7 +64,7 @@ class ProcessTree:
         with self._lock:
             known = {pid for pid, _ in self._used}
             for pid, (process, ticks) in seen.items():
-                # An orphan has another parent now, but was seen before.
+                # An orphaned process has another parent now, but was seen before.
                 if process in self._used or _descends(pid, parents, known & seen.keys()):
                     self._used[process] = ticks
 

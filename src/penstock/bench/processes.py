@@ -45,7 +45,7 @@ def cpu_seconds_of(processes: Mapping[str, int]) -> dict[str, float]:
 
 
 def children_of(process_id: int) -> list[int]:
-    """Return the process ids of its children (Linux; none elsewhere)."""
+    """Return the process ids of a process's children (Linux; none elsewhere)."""
     found = []
     for path in Path(f"/proc/{process_id}/task").glob("*/children"):
         try:
@@ -56,7 +56,7 @@ def children_of(process_id: int) -> list[int]:
 
 
 def program_of(process_id: int) -> str:
-    """Return the name of its program; empty if it has ended."""
+    """Return the program name of a process; empty if it has ended."""
     try:
         return Path(f"/proc/{process_id}/comm").read_text().strip()
     except OSError:
@@ -64,7 +64,7 @@ def program_of(process_id: int) -> str:
 
 
 def listening_on(address: Address) -> int | None:
-    """Return the id of the process that listens there; None if none on this machine does (Linux) or it is hidden."""
+    """Return the id of the process that listens on a loopback address (Linux); None if unknown or another user's."""
     sockets = _listening_sockets(address.port) if address.is_loopback else set()
     if not sockets:
         return None
@@ -93,10 +93,10 @@ def _listening_sockets(port: int) -> set[str]:
 
 
 class Child:
-    """A running child: its output by lines, its process id."""
+    """A running child process: its stdout and its log (stderr) by lines."""
 
     def __init__(self, name: str, process: subprocess.Popen[bytes], on_end: OnEnd | None = None) -> None:
-        """Watch a child. `on_end` is called from a thread if it ends before it is stopped."""
+        """Watch a child. `on_end` is called from a thread if the child ends before `stop`."""
         self.name = name
         self._on_end = on_end
         self._stopping = False
@@ -114,7 +114,6 @@ class Child:
 
     @property
     def process_id(self) -> int:
-        """The child's."""
         return self._process.pid
 
     def _read(self, pipe: IO[bytes], is_log: bool) -> None:
@@ -134,7 +133,7 @@ class Child:
                 self._on_end(self.name, code, self.said)
 
     def write(self, data: bytes) -> None:
-        """Write all of its stdin and close it."""
+        """Write `data` to the child's stdin and close it."""
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(data)
@@ -143,9 +142,9 @@ class Child:
             raise OperationalError(f"{self.name} ended before it was told what to do:\n{self.said}") from None
 
     def next_line(self, timeout_s: float, *, of_log: bool = False) -> bytes:
-        """Return the next line of its stdout (or log). Raise OperationalError at its end or after the time-out.
+        """Return the next line of stdout, or of the log; drop earlier lines of the other one.
 
-        Raise EndedError if a vital process has ended.
+        Raise OperationalError if the child ends or after the time-out, EndedError if a vital process has ended.
         """
         deadline_s = time.monotonic() + timeout_s
         with self._changed:
@@ -163,7 +162,7 @@ class Child:
                 self._changed.wait(min(left_s, limits.BENCH_LOOK_S))
 
     def wait_for(self, pattern: re.Pattern[bytes], timeout_s: float = limits.BENCH_START_S) -> re.Match[bytes]:
-        """Return the first match in its log. Raises as `next_line`."""
+        """Return the first match in the log. Raises as `next_line`."""
         deadline_s = time.monotonic() + timeout_s
         while True:
             line = self.next_line(max(0.0, deadline_s - time.monotonic()), of_log=True)
@@ -172,11 +171,11 @@ class Child:
 
     @property
     def said(self) -> str:
-        """The last lines of its log."""
+        """The last lines of the log."""
         return b"".join(self._tail).decode("utf-8", "replace").rstrip()
 
     def stop(self) -> None:
-        """Stop it with SIGTERM, and after a time-out with SIGKILL."""
+        """Stop the child with SIGTERM, and after a time-out with SIGKILL."""
         self._stopping = True
         if self._process.poll() is None:
             self._process.terminate()

@@ -1,8 +1,9 @@
 """The goals of Penstock, beside the results of a run. A missed goal is shown as missed.
 
 Rules: Every goal is a ratio of two systems in one comparison of the same run, or a single number of Penstock's. Goals
-are defined here and in `latency_run` and `scale`, and nowhere else. The short form takes the same measurements in
-smaller rounds, and omits what these are too short for (a percentile, a stream of 100 million messages).
+of throughput are defined here, those of latency in `latency_run`, and that of a single number in the module that
+measures it. The short form takes the same measurements in smaller rounds, and omits goals that these cannot answer (a
+high percentile, a stream of 100 million messages).
 
 | measured by    | long                                            | short                                 |
 |----------------|-------------------------------------------------|---------------------------------------|
@@ -38,7 +39,7 @@ _SHORT_SCALE = scale.Plan(messages=5_000_000)
 
 
 class Goal(NamedTuple):
-    """A goal: the comparison and pair of its ratio, and the least ratio wanted."""
+    """The least wanted ratio of a pair of systems in one comparison."""
 
     what: str
     comparison: str
@@ -123,13 +124,13 @@ def planned(*, short: bool, rounds: int | None = None) -> ReachPlan:
 
 
 def _seconds(load: LatencyLoad, rounds_count: int) -> float:
-    """Return the seconds of a round: long enough for the highest percentile with a goal, even with one void round."""
+    """Return the seconds of a round that suffice for the highest percentile with a goal, even if one round is void."""
     samples = max(samples_for(goal.percentile) for goal in latency_run.GOALS if goal.size == load.size)
     return max(_LATENCY_SECONDS_MIN, samples / max(1, rounds_count - 1) / load.rate_per_s)
 
 
 def reached(comparisons: Iterable[Comparison], goals: Iterable[Goal] = GOALS) -> list[Reach]:
-    """Return every throughput goal, with its ratio if these comparisons hold it."""
+    """Return every goal in `goals`, with its ratio if these comparisons have it."""
     by_name = {one.name: one for one in comparisons}
     lines = []
     for goal in goals:

@@ -1,17 +1,16 @@
 """`penstock bench read-replicas`: read throughput per broker CPU, with one serving replica and with three.
 
 Rules: Three brokers; a stream of one replica and two observers (read replicas), in the page cache of all. Many
-consumers with connections of their own read all of it, from the leader alone and from any replica, in turn, round by
-round. Each begins at another place of the log, because a range that one consumer has just read would be in the
-processor's caches for the others: one machine has one copy there where three have three. All brokers share one core and
-the consumers have the others, if the machine permits that: else they compete for cores, and a second of CPU is worth
-less for a reason that three machines do not have. Counted are the bytes of all consumers together, and the CPU time of
-all three brokers, idle ones included.
+consumers with connections of their own read the whole log, in turn from the leader alone and from any replica, in each
+round. Each consumer begins at another offset, because a range that one has just read would be in the processor's caches
+for the others, and three machines would not share these caches. If the machine has several cores, all brokers share
+one, and the consumers have the others: brokers and consumers on separate machines do not compete for cores, either. The
+bytes of all consumers together and the CPU time of all three brokers, also of idle ones, are counted.
 
-If reads scale with replicas, a second of CPU gives as much with three replicas as with one: that ratio is reported,
-taken within a round, with equally many consumers per serving replica (`alone`: a third of them). A busier broker
-processes more at once and needs less CPU per byte, so the ratio for equally many consumers in total (`crowded`) is
-reported, too. Throughput itself is not reported.
+If reads scale with replicas, a second of CPU serves as many bytes with three replicas as with one: this ratio is
+reported, taken within a round, with equally many consumers per serving replica (`alone`: a third of the consumers at
+the leader). A busier broker processes more at once and needs less CPU per byte, so the ratio for equally many consumers
+in total (`crowded`) is reported, too. Bytes per elapsed second are not reported.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ _STREAM = "bench-observed"
 _VALUE_BYTES = 1_024
 _ROWS = 4_096
 _ALONE, _CROWDED, _SPREAD = "alone", "crowded", "spread"
-_FLAT = 0.9  # minimum, relative to one replica
+_FLAT = 0.9  # least MB per second of CPU, relative to one replica
 _BYTES_PER_S = 800 * MIB  # for the time estimate
 Step = Callable[[str], None]
 
@@ -134,7 +133,7 @@ def _fill(brokers: Brokers, size_bytes: int) -> None:
 
 
 async def _read(brokers: Brokers, consumers: int, which: Which, round_number: int) -> Measurement:
-    """Read the whole log by so many consumers concurrently; the value is MB per second of the brokers' CPU."""
+    """Read the whole log with `consumers` concurrent consumers; the value is MB per second of the brokers' CPU."""
     servers = list(brokers.addresses.values())
     clients = [await connecting.connect(servers, name="penstock-bench", timeout=TIMEOUT_S) for _ in range(consumers)]
     loop = asyncio.get_running_loop()

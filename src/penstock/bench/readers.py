@@ -2,10 +2,10 @@
 
 Rules: Every value byte is touched: all values go through one CRC-32C, and the result is compared with what was sent.
 All consumers connect and read a first message untimed; then they make PASSES passes over the whole log, each with its
-own subscription, and the mean is reported. The clock runs from the call that requests the log's first message,
-including the setup of a subscription, to the last message of the last pass. Ending a subscription is not timed. Arrow
-batches take one checksum over a column, all others one for each message. The nats-py consumer is its fastest kind that
-keeps order: an ordered push consumer with a callback.
+own subscription, and the mean of the passes is reported. The clock runs from the call that requests the log's first
+message, including the setup of a subscription, to the last message of the last pass. Ending a subscription is not
+timed. Arrow batches take one checksum over a column, all others one for each message. The nats-py consumer is its
+fastest kind that keeps order: an ordered push consumer with a callback.
 
 | reader      | product    | the user gets                                                                |
 |-------------|------------|------------------------------------------------------------------------------|
@@ -55,7 +55,7 @@ _SENDFILE_BYTES = 64 * MIB
 
 
 class ReadTask(msgspec.Struct, frozen=True):
-    """A log and its number of messages: a stream of nats-server (`address` URL), or of a service on HOST:PORT."""
+    """A log and its number of messages. `address` is a URL for nats-server, and HOST:PORT for other services."""
 
     address: str
     stream: str
@@ -82,7 +82,7 @@ class Clock:
         self._started_s = time.perf_counter()
 
     def consumed(self, passes: list[Content]) -> Consumed:
-        """Stop. Raise OperationalError if the passes differ in content."""
+        """Stop the clock and return the mean cost of a pass. Raise OperationalError if the passes differ in content."""
         seconds = time.perf_counter() - self._started_s
         after = cpu_seconds_of(self._watched)
         cpu = {name: (after[name] - self._before[name]) / len(passes) for name in self._watched}
@@ -173,7 +173,7 @@ async def _messages_once(client: AsyncClient, stream: str) -> Content:
 
 
 def chained(values: Iterable[bytes]) -> Content:
-    """Touch every byte of single values, in their order."""
+    """Return the content of single values; touches every byte, in their order."""
     messages = value_bytes = crc = 0
     for value in values:
         messages += 1
@@ -201,7 +201,7 @@ async def _read_nats_py(task: ReadTask) -> Consumed:
 
 
 class _NatsPyPass:
-    """One ordered consumer, for so many messages. It ends with the connection, after the clock has stopped."""
+    """One ordered consumer for `wanted` messages. It ends with its connection, after the clock has stopped."""
 
     def __init__(self, wanted: int) -> None:
         self._wanted = wanted
@@ -226,7 +226,7 @@ class _NatsPyPass:
                 async with asyncio.timeout(BENCH_STALL_S):
                     await self._all_there.wait()
             except TimeoutError:
-                continue  # slow is not stalled
+                continue  # check in the next turn if messages came meanwhile
 
     async def _take(self, message: Msg) -> None:
         value = message.data
@@ -262,7 +262,7 @@ def _send_file(connection: socket.socket, file: Path) -> None:
 
 
 class ReceiveTask(msgspec.Struct, frozen=True):
-    """The address to receive from until the sender closes, and how often."""
+    """The address to receive from until the sender closes, and the number of passes."""
 
     address: Address
     passes: int
@@ -285,7 +285,7 @@ def _received_once(address: Address, room: bytearray) -> Content:
 
 
 def through_sendfile(files: list[Path], passes: int) -> Consumed:
-    """Measure the time of these files through sendfile(2) and loopback."""
+    """Measure sending these files with sendfile(2) over loopback."""
     with worker.working(send_files, FilesTask([str(file) for file in files])) as (address, sender):
         task = ReceiveTask(address, passes, {"sender": sender.process_id})
         return worker.run(receive_all, task, timeout_s=2 * BENCH_STALL_S)

@@ -1,4 +1,4 @@
-"""Readable texts for a server's answers that are no acks."""
+"""Readable texts for a server's answers that are not acks."""
 
 from __future__ import annotations
 

@@ -23,16 +23,16 @@ from penstock.bench.machine import Machine
 from penstock.bench.rounds import Measurement, Ratio, counted, cpu_ratio, ratio
 
 FORMAT = 1
-CEILING_SHARE = 0.7  # of the generator's ceiling in the same run: above it the generator may be the bottleneck
+CEILING_SHARE = 0.7  # of the generator's ceiling in the same run; above this share the generator may be the bottleneck
 SHARED = (
     "Generator, NATS and brokers shared the machine: absolute rates hold for this machine only; compare the ratios "
     "within this run."
 )
 
-BUSY_LOAD_SHARE = 0.5  # per core: a higher load average before a run shows that other programs used the machine
+BUSY_LOAD_SHARE = 0.5  # load average per core before a run; a higher one shows that other programs used the machine
 ROUND_SECONDS_MIN = 0.2  # of publishing: shorter rounds are dominated by noise
 _STORE_NOTHING = frozenset({"null", "echo", "echo-raw", "kafka-null"})  # ceilings: fast, so their rounds are short
-WIDE_SPREAD = 2.0  # ratio of a system's highest to lowest round above which a run is not trusted
+WIDE_SPREAD = 2.0  # highest by lowest round of a system; a run with a wider spread is not trusted
 STOPPED = "The run was ended early: this report holds only what was measured until then."
 
 
@@ -95,7 +95,7 @@ class Reach(msgspec.Struct, frozen=True):
 
 
 class Figure(msgspec.Struct, frozen=True):
-    """A single number of Penstock's, less is better unless `at_least`; `reach` is its goal (None: there is none)."""
+    """A single number of Penstock's; less is better unless `at_least`. `reach` is its goal, None without one."""
 
     name: str
     what: str
@@ -103,7 +103,7 @@ class Figure(msgspec.Struct, frozen=True):
     got: float
     reach: float | None = None
     stretch: float | None = None
-    low: float | None = None  # of the values behind the median; None: measured once
+    low: float | None = None  # lowest value behind the median `got`; None: measured once
     high: float | None = None
     at_least: bool = False
 
@@ -118,7 +118,7 @@ class Figure(msgspec.Struct, frozen=True):
 class Report(msgspec.Struct, frozen=True, kw_only=True):
     """A whole run."""
 
-    kind: str  # reach, throughput, latency, replicated, scale, many, limits
+    kind: str  # subcommand of `penstock bench`, such as reach or latency
     command: str
     started: datetime
     seconds: float = 0.0
@@ -152,7 +152,7 @@ def compared(
 ) -> Comparison:
     """Make a comparison of these measurements, with the ratios of `pairs`.
 
-    `notes` go by ratio; those of missing ratios are dropped. `ceilings` name each system's ceiling.
+    `notes` are keyed by ratio; those of missing ratios are dropped. `ceilings` maps systems to their ceiling variants.
     """
     names = {f"{one} / {other}": (one, other) for one, other in pairs}
     ratios = {name: ratio(measurements, *pair) for name, pair in names.items()}
@@ -183,7 +183,7 @@ def _bounded(one: Summary, ceiling: str, systems: Mapping[str, Summary]) -> Summ
 
 
 def _note(known: str | None, pair: tuple[str, str], systems: Mapping[str, Summary]) -> str:
-    """Combine the known note of a pair with the names of its bounded systems."""
+    """Append to the known note of a pair which of its systems the generator bounds."""
     bounded = [name for name in pair if name in systems and systems[name].bounded_by]
     verb = "is" if len(bounded) == 1 else "are"
     said = f"{', '.join(bounded)} {verb} bounded by the generator" if bounded else ""
@@ -234,7 +234,7 @@ def summary(measurements: Sequence[Measurement], system: str, title: str) -> Sum
 
 
 class _Spread(NamedTuple):
-    """The ratio of highest to lowest round of one system, or of a ratio of two."""
+    """`times`: highest by lowest round of one system's rate, or of two systems' latency ratio."""
 
     times: float
     name: str
@@ -265,7 +265,7 @@ def busy_text(report: Report) -> str:
 
 
 def _spreads(report: Report) -> list[_Spread]:
-    """Return the spreads of every system's rates, and of the latency medians that have ratios."""
+    """Return the spreads of every system's rate, and of the latency ratios at the 50th percentile."""
     rates = [
         _Spread(one.high / one.low, name, comparison.title)
         for comparison in report.comparisons
@@ -282,7 +282,7 @@ def _spreads(report: Report) -> list[_Spread]:
 
 
 def now() -> datetime:
-    """Return the time for `started`."""
+    """Return the current time in UTC, for `Report.started`."""
     return datetime.now(UTC)
 
 
@@ -292,7 +292,7 @@ def write_json(report: Report, file: Path) -> None:
 
 
 def read_json(file: Path) -> Report:
-    """Read a report of `write_json`. Raise ValueError with the file's name if it is none or of a newer format."""
+    """Read a file of `write_json`. Raise ValueError with its name if it is not a report, or of a newer format."""
     data = file.read_bytes()
     try:
         if (found := msgspec.json.decode(data, type=_Format).format) > FORMAT:

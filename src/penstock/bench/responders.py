@@ -1,7 +1,8 @@
 """Responders that ack at once and store nothing: the ceilings of the generator and of NATS.
 
 Rules: An ack has the form and the size of Penstock's, and goes to the reply subject of its message. All frames of one
-round have the same length, and rounds do not overlap, so reply subjects are cut out by position, without parsing.
+round have the same length, and rounds do not overlap, so a reply subject is sliced at a known position, without
+parsing.
 
 | responder | between generator and responder             | the figure shows                                    |
 |-----------|---------------------------------------------|-----------------------------------------------------|
@@ -26,7 +27,7 @@ from penstock.bench.nats_socket import NatsSocket
 _READ_BYTES = 1 << 20
 _BODY = b'{"stream":"bench-1","seq":100000,"offset":99999,"partition":0,"epoch":1,"replicas":1,"fsynced":true}'
 _ACK = b" %d\r\n%b\r\n" % (len(_BODY), _BODY)
-_PING = b"\r\nPING\r\n"  # from nats-server, between two messages; or in a payload by chance
+_PING = b"\r\nPING\r\n"  # sent by nats-server between two messages; a payload may contain it by chance
 _INFO = b'INFO {"server_id":"null","version":"2.0.0","headers":true,"max_payload":1048576}\r\n'
 
 
@@ -41,7 +42,7 @@ class Replies:
     """Splits received bytes into complete frames, and returns one ack for each."""
 
     def __init__(self, verb: bytes, before_ack: bytes) -> None:
-        self._verb = verb  # MSG behind a nats-server, PUB in its place
+        self._verb = verb  # MSG from nats-server; PUB in the place of nats-server
         self._before_ack = before_ack  # the bytes of an ack before the reply subject
         self._buffer = bytearray()
 
@@ -68,7 +69,7 @@ class Replies:
         return b"".join(out)
 
     def _line(self, words: list[bytes]) -> list[bytes]:
-        """Return the answer to a line that is no message."""
+        """Return the answer to a line other than a message."""
         return [b"PONG\r\n"] if words[0] == b"PING" else []
 
     def _acks(self, start: int, line_end: int, stride: int, count: int, words: list[bytes]) -> Iterator[bytes]:
@@ -105,7 +106,7 @@ def respond_raw(task: RespondTask) -> Iterator[str]:
 
 
 class _Responder(asyncio.BufferedProtocol):
-    """The kind of protocol that the broker's own NATS connection is."""
+    """A BufferedProtocol, as the broker's own NATS connection is."""
 
     def __init__(self) -> None:
         self._replies = Replies(b"MSG", b"PUB ")

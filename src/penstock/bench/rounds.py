@@ -1,9 +1,9 @@
 """The order of measurements and their evaluation: interleaved rounds, medians, ratios with their spread.
 
-Rules: One round measures every system once; every second round is in reverse order, so that none is always the first.
-Dirty pages of earlier turns are synced before the next system's turn. A measurement counts only if it is verified; a
-void one stays in the results, with its reason. A ratio is taken within a round, between neighbours in time; reported
-are the median, minimum and maximum of these ratios.
+Rules: One round measures every system once; every second round is in reverse order, so that no system is always the
+first. Dirty pages of earlier turns are synced before the next system's turn. A measurement counts only if it is
+verified; a void one stays in the results, with its reason. A ratio is taken within a round, between neighbours in time;
+the median, minimum and maximum of these ratios are reported.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Ratio(msgspec.Struct, frozen=True):
     low: float
     high: float
     rounds: int
-    pooled: bool = False  # over all rounds together, without spread: single rounds have too few samples
+    pooled: bool = False  # of all rounds' samples together, without a spread: single rounds have too few samples
 
 
 Measure = Callable[[int], Measurement]
@@ -62,7 +62,7 @@ def interleave(
     warm_up: bool = True,
     before: Callable[[], None] = os.sync,
 ) -> Iterator[Measurement]:
-    """Measure all systems in so many rounds; the results of a warm-up round are dropped."""
+    """Measure all systems in `rounds` rounds; call `before` before each turn. A warm-up round's results are dropped."""
     names = list(measures)
     for round_number in range(-1 if warm_up else 0, rounds):
         for name in order_of(names, max(0, round_number)):
@@ -87,7 +87,7 @@ def counted(measurements: Sequence[Measurement], system: str) -> list[Measuremen
 
 
 def median(measurements: Sequence[Measurement], system: str) -> float | None:
-    """Return the median of its values; None without a valid one."""
+    """Return the median of a system's values; None without a valid measurement."""
     values = [one.value for one in counted(measurements, system)]
     return statistics.median(values) if values else None
 
@@ -137,7 +137,7 @@ def publish_measure(name: str, system: System, load: Load) -> Measure:
 
 
 def untrue(log: Log, published: Published, *, ordered: bool) -> str | None:
-    """Return why a round does not count; None if the log holds exactly what was acked."""
+    """Return why a round does not count; None if the log holds exactly the acked messages."""
     if published.errors:
         return f"{published.errors:,} answers were no acks; the first: {refusal(published.first_error)}"
     if published.acks != published.sent.messages:

@@ -1,11 +1,12 @@
 """`penstock bench scale`: cost of idle streams, and speed of a long stream compared with a short one.
 
 Rules: The streams are made on disk before a broker runs, by the code that a broker runs, with one sync for all. The
-base cost of a broker is measured on one stream and subtracted. A start is timed from the call of the command to its
-ready line, after a clean stop and after kill -9; its CPU time is reported, too, because other programs may use the
-machine. Messages of idle streams are new: old ones would first make the broker roll every segment by its age. Look-ups
-go to random places, in turn in both streams, through a Penstock client, with all files in the page cache: disk reads
-are not compared. The short log equals the beginning of the long one: their batches have equally many rows.
+memory of a broker with one stream is subtracted. A start is timed from the call of `penstock serve` to its ready line,
+after a clean stop and after kill -9; its CPU time is reported, too, because other programs may use the machine.
+Messages of idle streams have the current time: with older ones the broker would first roll every segment by its age.
+Look-ups use random offsets or times, in turn in both streams, through a Penstock client, with all files in the page
+cache, so that disk reads are not compared. The short log equals the beginning of the long one: their batches have
+equally many rows.
 
 The long and the short stream are started in turn, START_ROUNDS times each, always after kill -9, and their ratio is
 taken by rounds. The killed broker is idle: its log is flushed to the end, and the checkpoint covers all of it. A start
@@ -45,7 +46,7 @@ from penstock.node.log_creation_markers import LogCreationMarkers
 IDLE_STREAMS = 10_000
 LONG_MESSAGES = 100_000_000
 START_ROUNDS = 5
-STEPS = 8  # that a run reports
+STEPS = 8  # reported by a run
 _STREAM_MESSAGES = 3
 _ROWS = 16_384
 _VALUE_BYTES = 16
@@ -111,7 +112,7 @@ class Idle(msgspec.Struct, frozen=True):
 
 
 def make_streams(folder: Path, count: int) -> None:
-    """Make a data directory with so many streams of a few messages each."""
+    """Make a data directory with `count` streams of a few messages each."""
     with made_in(folder) as (vfs, metadata):
         marks = LogCreationMarkers(vfs)
         for number in range(count):
@@ -125,7 +126,7 @@ def make_streams(folder: Path, count: int) -> None:
 
 
 def make_long(folder: Path, messages: int) -> None:
-    """Make a data directory with one stream of so many small messages, as kill -9 leaves it."""
+    """Make a data directory with one stream of `messages` small messages; the log stays open, as after kill -9."""
     with made_in(folder) as (vfs, metadata):
         log = new_log(vfs, metadata, LogCreationMarkers(vfs), StreamConfig(name=_LONG, subject="scale.long"))
         values = [random.Random(1).randbytes(_VALUE_BYTES) for _ in range(_ROWS)]  # noqa: S311 (content, no secret)
@@ -157,7 +158,7 @@ def _kill(ready: ReadyLine) -> None:
 
 
 def idle(folder: Path, plan: Plan, seconds: float, *, kill: bool) -> Idle:
-    """Start a broker on `folder`, leave it idle for so long, and stop or kill it."""
+    """Start a broker on `folder`, leave it idle for `seconds`, and stop or kill it."""
     with started(folder) as (ready, start_seconds):
         broker = ("penstock serve", ready.process_id)
         start_cpu_seconds = cpu_seconds(*broker)
@@ -176,7 +177,7 @@ def _resident_bytes(process_id: int) -> int:
 
 
 def lookups(folders: dict[str, tuple[Path, int]], *, kind: str) -> dict[str, float]:
-    """Return the median milliseconds of a look-up by name: at random offsets, or at random times."""
+    """Return by name the median milliseconds of a look-up. `kind`: offset, at random offsets; time, at random times."""
     chance = random.Random(2)  # noqa: S311 (places, no secret)
     taken: dict[str, list[float]] = {name: [] for name in folders}
     with contextlib.ExitStack() as running:
@@ -216,7 +217,7 @@ def _looked_up(client: blocking.Client, kind: str, place: int, messages: int) ->
 
 
 def first_at(place: int, messages: int) -> int:
-    """Return the first offset not older than offset `place`: a batch boundary, as a batch's rows have one timestamp."""
+    """Return the first offset with a timestamp of FIRST_US + `place` or later: a batch's rows have its first row's."""
     return min(-(-place // _ROWS) * _ROWS, messages)
 
 
@@ -291,7 +292,7 @@ _Goal = tuple[float | None, float | None]
 
 
 def _goals(*, judged: bool) -> Callable[..., _Goal]:
-    """Return a function for the (reach, stretch) of a figure; without goals if the run is too small for them."""
+    """Return a function that returns the (reach, stretch) of a figure; (None, None) unless `judged`."""
 
     def goal(reach: float, stretch: float | None = None) -> _Goal:
         return (reach, stretch) if judged else (None, None)

@@ -1,6 +1,6 @@
 """The schedule of a run: a pure function of its plan, so that sender, receiver and checks agree on it.
 
-Rules: Message i is due at i / rate after the start, whatever happened to earlier ones. Its value begins with i in 8
+Rules: Message i is due at i / rate after the start, even if earlier messages are late. Its value begins with i in 8
 bytes; the rest is a slice of random bytes at a position that depends on i, so that nothing can be compressed.
 
 | bytes of a value | content                    |

@@ -1,10 +1,10 @@
 """`penstock bench spark`: cost of moving data between a stream and Spark, beside Parquet files of the same rows.
 
 Rules: One log is made once, of messages of 300 bytes in batches as the cleaner leaves them, and its rows once as
-Parquet files. One Spark on two cores and one broker do all that is measured. Each measure has its turn in each round; a
-first round, which loads and compiles code, does not count. CPU is that of all processes together: the JVM, Python's
-workers, the broker, and this one. A ratio is taken within a round. The rows that were read or written are counted and
-compared with the expected number.
+Parquet files. All measures use the same Spark session on two cores and the same broker. Each measure has its turn in
+each round; a first round, which loads and compiles code, does not count. CPU is that of all processes together: the
+JVM, Python's workers, the broker, and this process. A ratio is taken within a round. The rows of the measures
+`available`, `archive` and `sink` are counted and compared with the expected number.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ TITLES: Mapping[str, str] = {
 
 
 class _Goal(NamedTuple):
-    """The wanted ratio of the CPU times of two measures."""
+    """The highest wanted ratio of the CPU times of measures `name` and `beside`."""
 
     name: str
     beside: str
@@ -183,7 +183,7 @@ def _spark() -> Iterator[SparkSession]:
 
 
 class _Turns:
-    """The measures, on one Spark and one broker."""
+    """The measures, in one Spark session and on one broker."""
 
     def __init__(self, spark: SparkSession, server: str, folder: Path, messages: int, tree: ProcessTree) -> None:
         self._tree = tree

@@ -1,9 +1,10 @@
 """Small handmade SVG drawings: shapes and text in one coordinate system, as one string.
 
-Rules: Every text is escaped, and characters that are invalid in XML are replaced. A drawing has no external references.
-Colours are classes (`s0` … `s9` for series, `axis`, `grid`, `muted`), so that the page decides about light and dark. A
-series differs from others by its dashes and its mark, too, never by its colour alone. A drawing has a title and a
-description for screen readers. Series number 10 has the colour of number 0, and another mark and dashes.
+Rules: Every text is escaped, and its characters that are invalid in XML are replaced. A drawing has no external
+references. Colours are classes (`s0` … `s9` for series, `axis`, `grid`, `muted`), so that the page's style sheet sets
+the colours of light and dark mode. A series differs from others by its dashes and its mark, too, never by its colour
+alone. A drawing has a title and a description for screen readers. Series 10 has the colour of series 0, with another
+mark and other dashes.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class Drawing:
         self._parts: list[str] = []
 
     def line(self, start: Point, end: Point, style: str) -> None:
-        """Draw a straight line."""
+        """Draw a straight line in the class `style`."""
         (x1, y1), (x2, y2) = start, end
         self._parts.append(f'<line class="{style}" x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"/>')
 

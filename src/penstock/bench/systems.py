@@ -1,19 +1,19 @@
 """The measured systems: products in their variants, each started, written, read back and stopped the same way.
 
 Rules: A variant starts its own processes in its own folder and ends them. Each round gets an empty log, which is
-deleted afterwards, so that no round reads or pays for another one's data. Nothing is tuned: a variant lists every
+deleted afterwards, so that no round reads or maintains another round's data. Nothing is tuned: a variant lists every
 difference from the product's defaults. nats-server's `max_payload` is raised for none.
 
 | variant            | configuration                                                                         |
 |--------------------|---------------------------------------------------------------------------------------|
 | `penstock`         | `penstock serve` with its own nats-server; a stream at its defaults: fsync before ack |
-| `penstock-os`      | the same with `durability = os`: acked from the page cache                            |
-| `penstock-memory`  | the same with `storage = memory`                                                      |
+| `penstock-os`      | as `penstock`, with `durability = os`: acked from the page cache                      |
+| `penstock-memory`  | as `penstock`, with `storage = memory`                                                |
 | `…-encrypted`      | each of the first two with `encryption = aes-256-gcm`                                 |
 | `jetstream`        | nats-server with JetStream; a file stream, R1, at its defaults: syncs every 2 minutes |
-| `jetstream-always` | the same with `sync_interval: always`                                                 |
+| `jetstream-always` | as `jetstream`, with `sync_interval: always`                                          |
 | `jetstream-async`  | a file stream with `persist_mode: async`: acked before it is written                  |
-| `jetstream-memory` | the same with memory storage                                                          |
+| `jetstream-memory` | as `jetstream`, with memory storage                                                   |
 | `echo`             | nats-server and a responder on asyncio, which stores nothing                          |
 | `echo-raw`         | nats-server and a responder on a blocking socket                                      |
 | `null`             | a responder in the place of nats-server: the generator's ceiling                      |
@@ -59,7 +59,7 @@ class Log(ABC):
 
     @abstractmethod
     def publish(self, load: Load) -> Published:
-        """Publish the load from the generator's own process until all of it is acked."""
+        """Publish the load from the generator's own process until all sent messages are answered."""
 
     @abstractmethod
     def read_back(self, *, ordered: bool) -> Content | None:
@@ -101,7 +101,7 @@ class NatsLog(Log):
 
 
 def time_for(load: Load) -> float:
-    """Return the time-out of a generator: encoding, sending, a stall, and the check of the acks."""
+    """Return the time-out of a generator in seconds: encoding, sending, a stall, and the check of the acks."""
     return _TIMEOUT_S + load.seconds_max + BENCH_STALL_S + load.messages / 10_000
 
 
@@ -119,7 +119,7 @@ class PenstockLog(NatsLog):
         self._client = system.client
 
     def files(self, suffix: str) -> list[Path]:
-        """Return its files of one kind in log order; none for memory storage."""
+        """Return the log's files with this suffix, in log order; none for memory storage."""
         return sorted(self.data_dir.glob(f"streams/*-{self.stream.name}/0/*{suffix}"))
 
     @property
@@ -128,7 +128,7 @@ class PenstockLog(NatsLog):
         return sum(file.stat().st_size for file in self.files(".index")) // ENTRY_BYTES
 
     def load(self, load: Load) -> Content:
-        """Append the load as a bulk writer does: past NATS, in batches of many rows. Return its content."""
+        """Append the load over the broker's socket in batches of many rows, as bulk writers do. Return its content."""
         import pyarrow as pa
 
         pool = Pool(self.subject, "", load.size, load.messages, load.seed, bytes_max=BENCH_POOL_BYTES_MAX)
@@ -262,11 +262,11 @@ class EchoLog(NatsLog):
     """A log whose messages are acked and dropped."""
 
     def read_back(self, *, ordered: bool) -> None:
-        """Return None: nothing is stored."""
+        """Return None, because nothing is stored."""
 
 
 class EchoSystem(System):
-    """A responder that acks every log on its one subject."""
+    """A responder that acks every message on its one subject."""
 
     def __init__(self, nats: Address, subject: str, processes: Mapping[str, int]) -> None:
         self.processes = processes

@@ -1,8 +1,8 @@
 """`penstock bench throughput`: acked messages per second, and messages per second of a consumer.
 
-Rules: Loads vary one axis at a time around a base (256 bytes, window 4,000, one publisher), unless all combinations are
-requested. Everything that is compared is measured in the same rounds. Consumers read a log of one publisher, so that
-the order can be verified, too.
+Rules: Loads vary one axis at a time around a base (256 bytes, window 4,000, one publisher), unless values are given or
+all combinations are requested. Systems that are compared are measured in the same rounds. Consumers read a log of one
+publisher, so that the order can be verified, too.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ _SHORT_SECONDS = 3.0
 _READ_MESSAGES = 1_000_000
 _SHORT_READ_MESSAGES = 400_000
 _READ_BYTES = 256 * limits.MIB
-# Messages per second for the time estimate, of a machine with two cores and its own disk.
+# Messages per second for the time estimate, on a machine with two cores and its own disk.
 _RATE = 200_000
 _RATE_ALONE = 5_000  # with a window of 1
 _RATE_SYNCED = 1_500
@@ -93,7 +93,7 @@ _TURN_SECONDS = 0.7  # overhead of each turn
 _MESSAGE_BYTES = 100  # overhead of a stored row
 
 Said = Callable[[Measurement], None]
-"""Receives every measurement as it comes."""
+"""Receives every measurement when it is done."""
 
 
 class Axes(NamedTuple):
@@ -115,7 +115,7 @@ class Plan(msgspec.Struct, frozen=True):
     loads: tuple[Load, ...]
     reads: tuple[Load, ...]
     rounds: int
-    others: tuple[Variant, ...] = ()  # those of `variants` that are not in `systems`: clusters, and external products
+    others: tuple[Variant, ...] = ()  # rows of `variants` that `systems` lacks: clusters and external products
 
     @property
     def measurements(self) -> int:
@@ -164,10 +164,10 @@ def _read_seconds(load: Load, name: str) -> float:
 
 
 def planned(wish: Wish) -> Plan:
-    """Return the plan for a wish. Given lists are combined; without any, one axis varies at a time.
+    """Return the plan for a wish. Loads combine the given lists, or the default ones if `every`; else one axis varies.
 
-    No window is larger than its round. Raise ValueError if the address of an external product is missing, or if a
-    product has no variants with so many replicas.
+    No window exceeds the messages of its round. Raise ValueError if the address of an external product is missing, or
+    if a product has no variants with `replicas` replicas.
     """
     base = Load(
         messages=wish.messages or (_SHORT_MESSAGES if wish.short else Load().messages),
@@ -193,7 +193,7 @@ def planned(wish: Wish) -> Plan:
 
 
 def systems_of(replicas: int) -> tuple[Sequence[str], Mapping[str, Sequence[str]]]:
-    """Return Penstock's variants with so many replicas, and those of each product."""
+    """Return the variants with `replicas` replicas: Penstock's, and each product's."""
     return (PENSTOCK, AGAINST) if replicas == 1 else (clusters.PENSTOCK, clusters.AGAINST)
 
 
@@ -233,7 +233,7 @@ def started(names: Sequence[str], folder: Path, others: Sequence[Variant] = ()) 
 def publishing(
     systems: dict[str, System], load: Load, rounds_count: int, said: Said, others: Sequence[Variant] = ()
 ) -> Comparison:
-    """Measure acked messages per second of all systems; `others` describes those that are not in the table."""
+    """Measure acked messages per second of all systems; `others` are the variants that `systems` lacks."""
     measures = {name: rounds.publish_measure(name, system, load) for name, system in systems.items()}
     return compared(
         name=f"publish-{load.size}B-w{load.window}-p{load.publishers}",
@@ -248,7 +248,7 @@ def publishing(
 
 
 def ceilings_of(names: Sequence[str], others: Sequence[Variant] = ()) -> dict[str, str]:
-    """Return by system the variant whose rate its generator cannot exceed: `null`, else `echo`; Kafka has its own."""
+    """Return the ceiling variant of each system, whose rate the generator cannot exceed: `null`, `echo` or Kafka's."""
     of_nats = next((one for one in ("null", "echo") if one in names), None)
     found = {}
     for name in names:
@@ -274,7 +274,7 @@ def title_of(load: Load) -> str:
 
 
 def pairs_of(names: Sequence[str]) -> list[tuple[str, str]]:
-    """Pairs to compare: same durability class; and external systems in no table against each of Penstock's."""
+    """Return the pairs to compare: those in `_PAIRS`, and each of Penstock's with each name that no table has."""
     in_tables = {*VARIANTS, *clusters.VARIANTS, *peers.KNOWN, *(reader.name for reader in READERS)}
     unknown = [name for name in names if name not in in_tables]
     ours = [name for name in names if name.startswith("penstock")]
@@ -286,7 +286,7 @@ def pairs_of(names: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def _published(log: Log, load: Load) -> tuple[Content, str | None]:
-    """Write a log through NATS, in the batches in which the broker received it."""
+    """Write a log through NATS; the broker forms the batches."""
     published = log.publish(load)
     return published.sent, rounds.untrue(log, published, ordered=True)
 
@@ -300,7 +300,7 @@ def _loaded(log: Log, load: Load) -> tuple[Content, str | None]:
 
 
 Write = Callable[[Log, Load], tuple[Content, str | None]]
-"""Fills a log; returns its content, and why it is void (None: it is not)."""
+"""Fills a log; returns its content, and the reason if it is void."""
 
 
 class Written(NamedTuple):
@@ -355,7 +355,7 @@ def _through_sendfile(log: Log, sent: Content) -> Consumed:
     consumed = readers.through_sendfile(files, readers.PASSES)
     if (found := consumed.found.value_bytes) != (wanted := sum(file.stat().st_size for file in files)):
         raise OperationalError(f"{found:,} of {wanted:,} bytes came through sendfile")
-    return msgspec.structs.replace(consumed, found=sent)  # the receiver looks at no value: nothing to compare
+    return msgspec.structs.replace(consumed, found=sent)  # the receiver reads no value, so there is nothing to compare
 
 
 def _time_for(sent: Content) -> float:
@@ -399,7 +399,7 @@ READERS = (
 
 
 def readers_of(variants: Sequence[str]) -> list[Reader]:
-    """Return the readers whose log is among the variants."""
+    """Return the readers of logs of these variants."""
     return [reader for reader in READERS if reader.variant in variants]
 
 

@@ -1,8 +1,8 @@
 """A non-blocking NATS connection for timed work: waits for the clock and the socket at once.
 
-Rules: Nothing here waits longer than requested. Pending output is sent in order, as the socket takes it, without copies
-of payloads. An arrival time is taken right after the read that completed the message, before parsing. PING is answered;
-a -ERR of nats-server is an OperationalError.
+Rules: No method waits longer than requested. Pending output is sent in order, as the socket takes it, without copies of
+payloads. An arrival time is taken right after the read that completed the message, before parsing. PING is answered; a
+-ERR of nats-server is an OperationalError.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _PR_SET_TIMERSLACK = 29
 
 
 class TimedSocket:
-    """A connected, non-blocking client; `close` it, or use it in `with`. `subscriptions` are subjects, ids from 1."""
+    """A connected, non-blocking client; `close` it, or use it in `with`. `subscriptions` get the ids 1, 2, …"""
 
     def __init__(self, address: Address, *subscriptions: str) -> None:
         self._nats = NatsSocket(address)
@@ -76,7 +76,7 @@ class TimedSocket:
                 taken -= len(out.popleft())
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait for input (return True), for progress of the output, or until `timeout_s`."""
+        """Wait for input, progress of the output, or `timeout_s`. Return True if there is input."""
         readable, writable, _ = select.select([self], [self] if self._out else [], [], max(timeout_s, 0.0))
         if writable:
             self.send()
@@ -101,7 +101,7 @@ class TimedSocket:
         return now_ns, found.deliveries
 
     def _make_room(self) -> None:
-        """Make room after the held bytes: move them to the front; double the buffer if a frame fills half of it."""
+        """If less than a quarter of the buffer is free, move the kept bytes to the front; double a half-full buffer."""
         if self._start == self._end:
             self._start = self._end = 0
         elif 4 * (len(self._buffer) - self._end) < len(self._buffer):
@@ -115,6 +115,6 @@ class TimedSocket:
 
 
 def sharpen_timers() -> None:
-    """Set the timer slack of this process to the minimum (Linux): by default its timers are 50 µs late."""
+    """Set the timer slack of this thread to the minimum, 1 ns (Linux): by default its timers are up to 50 µs late."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0)

@@ -1,10 +1,10 @@
 """`penstock bench tls`: cost of TLS for readers of a log, and for appends over the socket.
 
-Rules: Two brokers, one of which uses TLS; `durability = os`: the socket is measured. In every round each broker has the
-same work in turn: a bulk writer appends batches of many rows, and a reader reads the log from its first message on,
-several times, each in a process of its own. The reader touches every byte, and its result is compared with what was
-sent. CPU is that of the broker and of the client. The reader also measures how long its event loop is blocked, because
-applications share that loop.
+Rules: Two brokers, one of which uses TLS; `durability = os`, so that the socket is measured and not the disk. In every
+round each broker has the same work in turn: a bulk writer appends batches of many rows, and a reader reads the log from
+its first message on, several times, each in a process of its own. The reader touches every byte, and the checksum is
+compared with that of the sent values. CPU is that of the broker and of the client. The reader also measures how long
+its event loop is blocked, because applications share that loop.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Done(msgspec.Struct, frozen=True):
     cpu_seconds: dict[str, float]
     messages: int
     crc: int
-    stood_still_ms: float = 0.0  # longest block of the event loop
+    stood_still_ms: float = 0.0  # longest time for which the event loop was blocked
 
 
 def append(task: Task) -> Iterator[Done]:
@@ -195,7 +195,7 @@ class _Measures:
         self._servers = servers
         self._stood_still = stood_still
         self._said = said
-        self._kept: dict[str, Done] = {}  # by transport: the log that is read
+        self._kept: dict[str, Done] = {}  # by transport: count and checksum of the log that is read
         self._stack = ExitStack()
         self._clients = {
             how: self._stack.enter_context(blocking.connect(server, timeout=_TIMEOUT_S))
@@ -208,7 +208,7 @@ class _Measures:
         self._stack.close()
 
     def of(self, name: str) -> Callable[[int], Measurement]:
-        """Return the function that measures one round."""
+        """Return the function that measures one round of `name`."""
         what, _, how = name.partition("-")
 
         def once(round_number: int) -> Measurement:

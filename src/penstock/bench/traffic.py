@@ -1,8 +1,8 @@
 """Bytes that a load costs, by the kernel's counters: on disk, written to files, and between processes.
 
-Rules: All three are counted over a period, and only for the named processes. Bytes between processes are those of
-connections to the named ports, both ways, each counted once, at the accepting end; they are TCP payload without
-headers. A connection that ends during the period is not counted.
+Rules: All three are differences over a period, of the named folders, processes and ports only. Bytes between processes
+are those of connections to the named ports, in both directions, counted once, at the accepting end; they are TCP
+payload without headers. A connection that ends during the period is missing in the second count.
 
     struct nlmsghdr   length, type, flags, sequence, port        16 bytes
     inet_diag_msg     family, state, timer, retrans, ports, …    72 bytes
@@ -33,14 +33,14 @@ _READ_BYTES = 1 << 16
 
 
 class Traffic(NamedTuple):
-    """Cumulative counters of all processes together."""
+    """Counters of all processes together: the current size of their files, and cumulative bytes."""
 
     disk_bytes: int  # file sizes
     written_bytes: int  # dirtied page cache bytes; each page counts once until it is written back
     network_bytes: int
 
     def since(self, before: Traffic) -> Traffic:
-        """Return the difference."""
+        """Return the counters minus those of `before`."""
         return Traffic(*(now - then for now, then in zip(self, before, strict=True)))
 
 
@@ -59,7 +59,7 @@ def _size_of(folder: Path) -> int:
         try:
             total += file.stat().st_size if file.is_file() else 0
         except FileNotFoundError:
-            continue  # it has just been removed
+            continue  # it has just been deleted
     return total
 
 

@@ -1,6 +1,6 @@
 """A file system that syncs nothing, for making many files at once.
 
-Rules: The user of this module syncs the whole file system before relying on the files.
+Rules: The caller syncs the whole file system (`os.sync`) before it relies on the files.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Processes that a benchmark depends on: if one ends by itself, the benchmark ends at once and says why.
 
 Rules: The code that starts such a process registers it for as long as it is needed; a thread that waits for the process
-reports its end. Code that waits for anything else calls `check` now and then.
+reports its end. Code that waits for anything calls `check` repeatedly.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Vital:
 
 @contextmanager
 def vital() -> Iterator[Vital]:
-    """Register a process for as long as the context."""
+    """Register a vital process until the context ends."""
     one = Vital()
     with _changed:
         _wanted.append(one)
@@ -51,7 +51,7 @@ def vital() -> Iterator[Vital]:
 
 
 def check(within_s: float = 0.0) -> None:
-    """Raise EndedError if a vital process has ended, or ends within the time: symptoms may show before its end."""
+    """Raise EndedError if a vital process has ended, or ends in `within_s`: its errors may come before its end."""
     with _changed:
         _changed.wait_for(lambda: any(one.end for one in _wanted), within_s)
         for one in _wanted:

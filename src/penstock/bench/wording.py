@@ -1,7 +1,7 @@
 """Texts and number formats of results: the same on a terminal and on a page.
 
-Rules: Three significant digits, or all before the decimal point. A ratio has its spread beside it, or says why it has
-none.
+Rules: Numbers have three significant digits, or all digits before the decimal point. A ratio has its spread beside it,
+or the reason why it has none.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Runs a Penstock function in a process of its own, so that it shares its interpreter with nothing that is measured.
+"""Runs a Penstock function in a process of its own, so that it shares no interpreter with the measured code.
 
 Rules: A worker's function takes one task and yields its answers; both are msgspec types and travel as JSON, one line
 each. A function that yields once is a call (`run`); one that yields an address and then serves for ever is a server
-(`working`). An error in the function is raised by `run` as an OperationalError with the end of its log.
+(`working`). If the function fails, `run` raises an OperationalError with the end of the worker's log.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _PROGRAM = "from penstock.bench.worker import main; main()"
 
 
 def run(work: Work[Task, Answer], task: Task, *, timeout_s: float) -> Answer:
-    """Return the one answer of `work` for `task`; its process has ended by then."""
+    """Return the one answer of `work` for `task`, after its process has ended."""
     with working(work, task, timeout_s=timeout_s) as (answer, _):
         return answer
 
@@ -46,7 +46,7 @@ def working(
 
 @contextmanager
 def started(work: Work[Task, Answer], task: Task) -> Iterator[tuple[Callable[[float], Answer], Child]]:
-    """Return a function that waits for the next answer of `work`, and its process. It runs as long as the context."""
+    """Return a function that waits for the next answer of `work`, and the process, which ends with the context."""
     name = f"{work.__module__}:{work.__name__}"
     with child(name, [sys.executable, "-P", "-c", _PROGRAM, name], environment_of_child()) as process:
         process.write(msgspec.json.encode(task))
@@ -59,7 +59,7 @@ def started(work: Work[Task, Answer], task: Task) -> Iterator[tuple[Callable[[fl
 
 
 def _answer_type(work: Callable[..., Any]) -> Any:
-    """Return T of a function that returns Iterator[T]."""
+    """Return the type T of a function that returns Iterator[T]."""
     return typing.get_args(typing.get_type_hints(work)["return"])[0]
 
 
