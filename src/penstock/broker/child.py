@@ -25,7 +25,7 @@ _LOG_LINES_MAX = 200
 _LOG_LINES_SHOWN = 20
 
 # -P: do not import from the working directory.
-# # Linux signals the broker when this process dies without having stopped it (kill -9), so that it does not stay
+# Linux signals the broker when this process dies without having stopped it (kill -9), so that it does not stay
 # behind.
 _PROGRAM = """
 import ctypes, os, signal, sys
