@@ -261,10 +261,6 @@ def test_a_vague_word_in_a_docstring_or_comment_fails_the_check(ready: ModuleTyp
     assert len(found) == 4  # also the second one of that line, but not names in backticks or strings in code
 
 
-def test_packages_that_are_still_to_be_rewritten_exist(dev: ModuleType) -> None:
-    assert [name for name in dev.UNCHECKED if not (ROOT / "src" / "penstock" / name).is_dir()] == []
-
-
 @pytest.mark.parametrize(
     ("arguments", "passed_on", "tier"),
     [
