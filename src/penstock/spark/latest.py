@@ -243,6 +243,6 @@ def _order(rows: pa.Table, counts: tuple[int, ...]) -> np.ndarray[Any, np.dtype[
             return None
         return np.argsort(offsets, kind="stable")
     times = rows.column("timestamp").cast(pa.int64()).to_numpy()
-    added = np.searchsorted(counts, partitions, side="right")  # number of the enlargement that added the partition; 0: none
+    added = np.searchsorted(counts, partitions, side="right")  # number of the enlargement that added each one
     order: np.ndarray[Any, np.dtype[np.int64]] = np.lexsort((offsets, partitions, times, added))
     return order

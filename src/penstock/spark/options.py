@@ -274,7 +274,7 @@ class _Reader:
 
 
 def servers_of(reader: _Reader) -> tuple[str, ...]:
-    """Return the brokers' addresses: from the option, else the driver's environment, else the default on this machine."""
+    """Return the brokers' addresses: from the option, else the driver's environment, else this machine's."""
     text = reader.text("servers") or os.environ.get(SERVER_VARIABLE) or DEFAULT_SERVER
     given = {name: reader.text(f"penstock.tls.{name}") for name in ("ca", "cert", "key")}
     tls = TlsOptions(**{name: file for name, file in given.items() if file}) if any(given.values()) else None

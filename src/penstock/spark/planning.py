@@ -78,8 +78,8 @@ class Chosen(NamedTuple):
 def choose(client: Client, selection: Selection, timeout_s: float, *, may_lack: bool = False) -> Chosen:
     """Return the selected streams and partitions. Raise ConfigError if none exists or an assigned partition does not.
 
-    Raise StreamNotFound if a named stream does not exist, NotAuthorized if the user has no permission to read it; with
-    `may_lack`, leave such a stream out.
+    Raise StreamNotFound if a named stream does not exist, NotAuthorized without the permission to read it; with `may_lack`,
+    leave such a stream out.
     """
     found = _streams(client, selection, timeout_s, may_lack=may_lack)
     if not found:
@@ -196,7 +196,7 @@ def _at_moment(
 
 
 def passed_over(text: str, *, fail: bool, hint: str = "") -> None:
-    """Report messages that will not be read: raise DataLossError if `fail`, else log a warning."""
+    """Report messages that are skipped: raise DataLossError if `fail`, else log a warning."""
     if fail:
         raise DataLossError(f"{text}. {GO_ON}{hint}")
     warn(text)
@@ -208,7 +208,7 @@ def warn(text: str) -> None:
 
 
 def check_there(key: Key, start: int, log_start: int, *, fail: bool) -> int:
-    """Return the first offset to read, at least `log_start`. Raise DataLossError if it skips messages and `fail` is set."""
+    """Return the first offset to read, at least `log_start`. If that skips messages and `fail`, raise DataLossError."""
     if start >= log_start:
         return start
     text = f"messages {start} to {log_start - 1} of stream {key.stream}, partition {key.partition}, are not in the log"
@@ -227,7 +227,7 @@ def piece_of(info: StreamInfo, key: Key, begin: Position, end: Position, *, fail
     start = check_there(key, begin.offset, min(log_start, end.offset), fail=fail)
     if start >= end.offset:
         return None
-    # After skipped messages there is nothing read to compare with, so the begin's epoch is not checked.
+    # After skipped messages the begin's epoch does not apply: nothing was read up to the new begin.
     epoch = begin.leader_epoch if start == begin.offset else end.leader_epoch
     return Piece(key.stream, int(info.stream_id), key.partition, start, end.offset, epoch, end.leader_epoch)
 
@@ -248,7 +248,7 @@ def cut(
         if records_max is not None:
             count = max(count, -(-rows // records_max))
         bounds = [one.start + rows * number // count for number in range(count + 1)]
-        # Several leaders may have written the range; only the epoch of the end is known to have all of it.
+        # Other leaders may have written messages in between; the leader of the end's epoch has all of them.
         epochs = [one.leader_epoch, *[one.end_epoch] * (count - 1)]
         parts = zip(pairwise(bounds), epochs, strict=True)
         out += [one._replace(start=start, end=end, leader_epoch=epoch) for (start, end), epoch in parts]
