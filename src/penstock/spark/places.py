@@ -80,7 +80,7 @@ class Positions(NamedTuple):
         {}
     )  # begin of the batch that ends here, if not the previous batch's end
     cluster: str = ""  # cluster id; empty: unknown
-    gone: frozenset[str] = frozenset()  # deleted streams, each of which was reported to the user
+    gone: frozenset[str] = frozenset()  # streams deleted or no longer selected; reported
     group: str = ""  # empty: the query's options name one, or the checkpoint is older than this field
 
     def to_json(self) -> dict[str, Any]:

@@ -76,10 +76,10 @@ class Chosen(NamedTuple):
 
 
 def choose(client: Client, selection: Selection, timeout_s: float, *, may_lack: bool = False) -> Chosen:
-    """Return the selected streams and partitions. Raise ConfigError if none exists or an assigned partition does not.
+    """Return the selected streams and partitions. Raise ConfigError if there is no stream, or no such partition.
 
-    Raise StreamNotFound if a named stream does not exist, NotAuthorized without the permission to read it; with `may_lack`,
-    leave such a stream out.
+    Raise StreamNotFound if a named stream does not exist, NotAuthorized without the permission to read it; with
+    `may_lack`, leave such a stream out.
     """
     found = _streams(client, selection, timeout_s, may_lack=may_lack)
     if not found:

@@ -123,7 +123,7 @@ def replay(
 
     Raise ConfigError if `path`, `to` or another argument is invalid; StreamNotFound or NotAuthorized if the stream does
     not exist or the user has no permission to append; OvertakenError if another replay uses the checkpoint;
-    OperationalError if PySpark or Java is missing; PySparkException if a batch fails.
+    OperationalError if PySpark or Java is missing or the progress cannot be written; PySparkException if a batch fails.
     """
     root = _root(path, to, rate, max_batch)
     given = {"stream": to, "servers": servers, "invalidHeaders": invalid_headers}
