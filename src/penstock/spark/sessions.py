@@ -39,7 +39,8 @@ def session(
     """Return the existing Spark session, or start one on `master`.
 
     `master`: Spark's master URL; default: that of Spark's configuration, else all cores of this machine. `config`:
-    additions to Spark's configuration. Raise OperationalError if PySpark (4.2 or newer, below 5) or Java (17 or newer) is missing.
+    additions to Spark's configuration. Raise OperationalError if PySpark (4.2 or newer, below 5) or Java (17 or newer)
+    is missing.
     """
     check_versions()
     java.use()

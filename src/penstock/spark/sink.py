@@ -6,8 +6,8 @@ the query. The leader publishes a batch once, however often the request is repea
 that are not published expire.
 
 Theory: Spark replays a batch of a query under the same number until the batch is committed, and a replay may distribute
-rows over tasks in another way. Spark retries tasks, and runs a task twice at the same time; a driver may crash between
-any two steps. So tasks and rows cannot be deduplicated, but (query id, batch number) can. The log holds this pair with
+rows over tasks in another way. Spark retries tasks, and may run a task twice at once; a driver may crash between any
+two steps. So tasks and rows cannot be deduplicated, but (query id, batch number) can. The log holds this pair with
 the rows, and a leader that finds the pair answers that the batch is a duplicate.
 
 | failure of               | consequence                                                                      |
