@@ -5,30 +5,30 @@
     spark = session()
     read(spark, "orders", columns=["subject"]).groupBy("subject").count().show()
 
-If Penstock is installed beside PySpark (4.2 or newer, below 5), Spark finds the format by itself: it imports packages
-named `pyspark_*`. If the workers get Penstock in another way, call `register(spark)`.
+If Penstock is installed beside PySpark (4.2 or newer, below 5), Spark finds the format itself, because it imports
+packages named `pyspark_*`. If the workers get Penstock in another way, call `register(spark)`.
 
 | module       | content                                                                   |
 |--------------|---------------------------------------------------------------------------|
 | `source`     | the data source: readers and writers of `format("penstock")`              |
-| `options`    | their options, parsed once                                                |
+| `options`    | options of readers and writers, parsed once                               |
 | `sessions`   | a Spark session for a laptop, or for `--master`                           |
 | `versions`, `java` | supported versions of PySpark and pyarrow; the Java that Spark runs on |
 | `brokers`    | one client per process and cluster                                        |
 | `rights`     | permission checks on the driver                                           |
 |              | *reading*                                                                 |
 | `reading`    | `read`: a DataFrame of some messages and columns                          |
-| `where`      | the option `where`: conditions that are checked before messages are fetched |
+| `where`      | the option `where`: conditions that limit which messages are fetched      |
 | `columns`    | messages as Spark's columns                                               |
 | `places`     | start and end offsets, and their JSON in a checkpoint                     |
 | `planning`   | ranges of partitions, split into pieces for tasks                         |
 | `batch`, `stream` | batch reader, streaming reader                                       |
 | `fetching`   | in a task: one range of one partition as Arrow batches                    |
-| `agreement`  | detects that a log was truncated or that the cluster is another one       |
+| `agreement`  | detects that a log was truncated, or that it is of another cluster        |
 | `sql_tables` | streams as tables of SQL                                                  |
 |              | *writing*                                                                 |
 | `sink`, `rows` | exactly-once writers; Spark's rows as rows of the log                   |
-| `republish`  | publishes written rows on NATS, too                                       |
+| `republish`  | publishes written rows also on NATS                                       |
 |              | *jobs*                                                                    |
 | `archiving`, `archive_plan` | the job `archive`: log → lake                              |
 | `lake`, `lake_files` | the parts of an archive that do not depend on its table format    |
@@ -41,7 +41,7 @@ named `pyspark_*`. If the workers get Penstock in another way, call `register(sp
 | `replay_job` | the job `replay`: lake → log                                              |
 | `queries`    | runs and follows a job's streaming query                                  |
 | `jobs`       | progress reports and pace of jobs                                         |
-| `naming`     | errors that name the parameters of a job in place of the source's options |
+| `naming`     | errors with the parameters of a job instead of the source's options       |
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Divergence check: does the log still hold the messages that were read up to a recorded position?
+"""Divergence check: detects that the log no longer holds the messages that were read up to a recorded position.
 
-Theory: an offset identifies a message only together with a leader epoch. A log that was truncated (power loss, an
-unclean election) or began anew (a memory stream) gets other messages at the same offsets. Its leader knows the end
-offset of each epoch, and reports up to which offset a reader agrees with the log (`penstock.node.divergence`). Stream
-ids, epochs and offsets are valid within one cluster only: another cluster, or one with emptied disks, uses the same
-numbers again.
+Theory: an offset identifies a message only together with a leader epoch. A log that was truncated (power loss, unclean
+leader election) or started again empty (a memory stream) gets other messages at the same offsets. Its leader knows the
+end offset of each epoch, and reports the offset up to which a reader agrees with the log (`penstock.node.divergence`).
+Stream ids, epochs and offsets are valid within one cluster only: another cluster, or one with emptied disks, uses the
+same numbers again.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from penstock.spark.planning import DataLossError
 def held_end(client: Client, info: StreamInfo, key: Key, at: Position, timeout_s: float) -> int:
     """Return the offset, at most that of `at`, up to which the log holds the same messages as when `at` was recorded.
 
-    `info` must be current; query the leader only if `info` does not settle it. Without a leader epoch only the end of
-    the log can be checked. Raise Unavailable or TimedOut.
+    `info` must be current; the leader is queried only if `info` does not decide. Without a leader epoch only the high
+    watermark (`committed_end`) is checked. Raise Unavailable or TimedOut.
     """
     now = info.partitions[key.partition]
     if at.leader_epoch and int(now.leader_epoch) == at.leader_epoch and int(now.committed_end or 0) >= at.offset:
@@ -54,9 +54,9 @@ def check_held(
 
 
 def checked_cluster(client: Client, known: str, what: str, instead: str, timeout_s: float) -> str:
-    """Return the cluster id of the brokers. Raise DataLossError if `what` was recorded in another cluster, `known`.
+    """Return the cluster id of the brokers. Raise DataLossError if it differs from `known`, the id recorded in `what`.
 
-    An empty `known` (not recorded) fits every cluster.
+    An empty `known` (none was recorded) matches every cluster.
     """
     now = client.cluster_id(timeout=timeout_s)
     if are_different_clusters(known, now):

@@ -1,8 +1,8 @@
 """The plan of an archive, made of the arguments of `archive` and of the values that the first run has fixed.
 
-Rules: all mistakes are reported together, before anything is written. The first run fixes an archive's name. A name
-that is made up contains a random id: two folders of the same name must be two archives to the brokers, because
-retention deletes only messages that every archive has.
+Rules: all mistakes are reported together, before anything is written. The first run fixes an archive's name. A default
+name contains a random id: two folders of the same name must be two archives to the brokers, because an archive hold
+lets retention delete only messages that every archive has copied.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def open_table(plan: Plan) -> Table:
 
 
 def decoded(spark: SparkSession, plan: Plan, decode: str, schema: str) -> Plan:
-    """Return the plan with the decoder and schema of the first run; in the first run, infer a missing JSON schema.
+    """Return the plan with the decoder and schema of the first run. The first run infers a missing JSON schema.
 
     Raise ConfigError if the arguments are invalid or differ from those of the first run.
     """

@@ -1,17 +1,17 @@
-"""Log → lake: `penstock.spark.archive` copies streams into a table of Parquet files, each message once.
+"""Log → lake: `penstock.spark.archive` copies streams into a table of Parquet files, each message exactly once.
 
-Rules: the table records its end offsets, in the commit that adds the rows (`lake`). A batch is a range of offsets of
-each partition, from there on; the same tasks fetch and write it, and no row passes through Java (JSON decoding
-excepted). After any crash the next run reads the end offsets from the table and continues. Spark's checkpoints are not
-used.
+Rules: the commit that adds rows to the table also records the end offset of each partition (`lake`). A batch is a range
+of offsets of each partition, from the table's end on. The same tasks fetch and write it, and no row passes through
+Java, except to decode JSON. After any crash the next run reads the end offsets from the table and continues. Spark's
+checkpoints are not used.
 
-| step                                  | the next run after a crash behind this step                     |
+| step                                  | the next run after a crash at the end of this step              |
 |---------------------------------------|-----------------------------------------------------------------|
-| plan, from the table's ends           | plans again                                                     |
+| plan, from the table's end offsets    | plans again                                                     |
 | tasks write files                     | writes other files; the old ones are not part of the table      |
-| commit: files and ends                | continues behind them                                           |
-| report to the brokers: committed      | reports both again                                              |
-| offsets of the group, archived ends   |                                                                 |
+| commit: files and end offsets         | continues from the new end offsets                              |
+| report to the brokers: the group's    | reports both again                                              |
+| committed offsets, the archived ends  |                                                                 |
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Archived(NamedTuple):
     """Result of a run of `archive`: messages, files and batches written, and the archive's end offset per partition.
 
     `name`: the archive's name at the brokers; the committed offsets of the group `archive-NAME` are its progress.
-    `rejected`: messages whose values could not be decoded; the archive has them without `data`, and its folder
+    `rejected`: number of messages whose value could not be decoded; in the archive their `data` is null, and the folder
     `_rejects` has them with the reasons.
     """
 
@@ -106,9 +106,9 @@ def archive(
     """Copy streams into the folder `to`, each message once, partitioned by the UTC date of its timestamp and by stream.
 
     `stream`: a name, several names separated by commas, or a pattern such as `orders-*`. A run continues where the last
-    one ended, also if that was killed.
+    one ended, even if that one was killed.
 
-    `format`: "parquet", "delta" or "iceberg". `once`: end when everything is archived that is in the log at the start;
+    `format`: "parquet", "delta" or "iceberg". `once`: archive the messages that are in the log at the start, then end;
     else run until interrupted, with at most one batch every `trigger_s` seconds, and at least `min_batch` messages in a
     batch, unless messages have waited for `max_delay_s` seconds; new streams that match, and added partitions, are
     archived from their beginning. A batch has at most `max_batch` messages, a file about `file_bytes` bytes. The
@@ -116,14 +116,14 @@ def archive(
     letters, digits, `.`, `-` and `_`; by default the folder's name and a random id.
 
     `decode`: "json" or "avro" adds the column `data`, a struct with the decoded value. `schema` is DDL for JSON
-    (default: inferred from the first messages), an Avro schema for Avro; the first run fixes both. A value that cannot
-    be decoded has no `data`, and a row with the reason in another table of the same format, in the folder `_rejects`;
-    `Archived.rejected` and each `BatchDone.rejected` count such values, and the first ones of a run cause a warning.
+    (default: inferred from the first messages), an Avro schema for Avro; the first run fixes both. If a value cannot be
+    decoded, its `data` is null, and a second table of the same format, in the folder `_rejects`, gets a row with the
+    reason; `Archived.rejected` and `BatchDone.rejected` count such values, and the first ones of a run cause a warning.
 
     Raise ConfigError if an argument is invalid; DataLossError if messages were deleted from the log before they were
-    archived and `fail_on_data_loss` is set, or, in any case, if the log was truncated below the archive's end or began
-    anew; OvertakenError if another job writes the same archive; OperationalError, with `once`, also if a partition's
-    leader does not answer.
+    archived and `fail_on_data_loss` is set, or, in any case, if the log was truncated below the archive's end or
+    restarted empty, or the stream was deleted and created again; OvertakenError if another job writes the same archive;
+    OperationalError if PySpark, Java or a package is missing or, with `once`, if a partition's leader does not answer.
     """
     plan = plan_of(
         stream, to, format=format, servers=servers, name=name, max_batch=max_batch, min_batch=min_batch,
@@ -150,7 +150,7 @@ def _choose(plan: Plan) -> Chosen:
 
 
 class ArchiveJob:
-    """One run of an archive. `table` is that of the plan's folder; `rejects` gets values that cannot be decoded."""
+    """One run of an archive. `table`: the archive's; `rejects`: the table of values that cannot be decoded."""
 
     def __init__(self, spark: SparkSession, plan: Plan, table: Table, rejects: Table | None = None) -> None:
         self._spark = spark
@@ -161,10 +161,10 @@ class ArchiveJob:
         self._chosen_s = 0.0
         self._told_ends: dict[str, dict[int, Position]] = {}
         self._log_starts: dict[Key, int] = {}
-        self._agreed: dict[Key, tuple[Position, int]] = {}  # checked position, and leader epoch of the check
+        self._agreed: dict[Key, tuple[Position, int]] = {}  # last checked position, and the leader epoch then
 
     def run(self, *, once: bool, report: Report = no_report) -> Archived:
-        """Archive as `archive` does, under the lock of the archive."""
+        """Archive as described for `archive`, and hold the archive's lock meanwhile."""
         with lake.locked(self._plan.root):
             return self._run(once, report)
 
@@ -238,7 +238,7 @@ class ArchiveJob:
         return now, self._begin(now)
 
     def _begin(self, chosen: Chosen) -> dict[Key, Position]:
-        """Return each partition's next offset: the table's end, or the log start offset at the first archiving run."""
+        """Return each partition's next offset: the table's end, or the log start offset when it was first selected."""
         plan = self._plan
         about = lake.read_about(plan.root)
         ids = dict(about.stream_ids) if about else {}
@@ -262,9 +262,9 @@ class ArchiveJob:
         return {key: starts[key] for key in chosen.keys} | self._table.ends(chosen.keys)
 
     def _log_ends(self, chosen: Chosen, *, wait: bool = False) -> dict[Key, Position]:
-        """Return the high watermarks. A partition whose leader does not answer is left out, or waited for with `wait`.
+        """Return the high watermarks (`committed_end`), without partitions whose leader does not answer.
 
-        Raise OperationalError if, with `wait`, a leader does not answer in time.
+        With `wait`, wait for those leaders, and raise OperationalError if one does not answer in time.
         """
         ends = {}
         for name in chosen.streams:
@@ -278,7 +278,7 @@ class ArchiveJob:
         return ends
 
     def _answered(self, chosen: Chosen, info: StreamInfo) -> StreamInfo:
-        """Return the stream once the leaders of all its archived partitions have answered."""
+        """Wait until the leaders of all archived partitions have answered, and return the stream."""
         silent = _silent(chosen, info)
         for number in silent:
             try:
@@ -342,7 +342,7 @@ class ArchiveJob:
             return [LakeFile.of_json(json.loads(row.file)) for row in self._told(tasks, rejects_from).collect()]
 
     def _told(self, tasks: list[list[Piece]], rejects_from: Mapping[Key, Position]) -> DataFrame:
-        """Return a DataFrame whose `collect` has the tasks write the files, one row of JSON for each file."""
+        """Return a DataFrame; its `collect` has the tasks write the files, and returns a row of JSON for each file."""
         plan, source = self._plan, self._plan.source
         rows = Writing(str(plan.root), plan.format == "parquet", plan.format == "iceberg", plan.file_bytes)
         how = fetching.Fetching(source.servers, COLUMNS, (), source.fail_on_data_loss, source.timeout_s)
@@ -376,7 +376,7 @@ class ArchiveJob:
         }
 
     def _say_rejected(self, bad: int, before: int) -> None:
-        """Warn of the first rejected values of a run: readers of the archive will miss their `data`."""
+        """Warn of the first rejected values of a run: their `data` is null in the archive."""
         if bad and not before:
             text = f"{bad} values of a batch of {self._plan.stream} could not be decoded; their column {DATA} is null"
             warn(f"{text}. The values and the reasons are in {self._plan.root / lake.REJECTS}")
@@ -386,7 +386,7 @@ class ArchiveJob:
     ) -> tuple[list[LakeFile], int]:
         """Write a batch; return its files, and the number of rejected values.
 
-        The rejects are committed first, from the end of their own table on, so that each is there once.
+        The rejects are committed first, and continue from the end of their own table, so that none is there twice.
         """
         known = {} if self._rejects is None else self._rejects.ends(begins)
         from_there = {key: _further(begin, known.get(key, begin)) for key, begin in begins.items()}
@@ -402,7 +402,7 @@ class ArchiveJob:
     def _first_rejects(self, rejects: Sequence[LakeFile], ends: Mapping[Key, Position]) -> list[LakeFile]:
         """Return a file without rows if the rejects have no Parquet file yet, so that readers find their columns.
 
-        The other formats keep the schema in the table.
+        In the other formats the table's metadata hold the columns.
         """
         assert self._rejects is not None
         if self._plan.format != "parquet" or rejects or self._rejects.files():
@@ -412,7 +412,7 @@ class ArchiveJob:
 
     @contextmanager
     def _as_data_loss(self, chosen: Chosen, ends: Mapping[Key, Position]) -> Iterator[None]:
-        """Raise DataLossError in place of a task's error if the log was truncated."""
+        """Raise DataLossError instead of a task's error if the log was truncated."""
         from pyspark.errors import PySparkException
 
         try:
@@ -451,7 +451,7 @@ def report_archived(
 ) -> None:
     """Report the archived end offsets of a stream, so that retention may delete messages of an archive hold.
 
-    The leader epoch is the one under which the end was read: the log may have been truncated since.
+    Each end is sent with the leader epoch under which it was read, because the log may have been truncated since.
     """
     for partition, end in ends.items():
         epoch = end.leader_epoch or None

@@ -1,14 +1,15 @@
 """The job `audit`: counts messages, finds gaps and duplicates, and compares an archive with the log.
 
 Rules: Spark computes everything with its own functions; no Python runs per row. A range is `range_rows` offsets of a
-partition. Its checksum is the XOR of a hash of each row, over offset, timestamp, subject, key, value and headers. The
-offset is part of the hash, so exchanged rows change the checksum; files and batches do not. Duplicate rows cancel each
-other out in an XOR, so the checksum includes the row count.
+partition. Its checksum is the XOR of the hashes of its rows; a hash covers offset, timestamp, subject, key, value and
+headers. The hash includes the offset, so swapped rows change the checksum; the division into files and batches does
+not. Two equal rows cancel each other out in an XOR, so the row count is compared, too.
 
     checksum(range) = (count, xor over rows of xxhash64(offset, timestamp, subject, key, value, headers))
 
-Where two ranges differ, their rows are compared by offset: missing, changed, duplicate, or only in the archive. The
-last is expected where the stream removes messages from the middle of the log: compaction, time to live, rollups.
+If a range differs, its rows are compared by offset: missing, changed, duplicate, or only in the archive. Rows that are
+only in the archive are expected if the stream removes messages from the middle of the log: compaction, time to live,
+rollups.
 """
 
 from __future__ import annotations
@@ -59,7 +60,10 @@ class Group(NamedTuple):
 
 
 class Gap(NamedTuple):
-    """Offsets `[start, end)` without a message. `is_expected`: see `may_lose`."""
+    """Offsets `[start, end)` without a message.
+
+    `is_expected`: True if the stream may remove messages from the middle of its log.
+    """
 
     topic: str
     partition: int
@@ -78,14 +82,17 @@ class Repeated(NamedTuple):
 
 
 class Difference(NamedTuple):
-    """A range in which log and archive differ. `is_mistake`: the stream's own removal of messages cannot explain it."""
+    """A range in which log and archive differ; all counts are of offsets.
+
+    `is_mistake`: True unless the stream's compaction, time to live or rollups explain the difference.
+    """
 
     topic: str
     partition: int
     start: int
     end: int
     missing: int  # in the log, not in the archive
-    changed: int
+    changed: int  # in both, with different content
     twice: int  # offsets that the archive has more than once
     only_archived: int  # in the archive, not in the log
     is_mistake: bool
@@ -114,8 +121,8 @@ class Span:
 class Audit:
     """The findings of an audit.
 
-    `is_equal`: True if all partitions with messages were compared and are equal in the range that the archive covers;
-    False if they differ or nothing was compared; None without an archive.
+    `is_equal`: True if all partitions with messages were compared, without a `Difference` that is a mistake; False if
+    not; None without an archive.
     """
 
     spans: tuple[Span, ...]
@@ -133,7 +140,7 @@ class Audit:
 
     @property
     def is_good(self) -> bool:
-        """True if all gaps are expected and no difference to the archive is a mistake."""
+        """True if all gaps are expected and `is_equal` is not False."""
         return self.is_equal is not False and all(one.is_expected for one in self.gaps)
 
 
@@ -153,12 +160,12 @@ def audit(
     """Audit the messages of `stream` (names separated by commas, or patterns), or those on `subject` in all streams.
 
     `start`, `end`: "earliest", "latest", or a time such as `2026-11-20T10:00:00Z`. `by`: "subject" or "key"; the `top`
-    ones with the most messages are reported. `against`: folder of an archive to compare with the log: both must be
-    equal at all offsets that both cover, and the archive must cover some offsets of each partition with messages;
-    `subject` is not allowed then.
+    ones with the most messages are reported. `against`: folder of an archive to compare with the log; `subject` is not
+    allowed then. Both must be equal at all offsets that both cover, and the archive must cover some offsets of each
+    partition with messages. `range_rows`: number of offsets for each checksum.
 
-    Raise ConfigError if an argument is invalid, DataLossError if messages were deleted from the log meanwhile, or
-    OperationalError.
+    Raise ConfigError if an argument is invalid, DataLossError if messages were deleted from the log during the audit,
+    OperationalError if PySpark or Java is missing, or an error of the client, such as StreamNotFound.
     """
     if by not in ("subject", "key"):
         raise ConfigError([f"by: it is {by!r}; there are subject and key"])
@@ -184,7 +191,7 @@ def _place(which: str, text: str) -> dict[str, str]:
 
 
 class Auditor:
-    """One audit. Start and end offsets are fixed when it begins."""
+    """One audit, of the offsets between the start and end offsets at its beginning."""
 
     def __init__(self, spark: SparkSession, source: SourceOptions, against: str | Path | None, range_rows: int) -> None:
         self._spark = spark
@@ -196,7 +203,7 @@ class Auditor:
         self._history = None if against is None else History(str(against), self._chosen, self._client, source.timeout_s)
 
     def run(self, by: str, top: int) -> Audit:
-        """Audit; the parameters are those of `audit`."""
+        """Run the audit. `by`, `top`: as in `audit`."""
         spans = self._spans()
         log = self._kept(self._rows({one.key: (one.start, one.end) for one in spans}), by).persist()
         try:
@@ -242,7 +249,7 @@ class Auditor:
         return rows.withColumn("range", sql.floor(sql.col("offset") / self._range_rows)).withColumn("hash", hashed)
 
     def _kept(self, rows: DataFrame, by: str) -> DataFrame:
-        """Keep the columns that the audit needs, without values and headers, so that the log is read once."""
+        """Select the columns to cache, without values and headers, so that the log is read only once."""
         from pyspark.sql import functions as sql
 
         ids = sql.expr(f"get(filter(headers, one -> lower(one.key) = '{_MESSAGE_ID.lower()}'), 0).value")
@@ -290,9 +297,9 @@ class Auditor:
     # Gaps and duplicates
 
     def _gaps(self, log: DataFrame, sums: Iterable[RangeSum], spans: Iterable[Span]) -> Iterable[Gap]:
-        """Yield the gaps. Only ranges that are not full are searched."""
+        """Yield the gaps, about AUDIT_GAPS_MAX in a range at most. A range with a row for each offset is skipped."""
         if self._source.selection.subjects:
-            return  # messages on other subjects have the offsets in between
+            return  # the offsets in between belong to messages on other subjects
         from pyspark.sql import Window
         from pyspark.sql import functions as sql
 
@@ -348,7 +355,7 @@ class Auditor:
             yield self._difference(rows, Key(topic, partition), max(start, at), min(end, at + self._range_rows))
 
     def _difference(self, rows: DataFrame, key: Key, start: int, end: int) -> Difference:
-        """Compare the rows of one range by offset; the archive's rows are read again."""
+        """Compare the rows of one range by offset; this reads the archive's rows again."""
         from pyspark.sql import functions as sql
 
         log = _of(rows, key, start, end).groupBy("offset").agg(sql.min("hash").alias("log"))

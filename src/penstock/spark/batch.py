@@ -1,8 +1,8 @@
 """The batch reader: `spark.read.format("penstock")`.
 
-Rules: the ranges are fixed when Spark plans the DataFrame, at its first action, and never again: a DataFrame is a
-snapshot. Only the options decide what is read. Filters are left to Spark: in PySpark 4.2 and 4.3 a filter that a source
-accepts stays with the relation, so that the next query on the same DataFrame would lack rows.
+Rules: Spark plans a DataFrame once, at its first action, and that fixes the ranges: a DataFrame is a snapshot. Only the
+options decide which messages are read. Spark applies the filters: in PySpark 4.2 and 4.3 a filter that a source accepts
+stays with the relation, so that the next query on the same DataFrame would lack rows.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from penstock.spark.planning import Chosen, Piece, check_there, choose, cut, fin
 
 
 class Task(InputPartition):
-    """The range that Spark hands to a task. Spark shows it in its log, so it holds nothing else."""
+    """The range that Spark passes to a task. Spark prints it in its log, so it holds no options."""
 
     def __init__(self, piece: Piece) -> None:
         super().__init__(tuple(piece))
@@ -78,7 +78,7 @@ class BatchReader(DataSourceReader):
     def _parts(
         self, client: Client, chosen: Chosen, key: Key, first: Position, last: Position, history: History | None
     ) -> tuple[Wanted | None, Piece | None]:
-        """Return the parts of a partition that are read from the archive and from the brokers."""
+        """Return the part of a partition to read from the archive, and the part to read from the brokers."""
         options, where = self._options, self._options.where
         info = chosen.streams[key.stream]
         log_start = client.offsets(info, EARLIEST, partition=key.partition, timeout=options.timeout_s).log_start
@@ -99,7 +99,7 @@ class BatchReader(DataSourceReader):
         return found, Piece(key.stream, int(info.stream_id), key.partition, start, end, epoch, last.leader_epoch)
 
     def _stored_within(self, client: Client, info: StreamInfo, key: Key, log_start: int) -> tuple[int, int | None]:
-        """Return the log's offsets for the times of `where`; a start of 0 includes archived messages before the log."""
+        """Return the log's offsets for the times of `where`; a start of 0 includes archived messages below the log."""
         where, timeout_s = self._options.where, self._options.timeout_s
         begin, end = 0, None
         if where.since is not None:
@@ -122,7 +122,7 @@ class BatchReader(DataSourceReader):
 
 
 def _keys(chosen: Chosen, partitions: frozenset[int] | None) -> list[Key]:
-    """Return the selected partitions. Raise ConfigError if no stream has one of `partitions`."""
+    """Return the chosen partitions whose number is in `partitions`. Raise ConfigError if no stream has one of them."""
     if partitions is None:
         return list(chosen.keys)
     if missing := sorted(partitions - {key.partition for key in chosen.keys}):

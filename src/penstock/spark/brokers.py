@@ -1,4 +1,4 @@
-"""Registry of clients, one per process and cluster: Spark's Python workers run many tasks and plan many times."""
+"""Registry of clients, one per process and cluster: a Python worker of Spark uses it for all its tasks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CLIENT_NAME = "penstock-spark"
 
 
 class Servers(tuple[str, ...]):
-    """Addresses of the brokers, and the credentials file. Empty `credentials`: those of the environment."""
+    """Addresses of the brokers, and the path of the credentials file; empty: credentials from the environment."""
 
     credentials: str
 
@@ -28,7 +28,7 @@ class Servers(tuple[str, ...]):
 
 
 def client(servers: tuple[str, ...], timeout_s: float) -> Client:
-    """Return this process's client for these servers, connected. Raise Unavailable or TimedOut."""
+    """Return this process's connected client for these servers. Raise Unavailable or TimedOut."""
     file = getattr(servers, "credentials", "")
     key = (os.getpid(), servers, file)  # a forked worker must not use the clients of its parent
     with _lock:

@@ -1,8 +1,8 @@
 """A stream's messages as Spark's columns, with Kafka's names and types where they mean the same.
 
 Rules: Spark accepts a batch only if its schema is exactly the announced one: names, order, types, every field nullable.
-Only requested columns are fetched. No Python runs per row. Column names are not case-sensitive, as in Spark, and a
-batch has them as the user wrote them.
+Only requested columns are fetched. No Python runs per row. Column names are not case-sensitive, as in Spark; a batch
+uses the user's spelling.
 
 | column          | content                                                                               |
 |-----------------|---------------------------------------------------------------------------------------|
@@ -40,7 +40,7 @@ class Place(NamedTuple):
 
 
 class Column(NamedTuple):
-    """One column: Spark's type, the log's column `of` that it is made of (None: of no column), and the function."""
+    """One column: its type in DDL and in Arrow, the log's column `of` that `make` converts, or None for a constant."""
 
     ddl: str
     arrow: pa.DataType
@@ -101,7 +101,7 @@ def _arrow_type(name: str) -> pa.DataType:
 
 
 def log_columns(names: Sequence[str]) -> list[str]:
-    """Return the log's columns to fetch for these columns: at least one, because the rows must be counted."""
+    """Return the log's columns to fetch for these columns; at least one, which gives the number of rows."""
     wanted = {COLUMNS[name].of for name in names}
     return [name for name in ("offset", "timestamp", "subject", "key", "value", "headers") if name in wanted] or [
         "offset"
@@ -118,12 +118,12 @@ def spark_batch(batch: pa.RecordBatch, schema: pa.Schema, place: Place) -> pa.Re
 
 
 def known_column(name: str) -> str | None:
-    """Return the column with that name, in any case; None if there is none."""
+    """Return the key in COLUMNS of a name in any case; None if there is none."""
     return _BY_FOLDED.get(name.lower())
 
 
 def checked_columns(names: Sequence[str], types: Sequence[str]) -> tuple[str, ...]:
-    """Return the columns of a user's schema by their names here. `types`: as Spark's `simpleString` writes them.
+    """Return the keys in COLUMNS of the columns of a user's schema. `types`: in the form of Spark's `simpleString`.
 
     Raise ConfigError if a column is unknown, is given twice or has another type.
     """
@@ -150,7 +150,7 @@ def as_announced(batches: Iterator[pa.RecordBatch], names: Sequence[str]) -> Ite
 
 
 def in_utc(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Convert timestamps to UTC: Spark gives them in the session's time zone, on which files must not depend."""
+    """Convert timestamps to UTC: Spark passes them in the session's time zone, on which files must not depend."""
     schema = pa.schema([field.with_type(_type_in_utc(field.type)) for field in batch.schema])
     return batch if schema == batch.schema else batch.cast(schema)
 
@@ -182,7 +182,7 @@ _HEADER_LINE = r"(?s)\A(?P<key>[^:]*):[ \t]*(?P<value>.*?)[ \t]*\z"
 def parsed_headers(blocks: pa.Array) -> pa.Array:
     """Parse NATS header blocks into list<struct<key: string, value: binary>>, null for null.
 
-    The first line of a block is `NATS/1.0`; other lines that are not `name: value` are left out.
+    The first line of a block, `NATS/1.0`, is skipped, and so are lines without a colon.
     """
     import numpy as np  # loaded only here: many of Spark's processes never read headers
     import pyarrow.compute as pc

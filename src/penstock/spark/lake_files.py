@@ -1,8 +1,8 @@
 """In a task of an archive: writes rows to Parquet files, by day and stream, complete and synced to disk.
 
-Rules: a file's name is used once: a task that runs again, or twice at the same time, writes other files, and files
-without a commit are not part of the table. A row group holds rows of one partition in offset order, so that its
-statistics identify its range. No Python runs per row.
+Rules: a file's name is used once. A task that runs again, or twice at the same time, writes other files; files without
+a commit are not part of the table. A row group holds rows of one partition in offset order, so that its statistics
+identify its range. No Python runs per row.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from penstock.spark.lake import OWN, LakeFile, Range, folder_of, sync_up
 
 _DAY_US = 86_400_000_000
 _REPEATED = ["topic", "subject", "key", "reason"]
-"""Columns with many repeated values; a dictionary of the others would cost more than it saves."""
+"""Columns with many repeated values; for other columns a dictionary would cost more than it saves."""
 _FOUND_BY = ["topic", "partition", "offset", "timestamp"]
 
 
@@ -37,24 +37,24 @@ class Writing(NamedTuple):
     """Parameters of writing, the same for all tasks of a batch."""
 
     root: str
-    is_staged: bool  # files are staged until the driver moves them to their final path
+    is_staged: bool  # files have a temporary path until the driver moves them
     with_topic: bool  # the files have the column `topic`; else only the folder's name has it
     file_bytes: int
     is_rejects: bool = False
 
 
 def staged(path: str) -> str:
-    """Return the path of a file until it is committed; it does not match `*.parquet`."""
+    """Return the temporary path of a file, until its commit; it does not match `*.parquet`."""
     return f"{OWN}/staged/{path.rpartition('/')[2]}.part"
 
 
 def group_bytes(how: Writing) -> int:
-    """Return the size in bytes at which a row group is written."""
+    """Return the number of buffered bytes at which a row group is written."""
     return min(limits.LAKE_ROW_GROUP_BYTES, how.file_bytes // 4)
 
 
 class LakeWriter:
-    """Writes batches with Spark's columns, in offset order, to files."""
+    """Writes batches with Spark's columns, in offset order, to one file per stream and day at a time."""
 
     def __init__(self, how: Writing) -> None:
         self._how = how
@@ -62,9 +62,9 @@ class LakeWriter:
         self._done: list[LakeFile] = []
 
     def add(self, rows: pa.RecordBatch) -> None:
-        """Buffer rows, and write those that fill a row group."""
+        """Buffer rows, and write full row groups."""
         parts = -(-rows.nbytes // group_bytes(self._how))
-        step = max(1, -(-rows.num_rows // max(1, parts)))  # a batch may be larger than a file should be
+        step = max(1, -(-rows.num_rows // max(1, parts)))  # so that a large batch does not exceed a file's size
         for start in range(0, rows.num_rows, step):
             self._add(rows.slice(start, step))
 
@@ -90,7 +90,7 @@ class LakeWriter:
 
 
 class _OpenFile:
-    """One file while it is written."""
+    """A file that is being written."""
 
     def __init__(self, how: Writing, topic: str, day: int, first: pa.RecordBatch) -> None:
         self._topic = topic
@@ -167,7 +167,7 @@ class _OpenFile:
 
 
 def empty_file(how: Writing, schema: pa.Schema, topic: str) -> LakeFile:
-    """Write a file of today with columns and without rows, so that readers of the folder find the columns."""
+    """Write a file without rows, under today's date, so that readers of the folder find the columns."""
     today = int(time.time()) // 86_400
     return _OpenFile(how, topic, today, pa.RecordBatch.from_pylist([], schema=schema)).close()
 

@@ -1,9 +1,9 @@
 """A lake as an Iceberg table. The driver commits with `pyiceberg`; the catalog is an SQLite file in the lake.
 
 Rules: the end of each partition and its leader epoch are properties of the table, set in the transaction that adds the
-files. A commit on an outdated snapshot fails: the table's properties disable pyiceberg's retries. Metadata are bounded:
-each commit deletes the oldest metadata files, snapshots beyond the newest few expire, and manifests and manifest lists
-that only expired snapshots name are deleted. No file with rows is ever deleted.
+files. A commit on an outdated snapshot fails, because the table's properties disable pyiceberg's retries. Metadata are
+bounded: each commit deletes the oldest metadata files; old snapshots expire, and with them the manifests and manifest
+lists that no kept snapshot refers to. No file with rows is ever deleted.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _log = logging.getLogger(__name__)
 
 
 class IcebergLake:
-    """`lake.Table` in the format Iceberg. `columns`: those of its files; `snapshots`: number of snapshots to keep."""
+    """`lake.Table` as an Iceberg table. `columns`: of its files; `snapshots`: number of snapshots to keep."""
 
     def __init__(
         self, root: Path, columns: pa.Schema | None, *, snapshots: int = limits.ICEBERG_SNAPSHOTS_KEPT
@@ -122,14 +122,14 @@ class IcebergLake:
             self._expire(table)
 
     def _expire(self, table: Any) -> None:
-        """Expire the oldest snapshots, and delete the manifests and manifest lists that only they name."""
+        """Expire the oldest snapshots, and delete the manifests and manifest lists that only they refer to."""
         from pyiceberg.exceptions import CommitFailedException
 
         if len(table.refs()) > 1:
-            return  # a user has made branches or tags, which may need old snapshots
+            return  # a user has created branches or tags, which may need old snapshots
         snapshots = sorted(table.snapshots(), key=lambda one: one.sequence_number or 0)
         gone = snapshots[: -self._snapshots_kept][: limits.ICEBERG_SNAPSHOTS_EXPIRED_AT_ONCE]
-        # A manifest that a snapshot no longer names is in no later one: the oldest kept snapshot names all kept ones.
+        # A manifest that one snapshot drops is in no later one, so the oldest kept snapshot has all old ones in use.
         named = [_named_by(one, table.io) for one in snapshots[: len(gone) + 1]]
         try:
             table.maintenance.expire_snapshots().by_ids([one.snapshot_id for one in gone]).commit()
@@ -142,7 +142,7 @@ class IcebergLake:
         self._delete_old_versions(table)
 
     def _delete_old_versions(self, table: Any) -> None:
-        """Delete metadata files older than all that the table names; earlier versions of Penstock left them."""
+        """Delete metadata files older than all that the table refers to; earlier versions of Penstock left them."""
         named = [Path(one.metadata_file) for one in table.metadata.metadata_log] + [Path(table.metadata_location)]
         first = min(_version(one.name) for one in named)
         for file in (self._root / "metadata").glob("*.metadata.json"):
@@ -150,14 +150,14 @@ class IcebergLake:
                 file.unlink(missing_ok=True)
 
     def files(self, topics: Iterable[str] | None = None) -> list[LakeFile]:
-        """Return the files of the newest snapshot. Ranges are bounds from statistics: a file may have fewer rows."""
+        """Return the files of the newest snapshot. Their ranges are bounds from statistics, not exact."""
         wanted = None if topics is None else set(topics)
         if (table := self._open()) is None:
             return []
         schema = table.schema()
         try:
             planned = list(table.scan().plan_files())
-        except Exception as error:  # as above
+        except Exception as error:  # from several libraries, as in `_open`
             if _passes(error):
                 raise
             text = f"what pyiceberg says of it: {type(error).__name__}: {error}"
@@ -178,9 +178,9 @@ def _version(name: str) -> int:
 
 
 def _has_rows(metadata: Path) -> bool:
-    """True if metadata are of a table with a commit, or cannot be parsed.
+    """True if a metadata file is of a table with a commit, or is invalid.
 
-    A run that was killed while it made the table leaves metadata without a commit.
+    A run that was killed while it created the table leaves metadata without a commit.
     """
     try:
         found = json.loads(metadata.read_bytes())
@@ -192,14 +192,14 @@ def _has_rows(metadata: Path) -> bool:
 
 
 def _passes(error: Exception) -> bool:
-    """True if an error does not concern the content of files: disk, memory, or a lock of another process."""
+    """True if an error is of the disk, the memory or another process's lock, and not of a file's content."""
     is_disks = isinstance(error, OSError) and error.errno is not None
     return is_disks or isinstance(error, MemoryError) or type(error).__name__ == "OperationalError"  # SQLAlchemy's
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Suppress pyiceberg's warnings of columns without statistics: the columns for look-ups have them."""
+    """Suppress pyiceberg's warnings about columns without statistics: the columns for look-ups have them."""
     log = logging.getLogger("pyiceberg.io.pyarrow")
     before = log.level
     log.setLevel(logging.ERROR)

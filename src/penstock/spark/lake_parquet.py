@@ -1,13 +1,13 @@
 """A lake of plain Parquet files: pyarrow, pandas, Polars, DuckDB and Spark read every row once, without a catalog.
 
-Rules: tasks write staged files, under names that no reader takes for data. A commit creates one numbered file, which
-holds the final paths of the staged files and the ends of all partitions. Then the files are moved to their final paths.
-If a job is killed between the two, the next run moves the rest. A commit number is used once.
+Rules: tasks write staged files, under names that no reader takes for data. A commit creates one numbered file with the
+final paths of the staged files and the ends of all partitions. Then the driver moves the staged files to their final
+paths. If a job is killed in between, the next run moves the rest. A commit number is used once.
 
 | file                          | content                                       |
 |-------------------------------|-----------------------------------------------|
 | `_penstock/commits/0…12.json` | a commit, with the ends of all partitions     |
-| `_penstock/staged/*.part`     | files without a commit, or of the last commit |
+| `_penstock/staged/*.part`     | uncommitted files, or files of the last commit |
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class ParquetTable:
         for one in (made or {}).get("files", ()):
             place, aside = self._root / one["path"], self._root / staged(one["path"])
             if not aside.exists():
-                continue  # it was moved before
+                continue  # it was moved already
             place.parent.mkdir(parents=True, exist_ok=True)
             self._move(aside, place)
             folders.add(place.parent)
@@ -90,7 +90,7 @@ class ParquetTable:
     def _check_whole(self) -> None:
         """Raise CorruptionError if a file that readers see is in no commit: its rows would be archived again.
 
-        Only files younger than the last commit are checked: the files of a lost later commit are.
+        Files of a lost later commit are younger than the last commit, so only such files are checked.
         """
         number, last = self._last()
         since = 0.0 if last is None else (self._commits / _name(number)).stat().st_mtime
@@ -104,7 +104,7 @@ class ParquetTable:
                 raise CorruptionError(str(file), 0, f"a file that a commit in {self._commits} names", "none that does")
 
     def files(self, topics: Iterable[str] | None = None) -> list[LakeFile]:
-        """Return the files of all commits; a file that is not moved yet has its staged path."""
+        """Return the files of all commits; a file that was not moved yet has its staged path."""
         wanted = None if topics is None else set(topics)
         out = []
         for number in self._numbers():

@@ -1,14 +1,14 @@
 """In the tasks of the job `table`: finds the latest row of each key, and writes the table's files.
 
 Rules: a table is divided into buckets by the hash of the key. One task gets all new rows of a bucket, reads the
-bucket's files, and writes the bucket to a file with another name; only the driver's commit decides which files count.
-So only names and counts pass through the driver, and a task that runs twice does no harm. The arguments of a task are
-plain data. No Python runs per row.
+bucket's files, and writes the bucket to a file with a new name; the driver's commit decides which files are part of the
+table. So only names and counts pass through the driver, and a task that runs twice does no harm. The arguments of a
+task are plain data. No Python runs per row.
 
-The latest row of a key is the one with the highest (timestamp, partition, offset). Timestamps never decrease within a
-partition, so if all messages of a key are in one partition, that is the one with the highest offset. If a stream got
-more partitions, keys moved only to the added ones: a row there is later than any row in the older partitions, whatever
-the clocks of their leaders say.
+The latest row of a key has the highest (timestamp, partition, offset). Timestamps never decrease within a partition, so
+if all messages of a key are in one partition, the latest has the highest offset. If partitions were added to a stream,
+keys moved only to added ones: a row there is later than every row of the key in the older partitions, even if the
+clocks of their leaders differ.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ COLUMNS = ("key", "value", "subject", "partition", "offset", "timestamp")
 """The columns of a table, without the bucket."""
 
 BUCKET = "bucket"
-"""The column with the number of a row's bucket."""
+"""Name of the column with the number of a row's bucket."""
 
 SCHEMA = arrow_schema(COLUMNS)
 
 DDL = ddl_of(COLUMNS)
 
 WRITTEN_DDL = "bucket INT, path STRING, size BIGINT, rows BIGINT, stats STRING"
-"""A task's result for a bucket that it has written; `path` is empty if no row is left in it."""
+"""Columns of a task's result, one row per written bucket; `path` is empty if the bucket has no rows left."""
 
 _WRITTEN = pa.schema(
     [
@@ -86,7 +86,7 @@ class Gathered:
         return self._bytes >= self._bytes_kept + limits.TABLE_BYTES_WAITING_MAX
 
     def shrink(self) -> pa.Table:
-        """Reduce the buffer to the latest row of each key, and return these."""
+        """Reduce the buffer to the latest row of each key, and return these rows."""
         rows = latest(pa.Table.from_batches(self._waiting, SCHEMA), self._counts)
         self._waiting = rows.to_batches()
         self._bytes = self._bytes_kept = rows.nbytes
@@ -102,7 +102,7 @@ def read_latest(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the latest row of each key in the ranges of the given task numbers, or in large parts of the ranges.
 
-    Timestamps are converted to the session's time zone, the only one that Spark accepts.
+    Timestamps are converted to the session's time zone, because Spark accepts no other.
     """
     schema = SCHEMA.set(SCHEMA.get_field_index("timestamp"), pa.field("timestamp", pa.timestamp("us", time_zone)))
     for rows in _latest_rows(tasks, how, counts, numbers):
@@ -136,7 +136,7 @@ def rewrite(what: Rewriting, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.R
     buckets: dict[int, Gathered] = {}
     for batch in batches:
         numbers, rows = batch.column(BUCKET), batch.select(COLUMNS).cast(SCHEMA)
-        found = pc.unique(numbers).to_pylist()  # usually one: Spark gives each bucket its own task
+        found = pc.unique(numbers).to_pylist()  # usually one: Spark has a task for each bucket
         for bucket in found:
             gathered = buckets.setdefault(bucket, Gathered(what.counts))
             gathered.add(rows if len(found) == 1 else rows.filter(pc.equal(numbers, bucket)))
@@ -155,7 +155,7 @@ def _read(file: Path) -> pa.Table:
         return parquet.read_table(file, schema=SCHEMA, partitioning=None, page_checksum_verification=True)
     except (pa.ArrowInvalid, OSError) as error:
         if isinstance(error, OSError) and error.errno is not None:
-            raise  # an error of the disk or system, not of the content
+            raise  # an I/O error of the operating system: the content may be valid
         raise CorruptionError(str(file), 0, "a Parquet file of a table", str(error)[:200]) from None
 
 
@@ -166,7 +166,7 @@ def _rewrite_one(what: Rewriting, bucket: int, files: tuple[str, ...], updates: 
     together = pa.concat_tables([*current, updates])
     chosen = latest_indices(together, what.counts)
     if not np.any(chosen >= there):
-        return None  # no update is newer than the bucket's rows
+        return None  # no update is later than the bucket's rows
     rows = together.take(pa.array(chosen))
     rows = rows.filter(pc.is_valid(rows.column("value")))
     if not rows.num_rows:
@@ -174,7 +174,7 @@ def _rewrite_one(what: Rewriting, bucket: int, files: tuple[str, ...], updates: 
     path = f"{BUCKET}={bucket}/part-{uuid.uuid4().hex}.zstd.parquet"
     size = _write(root / path, rows)
     sync_folder_if_possible((root / path).parent)
-    sync_folder_if_possible(root)  # the bucket's folder may be new
+    sync_folder_if_possible(root)  # the entry of a new bucket's folder
     return {BUCKET: bucket, "path": path, "size": size, "rows": rows.num_rows, "stats": _stats(rows)}
 
 
@@ -198,7 +198,7 @@ def _write(file: Path, rows: pa.Table) -> int:
 
 
 def _stats(rows: pa.Table) -> str:
-    """Return the statistics of a file for Delta's log, by which readers skip files."""
+    """Return a file's statistics as JSON for Delta's log; readers use them to skip files."""
     names = ("partition", "offset")
     bounds = {name: pc.min_max(rows.column(name)).as_py() for name in names}
     return json.dumps(
@@ -214,7 +214,7 @@ def _stats(rows: pa.Table) -> str:
 def latest(rows: pa.Table, counts: tuple[int, ...] = ()) -> pa.Table:
     """Return the latest row of each key, including tombstones.
 
-    `counts`: the stream's successive numbers of partitions, if keys have moved to added ones.
+    `counts`: the stream's numbers of partitions, ascending, if keys have moved to added partitions.
     """
     return rows.take(pa.array(latest_indices(rows, counts)))
 
@@ -234,7 +234,7 @@ def latest_indices(rows: pa.Table, counts: tuple[int, ...] = ()) -> np.ndarray[A
 
 
 def _order(rows: pa.Table, counts: tuple[int, ...]) -> np.ndarray[Any, np.dtype[np.int64]] | None:
-    """Return the indices of the rows from the earliest to the latest; None if they are in this order already."""
+    """Return the indices of the rows from the earliest to the latest; None if the rows are in this order already."""
     partitions, offsets = rows.column("partition").to_numpy(), rows.column("offset").to_numpy()
     if not len(offsets):
         return None
@@ -243,6 +243,6 @@ def _order(rows: pa.Table, counts: tuple[int, ...]) -> np.ndarray[Any, np.dtype[
             return None
         return np.argsort(offsets, kind="stable")
     times = rows.column("timestamp").cast(pa.int64()).to_numpy()
-    added = np.searchsorted(counts, partitions, side="right")  # number of the enlargement that added the partition
+    added = np.searchsorted(counts, partitions, side="right")  # number of the enlargement that added each one
     order: np.ndarray[Any, np.dtype[np.int64]] = np.lexsort((offsets, partitions, times, added))
     return order

@@ -1,4 +1,4 @@
-"""Renames the source's options in errors to the job's Python parameters, which the caller knows."""
+"""Replaces the source's option names in errors by the job's Python parameters, which the caller knows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PARAMETER_GO_ON = "Set fail_on_data_loss to False to go on all the same"
 
 @contextmanager
 def options_named(names: Mapping[str, str]) -> Iterator[None]:
-    """Raise a ConfigError again with the job's parameters in place of the source's options."""
+    """Re-raise a ConfigError with the job's parameters instead of the source's options."""
     try:
         yield
     except ConfigError as error:
@@ -27,7 +27,7 @@ def _renamed(mistake: str, names: Mapping[str, str]) -> str:
 
 @contextmanager
 def loss_named(go_on: str = PARAMETER_GO_ON) -> Iterator[None]:
-    """Raise a DataLossError again with the caller's parameter in place of the source's option."""
+    """Re-raise a DataLossError with `go_on` instead of the advice that names the source's option."""
     try:
         yield
     except DataLossError as error:

@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 class Option(NamedTuple):
-    """One option, a line of the reference: its name, its default as text, and its meaning."""
+    """One option, as in the reference: its name, its default as text, and its meaning."""
 
     name: str
     default: str
@@ -127,10 +127,10 @@ _IGNORED = frozenset(
         *("provider", "owner", "location", "comment", "external", "is_managed_location", "collation", "header"),
     }
 )
-"""Options that Spark adds by itself, such as its properties of a table that was made with SQL."""
+"""Options that Spark adds itself, such as the properties of a table that was created with SQL. They are ignored."""
 _SECRET = re.compile(r"token|password|secret|nkey|sasl|user")
 _OF_TABLE = "option."
-"""Prefix of the options of such a table among its properties."""
+"""Prefix of such a table's options among its properties."""
 
 
 @dataclass(frozen=True)
@@ -151,7 +151,7 @@ class SourceOptions:
     servers: tuple[str, ...]
     selection: Selection
     columns: tuple[str, ...]
-    start: Where | None  # None: the default
+    start: Where | None  # None: earliest, or latest for a streaming query
     end: Where
     fail_on_data_loss: bool
     max_offsets: int | None
@@ -159,7 +159,7 @@ class SourceOptions:
     max_delay_s: float
     partitions_min: int | None
     records_max: int | None
-    group: str | None  # None: each query has its own; empty: none
+    group: str | None  # None: a group with a random id for each query; empty: no group
     timeout_s: float
     archive: str = ""
     where: Bounds = EVERYWHERE
@@ -233,7 +233,7 @@ def sink_options(options: Mapping[str, str]) -> SinkOptions:
 
 
 class _Reader:
-    """Reads options one by one, and collects the mistakes."""
+    """Parses options one by one, and collects all mistakes."""
 
     def __init__(self, options: Mapping[str, str], known: tuple[Option, ...]) -> None:
         given = {name.lower(): value for name, value in options.items()}
@@ -274,12 +274,12 @@ class _Reader:
 
 
 def servers_of(reader: _Reader) -> tuple[str, ...]:
-    """Return the brokers' addresses, from the option, the driver's environment, or by default on this machine."""
+    """Return the brokers' addresses: from the option, else the driver's environment, else this machine's."""
     text = reader.text("servers") or os.environ.get(SERVER_VARIABLE) or DEFAULT_SERVER
     given = {name: reader.text(f"penstock.tls.{name}") for name in ("ca", "cert", "key")}
     tls = TlsOptions(**{name: file for name, file in given.items() if file}) if any(given.values()) else None
     try:
-        # The TLS files of the driver's environment become part of the addresses, so that tasks use them, too.
+        # The addresses include the TLS files of the driver's environment, so that tasks use them, too.
         addresses, options = settled(parse_servers(text), tls, os.environ)
         files = {} if options is None else {name: str(file) for name, file in asdict(options).items() if file}
         reached = addresses if options is None else tuple(with_tls(one, files) for one in addresses)
@@ -402,7 +402,7 @@ def _offsets(text: str) -> Where:
 
 
 def _noted(text: str) -> Positions | None:
-    """Parse the JSON of a checkpoint or of a query's progress; return None if it is not of that form."""
+    """Parse the JSON of a checkpoint or of a query's progress; None if it has another form. Raise ValueError."""
     found = _json(text)
     if not found or not all(isinstance(one, dict) and {"id", "offsets"} <= one.keys() for one in found.values()):
         return None

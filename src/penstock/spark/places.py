@@ -3,8 +3,9 @@
 Rules: Spark stores a query's offsets as JSON and compares the text, so names and partitions are sorted. A checkpoint
 holds the cluster id and the stream ids, to detect another stream of the same name, and the leader epoch of each offset,
 to detect that a log was truncated and written again. If a batch does not begin at the end of the previous one, because
-a partition was added or its log was truncated, the batch's end offset also holds its begin: a replay reads the same
-rows. The query's group is stored, too, unless its options name one: each query has its own, also after a restart.
+a partition was added or its log was truncated, the batch's end offset also holds its begin, so that a replay reads the
+same rows. The checkpoint holds the query's consumer group, too, unless the options name one: so a query keeps its group
+after a restart.
 
     {"orders": {"begins": {"1": 0}, "cluster": "c-1f", "epochs": {"0": 3, "1": 3}, "group": "spark-5f0c91ab", "id": 7,
                 "offsets": {"0": 4711, "1": 12}}}
@@ -20,28 +21,28 @@ from typing import Any, NamedTuple
 from penstock.base.errors import ConfigError
 
 EARLIEST_OFFSET, LATEST_OFFSET = -2, -1
-"""Kafka's numbers for the named positions."""
+"""Kafka's numbers for earliest and latest."""
 
 LOG_STARTS = "log_starts"
-"""Field of a query's reported latest offset: log start offsets by partition. It is not in checkpoints."""
+"""Field of the latest offset that a query reports: log start offsets by partition. Checkpoints do not have it."""
 
 
 @dataclass(frozen=True)
 class Earliest:
-    """The log start offset."""
+    """The log start offset (`log_start`)."""
 
 
 @dataclass(frozen=True)
 class Latest:
-    """The high watermark."""
+    """The high watermark (`committed_end`)."""
 
 
 @dataclass(frozen=True)
 class Offsets:
-    """An offset for each partition of each stream; -2 is the earliest, -1 the latest."""
+    """An offset for each partition of each stream; -2 is earliest, -1 latest."""
 
     offsets: Mapping[str, Mapping[int, int]]
-    noted: Positions | None = None  # from a checkpoint, with the ids of the streams
+    noted: Positions | None = None  # the checkpoint that the offsets are from, with the stream ids
 
 
 @dataclass(frozen=True)
@@ -57,14 +58,14 @@ Where = Earliest | Latest | Offsets | Moment
 
 
 class Key(NamedTuple):
-    """A partition, by the stream's name."""
+    """A partition: its stream's name and its number."""
 
     stream: str
     partition: int
 
 
 class Position(NamedTuple):
-    """A position in a partition: the next offset, and the leader epoch under which it was read; 0: not known."""
+    """A position in a partition: the next offset, and the leader epoch under which it was read; epoch 0: unknown."""
 
     offset: int
     leader_epoch: int = 0
@@ -78,9 +79,9 @@ class Positions(NamedTuple):
     begins: Mapping[Key, int] = MappingProxyType(
         {}
     )  # begin of the batch that ends here, if not the previous batch's end
-    cluster: str = ""  # cluster id; empty: not known
-    gone: frozenset[str] = frozenset()  # deleted streams; the user was informed
-    group: str = ""  # the query's group; empty: its options name one, or the checkpoint is older than this field
+    cluster: str = ""  # cluster id; empty: unknown
+    gone: frozenset[str] = frozenset()  # streams deleted or no longer selected; reported
+    group: str = ""  # empty: the query's options name one, or the checkpoint is older than this field
 
     def to_json(self) -> dict[str, Any]:
         """Return the canonical form: equal positions give equal text."""

@@ -1,4 +1,4 @@
-"""Planning of reads: from options to ranges of partitions, and from those to pieces for tasks.
+"""Planning of reads: converts options to ranges of partitions, and splits the ranges into pieces for tasks.
 
 Rules: only the driver plans. A range is fixed when it is planned: a task that runs again reads the same rows. Messages
 that were deleted from the log are an error, unless `failOnDataLoss` is false.
@@ -42,7 +42,7 @@ _log = logging.getLogger(__name__)
 
 
 PIECE_BYTES = 128 * 1024 * 1024
-"""Size of a task in bytes, the default of Spark's spark.sql.files.maxPartitionBytes."""
+"""Target size of a task in bytes: the default of Spark's spark.sql.files.maxPartitionBytes."""
 GO_ON = "Set failOnDataLoss to false to go on all the same"
 _PIECE_ROWS_MIN = 10_000  # a smaller task costs more to start than to run
 
@@ -76,10 +76,10 @@ class Chosen(NamedTuple):
 
 
 def choose(client: Client, selection: Selection, timeout_s: float, *, may_lack: bool = False) -> Chosen:
-    """Return the selected streams. Raise ConfigError if there is none, or a selected partition does not exist.
+    """Return the selected streams and partitions. Raise ConfigError if there is no stream, or no such partition.
 
-    Raise StreamNotFound if a named stream does not exist, NotAuthorized if the user is not allowed to read it; with
-    `may_lack` such a stream is left out.
+    Raise StreamNotFound if a named stream does not exist, NotAuthorized without the permission to read it; with
+    `may_lack`, leave such a stream out.
     """
     found = _streams(client, selection, timeout_s, may_lack=may_lack)
     if not found:
@@ -121,14 +121,14 @@ def _patterns(selection: Selection) -> list[re.Pattern[str]]:
 
 
 def is_selected(name: str, selection: Selection) -> bool:
-    """True if a stream of that name would be selected by name or pattern."""
+    """True if the selection has a stream's name or a pattern that matches it."""
     return name in selection.names or any(pattern.match(name) for pattern in _patterns(selection))
 
 
 def find(
     client: Client, chosen: Chosen, where: Where, options: SourceOptions, *, otherwise: int = EARLIEST_OFFSET
 ) -> dict[Key, Position]:
-    """Return the position in each partition; `otherwise` if `where` does not name it. Raise ConfigError."""
+    """Return each partition's position; `otherwise` if `where` does not name it. Raise ConfigError."""
     named = where.offsets if isinstance(where, Offsets) else where.each_ms if isinstance(where, Moment) else {}
     if unknown := sorted({Key(name, number) for name, one in named.items() for number in one} - set(chosen.keys)):
         text = f"{unknown[0].stream}, partition {unknown[0].partition}, is not among the partitions that are read"
@@ -139,7 +139,7 @@ def find(
 
 
 def _check_noted(client: Client, chosen: Chosen, noted: Positions, timeout_s: float) -> None:
-    """Raise ConfigError if a checkpoint's offsets are of another cluster, or of another stream of the same name."""
+    """Raise ConfigError if a checkpoint's offsets are from another cluster, or from another stream of the same name."""
     now = client.cluster_id(timeout=timeout_s)
     mistakes = [
         f"they are of stream {name} as it was before it was deleted and made anew"
@@ -196,19 +196,19 @@ def _at_moment(
 
 
 def passed_over(text: str, *, fail: bool, hint: str = "") -> None:
-    """Raise DataLossError if `fail`; otherwise log a warning."""
+    """Report messages that are skipped: raise DataLossError if `fail`, else log a warning."""
     if fail:
         raise DataLossError(f"{text}. {GO_ON}{hint}")
     warn(text)
 
 
 def warn(text: str) -> None:
-    """Log a warning with the prefix WARNING, to be found among the output of Spark's processes."""
+    """Log a warning with the prefix WARNING, so that it is found among the output of Spark's processes."""
     _log.warning("%s%s", WARNING, text)
 
 
 def check_there(key: Key, start: int, log_start: int, *, fail: bool) -> int:
-    """Return the first offset to read, at least `log_start`. If that skips messages: DataLossError with `fail`."""
+    """Return the first offset to read, at least `log_start`. If that skips messages and `fail`, raise DataLossError."""
     if start >= log_start:
         return start
     text = f"messages {start} to {log_start - 1} of stream {key.stream}, partition {key.partition}, are not in the log"
@@ -219,7 +219,7 @@ def check_there(key: Key, start: int, log_start: int, *, fail: bool) -> int:
 def piece_of(info: StreamInfo, key: Key, begin: Position, end: Position, *, fail: bool) -> Piece | None:
     """Return the range from `begin` to `end` as one piece; None if it is empty.
 
-    Raise DataLossError if its first messages were deleted and `fail` is set; else skip them.
+    If its first messages were deleted from the log: raise DataLossError if `fail` is set, else skip them.
     """
     if begin.offset >= end.offset:
         return None
@@ -227,7 +227,7 @@ def piece_of(info: StreamInfo, key: Key, begin: Position, end: Position, *, fail
     start = check_there(key, begin.offset, min(log_start, end.offset), fail=fail)
     if start >= end.offset:
         return None
-    # A reader that skips deleted messages has read nothing of the earlier epochs.
+    # After skipped messages the begin's epoch does not apply: nothing was read up to the new begin.
     epoch = begin.leader_epoch if start == begin.offset else end.leader_epoch
     return Piece(key.stream, int(info.stream_id), key.partition, start, end.offset, epoch, end.leader_epoch)
 
@@ -248,7 +248,7 @@ def cut(
         if records_max is not None:
             count = max(count, -(-rows // records_max))
         bounds = [one.start + rows * number // count for number in range(count + 1)]
-        # Another leader may have written the messages between; the leader that reported the end has all before it.
+        # Other leaders may have written messages in between; the leader of the end's epoch has all of them.
         epochs = [one.leader_epoch, *[one.end_epoch] * (count - 1)]
         parts = zip(pairwise(bounds), epochs, strict=True)
         out += [one._replace(start=start, end=end, leader_epoch=epoch) for (start, end), epoch in parts]
@@ -266,7 +266,7 @@ def row_bytes(chosen: Chosen) -> dict[Key, float]:
 
 
 def share(waiting: Mapping[Key, int], count_max: int) -> dict[Key, int]:
-    """Share `count_max` among partitions in proportion to their waiting rows, at least one each while it suffices."""
+    """Divide `count_max` among partitions in proportion to their waiting rows; at least one row each if it suffices."""
     total = sum(waiting.values())
     if total <= count_max:
         return dict(waiting)
@@ -281,12 +281,12 @@ def share(waiting: Mapping[Key, int], count_max: int) -> dict[Key, int]:
 
 
 def log_starts_of(info: StreamInfo) -> dict[Key, int]:
-    """Return the log start offset of each partition; 0 if not known."""
+    """Return the log start offset of each partition; 0 if unknown."""
     return {Key(info.name, int(one.partition)): int(one.log_start or 0) for one in info.partitions}
 
 
 def lag_of(done: Mapping[Key, Position], log_starts: Mapping[Key, int], log_ends: Mapping[Key, Position]) -> int:
-    """Return the lag of a job: the number of offsets between its position and the log's end, without deleted ones."""
+    """Return a job's lag: the number of offsets from its position to the high watermark, without deleted ones."""
     return sum(max(0, end.offset - max(log_starts.get(key, 0), done[key].offset)) for key, end in log_ends.items())
 
 

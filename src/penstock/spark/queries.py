@@ -1,4 +1,4 @@
-"""Runs a job's streaming query from start to end, reports its progress, and extracts the reason of a failure.
+"""Runs a job's streaming query until it ends, reports its progress, and extracts the reason of a failure.
 
 Rules: an interrupted job stops its query; the next run continues from the query's checkpoint. Spark wraps an error in
 the traces of several processes; only the message of Penstock's or the user's code is reported.
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 
 class JobError(OperationalError):
-    """A job's query has failed."""
+    """A job's streaming query has failed."""
 
 
 def follow(writer: DataStreamWriter, *, once: bool, trigger_s: float, report: Report) -> tuple[int, int]:
-    """Run a query: with `once` until it has processed the present messages, else until it is stopped.
+    """Run a query until it is stopped; with `once`, until it has processed the present messages.
 
-    Return the numbers of its batches and messages. Raise JobError if it fails.
+    Return its number of batches and of messages. Raise JobError if it fails.
     """
     from pyspark.errors import PySparkException
 
@@ -70,7 +70,7 @@ class Seen:
 
 
 def _lag(progress: StreamingQueryProgress) -> int:
-    """Return the lag of a query in messages; -1 if not known."""
+    """Return the lag of a query in messages; -1 if unknown."""
     behind = 0
     for source in progress.sources:
         ends: list[Any] = [source.endOffset, source.latestOffset]
@@ -82,7 +82,7 @@ def _lag(progress: StreamingQueryProgress) -> int:
 
 
 def _behind(done: Mapping[str, int], there: Mapping[str, Any]) -> int:
-    """Return the number of offsets of a stream between a batch's end and the log's end, without deleted ones."""
+    """Return the number of a stream's offsets from a batch's end to the high watermark, without deleted ones."""
     starts = there.get(LOG_STARTS, {})
     return sum(
         max(0, end - max(starts.get(number, 0), done.get(number, 0))) for number, end in there["offsets"].items()
@@ -90,17 +90,17 @@ def _behind(done: Mapping[str, int], there: Mapping[str, Any]) -> int:
 
 
 def reason(text: str) -> str:
-    """Return an error in one line: the last line of a Python trace, without the error's module; else the first line."""
+    """Return an error in one line: the last error of a Python trace, without its module; else the first line."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     for line in reversed(lines):
         name, sign, said = line.partition(": ")
         kind = name.rpartition(".")[2]
-        is_ours = name.startswith("penstock.")  # not all their names end in Error
+        is_ours = name.startswith("penstock.")  # not all of Penstock's error classes end in Error
         is_name = sign and name.replace(".", "").replace("_", "").isalnum()
         is_error = is_name and (is_ours or kind.endswith(("Error", "Exception")))
         if is_error and not name.startswith(("org.", "java.", "py4j.")):
             return said if is_ours else f"{kind}: {said}"
-    if lines and lines[0].startswith("An error occurred while calling"):  # py4j's, before Java's own
+    if lines and lines[0].startswith("An error occurred while calling"):  # py4j's line before Java's message
         lines = [line.lstrip(": ") for line in lines[1:]]
     if not lines:
         return "Spark gives no reason"

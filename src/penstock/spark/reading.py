@@ -1,4 +1,4 @@
-"""`penstock.spark.read`: a stream as a DataFrame, with conditions that limit what is fetched.
+"""`penstock.spark.read`: a stream as a DataFrame, with conditions that limit which messages are fetched.
 
 Rules: all mistakes are reported together, before Spark runs tasks. The DataFrame is that of `format("penstock")` with
 options: later operations on it do not change which messages are fetched.
@@ -30,7 +30,7 @@ def read(
 
     `stream`: a name, several names separated by commas, or a pattern such as `orders-*`; if empty, all streams that
     store the condition's `subject`. `where` limits the messages that are fetched, by `offset`, `partition`, `subject`
-    and `timestamp`; all conditions must hold. A range is (FROM, TO), without TO; None: no bound. A timestamp is a
+    and `timestamp`; all conditions must hold. A range is (FROM, TO), and excludes TO; None: no bound. A timestamp is a
     datetime with a time zone, milliseconds since 1970 UTC, or text such as `2026-11-20T10:00:00Z`. `columns`: the
     columns to fetch; default: all but headers. `options`: other options of `format("penstock")`.
 

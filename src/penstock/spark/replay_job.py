@@ -1,17 +1,17 @@
-"""The job `replay`: lake → log. Appends the rows of an archive to a stream again, each once.
+"""The job `replay`: lake → log. Appends the rows of an archive to a stream again, each exactly once.
 
-Rules: only committed files of the archive are replayed. The plan is recorded in `replay.json` before anything is
-written: the offset range of each partition, and the number of batches. A batch is written with the replay's id and its
-own number, by which the stream's leaders recognise it (`sink`); so the same call resumes a run that was killed at any
-point, and writes nothing twice. Rows of one partition of the archive are written in offset order. This keeps the order
-of each key, except for a key that moved to an added partition when there are several batches, because each batch has a
-part of every partition.
+Rules: only committed files of the archive are replayed. Before anything is written, the plan is recorded in
+`replay.json`: the offset range of each partition, and the number of batches. A batch is written with the replay's id
+and its own number, and the stream's leaders deduplicate by the two (`sink`). So the same call resumes a run that was
+killed at any point, and writes nothing twice. Rows of one partition of the archive are written in offset order. This
+keeps the order of each key, except for a key that moved to an added partition: each batch has a part of every
+partition, so with several batches its later rows may be written first.
 
 | `replay.json`         | content                                                                              |
 |-----------------------|--------------------------------------------------------------------------------------|
 | query_id, stream_id   | id of the replay, and id of the stream                                               |
 | ranges, batches       | offset range of each partition, and number of batches                                |
-| first, done           | number of the first batch, and how many batches are done                             |
+| first, done           | number of the first batch, and number of batches that are done                       |
 | where, subject        | arguments of the run; another run must have the same                                 |
 """
 
@@ -68,11 +68,11 @@ class Note:
     where: str = ""
     subject: str = ""
     cluster: str = ""  # cluster id of the stream
-    is_begun: bool = True  # rows of it may be in the stream
+    is_begun: bool = True  # rows of the replay may be in the stream
 
     @property
     def rows(self) -> int:
-        """Number of offsets in the plan, done or not; some may be missing in the archive."""
+        """Number of offsets in the plan, written or not; the archive may lack some."""
         return sum(one.end - one.start for one in self.ranges)
 
     def spans(self, number: int) -> list[Span]:
@@ -88,7 +88,7 @@ class Note:
 
 
 class Replayed(NamedTuple):
-    """Result of a run of `replay`: batches and messages written."""
+    """Result of a run of `replay`: number of batches written, and of the offsets that they cover."""
 
     batches: int
     rows: int
@@ -108,12 +108,12 @@ def replay(
     invalid_headers: str = "fail",
     report: Report = no_report,
 ) -> Replayed:
-    """Append the rows of an archive, in the folder `path`, to the stream `to`, each once, also if runs are killed.
+    """Append the rows of an archive, in the folder `path`, to the stream `to`: each once, even if runs are killed.
 
     `path` is an archive, a Delta table, or a folder of Parquet files, with the columns `value`, `partition`, `offset`,
     and optionally `key`, `subject`, `headers`, `topic`, `timestamp`; `where` is a condition in SQL on any of them. The
     key decides the partition, as for every message. Rows of one key keep their order; if the key moved to an added
-    partition, only within one batch. `subject` replaces the subjects of the rows. `rate`: the most messages per second,
+    partition, only within one batch. `subject` replaces the subjects of the rows. `rate`: messages per second at most,
     averaged over some seconds; a batch has at most `max_batch` messages.
 
     A replay covers the rows that the archive holds at the first run; a run after its end continues with newer rows.
@@ -121,7 +121,9 @@ def replay(
     `invalid_headers`: "fail", or "drop" to leave out headers that NATS cannot carry, because of their name or because
     of line ends or zero bytes in their value; "drop" also resumes a replay that failed at such a header.
 
-    Raise ConfigError if `path`, `to` or another argument is invalid, OperationalError, or an error of the client.
+    Raise ConfigError if `path`, `to` or another argument is invalid; StreamNotFound or NotAuthorized if the stream does
+    not exist or the user has no permission to append; OvertakenError if another replay uses the checkpoint;
+    OperationalError if PySpark or Java is missing or the progress cannot be written; PySparkException if a batch fails.
     """
     root = _root(path, to, rate, max_batch)
     given = {"stream": to, "servers": servers, "invalidHeaders": invalid_headers}
@@ -152,11 +154,11 @@ def replay(
         if (note.where, note.subject) != (where, subject):
             if note.is_begun:
                 raise ConfigError([f"where, subject: they are not as when {notes} was begun; give another checkpoint"])
-            note = new  # that run failed before it published anything
+            note = new  # the earlier run failed before it published anything
         if note.done == note.batches:
             note = _planned(rows, note, min(max_batch, rate * limits.REPLAY_BURST_S if rate else max_batch))
             _write(notes, note)
-        # The stream's own subject differs by partition; the sink sets it for rows without a subject.
+        # The stream's own subject may differ by partition, and the sink sets it for rows without a subject.
         own = "" if subject == info.subject else subject
         writer_options = {name: text for name, text in given.items() if text}
         return _replay(rows, note, notes, writer_options, rate, report, own)
@@ -181,12 +183,12 @@ def _root(path: str | os.PathLike[str], to: str, rate: int | None, max_batch: in
 
 
 def _rows(spark: SparkSession, root: Path, where: str) -> DataFrame:
-    """Return all rows of the archive, `topic` as text. Raise ConfigError for missing columns or a bad condition."""
+    """Return all rows of the archive, `topic` as text. Raise ConfigError for missing columns or an invalid `where`."""
     from pyspark.errors import AnalysisException, ParseException
     from pyspark.sql import functions as f
 
     try:
-        # The table's files may be newer than the plan: the plan's offsets fix the rows.
+        # Some files may be newer than the plan: the plan's offset ranges decide which rows are replayed.
         files = _files(root)
         if files == []:
             raise ConfigError([f"path: {root} has no files yet"])
@@ -203,13 +205,13 @@ def _rows(spark: SparkSession, root: Path, where: str) -> DataFrame:
 
 
 def names_of(spark: SparkSession, columns: Sequence[str]) -> set[str]:
-    """Return the names by which Spark finds these columns: in lower case, unless names are case-sensitive."""
+    """Return the names of these columns, in lower case unless Spark's names are case-sensitive."""
     is_case_sensitive = spark.conf.get(CASE_SENSITIVE, "false") == "true"
     return set(columns) if is_case_sensitive else {name.lower() for name in columns}
 
 
 def _files(root: Path) -> list[str] | None:
-    """Return the files of the table in a folder; None if there is no table, so that each Parquet file counts."""
+    """Return the files of the table in a folder; None if there is no table: then all Parquet files are read."""
     if (about := read_about(root)) is not None:
         return [str(root / one.path) for one in _archived(root, about.format)]
     if (root / "_delta_log").is_dir():
@@ -220,14 +222,14 @@ def _files(root: Path) -> list[str] | None:
 
 
 def _archived(root: Path, format_: str) -> list[LakeFile]:
-    """Return the files of an archive, all moved to their final paths. Raise OperationalError."""
+    """Return the files of an archive, once all have their final paths. Raise OvertakenError after REPLAY_MOVES_S."""
     archived = open_table(root, format_, None)
     give_up_s = time.monotonic() + limits.REPLAY_MOVES_S
     while True:
         files = archived.files()
         if not any(one.path.startswith(f"{OWN}/") for one in files):
             return files
-        # Committed and not moved yet, by a running job or by one that was killed.
+        # A running job will move these committed files, or a killed job has left them.
         try:
             with locked(root):
                 archived.finish()
@@ -238,7 +240,7 @@ def _archived(root: Path, format_: str) -> list[LakeFile]:
 
 
 def _planned(rows: DataFrame, before: Note, batch_rows: int) -> Note:
-    """Return the next plan of a replay: the rows behind the ranges of `before`."""
+    """Return the next plan of a replay: the rows after the ranges of `before`."""
     from pyspark.sql import functions as f
 
     done = {(one.topic, one.partition): one.end for one in before.ranges}
@@ -303,7 +305,7 @@ def _replay(
 
 
 def _is_of_a_task(trace: str) -> bool:
-    """True if a write failed in a task, so that the driver has published nothing. Detected by the sink's frames."""
+    """True if a write failed in a task, so that the driver published nothing. The sink's stack frames show it."""
     frames = re.findall(r'spark/sink\.py", line \d+, in (\w+)', trace)
     return "write" in frames and not {"commit", "_publish"} & set(frames)
 

@@ -1,8 +1,8 @@
-"""Publishes the rows of a written batch on NATS, too, for subscribers: `option("republish", "live")`.
+"""Publishes the rows of a written batch also on NATS, for subscribers: `option("republish", "live")`.
 
-Rules: a message is published after its batch is in the log, on the prefix and its subject, such as `live.orders.eu`. It
+Rules: a message is published after its batch is in the log, to the prefix and its subject, such as `live.orders.eu`. It
 is not acked, and a batch that Spark replays is published again: delivery is at least once. The messages are read from
-the staged rows, so they are exactly those of this batch. They pass through the driver one by one: this is for low
+the staged rows, so they are exactly those of this batch. They pass through the driver one by one, so this is for low
 rates, such as those of a dashboard.
 """
 
@@ -16,7 +16,7 @@ from penstock.client.staging import Staged
 
 
 def republish(client: Client, prefix: str, staged: Iterable[Staged], timeout_s: float) -> int:
-    """Publish staged rows; return the number of messages."""
+    """Publish staged rows on NATS; return the number of messages."""
     count = 0
     for one in staged:
         for batch in one.batches:

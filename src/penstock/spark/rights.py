@@ -1,8 +1,8 @@
 """Permission check on the driver, once, before tasks run.
 
-Rules: the brokers check each request, whatever the result here. But a refused task is retried several times, on several
-machines, each time with a trace; and the brokers report a stream without any permission as not found. The error here
-names the stream and the missing permission.
+Rules: the brokers check the permissions of each request; this check gives a better error. Spark retries a refused task
+several times, on several machines, each time with a trace, and the brokers report a stream as not found if the user has
+no permission for it. The error here names the stream and the missing permission.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from penstock.messages import StreamInfo
 def check(
     client: Client, operation: Operation, streams: Iterable[str], timeout_s: float, subjects: tuple[str, ...] = ()
 ) -> None:
-    """Raise NotAuthorized unless the user has the permission for each whole stream, or for these subjects of it."""
+    """Raise NotAuthorized unless the user has the permission for each stream as a whole, or for `subjects` of it."""
     try:
         seen = client.users.all(timeout=timeout_s)
     except RemoteError as error:
-        if error.code == ErrorCode.UNSUPPORTED_VERSION:  # an older broker, without users
+        if error.code == ErrorCode.UNSUPPORTED_VERSION:  # an older broker has no users
             return
         raise
     if not (seen.is_guarded and seen.user):

@@ -1,15 +1,15 @@
 """Converts Spark's rows to rows of the log. The driver checks the columns once; no Python runs per row.
 
-Rules: column names are not case-sensitive, as in Spark; two that differ only by case are refused, and so is a name in
-another case if `spark.sql.caseSensitive` is set, which only tasks can read. A header that NATS cannot carry fails its
-row, or is left out and counted; a null header value, which Spark's Kafka source gives, becomes an empty one.
+Rules: column names are not case-sensitive, as in Spark. Two names that differ only by case are refused, and so is a
+name in another case if `spark.sql.caseSensitive` is set; only tasks can read that setting. A header that NATS cannot
+carry fails the write, or is left out and counted. A null header value, as Spark's Kafka source has, becomes empty.
 
 | column    | types                                 | if it is missing or null                      |
 |-----------|---------------------------------------|-----------------------------------------------|
 | `value`   | binary or string; null: a tombstone   | required                                      |
 | `key`     | binary or string                      | no key                                        |
 | `subject` | string                                | the stream's own, if that has no wildcard     |
-| `headers` | as a reader gives them                | none; a null value becomes an empty one       |
+| `headers` | as a reader returns them              | none; a null value becomes an empty one       |
 | `topic`   | string                                | the option `stream`                           |
 | `partition` | int                                 | by the stream's partitioning                  |
 """
@@ -52,11 +52,11 @@ _BROKEN_VALUE = rb"[\r\n\x00]"
 
 
 class BadRowsError(PenstockError):
-    """Rows that no stream can hold."""
+    """Raised for rows that cannot be stored in their stream."""
 
 
 class Share(NamedTuple):
-    """Rows for one partition of one stream, in their order."""
+    """Rows for one partition of one stream, in order."""
 
     stream: str
     partition: int
@@ -71,7 +71,7 @@ CASE_SENSITIVE = "spark.sql.caseSensitive"
 
 
 def check_columns(types: Mapping[str, str], *, stream: str) -> None:
-    """Raise ConfigError if columns are missing, unknown or of a wrong type. `types` are Spark's."""
+    """Raise ConfigError if columns are missing, unknown or of a wrong type. `types`: Spark's type of each column."""
     mistakes = []
     found = {name.lower() for name in types}
     if "value" not in found:
@@ -98,7 +98,7 @@ def check_columns(types: Mapping[str, str], *, stream: str) -> None:
 
 
 def named(batch: pa.RecordBatch, *, is_case_sensitive: bool = False) -> pa.RecordBatch:
-    """Rename the columns, which Spark gives as the user wrote them, to the names of a message's columns.
+    """Rename the columns from the user's spelling to the names of a message's columns.
 
     Raise BadRowsError if a name is in another case and Spark's names are case-sensitive.
     """
@@ -113,7 +113,7 @@ def named(batch: pa.RecordBatch, *, is_case_sensitive: bool = False) -> pa.Recor
 
 
 def shares(batch: pa.RecordBatch, streams: Mapping[str, StreamInfo], default: str) -> Iterator[Share]:
-    """Split a batch by stream and partition, with the log's columns. Raise BadRowsError for invalid rows."""
+    """Split a batch by stream and partition, with the log's columns. Raise BadRowsError if a row is invalid."""
     for stream, rows in _by_stream(batch, default):
         info = streams.get(stream)
         if info is None:
@@ -129,7 +129,7 @@ def shares(batch: pa.RecordBatch, streams: Mapping[str, StreamInfo], default: st
 
 
 def streams_of(batch: pa.RecordBatch, default: str) -> list[str]:
-    """Return the names of the streams that a batch is for."""
+    """Return the names of the streams that a batch has rows for."""
     if "topic" not in batch.schema.names:
         return [default]
     return sorted(name or default for name in pc.unique(batch.column("topic")).to_pylist())
@@ -190,7 +190,7 @@ def with_valid_headers(rows: pa.RecordBatch, *, drop: bool) -> tuple[pa.RecordBa
 
 
 def valid_headers(rows: pa.RecordBatch, *, drop: bool) -> tuple[pa.ListArray, int]:
-    """Return the column `headers` with the headers that NATS can carry, and the number of dropped ones.
+    """Return the column `headers` with the headers that NATS can carry, and the number of dropped headers.
 
     Raise BadRowsError, which names the row, if NATS cannot carry a header and `drop` is not set.
     """
@@ -227,7 +227,7 @@ def _row_text(rows: pa.RecordBatch, at: int) -> str:
 
 
 def header_blocks(headers: pa.ListArray) -> pa.Array:
-    """Encode lists of valid names and values as NATS header blocks; null for none."""
+    """Encode lists of valid names and values as NATS header blocks; null for an empty or null list."""
     flat = headers.flatten()
     names, values = flat.field(0).cast(pa.binary()), flat.field(1).cast(pa.binary())
     lines = pc.binary_join_element_wise(names, pc.binary_join_element_wise(values, b"", b"\r\n"), b": ")

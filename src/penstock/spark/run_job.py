@@ -1,7 +1,7 @@
-"""The job `run`: a streaming query with a user's own function from DataFrame to DataFrame.
+"""The job `run`: a streaming query with a user's function from DataFrame to DataFrame.
 
 Rules: Spark's checkpoint holds the query's position and the state of its windows. Results in a Delta table or a stream
-are written exactly once; those in plain Parquet are exactly once for readers that use Spark's own list of files.
+are written exactly once. Results in plain Parquet are exactly once for readers that use Spark's own list of files.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ FORMATS = ("delta", "parquet")
 OUTPUT_MODES = ("append", "complete")
 INVALID_HEADERS = ("fail", "drop")
 CHECKPOINT = "_penstock/checkpoint"
-"""Path below the folder that a job writes. Readers ignore names that begin with an underscore."""
+"""Default path of Spark's checkpoint in the written folder. Readers ignore names that begin with an underscore."""
 
 Function = Callable[["DataFrame"], "DataFrame"]
 
 
 class Ran(NamedTuple):
-    """Result of a run of `run`: batches, and messages read."""
+    """Result of a run of `run`: number of batches, and of messages read."""
 
     batches: int
     rows: int
@@ -64,20 +64,20 @@ def run(
     invalid_headers: str = "fail",
     report: Report = no_report,
 ) -> Ran:
-    """Write the result of `function` on a stream to a folder or another stream.
+    """Apply `function` to a stream, and write the result to a folder or another stream.
 
     `function` takes a streaming DataFrame with the columns of `format("penstock")` and returns one; as text it is
     `FILE.py:NAME`. `to` is a stream's name, or a path (it has a `/`). A stream takes the column `value` and optionally
-    `key`, `subject`, `headers`, `partition`. `format`: "delta" or "parquet", for a folder. `once`: end when the
-    present messages are processed; else run until interrupted, with a batch every `trigger_s` seconds at most, each of
-    `max_batch` messages at most. `checkpoint`: folder of Spark's checkpoint; default: inside the written folder. With
-    `output_mode` "complete" each batch replaces a Delta table by the whole result. `options` are for the source, which
-    begins with the earliest message by default. `invalid_headers`, for results in a stream: "fail", or "drop" to leave
-    out headers that NATS cannot carry, because of their name or because of line ends or zero bytes in their value;
-    "drop" also resumes a query that failed at such a header.
+    `key`, `subject`, `headers`, `partition`. `format`: "delta" or "parquet", for a folder. `once`: end when the present
+    messages are processed; else run until interrupted, with a batch every `trigger_s` seconds at most, each of
+    `max_batch` messages at most. `checkpoint`: folder of Spark's checkpoint; default: inside the written folder; if
+    `to` is a stream, it is required. With `output_mode` "complete" each batch replaces the Delta table by the whole
+    result. `options`: of the source, which begins with the earliest message by default. `invalid_headers`, for results
+    in a stream: "fail", or "drop" to leave out headers that NATS cannot carry, because of their name or because of line
+    ends or zero bytes in their value; "drop" also resumes a query that failed at such a header.
 
-    Raise ConfigError if the file or function does not exist or the result cannot be written, JobError if the query
-    fails.
+    Raise ConfigError if an argument is invalid, the file or function does not exist, or the result cannot be written;
+    JobError if the query fails; OperationalError if PySpark or Java is missing; StreamNotFound or NotAuthorized.
     """
     target = _Target.of(to, format, checkpoint, output_mode, invalid_headers)
     given = _source_options(options or {}, stream, servers, max_batch)
@@ -99,7 +99,7 @@ def run(
 
 
 def _source_options(options: Mapping[str, str], stream: str, servers: str, max_batch: int) -> dict[str, str]:
-    """Return the source's options: the user's with the job's defaults. Their names are not case-sensitive."""
+    """Return the source's options: the user's, in any case, and the job's defaults."""
     ours = {"stream": stream, "servers": servers}
     given = {name: value for name, value in options.items() if name.lower() not in ours}
     names = {name.lower() for name in given}
@@ -161,7 +161,7 @@ class _Target(NamedTuple):
             raise ConfigError([f'format: {text}; give "parquet", or a stream as `to`, or run it with spark-submit'])
 
     def writer(self, rows: DataFrame, servers: str) -> DataStreamWriter:
-        """Return a writer of `rows` to this destination."""
+        """Return a writer of `rows` to this target. Raise ConfigError if a stream cannot store the columns."""
         if self.folder is None:
             types = {field.name: field.dataType.simpleString() for field in rows.schema.fields}
             check_columns(types, stream=self.stream)
@@ -176,7 +176,7 @@ class _Target(NamedTuple):
 
 
 def loaded(text: str) -> Function:
-    """Load the function of a `FILE.py:NAME`. Raise ConfigError."""
+    """Load the function that `FILE.py:NAME` names. Raise ConfigError if it cannot be loaded."""
     path, sign, name = text.rpartition(":")
     if not (sign and path and name):
         raise ConfigError([f"function: {text!r} is not FILE.py:NAME"])
@@ -213,7 +213,7 @@ def _imported(file: Path) -> ModuleType:
     except Exception as error:
         del sys.modules[name]
         raise ConfigError([f"function: {file.name} cannot be imported: {type(error).__name__}: {error}"]) from error
-    # Workers do not have the file, so its functions are pickled by value.
+    # Spark's workers do not have the file, so its functions are pickled by value.
     cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
     return module
 

@@ -1,7 +1,7 @@
 """Spark sessions for Penstock's jobs, on this machine or on a cluster.
 
 Rules: the user's Spark configuration takes precedence. Only missing settings are added: Java, the Python of this
-process, and a quiet log.
+process, a quiet log, the time zone UTC, page checksums of Parquet; and the loopback address, if Spark is local.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _DEFAULTS = {
     "spark.sql.shuffle.partitions": "8",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
     "spark.log.level": "ERROR",
-    "spark.hadoop.parquet.page.verify-checksum.enabled": "true",  # archives have checksums; other files have none
+    "spark.hadoop.parquet.page.verify-checksum.enabled": "true",  # of archives; other files have none
 }
 
 _LOOPBACK = {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
-"""Settings of a local Spark: other machines cannot connect to it."""
+"""Settings of a local Spark, so that other machines cannot connect to it."""
 
 
 def session(
@@ -38,8 +38,9 @@ def session(
 ) -> SparkSession:
     """Return the existing Spark session, or start one on `master`.
 
-    Without `master`: that of Spark's configuration, or else all cores of this machine. `config` adds to Spark's
-    configuration. Raise OperationalError if PySpark (4.2 or newer, below 5) or Java is missing.
+    `master`: Spark's master URL; default: that of Spark's configuration, else all cores of this machine. `config`:
+    additions to Spark's configuration. Raise OperationalError if PySpark (4.2 or newer, below 5) or Java (17 or newer)
+    is missing.
     """
     check_versions()
     java.use()
@@ -62,7 +63,7 @@ def session(
 
 
 def register(spark: SparkSession) -> None:
-    """Register `format("penstock")` with a session: needed if Spark's workers lack Penstock as an installed package."""
+    """Register `format("penstock")` with a session. Required unless Penstock is installed beside PySpark."""
     from penstock.spark.source import DefaultSource
 
     spark.dataSource.register(DefaultSource)

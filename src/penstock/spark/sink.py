@@ -1,19 +1,20 @@
 """Writing streams, exactly once: `df.write.format("penstock")` and `df.writeStream.format("penstock")`.
 
-Rules: a task stages its rows by partition, invisible to readers, and returns their positions to the driver. The driver
-has each partition's leader publish the staged rows of all tasks, in order, as one batch of the query: once, however
-often the request is repeated. Nothing is rolled back: staged rows that are not published expire.
+Rules: a task stages its rows (a transaction buffer) by partition, invisible to readers, and returns their positions to
+the driver. The driver asks each partition's leader to publish the staged rows of all tasks, in order, as one batch of
+the query. The leader publishes a batch once, however often the request is repeated. Nothing is rolled back: staged rows
+that are not published expire.
 
-Theory: Spark replays a batch of a query under the same number until it is committed, and a replay may distribute rows
-over tasks in another way. Tasks are retried, and run twice at the same time; a driver may crash between any two steps.
-So tasks and rows cannot be deduplicated, but (query id, batch number) can. The log holds this pair with the rows, and a
-leader that finds it has nothing left to do.
+Theory: Spark replays a batch of a query under the same number until the batch is committed, and a replay may distribute
+rows over tasks in another way. Spark retries tasks, and may run a task twice at once; a driver may crash between any
+two steps. So tasks and rows cannot be deduplicated, but (query id, batch number) can. The log holds this pair with
+the rows, and a leader that finds the pair answers that the batch is a duplicate.
 
 | failure of               | consequence                                                                      |
 |--------------------------|----------------------------------------------------------------------------------|
 | a task                   | another attempt stages the rows again; those of the first are never published    |
 | the driver, while staging | the batch is planned and staged again                                           |
-| … while publishing       | the batch is staged again; partitions that have it answer so                     |
+| … while publishing       | the batch is staged again; partitions that have it answer "duplicate"            |
 | a leader                 | the next leader has the staged rows, and knows the published batches             |
 """
 
@@ -54,24 +55,24 @@ from penstock.spark.rows import (
 _log = logging.getLogger(__name__)
 
 STAGE_BYTES = 16 * 1024 * 1024
-"""Size in bytes of the buffered rows of a partition at which they are staged; STAGE_ROWS is the number of rows."""
+"""Buffered bytes of one partition at which its rows are staged; STAGE_ROWS is the same limit in rows."""
 STAGE_ROWS = 65_536
 STAGE_BYTES_ALL = 128 * 1024 * 1024
-"""Limit for all partitions of a task: above it, the partition with most buffered bytes is staged."""
+"""Buffered bytes of all partitions of a task at which the partition with the most of them is staged."""
 _PUBLISH_AT_ONCE = 8
-_PUBLISHED_A_SECOND_MIN = 10_000  # rows per second; a large batch gets a longer time-out
+_PUBLISHED_A_SECOND_MIN = 10_000  # rows per second; extends the time-out of a large batch
 
 _APPLICATIONS = uuid.UUID("0d5bd4b2-4a1c-4a3e-9d5e-6a1f2c3b4d5e")
-"""UUID namespace of the users' `txnAppId`s; it must never change."""
+"""UUID namespace that converts `txnAppId` to a query id; it must never change."""
 
 
 def application_id(name: str) -> uuid.UUID:
-    """Return the query id of a `txnAppId` at the brokers."""
+    """Return the query id that the brokers store for a `txnAppId`."""
     return uuid.uuid5(_APPLICATIONS, name)
 
 
 class Batch(NamedTuple):
-    """Identity of written rows, for deduplication at the leader."""
+    """Identity of a write, by which the leader deduplicates it."""
 
     query_id: str
     batch_id: int
@@ -79,7 +80,7 @@ class Batch(NamedTuple):
 
 @dataclass
 class StagedMessage(WriterCommitMessage):
-    """Result of a task: the positions of its staged rows by partition. Plain values, because Spark pickles it."""
+    """Result of a task: the positions of its staged rows. It has plain values, because Spark pickles it."""
 
     query_id: str
     batch_id: int
@@ -90,7 +91,7 @@ class StagedMessage(WriterCommitMessage):
 
 
 class _Writing:
-    """Common part of the writers. Spark copies the object to the tasks and keeps one on the driver."""
+    """Common part of the writers. Spark has an instance on the driver and copies it to the tasks."""
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
@@ -101,7 +102,7 @@ class _Writing:
         raise NotImplementedError
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Stage the rows of a task; return their positions."""
+        """In a task: stage its rows, and return their positions. Raise OperationalError outside a task of Spark."""
         context = TaskContext.get()
         if context is None:
             raise OperationalError("rows can be staged only in a task of Spark: write with df.write")
@@ -158,7 +159,7 @@ class _Writing:
             _log.info("%s, partition %d, has batch %d of query %s already", stream, partition, *reversed(batch))
 
     def _overtaken(self, text: str) -> None:
-        """Handle a partition that has a later batch of the same query already."""
+        """Handle a partition that already has a later batch of the same query: warn that nothing is written."""
         warn(f"{text}: nothing of it is written")
 
     def _client(self) -> Client:
@@ -168,13 +169,13 @@ class _Writing:
 class BatchWriter(_Writing, DataSourceArrowWriter):
     """The writer of `df.write`, by itself or in `foreachBatch`.
 
-    In `foreachBatch` a user may write several DataFrames, or one DataFrame twice on purpose. So the query's id does not
-    identify a write: each write is new, unless the options `txnAppId` and `txnVersion` identify it.
+    In `foreachBatch` a user may write several DataFrames, or one DataFrame twice on purpose, so the query's id does not
+    identify a write. Each write is new, unless the options `txnAppId` and `txnVersion` identify it.
     """
 
     def __init__(self, options: SinkOptions) -> None:
         super().__init__(options)
-        self._job = Batch(str(uuid.UUID(bytes=once_id(uuid.uuid4().bytes))), 0)  # the same for all its tasks
+        self._job = Batch(str(uuid.UUID(bytes=once_id(uuid.uuid4().bytes))), 0)  # the same for all tasks of the write
         if options.txn_app_id:
             self._job = Batch(str(application_id(options.txn_app_id)), options.txn_version)
 
@@ -186,7 +187,7 @@ class BatchWriter(_Writing, DataSourceArrowWriter):
         self._publish(messages)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Nothing: Spark also calls it when `commit` failed, and that may have published."""
+        """Do nothing: Spark calls it after a failed `commit`, too, which may have published the batch."""
 
 
 class StreamWriter(_Writing, DataSourceStreamArrowWriter):
@@ -197,8 +198,8 @@ class StreamWriter(_Writing, DataSourceStreamArrowWriter):
         return Batch(query_id_of(told[0]), batch_id_of(told[1]))
 
     def _overtaken(self, text: str) -> None:
-        # Spark replays only the last batch. So this is a driver that was replaced and still runs, or a restored older
-        # checkpoint, whose next batch numbers would have other rows.
+        # Spark replays only the last batch. So this driver was replaced and still runs, or an older checkpoint was
+        # restored: then the next batches would have other rows under the same numbers.
         raise OperationalError(
             f"{text} of this query: another driver runs it, or its checkpoint is older than what it has written. "
             "Begin with another checkpointLocation, from offsets of your choice"
@@ -209,7 +210,7 @@ class StreamWriter(_Writing, DataSourceStreamArrowWriter):
         self._publish(messages)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Nothing: Spark also calls it when `commit` failed, and that may have published."""
+        """Do nothing: Spark calls it after a failed `commit`, too, which may have published the batch."""
 
 
 class _Waiting:
@@ -226,7 +227,7 @@ class _Staging:
     def __init__(self, client: Client, options: SinkOptions, batch: Batch) -> None:
         self._client = client
         self._options = options
-        # Republishing reads the staged rows after the publish. Without a query they are kept until their age limit.
+        # `republish` reads the staged rows after the publish. Without a batch id they are kept until they expire.
         self._batch = (None, None) if options.republish else batch
         self._streams: dict[str, StreamInfo] = {}
         self._waiting: dict[tuple[str, int], _Waiting] = {}
@@ -235,7 +236,7 @@ class _Staging:
         self.rows = self.headers_left_out = 0
 
     def take(self, batch: pa.RecordBatch) -> None:
-        """Add rows from Spark, whose columns have the names of a message's columns."""
+        """Buffer rows from Spark, and stage full buffers. The columns have the names of a message's columns."""
         batch, left_out = with_valid_headers(batch, drop=self._options.drop_invalid_headers)
         self.headers_left_out += left_out
         for name in streams_of(batch, self._options.stream):
@@ -277,7 +278,7 @@ class _Staging:
         self._staged.append({"stream": stream, "partition": partition, "staged": staged.to_dict()})
 
     def finish(self) -> list[dict[str, Any]]:
-        """Stage the remaining rows; return the positions of all, in the order of staging."""
+        """Stage the remaining rows; return the positions of all staged rows, in the order of staging."""
         for key in sorted(self._waiting):
             self._stage(key)
         return self._staged

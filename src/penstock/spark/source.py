@@ -1,8 +1,8 @@
 """The data source `format("penstock")`.
 
 Rules: Spark pickles the source for other processes, so it holds the options and no connection. Mistakes in the options
-are reported when Spark first requests a schema or a reader; a missing permission to append, before tasks run. An
-unsupported version of PySpark or pyarrow is reported before everything else.
+are reported when Spark first requests a schema, a reader or a writer; a missing permission to append, before tasks run.
+An unsupported version of PySpark or pyarrow is reported before everything else.
 """
 
 from __future__ import annotations
@@ -41,19 +41,19 @@ class DefaultSource(DataSource):
         return FORMAT
 
     def schema(self) -> str | StructType:
-        """Return the columns of a reader without a user's schema."""
+        """Return the schema of a reader if the user gives none. Raise ConfigError if an option is invalid."""
         names = source_options(self.options).columns
         return table_schema(names, self.options) if is_table(self.options) else ddl_of(names)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Return the reader of `spark.read`. A user's schema selects the columns to fetch."""
+        """Return the reader of `spark.read`. A user's schema selects the columns to fetch. Raise ConfigError."""
         from penstock.spark.batch import BatchReader
 
         columns, names = _columns(schema)
         return BatchReader(source_options(options_with(self.options, schema)), columns, names)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """Return the reader of `spark.readStream`."""
+        """Return the reader of `spark.readStream`. Raise ConfigError, also for options that only `spark.read` takes."""
         from penstock.spark.stream import StreamReader
 
         if ends := sorted(name for name, text in self.options.items() if name.lower().startswith("ending") and text):
@@ -66,13 +66,13 @@ class DefaultSource(DataSource):
         return StreamReader(options, *_columns(schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """Return the writer of `df.write`."""
+        """Return the writer of `df.write`. Raise ConfigError, or NotAuthorized without the permission to append."""
         from penstock.spark.sink import BatchWriter
 
         return BatchWriter(self._sink_options(schema, overwrite, 'mode("append")'))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        """Return the writer of `df.writeStream`."""
+        """Return the writer of `df.writeStream`. Raise ConfigError or NotAuthorized, as `writer` does."""
         from penstock.spark.sink import StreamWriter
 
         options = self._sink_options(schema, overwrite, 'outputMode("append")')
@@ -88,13 +88,13 @@ class DefaultSource(DataSource):
         options = sink_options(self.options)
         types = {field.name: field.dataType.simpleString() for field in schema.fields}
         check_columns(types, stream=options.stream)
-        if options.stream and "topic" not in {name.lower() for name in types}:  # else the rows name their streams
+        if options.stream and "topic" not in {name.lower() for name in types}:  # else each row names its stream
             client = brokers.client(options.servers, options.timeout_s)
             rights.check(client, Operation.APPEND, (options.stream,), options.timeout_s)
         return options
 
 
 def _columns(schema: StructType) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the columns to read, and the user's names for them, which may be in another case."""
+    """Return the columns to read, and the user's spelling of them, which may differ in case."""
     names = tuple(schema.fieldNames())
     return checked_columns(names, [field.dataType.simpleString() for field in schema.fields]), names

@@ -1,7 +1,7 @@
 """Streams as tables of SQL: `CREATE TABLE orders USING penstock OPTIONS (stream 'orders')`.
 
-Rules: Spark 4.3 passes a table's options to a source in Python only when the table is made; later it passes only the
-columns. The metadata of a column are kept, so the first column holds the options in its metadata `penstock`. Options
+Rules: Spark 4.3 passes a table's options to a Python source only when the table is created; later it passes only the
+columns. Spark keeps the metadata of a column, so the first column holds the options in its metadata `penstock`. Options
 hold no secrets.
 """
 
@@ -16,12 +16,12 @@ from pyspark.sql.types import StructType
 from penstock.spark.columns import arrow_schema
 
 _OF_TABLE = "option."
-"""Prefix of a table's options among its properties. Spark gives each option with and without it."""
+"""Prefix of a table's options among its properties. Spark passes each option with and without the prefix."""
 _METADATA = "penstock"
 
 
 def is_table(options: Mapping[str, str]) -> bool:
-    """True if a table is being made."""
+    """True if a table is being created."""
     return any(name.lower().startswith(_OF_TABLE) for name in options)
 
 

@@ -1,18 +1,18 @@
 """The streaming reader: `spark.readStream.format("penstock")`.
 
 Rules: Spark stores the offsets in its checkpoint, and replays a batch with the same offsets. `latestOffset` is a long
-poll; otherwise Spark would call it twenty times a second. Finished batches are also committed as a consumer group, to
-show the query's lag at the brokers; nothing depends on it. An added partition is read from its beginning, with the next
-batch; messages of one batch have no order across partitions.
+poll; otherwise Spark would call it twenty times a second. The end of each finished batch is also committed for a
+consumer group, so that the brokers show the query's lag; nothing depends on it. The next batch reads an added partition
+from its log start offset; messages of one batch have no order across partitions.
 
 | call by Spark                   | result                                                                   |
 |---------------------------------|--------------------------------------------------------------------------|
 | `initialOffset`                 | start of a query without a checkpoint                                    |
 | `latestOffset`                  | end of the next batch, within the limits, once there are enough messages |
-| `prepareForTriggerAvailableNow` | fixes the present end of the log as the query's end                      |
+| `prepareForTriggerAvailableNow` | fixes the present high watermarks as the query's end                     |
 | `partitions`                    | the ranges between two offsets, in pieces                                |
-| `commit`                        | the group's offsets are committed                                        |
-| `reportLatestOffset`            | the log end, for the lag that Spark reports                              |
+| `commit`                        | commits the group's offsets                                              |
+| `reportLatestOffset`            | the high watermarks, for the lag that Spark reports                      |
 """
 
 from __future__ import annotations
@@ -59,16 +59,16 @@ from penstock.spark.planning import (
 _log = logging.getLogger(__name__)
 
 WAIT_S = 3.0
-"""Longest wait of `latestOffset` in seconds: a longer one would delay the stop of a query."""
+"""Longest wait of `latestOffset` in seconds; a longer one would delay the stop of a query."""
 OLD_GROUP = "spark"
-"""Group of queries whose checkpoint is older than the field `group` and whose options name none."""
+"""Consumer group of a query whose checkpoint is older than the field `group` and whose options name none."""
 _GROUP_ID_BYTES = 4
-_POLL_S = 1.0  # one long poll; short, because the polls of other partitions stay open when one returns
+_POLL_S = 1.0  # seconds of one long poll; short, because when one returns, those of other partitions stay open
 _CHOOSE_S = 10.0  # interval between two look-ups of the streams that match a pattern
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Plans the batches of one query on the driver; tasks have copies of it, only for `read`."""
+    """Plans the batches of one query on the driver. Tasks have copies of it and call only `read`."""
 
     def __init__(self, options: SourceOptions, columns: Sequence[str], names: Sequence[str] = ()) -> None:
         self._options = options
@@ -81,7 +81,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._chosen_s = 0.0
         self._said_gone: set[str] = set()
         self._cluster = ""
-        self._agreed: dict[Key, tuple[Position, LeaderEpoch]] = {}  # checked position, and leader epoch of the check
+        self._agreed: dict[Key, tuple[Position, LeaderEpoch]] = {}  # last checked position, and the leader epoch then
 
     # Start and end of batches
 
@@ -97,7 +97,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return Positions(chosen.stream_ids, places, cluster=cluster, group=group).to_json()
 
     def _with_archive(self, chosen: Chosen, where: Where, places: Mapping[Key, Position]) -> dict[Key, Position]:
-        """Return the start of a query that also reads an archive. Archived messages are not limited by a start time."""
+        """Return the start of a query that also reads an archive. A start time does not limit archived messages."""
         history = History(self._options.archive, chosen, self._client(), self._options.timeout_s)
         out = {}
         for key, place in places.items():
@@ -112,12 +112,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Fix the present end of the log as the end of the query."""
+        """Fix the present high watermarks (`committed_end`) as the end of the query."""
         chosen = self._choose(now=True)
         self._available = Positions(chosen.stream_ids, find(self._client(), chosen, Latest(), self._options))
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Return the end of the batch that begins at `start`; `start` itself if there are no messages."""
+        """Return the end of the batch that begins at `start`; `start` itself if there are too few messages."""
         begin = Positions.of_json(start)
         self._cluster = self._checked_cluster(begin)
         give_up_s = time.monotonic() + WAIT_S
@@ -133,7 +133,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             wait_for_more(self._client(), where, _POLL_S)
 
     def _next_end(self, begin: Positions, ends: Positions, limit: ReadLimit) -> Positions | None:
-        streams = self._choose().streams  # with AvailableNow, streams may be deleted since the ends were fixed
+        streams = self._choose().streams  # with AvailableNow, a stream may have been deleted since the ends were fixed
         positions = {key: at for key, at in ends.positions.items() if key.stream in streams}
         ends = ends._replace(positions=positions)
         gone = frozenset(begin.stream_ids.keys() - ends.stream_ids.keys())
@@ -149,7 +149,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return None
         if isinstance(limit, ReadMaxRows):
             waiting = share(waiting, limit.max_rows)
-        # A partition without progress keeps its epoch: equal positions must have equal text.
+        # A partition without progress keeps its epoch, because equal positions must have equal text.
         positions = {
             key: Position(known[key].offset + rows, ends.positions[key].leader_epoch) if rows else known[key]
             for key, rows in waiting.items()
@@ -182,7 +182,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return checked_cluster(self._client(), begin.cluster, what, instead, self._options.timeout_s)
 
     def _check_cut(self, key: Key, known: Position, now: LeaderEpoch) -> Position:
-        """Return the next position of a partition whose leader changed or whose high watermark is below it.
+        """Return the next position of a partition whose leader changed or whose high watermark is below the position.
 
         Raise DataLossError, or warn, if messages that were read are no longer in the log.
         """
@@ -219,9 +219,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ends = {}
         for key in chosen.keys:
             if key.stream not in streams or key.partition >= len(streams[key.stream].partitions):
-                continue  # it was deleted or added meanwhile
+                continue  # deleted, or added after `streams` was read
             one = streams[key.stream].partitions[key.partition]
-            if one.committed_end is not None:  # else its leader does not answer
+            if one.committed_end is not None:  # None: its leader does not answer
                 ends[key] = Position(int(one.committed_end), int(one.leader_epoch))
         return Positions({name: int(info.stream_id) for name, info in streams.items()}, ends)
 
@@ -237,7 +237,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return found
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """Return the log start and end, without the limits, for metrics."""
+        """Return the log start offsets and high watermarks, for metrics; None if they are unknown."""
         try:
             ends = self._ends()
             streams = self._streams_now(ends.stream_ids)
@@ -245,13 +245,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             _log.warning("the lag of the query is not known: %s", error)
             return None
         told = ends.to_json()
-        if not self._options.archive:  # else messages deleted from the log are read from the archive
+        if not self._options.archive:  # with an archive, messages deleted from the log can still be read
             for name, info in streams.items():
                 told[name][LOG_STARTS] = {str(key.partition): start for key, start in log_starts_of(info).items()}
         return told
 
     def _begin(self, begin: Positions, key: Key, stream_id: int) -> Position:
-        """Return the next position of a partition; a new one begins at its start.
+        """Return the next position of a partition; a new partition begins at its log start offset.
 
         Raise DataLossError, or warn, if the stream was deleted and created again.
         """
@@ -303,7 +303,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return fetching.read(self._fetching, partition.piece)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Commit the end of a batch as the group's offsets. A failure is only logged: the checkpoint counts."""
+        """Commit the end of a batch for the consumer group. Only log a failure: the checkpoint decides."""
         if not self._tells_group:
             return
         done = Positions.of_json(end)
@@ -341,12 +341,12 @@ def new_group() -> str:
 
 
 def _is_another(info: StreamInfo, known: StreamInfo) -> bool:
-    """True if the stream was created again or its number of partitions changed."""
+    """True if the stream was created again, or its number of partitions changed."""
     return info.stream_id != known.stream_id or len(info.partitions) != len(known.partitions)
 
 
 def _first(begin: Positions, finish: Positions, key: Key) -> Position:
-    """Return the begin of a batch in a partition."""
+    """Return a partition's begin of the batch that ends at `finish`."""
     if (said := finish.begins.get(key)) is not None:
         return Position(said)
     return begin.of(key, finish.stream_ids[key.stream]) or finish.positions[key]

@@ -1,13 +1,13 @@
 """The job `table`: the latest message of each key of a stream, as a Delta table that is kept up to date.
 
 Rules: each commit of the table also records the end offset and the leader epoch of each partition. After any crash the
-next run reads them from the table and continues, unless the log has lost messages that the table holds: no merge can
-remove those. Spark's checkpoints are not used. A tombstone deletes its key; messages without a key are skipped. An
-added partition is read once the table has everything that the older partitions hold of the keys that moved; so no
-older message of a key comes after its tombstone.
+next run reads them from the table and continues, unless the log has lost messages that the table holds, because no
+merge can remove those. Spark's checkpoints are not used. A tombstone deletes its key; messages without a key are
+skipped. An added partition is read only after the table has all messages that the older partitions hold of the keys
+that moved, so that no older message of a key is merged after the key's tombstone.
 
-Theory: a merge that rewrites the touched files, like Delta's own MERGE. But each bucket of keys is merged by one task,
-which gets all new rows of it: so all cores work, and the driver handles only names.
+Theory: a merge that rewrites the touched files, like Delta's own MERGE. But one task merges each bucket of keys, and
+gets all new rows of that bucket. So all cores work, and the driver handles only names of files.
 
 | by       | step                                                                                    |
 |----------|-----------------------------------------------------------------------------------------|
@@ -76,22 +76,22 @@ _EPOCH = "/epoch"  # suffix of a partition's application id in Delta's log, for 
 
 
 class About(NamedTuple):
-    """Identity of a table, stored in its description, so that no other stream is merged into it."""
+    """Identity of a table, stored in its description; a run with another identity is refused."""
 
     stream: str
     stream_id: int
     buckets: int
     as_of: str = ""
     cluster: str = ""
-    group: str = ""  # for its progress; empty: the table is older than this field, and has `group_of_folder`
+    group: str = ""  # consumer group of its progress; empty in tables older than this field: `group_of_folder`
 
     def to_text(self) -> str:
-        """Return the text for the table's description."""
+        """Return the text of the table's description."""
         return json.dumps({"kind": _KIND, **self._asdict()}, sort_keys=True)
 
     @classmethod
     def of_text(cls, text: str | None) -> About | None:
-        """Parse a description; return None if this job has not made the table."""
+        """Parse a description; None if this job did not create the table."""
         try:
             found = json.loads(text or "")
             found = {"cluster": "", "group": "", **found}
@@ -136,25 +136,26 @@ def table(
 ) -> Upkeep:
     """Keep a Delta table in the folder `to` up to date with the latest message of each key of `stream`.
 
-    Columns: key, value, subject, partition, offset, timestamp. `once`: end when all messages are merged that the log
-    holds at the start; else run until interrupted, with a batch every `trigger_s` seconds at most. Each batch, of
-    `max_batch` messages at most, is a version of the table; versions of the last `history_hours` hours can be read, and
+    Columns: key, value, subject, partition, offset, timestamp. `once`: merge the messages that are in the log at the
+    start, then end; else run until interrupted, with a batch every `trigger_s` seconds at most. Each batch, of
+    `max_batch` messages at most, is a version of the table. Versions of the last `history_hours` hours can be read;
     older files are deleted. The committed offsets of the group `table-FOLDER-ID` are the table's progress; the first
     run chooses the id, and the table stores it. `buckets`: the number of files of a new table, and so of parallel merge
-    tasks; each task holds its whole file in memory. The number is fixed when the table is made.
+    tasks; each task holds its whole file in memory. The number is fixed when the table is created.
 
-    Keys that move to added partitions stay in order. If publishers put messages of one key into several partitions
-    themselves, a message that is older than the tombstone and in another partition can bring the key back: the table
-    does not store tombstones.
+    Keys that move to added partitions stay in order. If publishers themselves put messages of one key into several
+    partitions, a message that is older than the key's tombstone and in another partition can bring the key back,
+    because the table does not store tombstones.
 
-    `as_of` makes a table of the past: of the messages before that offset, for a stream with one partition, or of those
-    stored before that time (`2026-11-20T10:00:00Z`, or milliseconds since 1970 as text). It is computed from the log,
-    which must still hold all of them, because the versions of a table end at arbitrary offsets.
+    `as_of` makes a table of the past: of the messages before that offset (a number, for a stream with one partition, or
+    JSON such as `{"orders": {"0": 23, "1": 17}}`), or of those stored before that time (`2026-11-20T10:00:00Z`, or
+    milliseconds since 1970 as text). It is computed from the log, which must still hold all of them: a version of the
+    table cannot replace it, because versions end at arbitrary offsets.
 
     Raise ConfigError if an argument is invalid, `to` holds something else, or the log lacks messages for `as_of`;
     DataLossError if messages were deleted from the log before they were merged and `fail_on_data_loss` is set, or, in
     any case, if the log has lost messages that the table holds; OvertakenError if another job changes the table;
-    OperationalError if `deltalake` is not installed.
+    OperationalError if `deltalake`, PySpark or Java is missing.
     """
     plan = _plan(stream, to, servers, as_of, buckets, max_batch, trigger_s, history_hours, fail_on_data_loss)
     _check_installed()
@@ -218,7 +219,7 @@ def _check_installed() -> None:
 
 
 class _Job:
-    """One run of the job."""
+    """One run of `table`."""
 
     def __init__(self, spark: SparkSession, plan: _Plan) -> None:
         self._spark = spark
@@ -286,7 +287,7 @@ class _Job:
         return info
 
     def _log_ends(self) -> dict[Key, Position]:
-        """Return the high watermarks; partitions whose leader does not answer are left out."""
+        """Return the high watermarks (`committed_end`), without partitions whose leader does not answer."""
         return {
             Key(self._info.name, int(one.partition)): Position(int(one.committed_end), int(one.leader_epoch))
             for one in self._info.partitions
@@ -294,7 +295,7 @@ class _Job:
         }
 
     def _with_added(self, begins: dict[Key, Position], ends: Mapping[Key, Position]) -> dict[Key, Position]:
-        """Add the starts of added partitions that can be merged now."""
+        """Return `begins` with the starts of the added partitions that can be merged now."""
         info = _marked_within(self._info, ends) if self._plan.as_of else self._info
         while new := [key for key in self._ready(info, begins) if key in ends and key not in begins]:
             begins = begins | self._earliest(new)
@@ -310,7 +311,7 @@ class _Job:
         return find(self._client(), chosen, Earliest(), self._plan.source)
 
     def _agreed(self, begins: Mapping[Key, Position], ends: Mapping[Key, Position]) -> dict[Key, Position]:
-        """Return the table's ends with present leader epochs. Raise DataLossError if the log lost messages of it."""
+        """Return `begins` with present leader epochs. Raise DataLossError if the log has lost messages of the table."""
         out = dict(begins)
         for key, end in ends.items():
             begin = begins[key]
@@ -342,7 +343,7 @@ class _Job:
     # The table
 
     def _open(self) -> DeltaTable:
-        """Open the table, made if missing. Raise ConfigError if the folder holds something else."""
+        """Open the table; create it if missing. Raise ConfigError if the folder holds something else."""
         from deltalake import DeltaTable
 
         place, ours = str(self._plan.root), self._about
@@ -363,11 +364,11 @@ class _Job:
             is_anew = about.stream == ours.stream and about.stream_id != ours.stream_id
             again = ", of before it was deleted and made anew" if is_anew else ""
             raise ConfigError([f"{place} holds the table of stream {about.stream}{when}{again}; give another folder"])
-        self._about = about  # buckets and group are fixed when the table is made
+        self._about = about  # buckets and group are fixed when the table is created
         return found
 
     def _begins(self) -> dict[Key, Position]:
-        """Return the next positions: the table's ends, or the log starts; without added partitions."""
+        """Return the next positions: the table's ends, or log start offsets; without added partitions."""
         ends = self._ends(self._open())
         return self._earliest([key for key in self._ready(self._info, {}) if key not in ends]) | ends
 
@@ -380,7 +381,7 @@ class _Job:
         return out
 
     def _name(self, key: Key) -> str:
-        """Return the application id in Delta's log whose version is the end of a partition."""
+        """Return the application id in Delta's log; its version is the end offset of a partition."""
         return f"penstock/{self._about.stream_id}/{key.partition}"
 
     def _keys(self) -> int:
@@ -397,7 +398,7 @@ class _Job:
         source = self._plan.source
         how = fetching.Fetching(source.servers, latest.COLUMNS, (), source.fail_on_data_loss, source.timeout_s)
         self._warn_of_large(found)
-        by_group = self._info.config.split.how is PartitionBy.GROUP  # then keys are not bound to partitions
+        by_group = self._info.config.split.how is PartitionBy.GROUP  # with GROUP a key's messages are in any partition
         counts = () if by_group else self._info.counts
         what = latest.Rewriting(str(self._plan.root), _files(found), counts)
         numbers = self._spark.range(0, len(tasks), 1, len(tasks))
@@ -413,7 +414,7 @@ class _Job:
         return sum(int(one.size) for one in written), rows
 
     def _warn_of_large(self, found: DeltaTable) -> None:
-        """Warn once if a bucket is large: the task that rewrites it holds it in memory."""
+        """Warn once if a bucket is large, because the task that rewrites a bucket holds it in memory."""
         largest = max(found.get_add_actions(flatten=True).column("size_bytes").to_pylist(), default=0)
         if self._is_warned or largest < limits.TABLE_BUCKET_BYTES_WARN:
             return
@@ -423,7 +424,7 @@ class _Job:
         _log.warning("%s: %s", text, hint)
 
     def _tasks(self, begins: Mapping[Key, Position], ends: Mapping[Key, Position]) -> list[list[Piece]]:
-        """Split the ranges into few, large tasks: the more rows of a key a task has, the fewer are shuffled."""
+        """Split the ranges into few, large tasks: a task passes on only the latest row of each key."""
         info = self._stream()
         pieces = []
         for key, end in ends.items():
@@ -464,7 +465,7 @@ class _Job:
         self._open().vacuum(hours, dry_run=False, enforce_retention_duration=False)
 
     def _tell(self, ends: Mapping[Key, Position]) -> None:
-        """Commit the table's progress as a group's offsets. A failure is only logged: the table counts."""
+        """Commit the table's progress for its consumer group. Only log a failure: the table's own ends decide."""
         name = self._about.group or group_of_folder(self._plan.root)
         offsets = {key.partition: end.offset for key, end in ends.items()}
         try:
@@ -474,12 +475,12 @@ class _Job:
 
 
 def group_of_folder(root: Path) -> str:
-    """Return the group of a table whose description has none. Folders of the same name share it."""
+    """Return the consumer group of a table whose description has none. Folders of the same name share it."""
     return ("table-" + re.sub(r"[^A-Za-z0-9_-]+", "-", root.name))[: limits.GROUP_NAME_CHARS_MAX]
 
 
 def new_group(root: Path) -> str:
-    """Return a new table's group: the folder's name and a random id, because other folders may have the same name."""
+    """Return a new table's consumer group: the folder's name and an id, as other folders may have the same name."""
     mark = secrets.token_hex(_GROUP_ID_BYTES)
     return f"{group_of_folder(root)[: limits.GROUP_NAME_CHARS_MAX - len(mark) - 1]}-{mark}"
 
@@ -489,7 +490,7 @@ def _keys_of(info: StreamInfo) -> list[Key]:
 
 
 def _marked_within(info: StreamInfo, ends: Mapping[Key, Position]) -> StreamInfo:
-    """Return the stream with its key boundaries limited to these ends: messages behind them are never merged."""
+    """Return the stream with its key boundaries limited to these ends, because later messages are never merged."""
     marks = []
     for one in info.key_marks:
         end = ends.get(Key(info.name, int(one.partition)))
@@ -498,7 +499,7 @@ def _marked_within(info: StreamInfo, ends: Mapping[Key, Position]) -> StreamInfo
 
 
 def _shared(pieces: Sequence[Piece], count: int) -> list[list[Piece]]:
-    """Distribute pieces over at most `count` tasks; neighbours stay together."""
+    """Distribute pieces over at most `count` tasks, in order."""
     tasks = min(count, len(pieces))
     bounds = [len(pieces) * number // tasks for number in range(tasks + 1)] if tasks else []
     return [list(pieces[start:end]) for start, end in pairwise(bounds)]

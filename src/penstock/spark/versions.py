@@ -1,8 +1,8 @@
 """Supported versions of PySpark and pyarrow, checked on the driver and on every worker.
 
-Rules: an error names the installed and the supported versions. The bounds of PySpark are those of the extra `spark`:
-older versions lack base classes of readers and writers, newer ones are not tested. `format("penstock")` does not use
-pandas; the extra installs a version that PySpark supports.
+Rules: an error names the installed and the supported versions. The extra `spark` has the same bounds of PySpark: older
+versions lack base classes of readers and writers, newer ones are not tested. `format("penstock")` does not use pandas;
+the extra installs a version that PySpark supports.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ PYARROW_OLDEST = (21,)
 
 
 def check_versions(pyspark: str | None = None, pyarrow: str | None = None) -> None:
-    """Raise OperationalError if PySpark is missing, or it or pyarrow is unsupported. None: the installed version."""
+    """Raise OperationalError if PySpark is missing or a version is unsupported. None: the installed version."""
     spark_version = pyspark or _pyspark()
     numbers = _numbers(spark_version)
     if not PYSPARK_OLDEST <= numbers < PYSPARK_BEYOND:

@@ -1,8 +1,8 @@
 """The option `where`: conditions that limit which messages a batch read fetches.
 
 Rules: all conditions must hold. Ranges are half-open. Only conditions that the broker or the planner can apply are
-accepted; other filters belong to the DataFrame, and do not change what is fetched. A condition selects from what the
-log holds: unlike `startingOffsets`, a range whose beginning was deleted by retention is no error.
+accepted; other filters belong to the DataFrame, and do not change which messages are fetched. A condition selects from
+the messages in the log: unlike with `startingOffsets`, it is no error if retention deleted the start of a range.
 
 | column      | condition                                          | effect                                            |
 |-------------|----------------------------------------------------|---------------------------------------------------|
@@ -34,8 +34,8 @@ _HINTS = {
 class Where(TypedDict, total=False):
     """Conditions of `penstock.spark.read` on the messages to fetch; all must hold.
 
-    A range is (FROM, TO), without TO; None: no bound. A timestamp is a datetime with a time zone, milliseconds since
-    1970 UTC, or text such as `2026-11-20T10:00:00Z`.
+    A range is (FROM, TO), and excludes TO; None: no bound. A timestamp is a datetime with a time zone, milliseconds
+    since 1970 UTC, or text such as `2026-11-20T10:00:00Z`.
     """
 
     offset: tuple[int | None, int | None]
@@ -46,7 +46,7 @@ class Where(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Bounds:
-    """The parsed conditions; None: no bound. Times are aware datetimes."""
+    """The parsed conditions. None: no bound; empty `subjects`: all. Times are datetimes with a time zone."""
 
     start: int = 0
     end: int | None = None
@@ -57,11 +57,11 @@ class Bounds:
 
 
 EVERYWHERE = Bounds()
-"""No condition."""
+"""Bounds without a condition: all messages."""
 
 
 def where_text(where: Where) -> str:
-    """Convert conditions in Python to the option's text. Raise ValueError."""
+    """Convert conditions to the text of the option `where`. Raise ValueError if one is invalid."""
     return json.dumps({name: _plain(_known(name), one) for name, one in where.items()})
 
 
@@ -85,7 +85,7 @@ def _plain(name: str, value: Any) -> Any:
 
 
 def bounds_of(text: str) -> Bounds:
-    """Parse conditions in JSON. Raise ValueError."""
+    """Parse the JSON of the option `where`. Raise ValueError if it is invalid."""
     try:
         found = json.loads(text)
     except ValueError as error:
@@ -101,7 +101,7 @@ def bounds_of(text: str) -> Bounds:
 def moment_of(value: Any) -> datetime:
     """Parse a time: milliseconds since 1970 UTC, or text such as `2026-11-20T10:00:00Z` (default zone: UTC).
 
-    Raise ValueError.
+    Raise ValueError if it is neither, or beyond the calendar.
     """
     try:
         if type(value) is int or (isinstance(value, str) and value.lstrip("-").isdigit()):
