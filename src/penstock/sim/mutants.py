@@ -68,7 +68,7 @@ MUTANTS = (
         "a duplicate is acked before its first is committed",
         _PARTITION,
         "        if (those := again(group, found, 0, leadership.committed_end)) is not None:",
-        "        if (those := again(message_group, found, 0, written)) is not None:",
+        "        if (those := again(group, found, 0, written)) is not None:",
     ),
     Mutant(
         "ids are not forgotten when the disk refuses the message",

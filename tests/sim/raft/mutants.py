@@ -129,7 +129,7 @@ MUTANTS = {
     ),
     "chunk_counted_back": Mutant(
         "penstock.raft.progress",
-        "        if position >= self.chunk_end:  # or further: an answer before was lost\n",
+        "        if position >= self.chunk_end:  # or beyond: an earlier response was lost\n",
         "        if position == self.chunk_end:\n",
         "a snapshot that never arrives once an answer to a chunk is lost",
     ),
