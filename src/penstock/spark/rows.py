@@ -10,7 +10,7 @@ carry fails the write, or is left out and counted. A null header value, as Spark
 | `key`     | binary or string                      | no key                                        |
 | `subject` | string                                | the stream's own, if that has no wildcard     |
 | `headers` | as a reader returns them              | none; a null value becomes an empty one       |
-| `topic`   | string                                | the option `stream`                           |
+| `topic`   | string                                | the option `stream`, also if it is empty      |
 | `partition` | int                                 | by the stream's partitioning                  |
 """
 
@@ -129,21 +129,27 @@ def shares(batch: pa.RecordBatch, streams: Mapping[str, StreamInfo], default: st
 
 
 def streams_of(batch: pa.RecordBatch, default: str) -> list[str]:
-    """Return the names of the streams that a batch has rows for."""
+    """Return the names of the streams that a batch has rows for, each once, sorted."""
+    topics = _topics(batch, default)
+    return [default] if topics is None else sorted(pc.unique(topics).to_pylist())
+
+
+def _topics(batch: pa.RecordBatch, default: str) -> pa.Array | None:
+    """Return each row's stream: an empty or null topic is the default. None if there is no column `topic`."""
     if "topic" not in batch.schema.names:
-        return [default]
-    return sorted(name or default for name in pc.unique(batch.column("topic")).to_pylist())
+        return None
+    given = batch.column("topic")
+    return pc.if_else(pc.fill_null(pc.equal(given, ""), True), default, given)
 
 
 def _by_stream(batch: pa.RecordBatch, default: str) -> Iterator[tuple[str, pa.RecordBatch]]:
+    topics = _topics(batch, default)
     names = streams_of(batch, default)
-    if "topic" not in batch.schema.names or len(names) == 1:
-        if names:
-            yield names[0], batch
+    if topics is None or len(names) == 1:
+        yield from ((name, batch) for name in names)
         return
-    column = pc.fill_null(batch.column("topic"), default)
     for name in names:
-        yield name, batch.filter(pc.equal(column, name))
+        yield name, batch.filter(pc.equal(topics, name))
 
 
 def _binary(rows: pa.RecordBatch, name: str) -> pa.Array:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
+from penstock.base.config import StreamConfig
 from penstock.base.errors import ConfigError
+from penstock.base.ids import StreamId
+from penstock.messages import StreamInfo
 from penstock.spark.columns import HEADER, parsed_headers
-from penstock.spark.rows import BadRowsError, check_columns, header_blocks, named, valid_headers
+from penstock.spark.rows import BadRowsError, check_columns, header_blocks, named, shares, streams_of, valid_headers
 
 HEADERS = "array<struct<key:string,value:binary>>"
 
@@ -91,3 +94,36 @@ def test_a_topic_in_capitals_says_where_rows_go() -> None:
 def test_two_columns_that_differ_by_case_alone_are_refused() -> None:
     with pytest.raises(ConfigError, match="KEY: key is there, too: drop or rename one"):
         check_columns({"value": "binary", "key": "binary", "KEY": "string"}, stream="orders")
+
+
+@pytest.mark.parametrize(
+    "stream", ["orders", "other", "another"]
+)  # the option sorts before and behind the column's names
+@pytest.mark.parametrize(
+    "topics",
+    [
+        [None, "orders"],
+        ["", "orders"],
+        [None, "", "orders", "other", None],
+        [None, None],
+        ["", ""],
+        [None, ""],
+        ["other", "orders", "other"],
+    ],
+    ids=str,
+)
+def test_each_row_goes_to_its_stream_once_and_to_the_option_s_where_it_names_none(
+    topics: list[str | None], stream: str
+) -> None:
+    wanted: dict[str, list[bytes]] = {}
+    for number, topic in enumerate(topics):
+        wanted.setdefault(topic or stream, []).append(b"%d" % number)
+    values = [b"%d" % number for number in range(len(topics))]
+    batch = pa.RecordBatch.from_pydict({"value": values, "topic": pa.array(topics, pa.string())})
+    assert streams_of(batch, stream) == sorted(wanted)
+    streams = {
+        name: StreamInfo(stream_id=StreamId(7), config=StreamConfig(name=name, subject=name), partitions=())
+        for name in wanted
+    }
+    found = [(share.stream, share.rows.column("value").to_pylist()) for share in shares(batch, streams, stream)]
+    assert found == sorted(wanted.items())
