@@ -190,6 +190,20 @@ def test_what_is_written_is_published_on_nats_if_that_is_wanted(
     assert (seen.subject, seen.key, seen.value, seen.headers["A"]) == ("live.shown.a", b"k", b"v", "1")
 
 
+def test_what_is_not_written_is_not_published_on_nats_either(
+    spark: SparkSession, broker: BrokerProcess, client: penstock.Client
+) -> None:
+    client.create_stream("once", "once.>")
+    client.create_stream("heard", "aside.>", acks="never")
+    for version, values in ((2, "'two'"), (1, "'one'"), (2, "'two'"), (2, "'other', 'rows'"), (3, "'three'")):
+        rows = spark.sql(f"select 'once.a' as subject, value from (select explode(array({values})) as value)")
+        options = {"txnAppId": "loader", "txnVersion": str(version)}
+        write(rows, broker, stream="once", republish="aside", **options)
+    assert [one.value for one in client.messages("once")] == [b"two", b"three"]
+    # A batch that is there already may have been cut short before it was published: that is done again.
+    assert [one.value for one in client.messages("heard", follow=True, end=3)] == [b"two", b"two", b"three"]
+
+
 def test_a_large_batch_that_is_replayed_is_not_written_twice(
     spark: SparkSession, broker: BrokerProcess, client: penstock.Client, tmp_path: Path
 ) -> None:

@@ -131,16 +131,16 @@ class _Writing:
         client = self._client()
         with ThreadPoolExecutor(min(_PUBLISH_AT_ONCE, len(work)), "penstock-publish") as threads:
             done = [
-                threads.submit(self._publish_one, client, stream, partition, batch, staged)
+                (staged, threads.submit(self._publish_one, client, stream, partition, batch, staged))
                 for (stream, partition), staged in sorted(work.items())
             ]
-            for future in done:
-                future.result()
+            in_log = [staged for staged, future in done if future.result()]
         if self._options.republish:
-            for (_, _), staged in sorted(work.items()):
+            for staged in in_log:
                 republish(client, self._options.republish, staged, self._options.timeout_s)
 
-    def _publish_one(self, client: Client, stream: str, partition: int, batch: Batch, staged: list[Staged]) -> None:
+    def _publish_one(self, client: Client, stream: str, partition: int, batch: Batch, staged: list[Staged]) -> bool:
+        """Publish a batch into one partition. Return True if its rows are in the log, from now on or already."""
         rows = sum(one.rows for one in staged)
         published = client.staging.publish(
             stream,
@@ -152,11 +152,14 @@ class _Writing:
         )
         if published.overtaken:
             self._overtaken(f"stream {stream}, partition {partition}, has a later batch than {batch.batch_id}")
-        elif published.duplicate and published.rows not in (None, rows):
+            return False
+        if published.duplicate and published.rows not in (None, rows):
             text = f"{stream}, partition {partition}, has batch {batch.batch_id} with {published.rows} rows, not {rows}"
             warn(f"{text}: if an older checkpoint was restored, rows are not written")
-        elif published.duplicate:
+            return False
+        if published.duplicate:
             _log.info("%s, partition %d, has batch %d of query %s already", stream, partition, *reversed(batch))
+        return True
 
     def _overtaken(self, text: str) -> None:
         """Handle a partition that already has a later batch of the same query: warn that nothing is written."""
