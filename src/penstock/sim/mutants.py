@@ -334,14 +334,14 @@ CLUSTER_MUTANTS = (
         "a broker that leads one partition keeps all keys",
         "penstock.node.key_routing",
         "    for number, partition in parting.takers.items():",
-        "    if len(parting.takers) == 1:\n        split_by_key = [message_group] * len(split_by_key)\n"
+        "    if len(parting.takers) == 1:\n        shares = [group] * len(shares)\n"
         "    for number, partition in parting.takers.items():",
     ),
     Mutant(
         "a partition that was added takes keys before the older ones have given them up",
         _MOVING,
         "            keys.is_open = partition.key.partition < stream.counts[0]",
-        "            key_migration_state.is_open = True",
+        "            keys.is_open = True",
     ),
     Mutant(
         "who joins a shared subscription does not wait for its barrier",

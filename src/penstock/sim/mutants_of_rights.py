@@ -65,7 +65,7 @@ MUTANTS_OF_RIGHTS = (
         "a change of users is answered before all brokers go by it",
         "penstock.node.user_admin",
         "                self._all.wait(\n                    index, deadline_us,",
-        "                (lambda _index, _deadline_us, done: done(None))(\n                    index, deadline_us,",
+        "                (lambda index, deadline_us, done: done(None))(\n                    index, deadline_us,",
     ),
     Mutant(
         "who leads the audit next tells again what was told",

@@ -64,7 +64,7 @@ MUTANTS = {
     "cut_silently": Mutant(
         "penstock.raft.follower",
         "    if found := _contradiction(log, message, places):\n",
-        "    if False:\n",
+        "    if found := None:\n",
         "who is led by one that has forgotten what is committed does not say so",
     ),
     "vote_stale": Mutant(
