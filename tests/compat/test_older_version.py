@@ -157,7 +157,8 @@ async def test_what_is_new_can_be_used_once_all_are_upgraded(cluster: ClusterPro
     async with await aio.connect(
         cluster.brokers[2].client_address, credentials=penstock.Credentials("ann", PASSWORD)
     ) as client:
-        await client.create_stream("orders", "orders.>", replicas=3)
+        info = await client.create_stream("orders", "orders.>", replicas=3)
+        assert set(info.partitions[0].replicas) == {1, 2, 3}
 
 
 @needs_time

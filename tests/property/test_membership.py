@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from penstock.base import limits
 from penstock.base.errors import ErrorCode, RemoteError
-from penstock.groups.membership import Generation, GroupMembership, HeartbeatAnswer, MemberHeartbeat, PartitionKey
+from penstock.groups.membership import Generation, GroupMembership, HeartbeatAnswer, MemberHeartbeat, StreamPartition
 from penstock.groups.rows import decode_generation, encode_generation
 from tests.extent import examples
 
@@ -27,7 +27,7 @@ class Consumer:
     def __init__(self, member_id: str) -> None:
         self.member_id = member_id
         self.number = 0
-        self.owned: frozenset[PartitionKey] = frozenset()
+        self.owned: frozenset[StreamPartition] = frozenset()
         self.generation = 0
         self.heard_us = 0
         self.leader_epoch = 0
@@ -179,7 +179,7 @@ class Groups(RuleBasedStateMachine):
 
     @invariant()
     def only_who_has_it_commits(self) -> None:
-        for part in (PartitionKey(STREAM, number) for number in range(self.partitions[STREAM])):
+        for part in (StreamPartition(STREAM, number) for number in range(self.partitions[STREAM])):
             may = []
             for consumer in self.consumers:
                 try:

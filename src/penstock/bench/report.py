@@ -51,7 +51,7 @@ class Summary(msgspec.Struct, frozen=True):
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
-    """The same work done by several systems, interleaved. Ratios are named `system / other`."""
+    """One measurement of several systems, whose rounds alternate. Ratios are named `system / other`."""
 
     name: str
     title: str

@@ -64,7 +64,7 @@ class NatsServer:
 
     @property
     def without_login(self) -> NatsServer:
-        """The same server, without user, password and token."""
+        """A copy without user, password and token."""
         return replace(self, user=None, password=None, token=None)
 
     @property

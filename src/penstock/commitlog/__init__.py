@@ -48,7 +48,7 @@ from penstock.commitlog.errors import (
     StorageFullError,
 )
 from penstock.commitlog.expiry import ExpirySurvey
-from penstock.commitlog.fetched import AppendResult
+from penstock.commitlog.fetched import FetchedAppend
 from penstock.commitlog.lineage import LineageEntry
 from penstock.commitlog.log import Log
 from penstock.commitlog.open_files import OpenFiles
@@ -64,13 +64,13 @@ from penstock.commitlog.truncation import Truncation
 from penstock.commitlog.view import LogView, Slice
 
 __all__ = [
-    "AppendResult",
     "CleanerTask",
     "Cleaning",
     "CutTail",
     "Damage",
     "Disposal",
     "ExpirySurvey",
+    "FetchedAppend",
     "Flush",
     "LineageEntry",
     "Log",

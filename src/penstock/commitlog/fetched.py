@@ -33,7 +33,7 @@ from penstock.vfs import Buffer
 _leader_epoch = attrgetter("leader_epoch")
 
 
-class AppendResult(NamedTuple):
+class FetchedAppend(NamedTuple):
     """Result of appending a range: the new log end offset and what was written, perhaps only a part."""
 
     log_end: int

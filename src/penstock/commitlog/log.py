@@ -23,7 +23,7 @@ from penstock.commitlog import lineage as lineages
 from penstock.commitlog.checkpoint import Checkpoint
 from penstock.commitlog.cleaned_log import CleanedLog
 from penstock.commitlog.errors import NotWritableError, StorageFailedError, storage_error
-from penstock.commitlog.fetched import AppendResult
+from penstock.commitlog.fetched import FetchedAppend
 from penstock.commitlog.index import ENTRY_BYTES
 from penstock.commitlog.lineage import BatchLineage, Lineage, LineageEntry
 from penstock.commitlog.mistakes import FileMistake
@@ -147,7 +147,7 @@ class Log(CleanedLog):
 
     # Following a leader.
 
-    def append_fetched(self, data: Buffer) -> AppendResult:
+    def append_fetched(self, data: Buffer) -> FetchedAppend:
         """Append whole batches of the leader's log, byte for byte; of a first one held in part, only the rest.
 
         RangeRefusedError: nothing was written. StorageFailedError: the same; if the disk fails after the first batches,
@@ -174,7 +174,7 @@ class Log(CleanedLog):
         except StorageFailedError:
             if self.log_end == begin:
                 raise
-        return AppendResult(self.log_end, size_bytes, batches)
+        return FetchedAppend(self.log_end, size_bytes, batches)
 
     def _last_batch(self) -> tuple[BatchHeader, Buffer] | None:
         """Return the last batch, uncompressed; None: the log is empty. StorageFailedError."""

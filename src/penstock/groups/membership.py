@@ -33,7 +33,7 @@ from penstock.base import limits
 from penstock.base.errors import ErrorCode, RemoteError
 
 
-class PartitionKey(NamedTuple):
+class StreamPartition(NamedTuple):
     stream_id: int
     partition: int
 
@@ -70,7 +70,7 @@ class MemberHeartbeat(NamedTuple):
     member_id: str
     number: int
     streams: frozenset[int]
-    owned: frozenset[PartitionKey]
+    owned: frozenset[StreamPartition]
     session_ms: int
     leader_epoch: int
     by: str = ""
@@ -80,12 +80,12 @@ class HeartbeatAnswer(NamedTuple):
     """The answer to a member. `is_settled`: True if it has all that it should have for now."""
 
     generation: int
-    assigned: tuple[PartitionKey, ...]
+    assigned: tuple[StreamPartition, ...]
     is_settled: bool
 
 
 class _Member:
-    def __init__(self, session_ms: int, now_us: int, granted: Iterable[PartitionKey] = (), by: str = "") -> None:
+    def __init__(self, session_ms: int, now_us: int, granted: Iterable[StreamPartition] = (), by: str = "") -> None:
         self.by = by
         self.beat: MemberHeartbeat | None = None  # last heartbeat; None before the first to this coordinator
         # Granted partitions reported last or sent since. All of them before this coordinator has a report.
@@ -109,7 +109,7 @@ class GroupMembership:
         """Start from the log. Sessions of existing members begin when the previous coordinator is surely silent."""
         self.generation = generation
         self._leader_epoch = leader_epoch
-        self._written: dict[str, frozenset[PartitionKey]] | None = (
+        self._written: dict[str, frozenset[StreamPartition]] | None = (
             None  # grants that every possibly written generation leaves
         )
         self._members = {
@@ -117,7 +117,7 @@ class GroupMembership:
             for one, granted in generation.members.items()
         }
         # Computed once per change, not with every heartbeat.
-        self._target: dict[str, frozenset[PartitionKey]] = {}
+        self._target: dict[str, frozenset[StreamPartition]] = {}
         self._partitions: dict[int, int] | None = None  # partition counts of the target; None: compute it again
         self._streams: frozenset[int] | None = None
         self._is_calm = False  # there is nothing to write
@@ -230,17 +230,19 @@ class GroupMembership:
         self._written = None
         self._changed()
 
-    def _kept(self, member_id: str) -> dict[PartitionKey, int]:
+    def _kept(self, member_id: str) -> dict[StreamPartition, int]:
         """Return grants of a member that it has not given up."""
         member, target = self._members[member_id], self._target[member_id]
         return {
             part: since for part, since in self._granted(member_id).items() if part in target or part in member.may_have
         }
 
-    def _granted(self, member_id: str) -> dict[PartitionKey, int]:
+    def _granted(self, member_id: str) -> dict[StreamPartition, int]:
         granted = self.generation.members.get(member_id)
         return (
-            {} if granted is None else {PartitionKey(one.stream_id, one.partition): one.since for one in granted.grants}
+            {}
+            if granted is None
+            else {StreamPartition(one.stream_id, one.partition): one.since for one in granted.grants}
         )
 
     def _look(self, partitions: Mapping[int, int]) -> None:
@@ -250,7 +252,7 @@ class GroupMembership:
         self._is_calm = False
         self._partitions = dict(partitions)
         granted = {member_id: set(self._granted(member_id)) for member_id in self._members}
-        target: dict[str, set[PartitionKey]] = {member_id: set() for member_id in sorted(self._members)}
+        target: dict[str, set[StreamPartition]] = {member_id: set() for member_id in sorted(self._members)}
         wanted: dict[int, list[str]] = {}
         for member_id in target:
             beat = self._members[member_id].beat
@@ -274,7 +276,7 @@ class GroupMembership:
         is_settled = member_id in self.generation.members and len(assigned) == len(granted) == len(target)
         return HeartbeatAnswer(self.generation.number, assigned, is_settled)
 
-    def check_commit(self, member_id: str, generation: int, parts: Iterable[PartitionKey]) -> None:
+    def check_commit(self, member_id: str, generation: int, parts: Iterable[StreamPartition]) -> None:
         """Raise RemoteError: unknown_member, or fenced_generation if another member may have a partition by now."""
         if member_id not in self._members:
             raise unknown_member(member_id)
@@ -286,8 +288,8 @@ class GroupMembership:
                 raise RemoteError(ErrorCode.FENCED_GENERATION, f"{text} in generation {generation}: nothing committed")
 
 
-def _parts(granted: Granted) -> frozenset[PartitionKey]:
-    return frozenset(PartitionKey(one.stream_id, one.partition) for one in granted.grants)
+def _parts(granted: Granted) -> frozenset[StreamPartition]:
+    return frozenset(StreamPartition(one.stream_id, one.partition) for one in granted.grants)
 
 
 def in_use(group: str, count: int) -> RemoteError:
@@ -307,11 +309,11 @@ def _share(
     stream_id: int,
     count: int,
     member_ids: list[str],
-    granted: Mapping[str, set[PartitionKey]],
-    target: dict[str, set[PartitionKey]],
+    granted: Mapping[str, set[StreamPartition]],
+    target: dict[str, set[StreamPartition]],
 ) -> None:
     """Balance a stream's partitions to within one, with the fewest moves."""
-    parts = [PartitionKey(stream_id, number) for number in range(count)]
+    parts = [StreamPartition(stream_id, number) for number in range(count)]
     least, more = divmod(count, len(member_ids))
     has = {member_id: [part for part in parts if part in granted[member_id]] for member_id in member_ids}
     # Members with more keep more; of the rest, those with the fewest partitions of other streams get one more.

@@ -22,7 +22,7 @@ from penstock.groups.rows import (
 )
 
 
-class CommittedOffset(NamedTuple):
+class StoredOffset(NamedTuple):
     """A position, and when it was committed (µs since 1970 UTC)."""
 
     position: GroupPosition
@@ -33,7 +33,7 @@ class CommittedOffsets:
     """The offsets and generations of one partition of `__offsets`."""
 
     def __init__(self) -> None:
-        self._groups: dict[str, dict[int, dict[int, CommittedOffset]]] = {}
+        self._groups: dict[str, dict[int, dict[int, StoredOffset]]] = {}
         self._count = 0
         self._pairs: list[tuple[str, int]] | None = None  # sorted groups and streams; None after a change
         self.shares = FairShares()  # committed offsets by user; the writer adds those under way
@@ -52,7 +52,7 @@ class CommittedOffsets:
             if value is None:
                 self._forget(place)
             elif (position := decode_value(value)) is not None:
-                self._keep(place, CommittedOffset(position, timestamp_us))
+                self._keep(place, StoredOffset(position, timestamp_us))
 
     def _take_generation(self, key: bytes | None, value: bytes | None) -> None:
         if (group := decode_generation_key(key)) is None:
@@ -62,7 +62,7 @@ class CommittedOffsets:
         elif (generation := decode_generation(value)) is not None:
             self.generations[group] = generation
 
-    def _keep(self, place: OffsetKey, committed: CommittedOffset) -> None:
+    def _keep(self, place: OffsetKey, committed: StoredOffset) -> None:
         partitions = self._groups.setdefault(place.group, {}).setdefault(place.stream_id, {})
         if not partitions:
             self._pairs = None
@@ -89,7 +89,7 @@ class CommittedOffsets:
     def __contains__(self, place: OffsetKey) -> bool:
         return place.partition in self.of(place.group, place.stream_id)
 
-    def of(self, group: str, stream_id: int) -> dict[int, CommittedOffset]:
+    def of(self, group: str, stream_id: int) -> dict[int, StoredOffset]:
         """Return a group's committed offsets of a stream, by partition; read-only."""
         return self._groups.get(group, {}).get(stream_id, {})
 
@@ -98,7 +98,7 @@ class CommittedOffsets:
         """Number of pairs of a group and a stream with committed offsets."""
         return sum(map(len, self._groups.values()))
 
-    def all(self) -> Iterator[tuple[str, int, dict[int, CommittedOffset]]]:
+    def all(self) -> Iterator[tuple[str, int, dict[int, StoredOffset]]]:
         """Yield each group and stream with its offsets by partition; rows may be added meanwhile."""
         for group, streams in list(self._groups.items()):
             for stream_id, committed in list(streams.items()):

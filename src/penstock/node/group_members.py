@@ -20,7 +20,7 @@ from penstock.groups.membership import (
     Generation,
     GroupMembership,
     MemberHeartbeat,
-    PartitionKey,
+    StreamPartition,
     in_use,
     unknown_member,
 )
@@ -92,7 +92,7 @@ class GroupMembers:
             if is_more and count > limits.GROUP_PARTITIONS_MAX:
                 text = f"the streams of the group have {count} partitions; the limit is {limits.GROUP_PARTITIONS_MAX}"
                 raise RemoteError(ErrorCode.TOO_LARGE, text)
-            owned = frozenset(PartitionKey(int(one.stream_id), int(one.partition)) for one in request.owned)
+            owned = frozenset(StreamPartition(int(one.stream_id), int(one.partition)) for one in request.owned)
             asked = (request.session_ms, request.leader_epoch, by)
             membership.heard(MemberHeartbeat(request.member_id, request.number, streams, owned, *asked), now_us)
         self._advance(request.group, group)
@@ -122,7 +122,7 @@ class GroupMembers:
         if group is None:
             raise unknown_member(request.member_id)
         group.membership.check_own(request.member_id, by)
-        parts = [PartitionKey(int(one.stream_id), int(one.partition)) for one in request.offsets if not one.is_begin]
+        parts = [StreamPartition(int(one.stream_id), int(one.partition)) for one in request.offsets if not one.is_begin]
         group.membership.check_commit(request.member_id, request.generation, parts)
 
     def having(self, name: str, stream_id: int, now_us: int) -> tuple[GroupMember, ...]:

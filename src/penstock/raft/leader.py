@@ -25,7 +25,7 @@ from penstock.raft.messages import (
     SnapshotChunk,
     SnapshotResponse,
 )
-from penstock.raft.progress import FollowerProgress, ProgressState
+from penstock.raft.progress import PeerProgress, ProgressState
 from penstock.raft.quorum import committed_index, is_majority
 from penstock.raft.reads import PendingRead, ReadQueue
 from penstock.raft.values import Entry, EntryKind, RaftConfig, Read, Snapshot
@@ -44,7 +44,7 @@ class Leader:
         self._term = term
         self._send = send
         self._answer_here = answer
-        self._progress: dict[BrokerId, FollowerProgress] = {}
+        self._progress: dict[BrokerId, PeerProgress] = {}
         self._reads = ReadQueue(config.id)
         self._crc: tuple[Snapshot, int] | None = None  # of the last snapshot that was sent
         self._uncommitted_bytes = sum(map(_cost, log.between(log.commit, log.last_index)))
@@ -75,7 +75,7 @@ class Leader:
         membership = self._log.membership
         members = sorted({*membership.voters, *membership.learners} - {self._id})
         next_index = self._log.last_index
-        self._progress = {member: self._progress.get(member) or FollowerProgress(next_index) for member in members}
+        self._progress = {member: self._progress.get(member) or PeerProgress(next_index) for member in members}
         if self.transferee not in membership.voters:
             self.transferee = None
 
@@ -158,7 +158,7 @@ class Leader:
             self._send_log(member, progress)
         self._confirm_reads()
 
-    def _send_log(self, to: BrokerId, progress: FollowerProgress) -> None:
+    def _send_log(self, to: BrokerId, progress: PeerProgress) -> None:
         log, config = self._log, self._config
         while progress.may_append(config.in_flight_max):
             prev_index = progress.next_index - 1
@@ -175,7 +175,7 @@ class Leader:
         if progress.pace is ProgressState.SNAPSHOT and not progress.is_waiting:
             self._send_chunk(to, progress)
 
-    def _send_chunk(self, to: BrokerId, progress: FollowerProgress) -> None:
+    def _send_chunk(self, to: BrokerId, progress: PeerProgress) -> None:
         snapshot = progress.snapshot
         assert snapshot is not None
         if progress.chunk_position == 0:
@@ -217,7 +217,7 @@ class Leader:
             return self._on_heartbeat_response(progress, message)
         return self._on_snapshot_response(progress, message)
 
-    def _on_append_response(self, progress: FollowerProgress, message: AppendResponse) -> bool:
+    def _on_append_response(self, progress: PeerProgress, message: AppendResponse) -> bool:
         if max(message.index, message.commit) > self._log.stable_index:
             return False  # beyond what was ever sent
         if message.wants_snapshot:
@@ -231,7 +231,7 @@ class Leader:
             self._go_on_with_transfer(message.sender)
         return True
 
-    def _on_heartbeat_response(self, progress: FollowerProgress, message: HeartbeatResponse) -> bool:
+    def _on_heartbeat_response(self, progress: PeerProgress, message: HeartbeatResponse) -> bool:
         if message.round > self._reads.round or message.commit > self._log.stable_index:
             return False
         if message.is_behind and progress.forgot(message.commit):
@@ -243,7 +243,7 @@ class Leader:
             self.is_dirty = True
         return True
 
-    def _on_snapshot_response(self, progress: FollowerProgress, message: SnapshotResponse) -> bool:
+    def _on_snapshot_response(self, progress: PeerProgress, message: SnapshotResponse) -> bool:
         if progress.snapshot is None or progress.snapshot.index != message.index:
             return True  # of an earlier snapshot
         if message.position > len(progress.snapshot.data):

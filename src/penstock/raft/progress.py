@@ -28,7 +28,7 @@ class ProgressState(Enum):
     SNAPSHOT = "snapshot"
 
 
-class FollowerProgress:
+class PeerProgress:
     """One follower; `next_index` is the next entry to send to it."""
 
     __slots__ = (

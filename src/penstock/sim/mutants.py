@@ -180,7 +180,7 @@ CLUSTER_MUTANTS = (
         "a new coordinator takes for given back what it has not heard of",
         _MEMBERSHIP,
         "        self.may_have = set(granted)",
-        "        self.may_have = set[PartitionKey]()",
+        "        self.may_have = set[StreamPartition]()",
     ),
     Mutant(
         "a generation is told before it is committed",

@@ -11,7 +11,7 @@ from penstock.base.config import Compression
 from penstock.batch import codec, layout
 from penstock.batch.schema import SCHEMA_BYTES
 from penstock.commitlog import (
-    AppendResult,
+    FetchedAppend,
     LineageEntry,
     Log,
     LogConfig,
@@ -41,7 +41,7 @@ GOOD = batches((0, 2, 10, 1), (2, 1, 10, 1), (3, 3, 20, 3), (6, 1, 25, 4))
 def test_what_a_leader_sent_lies_in_the_log_as_it_came() -> None:
     disk = MemoryVfs()
     log = open_log(disk, WIDE)
-    assert log.append_fetched(GOOD) == AppendResult(7, len(GOOD), 4)
+    assert log.append_fetched(GOOD) == FetchedAppend(7, len(GOOD), 4)
     assert (log.log_end, log.last_timestamp_us, log.leader_epoch, log.last_epoch) == (7, 25, 4, 4)
     assert log.lineage == (LineageEntry(1, 0), LineageEntry(3, 3), LineageEntry(4, 6))
     file = disk.open(segment_path(DIRECTORY, 0))
@@ -71,7 +71,7 @@ def test_the_time_of_messages_that_were_lost_is_not_held_against_the_leader(kept
 
 def test_nothing_is_a_range_too() -> None:
     log = open_log(MemoryVfs())
-    assert log.append_fetched(b"") == AppendResult(0, 0, 0)
+    assert log.append_fetched(b"") == FetchedAppend(0, 0, 0)
 
 
 def test_batches_of_one_segment_and_epoch_are_one_write() -> None:

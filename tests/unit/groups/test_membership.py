@@ -6,7 +6,7 @@ import pytest
 
 from penstock.base import limits
 from penstock.base.errors import ErrorCode, RemoteError
-from penstock.groups.membership import Generation, Grant, Granted, GroupMembership, MemberHeartbeat, PartitionKey
+from penstock.groups.membership import Generation, Grant, Granted, GroupMembership, MemberHeartbeat, StreamPartition
 from penstock.groups.rows import (
     decode_generation,
     decode_generation_key,
@@ -22,7 +22,7 @@ def beat(
     member_id: str, number: int, *owned: int, streams: frozenset[int] = frozenset({7}), leader_epoch: int = 1
 ) -> MemberHeartbeat:
     return MemberHeartbeat(
-        member_id, number, streams, frozenset(PartitionKey(7, one) for one in owned), 1_000, leader_epoch
+        member_id, number, streams, frozenset(StreamPartition(7, one) for one in owned), 1_000, leader_epoch
     )
 
 
@@ -38,7 +38,7 @@ def told(group: GroupMembership, member_id: str) -> list[int]:
 
 def refusal(group: GroupMembership, member_id: str, generation: int, *parts: int) -> str | None:
     try:
-        group.check_commit(member_id, generation, [PartitionKey(7, one) for one in parts])
+        group.check_commit(member_id, generation, [StreamPartition(7, one) for one in parts])
     except RemoteError as error:
         return error.code
     return None
@@ -227,8 +227,12 @@ def test_streams_that_not_all_read_are_shared_by_those_who_do() -> None:
     group.heard(beat("b", 1, streams=frozenset({8})), 0)
     partitions = {7: 2, 8: 2}
     advance(group, partitions)
-    assert set(group.told("a", partitions).assigned) == {PartitionKey(7, 0), PartitionKey(7, 1), PartitionKey(8, 1)}
-    assert set(group.told("b", partitions).assigned) == {PartitionKey(8, 0)}
+    assert set(group.told("a", partitions).assigned) == {
+        StreamPartition(7, 0),
+        StreamPartition(7, 1),
+        StreamPartition(8, 1),
+    }
+    assert set(group.told("b", partitions).assigned) == {StreamPartition(8, 0)}
     assert group.streams == {7, 8}
     advance(group, {7: 0, 8: 2})  # deleted
     assert {part.stream_id for part in group.told("a", {7: 0, 8: 2}).assigned} == {8}

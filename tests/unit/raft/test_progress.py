@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from penstock.raft import RaftMembership, Snapshot
-from penstock.raft.progress import FollowerProgress, ProgressState
+from penstock.raft.progress import PeerProgress, ProgressState
 
 SNAPSHOT = Snapshot(5, 1, RaftMembership((1, 2, 3)), b"0123456789")
 
 
-def replicating(match_index: int) -> FollowerProgress:
-    progress = FollowerProgress(match_index + 1)
+def replicating(match_index: int) -> PeerProgress:
+    progress = PeerProgress(match_index + 1)
     assert progress.accepted(match_index)
     return progress
 
 
 def test_a_probe_goes_out_alone() -> None:
-    progress = FollowerProgress(7)
+    progress = PeerProgress(7)
     assert progress.may_append(4)
     progress.sent(9, 0)
     assert not progress.may_append(4)
@@ -44,7 +44,7 @@ def test_what_is_empty_takes_no_place_in_the_window() -> None:
 
 
 def test_a_rejection_goes_back_to_what_is_committed_there() -> None:
-    progress = FollowerProgress(20)
+    progress = PeerProgress(20)
     assert not progress.rejected(12, 3)  # of a probe before
     assert progress.rejected(19, 11)
     assert (progress.pace, progress.next_index) == (ProgressState.PROBE, 12)
@@ -100,7 +100,7 @@ def test_what_is_not_answered_is_sent_again() -> None:
 
 
 def test_a_snapshot_in_chunks() -> None:
-    progress = FollowerProgress(2)
+    progress = PeerProgress(2)
     progress.start_snapshot(SNAPSHOT)
     assert not progress.may_append(9)
     progress.chunk_end, progress.is_waiting = 4, True
@@ -120,7 +120,7 @@ def test_a_snapshot_in_chunks() -> None:
 
 
 def test_a_follower_that_lost_the_first_chunk() -> None:
-    progress = FollowerProgress(2)
+    progress = PeerProgress(2)
     progress.start_snapshot(SNAPSHOT)
     progress.chunk_position, progress.chunk_end = 4, 8
     assert not progress.received(0)
@@ -128,7 +128,7 @@ def test_a_follower_that_lost_the_first_chunk() -> None:
 
 
 def test_an_empty_snapshot_at_the_beginning() -> None:
-    progress = FollowerProgress(1)
+    progress = PeerProgress(1)
     progress.start_snapshot(Snapshot(0, 0, RaftMembership((1,)), b""))
     assert progress.accepted(0)
     assert (progress.pace, progress.next_index) == (ProgressState.REPLICATE, 1)
