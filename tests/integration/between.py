@@ -69,7 +69,7 @@ class Between:
         try:
             await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", self._to_port))
             to_reader, to_writer = await asyncio.open_connection(sock=sock, limit=self.piece_bytes)
-        except OSError:
+        except (OSError, asyncio.CancelledError):
             sock.close()
             raise
         ways = [asyncio.create_task(way) for way in (self.there(reader, to_writer), self.back(to_reader, writer))]

@@ -6,7 +6,8 @@ import asyncio
 import itertools
 import re
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from pathlib import Path
 
 from hypothesis import example, given, settings
@@ -34,12 +35,14 @@ class PlainClient:
     def answers(self, commands: Sequence[bytes]) -> list[bytes]:
         """What the server says to the commands, line by line, up to the PONG of a PING behind them."""
         self._send(b"".join([*commands, b"PING\r\n"]))
-        while not self._received.endswith(b"PONG\r\n"):
+        while not self._received.endswith((b"PONG\r\n", b"PONG\r\nPING\r\n")):
             part = self._socket.recv(65_536)
             assert part, f"nats-server hung up after {self._received!r}"
             self._received += part
+            if self._received.endswith(b"PING\r\n"):  # the server pings, too, at any time
+                self._send(b"PONG\r\n")
         # Not splitlines: a subject may hold what Python takes for the end of a line.
-        lines = self._received.split(b"\r\n")[:-2]
+        lines = [line for line in self._received.split(b"\r\n")[:-1] if line not in (b"PING", b"PONG")]
         self._received = b""
         return lines
 
@@ -95,8 +98,7 @@ ODD_SUBJECTS = [
 
 @each_change
 def test_ours_never_accepts_what_nats_refuses(tmp_path: Path) -> None:
-    def compare(port: int) -> None:
-        client = PlainClient(port, '"verbose":true,"pedantic":true')
+    def compare(client: PlainClient) -> None:
         accepted = refused = 0
         for subject in ODD_SUBJECTS:
             for command, wildcards in ((publish(subject), False), (subscribe(subject), True)):
@@ -119,9 +121,8 @@ def test_ours_never_accepts_what_nats_refuses(tmp_path: Path) -> None:
                 assert refusals(client, subscribe(subject)) == []
 
         any_text()
-        client.close()
 
-    asyncio.run(with_server(tmp_path, compare))
+    asyncio.run(with_server(tmp_path, compare, '"verbose":true,"pedantic":true'))
 
 
 TOKENS = st.sampled_from(["a", "b", "ab", "A", "a*", "*b", ">a", "ä", "$SYS", "$JS", "_INBOX", "$KV", "*", "*", ">"])
@@ -131,8 +132,7 @@ SUBJECTS = JOINED.filter(lambda subject: subject_mistake(subject) is None)
 
 
 def test_ours_matches_what_nats_delivers(tmp_path: Path) -> None:
-    def compare(port: int) -> None:
-        client = PlainClient(port, '"verbose":false,"pedantic":true')
+    def compare(client: PlainClient) -> None:
         seen = {True: 0, False: 0}
 
         @settings(max_examples=examples(200))
@@ -163,13 +163,17 @@ def test_ours_matches_what_nats_delivers(tmp_path: Path) -> None:
                     seen[expected] += 1
 
         delivered_alike()
-        client.close()
         assert min(seen.values()) > 30, seen  # both come up: how often is chance
 
-    asyncio.run(with_server(tmp_path, compare))
+    asyncio.run(with_server(tmp_path, compare, '"verbose":false,"pedantic":true'))
 
 
-async def with_server(folder: Path, compare) -> None:
-    """Run `compare`, which blocks, beside a nats-server of its own."""
+async def with_server(folder: Path, compare: Callable[[PlainClient], None], options: str) -> None:
+    """Run `compare`, which blocks, with a client of a nats-server of its own."""
+
+    def connect_and_compare(port: int) -> None:
+        with closing(PlainClient(port, options)) as client:
+            compare(client)
+
     async with running_nats(folder) as server:
-        await asyncio.to_thread(compare, server.port)
+        await asyncio.to_thread(connect_and_compare, server.port)

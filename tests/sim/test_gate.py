@@ -7,7 +7,7 @@ import pytest
 from penstock.sim.run import run_seeds
 from tests.extent import each_change, needs_time
 
-SEEDS = range(5)
+SEEDS = range(8)
 
 
 @each_change

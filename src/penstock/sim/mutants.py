@@ -50,7 +50,7 @@ MUTANTS = (
         "acks what was pending when the disk failed",
         _PARTITION,
         "            self._refuse(pending.waiters, error, step)",
-        "            self._ack(pending.ack_waiters, pending.base_offset, 0, step, CommitStatus(1, fsynced=True), 0)",
+        "            self._ack(pending.waiters, pending.base_offset, 0, step, CommitStatus(1, fsynced=True), 0)",
     ),
     Mutant(
         "denies what may be stored",
