@@ -230,7 +230,7 @@ class Driver:
 
     def callers_gone(self, callers: list[Caller]) -> None:
         """Drop these requests: their clients have disconnected."""
-        self._node.gone(callers)
+        self._node.callers_disconnected(callers)
 
     def peer_came(self, broker_id: BrokerId) -> None:
         """Another broker has connected to this one: retry our own connection to it without backoff."""

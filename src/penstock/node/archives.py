@@ -88,6 +88,6 @@ class Archives:
         self._waiting.add(caller)
         self._administer(msgspec.structs.replace(request, leader_epoch=partition.leadership.leader_epoch), done)
 
-    def gone(self, callers: Iterable[Hashable]) -> None:
+    def callers_disconnected(self, callers: Iterable[Hashable]) -> None:
         """Forget callers that have disconnected."""
         self._waiting.difference_update(callers)

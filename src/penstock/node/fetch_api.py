@@ -117,13 +117,13 @@ class FetchApi:
         """Latest time at which `tick` has something to do."""
         return 0 if self._unanswered else self._waiters.next_deadline_us
 
-    def gone(self, callers: Iterable[Hashable]) -> None:
+    def callers_disconnected(self, callers: Iterable[Hashable]) -> None:
         """Drop the fetches of callers that have disconnected."""
         callers = list(callers)
         self._waiters.drop(callers)
         for caller in callers:
             self._looking.pop(caller, None)
-        self._desk.gone(callers)
+        self._desk.callers_disconnected(callers)
 
     def refuse(self, key: PartitionKey, error: RemoteError) -> None:
         """Answer all that wait for a partition that is closed here."""
@@ -141,7 +141,7 @@ class FetchApi:
         for look in looks:
             del self._looking[look.caller]
             self._outbox.reply(look.caller, error)
-        self._desk.gone([look.caller for look in looks])
+        self._desk.callers_disconnected([look.caller for look in looks])
 
     def _look_again(self, waiter: ParkedFetch, partition: Partition, *, is_final: bool) -> None:
         try:

@@ -244,9 +244,9 @@ class LeaderReplication:
         self.settle(now)
         self._is_draining = True
 
-    def gone(self, callers: Iterable[Hashable]) -> None:
+    def callers_disconnected(self, callers: Iterable[Hashable]) -> None:
         """Forget the fetches of disconnected callers."""
-        self._sessions.gone(callers)
+        self._sessions.callers_disconnected(callers)
 
     # Each step, and timers
 

@@ -46,11 +46,11 @@ class LookupApi:
         )
         self._open: set[Hashable] = set()  # callers without an answer
 
-    def gone(self, callers: Iterable[Hashable]) -> None:
+    def callers_disconnected(self, callers: Iterable[Hashable]) -> None:
         """Forget the requests of disconnected callers."""
         gone = self._open.intersection(callers)
         self._open -= gone
-        self._desk.gone(gone)
+        self._desk.callers_disconnected(gone)
 
     def stop(self) -> None:
         """Cancel all queries because the broker is about to stop. May be called twice."""

@@ -11,7 +11,7 @@ the step and carries it out. Nothing here blocks. One owner calls; disk work com
 | NATS refused a subscription     | `refused`                |
 | the connection to NATS was lost | `nats_lost`              |
 | a request from a client         | `request`                |
-| a client has disconnected       | `gone`                   |
+| a client has disconnected       | `callers_disconnected`                   |
 | a peer broker is connected      | `peer_up`                |
 | … is disconnected               | `peer_lost`              |
 | … refuses this broker           | `peer_refused`           |
@@ -498,13 +498,13 @@ class Node:
         except RemoteError as error:
             self._outbox.reply(caller, error)
 
-    def gone(self, callers: Iterable[Hashable]) -> None:
+    def callers_disconnected(self, callers: Iterable[Hashable]) -> None:
         """Forget the pending requests of disconnected callers."""
         callers = list(callers)
-        self._fetches.gone(callers)
-        self._questions.gone(callers)
-        self._verifying.gone(callers)
-        self._replicas.gone(callers)
+        self._fetches.callers_disconnected(callers)
+        self._questions.callers_disconnected(callers)
+        self._verifying.callers_disconnected(callers)
+        self._replicas.callers_disconnected(callers)
 
     def _partition_closed(self, partition: Partition, error: RemoteError) -> None:
         self._fetches.refuse(partition.key, error)

@@ -53,7 +53,7 @@ class QueryExecutor:
         turns.put(user, _Asked(caller, user, query, done))
         self._run_more()
 
-    def gone(self, callers: Iterable[Hashable]) -> None:
+    def callers_disconnected(self, callers: Iterable[Hashable]) -> None:
         """Drop the queries of callers that have disconnected."""
         gone = set(callers)
         for turns in self._waiting:

@@ -289,11 +289,11 @@ class RemoteDedup:
         self._desk.ask(caller, page, done)
         self._open.add(caller)
 
-    def gone(self, callers: Iterable[Hashable]) -> None:
+    def callers_disconnected(self, callers: Iterable[Hashable]) -> None:
         """Drop the requests of callers that have disconnected."""
         gone = self._open.intersection(callers)
         self._open -= gone
-        self._desk.gone(gone)
+        self._desk.callers_disconnected(gone)
 
     def stop(self) -> None:
         """Answer all requests: the broker is about to stop. May be called twice."""

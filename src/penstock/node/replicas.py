@@ -337,12 +337,12 @@ class Replicas:
         self.staged_rows.ended(partition)
         self._tell_closed(partition, error)
 
-    def gone(self, callers: Iterable[Hashable]) -> None:
+    def callers_disconnected(self, callers: Iterable[Hashable]) -> None:
         """Forget pending requests of disconnected callers."""
-        self.leading.gone(callers)
-        self.truncations.gone(callers)
-        self.archives.gone(callers)
-        self.ids_elsewhere.gone(callers)
+        self.leading.callers_disconnected(callers)
+        self.truncations.callers_disconnected(callers)
+        self.archives.callers_disconnected(callers)
+        self.ids_elsewhere.callers_disconnected(callers)
 
     def stop(self, error: RemoteError) -> None:
         """Fail pending requests because the broker is about to stop."""

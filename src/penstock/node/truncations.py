@@ -177,7 +177,7 @@ class Truncations:
         for asked in [one for one in self._waiting.values() if one.partition is partition]:
             self._answer(asked, error)
 
-    def gone(self, callers: Iterable[Hashable]) -> None:
+    def callers_disconnected(self, callers: Iterable[Hashable]) -> None:
         """Forget the requests of disconnected callers."""
         for caller in callers:
             self._waiting.pop(caller, None)

@@ -173,11 +173,11 @@ class VerifyApi:
         self._desk.ask(caller, query, done, self._access.who)
         self._open.add(caller)
 
-    def gone(self, callers: Iterable[Hashable]) -> None:
+    def callers_disconnected(self, callers: Iterable[Hashable]) -> None:
         """Forget the requests of disconnected callers."""
         gone = self._open.intersection(callers)
         self._open -= gone
-        self._desk.gone(gone)
+        self._desk.callers_disconnected(gone)
 
     def stop(self) -> None:
         """Cancel all slices because the broker is about to stop. May be called twice."""

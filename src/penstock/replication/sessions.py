@@ -286,7 +286,7 @@ class Sessions:
             position.found = found
             self._enqueue(session, led[0])
 
-    def gone(self, callers: Iterable[Hashable]) -> None:
+    def callers_disconnected(self, callers: Iterable[Hashable]) -> None:
         """These callers disconnected; the sessions stay until new ones begin."""
         left = set(callers)
         for session in self._sessions.values():

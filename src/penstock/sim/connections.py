@@ -67,7 +67,7 @@ class Connections:
         self._logins.pop(connection, None)
         callers = self._callers.pop(connection, None)
         if callers:
-            self._broker.node.gone(list(callers))
+            self._broker.node.callers_disconnected(list(callers))
 
     # Logins
 

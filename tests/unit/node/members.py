@@ -193,7 +193,7 @@ class Brokers:
     def _lose(self, pair: tuple[BrokerId, BrokerId]) -> None:
         era = self._up.pop(pair)
         if (asked := self.members.get(pair[1])) is not None:
-            asked.node.gone([caller for caller in asked.asked if caller.era == era])
+            asked.node.callers_disconnected([caller for caller in asked.asked if caller.era == era])
         if pair[0] in self.members:
             self.members[pair[0]].node.peer_lost(pair[1], self.clock.now)
 

@@ -357,7 +357,7 @@ class Story:
         return [" ".join(sorted(self.broker.nats.subscriptions.values())) or "none"]
 
     def _gone(self, caller: str) -> None:
-        self.broker.node.gone([caller])
+        self.broker.node.callers_disconnected([caller])
         self.broker.open_requests.discard(caller)
 
 

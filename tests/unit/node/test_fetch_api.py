@@ -49,7 +49,7 @@ def test_a_stream_deleted_while_its_index_is_read() -> None:
 def test_a_client_that_goes_while_its_index_is_read() -> None:
     broker = with_sealed()
     caller = broker.fetch("orders", 1)
-    broker.node.gone([caller])
+    broker.node.callers_disconnected([caller])
     broker.open_requests.discard(caller)
     broker.settle()
     assert caller not in broker.replies

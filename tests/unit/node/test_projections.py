@@ -159,7 +159,7 @@ def test_more_than_may_wait_are_refused_and_who_has_gone_is_forgotten() -> None:
     assert broker.code(callers[-1]) == ErrorCode.OVERLOADED
     assert len(broker.disk) == limits.PROJECTIONS_RUNNING_MAX
     broker.open_requests.difference_update(callers[:-2])
-    broker.node.gone(callers[:-2])
+    broker.node.callers_disconnected(callers[:-2])
     broker.turn()
     broker.settle()
     assert broker.rows(callers[-2], "offset").num_rows == 1

@@ -43,7 +43,7 @@ class Searched(Broker):
     def leave(self, callers: list[Hashable]) -> None:
         """Their connection has closed."""
         self.open_requests.difference_update(callers)
-        self.node.gone(callers)
+        self.node.callers_disconnected(callers)
         self.turn()
 
     def code(self, caller: Hashable) -> str:

@@ -275,7 +275,7 @@ def test_few_pages_are_read_at_once_and_few_wait(monkeypatch: pytest.MonkeyPatch
     callers = [broker.request(request_for(broker, 0)) for _ in range(limits.MESSAGE_IDS_RUNNING_MAX + 3)]
     assert len(broker.disk) == limits.MESSAGE_IDS_RUNNING_MAX
     assert broker.refusal(request_for(broker, 0)).code == ErrorCode.OVERLOADED
-    broker.node.gone(callers[1:3])  # one that runs, and one that waits
+    broker.node.callers_disconnected(callers[1:3])  # one that runs, and one that waits
     broker.open_requests -= set(callers[1:3])
     broker.settle()
     for caller in (callers[0], *callers[3:]):

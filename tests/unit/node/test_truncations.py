@@ -85,7 +85,7 @@ def test_two_who_ask_are_answered_each_and_nobody_who_has_gone() -> None:
     broker = with_messages()
     broker.disk_runs_at_once = False
     callers = [broker.request(truncate(broker, before)) for before in (9, 4, 6)]
-    broker.node.gone([callers[1]])
+    broker.node.callers_disconnected([callers[1]])
     broker.open_requests.discard(callers[1])
     broker.settle()
     found = [broker.answer(callers[number], TruncateResponse).messages for number in (0, 2)]

@@ -181,7 +181,7 @@ def test_a_client_that_has_gone_ends_it() -> None:
     broker.disk_runs_at_once = False
     callers = [broker.verify(offset=0) for _ in range(3)]
     broker.open_requests.difference_update(callers)
-    broker.node.gone(callers)
+    broker.node.callers_disconnected(callers)
     broker.settle()
     assert not broker.replies.keys() & set(callers)
     broker.disk_runs_at_once = True

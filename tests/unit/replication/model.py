@@ -76,7 +76,7 @@ class Cluster:
                     broker.fetchers[sender].lost(self.now_us)
                 session = broker.sessions._sessions.get(BrokerId(sender))
                 if session is not None and session.caller is not None:
-                    broker.sessions.gone([session.caller])
+                    broker.sessions.callers_disconnected([session.caller])
 
     def part(self, one: int, other: int) -> None:
         """From now on the two do not reach each other."""

@@ -372,7 +372,7 @@ def test_what_is_forgotten_is_answered_no_more() -> None:
 def test_gone_callers_are_not_answered_and_their_session_goes_on() -> None:
     leader = Leader()
     leader.fetch((1, 0), first=True)
-    leader.sessions.gone(["c"])
+    leader.sessions.callers_disconnected(["c"])
     leader.append(1)
     assert leader.answers() == []
     leader.fetch(caller="d")
