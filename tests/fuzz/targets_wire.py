@@ -354,7 +354,7 @@ TARGETS: tuple[Target, ...] = (
                 ("Session",),
                 {
                     **dict.fromkeys(("Session.expire", "Session.next_deadline_s", "Session.silent_s"), _ASKS),
-                    **dict.fromkeys(("Session.heard", "Session.give_up", "Session.is_full"), _ASKS),
+                    **dict.fromkeys(("Session.data_arrived", "Session.give_up", "Session.is_full"), _ASKS),
                     "Session.request": "it refuses what an older broker does not know: see the unit tests",
                 },
             ),

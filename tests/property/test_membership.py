@@ -85,7 +85,7 @@ class Groups(RuleBasedStateMachine):
     def _beat(self, consumer: Consumer, beat: MemberHeartbeat) -> HeartbeatAnswer | None:
         self.group.expire(self.now_us)
         try:
-            self.group.heard(beat, self.now_us)
+            self.group.heartbeat(beat, self.now_us)
             self._propose()
             return self.group.told(beat.member_id, self.partitions)
         except RemoteError as error:

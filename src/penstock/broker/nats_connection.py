@@ -85,7 +85,7 @@ class NatsConnection(asyncio.BufferedProtocol):
         self._used += nbytes
         now_ms = self._now_ms()
         if self._used < self._needed:
-            self.session.heard(now_ms)
+            self.session.data_arrived(now_ms)
             return
         received = self.session.receive(self._buffer, 0, self._used, now_ms)
         try:
@@ -185,7 +185,7 @@ class NatsConnection(asyncio.BufferedProtocol):
         self._reading = reading
         if reading:
             self._transport.resume_reading()
-            self.session.heard(self._now_ms())
+            self.session.data_arrived(self._now_ms())
         else:
             self._transport.pause_reading()
 

@@ -90,7 +90,7 @@ class Connection(asyncio.BufferedProtocol):
     def silent_s(self) -> float:
         """Return the seconds since the broker last sent anything while a request was in flight; 0 if none is."""
         if self._unread_bytes():
-            self._session.heard(self._loop.time())
+            self._session.data_arrived(self._loop.time())
         return self._session.silent_s(self._loop.time())
 
     async def say_hello(self, deadline_s: float) -> HelloResponse:
@@ -307,7 +307,7 @@ class Connection(asyncio.BufferedProtocol):
         self._timer = None
         now_s = self._loop.time() + 0.001  # the loop may fire timers early, by its clock's resolution
         if self._unread_bytes():
-            self._session.heard(now_s)
+            self._session.data_arrived(now_s)
             self._wake_up_at(1)  # read them at once, so that any further bytes are noticed
         for event in self._session.expire(now_s):
             self._handle(event)

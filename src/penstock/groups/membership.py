@@ -155,7 +155,7 @@ class GroupMembership:
         if member is not None and by and member.by and member.by != by:
             raise unknown_member(member_id)
 
-    def heard(self, beat: MemberHeartbeat, now_us: int) -> None:
+    def heartbeat(self, beat: MemberHeartbeat, now_us: int) -> None:
         """Handle a heartbeat. Raise RemoteError: unknown_member, too_large."""
         self.check_own(beat.member_id, beat.by)
         member = self._members.get(beat.member_id)

@@ -208,7 +208,7 @@ class NatsSession:
         """Parse buffer[start:end]. Never raises: invalid input becomes SessionClosed, after the events before it."""
         if self.state is NatsSessionState.CLOSED:
             return Received(end, {}, [], 0)
-        self.heard(now_ms)
+        self.data_arrived(now_ms)
         frames = Frames(self._skip_bytes)
         events: list[SessionEvent] = []
         mistake: OperationalError | None = None
@@ -237,7 +237,7 @@ class NatsSession:
             self._close(ErrorKind.PROTOCOL, str(mistake), events)
         return Received(position, frames.groups if was_ready else {}, events, frames.needed_bytes)
 
-    def heard(self, now_ms: int) -> None:
+    def data_arrived(self, now_ms: int) -> None:
         """Bytes have arrived that are not parsed yet: the server is alive."""
         self._now_ms = now_ms
         self._silent_pings = 0

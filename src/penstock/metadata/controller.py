@@ -266,15 +266,15 @@ class Controller:
             self._answer(caller, error)
             return
         said = {"has_nats": request.has_nats, "has_keys": request.has_keys}
-        self._sessions.heard(broker_id, request.applied_index, now.elapsed_us, **said)
+        self._sessions.heartbeat(broker_id, request.applied_index, now.elapsed_us, **said)
         resignations = self._resignations(broker_id, request.resigned, now)
-        if self._reports.heard(self._image, broker_id, request.unreachable, now.elapsed_us):
+        if self._reports.replace_report(self._image, broker_id, request.unreachable, now.elapsed_us):
             resignations.setdefault(frozenset(), []).extend(self._reports.elections(self._image, now.elapsed_us))
         for refused, wanted in resignations.items():  # while one is in flight, only the first of them
             self._elect(wanted, now, refused)
         if request.log_ends:
             run = (broker_id, request.incarnation)
-            self._recover(now, self._recoveries.heard(self._image, *run, request.log_ends, now.elapsed_us))
+            self._recover(now, self._recoveries.add_log_ends(self._image, *run, request.log_ends, now.elapsed_us))
         self._propose_stops(now)
         response = HeartbeatResponse(
             metadata_leader=self._broker_id, raft_term=self._raft_term, committed_index=committed_index

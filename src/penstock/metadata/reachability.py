@@ -31,7 +31,7 @@ class ReachabilityReports:
         """Forget everything: meanwhile another metadata leader got the reports."""
         self._reported_us = {}
 
-    def heard(
+    def replace_report(
         self, image: ClusterImage, reporter: BrokerId, unreachable: Iterable[UnreachableLeader], now_us: int
     ) -> bool:
         """Replace `reporter`'s unreachable leaders. Return True if one of them is new."""

@@ -50,7 +50,7 @@ class Recoveries:
         self._told = {}
         self._seen = None
 
-    def heard(
+    def add_log_ends(
         self,
         image: ClusterImage,
         broker_id: BrokerId,

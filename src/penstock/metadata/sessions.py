@@ -52,7 +52,7 @@ class BrokerSessions:
             kept[broker_id] = session
         self._sessions = kept
 
-    def heard(
+    def heartbeat(
         self, broker_id: BrokerId, applied_index: int, now_us: int, *, has_nats: bool = True, has_keys: bool = True
     ) -> None:
         """Take a heartbeat of a live incarnation."""

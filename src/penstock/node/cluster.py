@@ -466,7 +466,9 @@ class Cluster:
         is_heard = self.quorum.is_alone or self.standing.is_heard(now)
         if is_heard != self._is_heard:
             self._is_heard = is_heard
-            self._consequences.heard(now.wall_us - (now.elapsed_us - self._looked_us), is_heard=is_heard)
+            self._consequences.metadata_contact_changed(
+                now.wall_us - (now.elapsed_us - self._looked_us), is_heard=is_heard
+            )
         self._looked_us = now.elapsed_us
 
     @property

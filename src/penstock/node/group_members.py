@@ -94,7 +94,7 @@ class GroupMembers:
                 raise RemoteError(ErrorCode.TOO_LARGE, text)
             owned = frozenset(StreamPartition(int(one.stream_id), int(one.partition)) for one in request.owned)
             asked = (request.session_ms, request.leader_epoch, by)
-            membership.heard(MemberHeartbeat(request.member_id, request.number, streams, owned, *asked), now_us)
+            membership.heartbeat(MemberHeartbeat(request.member_id, request.number, streams, owned, *asked), now_us)
         self._advance(request.group, group)
         if request.is_leaving:
             return self._answer(membership.generation.number, (), is_settled=True)

@@ -33,7 +33,7 @@ class MetadataListener(Protocol):
     ) -> None:
         """Call `done` with None once this broker has its part of the stream, or with the reason why it has not."""
 
-    def heard(self, awake_us: int, *, is_heard: bool) -> None:
+    def metadata_contact_changed(self, awake_us: int, *, is_heard: bool) -> None:
         """Note that the metadata leader has stopped answering this broker, or answers again.
 
         `awake_us`: wall clock when this process is last known to have run; it may have been suspended since.

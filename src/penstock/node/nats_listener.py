@@ -171,7 +171,7 @@ class NatsListener:
         """Subscribe to the partition's subject."""
         self.subscriptions.add(partition)
 
-    def heard(self, groups: Mapping[int, MessageGroup]) -> Iterator[tuple[Partition, MessageGroup]]:
+    def assign(self, groups: Mapping[int, MessageGroup]) -> Iterator[tuple[Partition, MessageGroup]]:
         """Assign the messages of one read, by subscription id, to partitions."""
         subscriptions = self.subscriptions
         for sid, group in groups.items():

@@ -328,7 +328,7 @@ class Node:
         if self._is_stopped:
             return  # the drain took too long
         self._at(now)
-        if self._arrivals.add((partition.sid, group) for partition, group in self._listening.heard(groups)):
+        if self._arrivals.add((partition.sid, group) for partition, group in self._listening.assign(groups)):
             # sync the stored messages now as well: their log holds a file open that a queued group may need
             self._next_tick_us = now.elapsed_us
 

@@ -206,12 +206,12 @@ class Replicas:
             if incarnation is not None:
                 self._listening.may_lead(self._image().streams)
 
-    def heard(self, awake_us: int, *, is_heard: bool) -> None:
+    def metadata_contact_changed(self, awake_us: int, *, is_heard: bool) -> None:
         """Note that the metadata leader has stopped answering this broker, or answers again.
 
         `awake_us`: wall-clock time when this process last ran for certain; it may have been suspended since.
         """
-        self.roles.heard(self.partitions.values(), awake_us, is_heard=is_heard)
+        self.roles.metadata_contact_changed(self.partitions.values(), awake_us, is_heard=is_heard)
 
     def wait_for(
         self,

@@ -91,7 +91,7 @@ class Roles:
             self._follows.registered(own, self._clock())
         return True
 
-    def heard(self, partitions: Iterable[Partition], awake_us: int, *, is_heard: bool) -> None:
+    def metadata_contact_changed(self, partitions: Iterable[Partition], awake_us: int, *, is_heard: bool) -> None:
         """Mute or unmute leaderships when the metadata leader stops answering this broker, or answers again.
 
         `awake_us`: wall-clock time when this process last ran for certain; messages published later were not stored.

@@ -238,7 +238,7 @@ class Leader:
             self.is_dirty = True
         if progress.is_overdue(2 * self._config.heartbeat_ticks):
             self.is_dirty = True
-        self._reads.heard(message.sender, message.round)
+        self._reads.acknowledged(message.sender, message.round)
         if len(self._reads):
             self.is_dirty = True
         return True

@@ -61,7 +61,7 @@ class ReadQueue:
         self.round += 1
         self.wants_round = False
 
-    def heard(self, sender: BrokerId, round_: int) -> None:
+    def acknowledged(self, sender: BrokerId, round_: int) -> None:
         """Record that `sender` answered this round, and so all earlier ones."""
         self._answered[sender] = max(self._answered.get(sender, 0), min(round_, self.round))
 

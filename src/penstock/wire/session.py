@@ -193,7 +193,7 @@ class Session:
             events.append(self.closed(error))
         return events
 
-    def heard(self, now_s: float) -> None:
+    def data_arrived(self, now_s: float) -> None:
         """Record that unread bytes have arrived, so the broker is alive."""
         self._received_s = now_s
 

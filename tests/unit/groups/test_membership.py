@@ -47,12 +47,12 @@ def refusal(group: GroupMembership, member_id: str, generation: int, *parts: int
 def two_members() -> GroupMembership:
     """`a` had all, and has been told to give 2 and 3 back to `b`."""
     group = GroupMembership(Generation(0), 1, 0)
-    group.heard(beat("a", 1), 0)
+    group.heartbeat(beat("a", 1), 0)
     assert told(group, "a") == []  # it is not written yet
     advance(group)
     assert told(group, "a") == [0, 1, 2, 3]
-    group.heard(beat("a", 2, 0, 1, 2, 3), 0)
-    group.heard(beat("b", 1), 0)
+    group.heartbeat(beat("a", 2, 0, 1, 2, 3), 0)
+    group.heartbeat(beat("b", 1), 0)
     advance(group)
     assert told(group, "a") == [0, 1]
     assert told(group, "b") == []
@@ -62,10 +62,10 @@ def two_members() -> GroupMembership:
 def test_what_is_to_change_hands_is_given_back_before_another_one_gets_it() -> None:
     group = two_members()
     assert not group.told("b", FOUR).is_settled
-    group.heard(beat("a", 3, 0, 1, 2), 0)  # of two, one is still being worked on
+    group.heartbeat(beat("a", 3, 0, 1, 2), 0)  # of two, one is still being worked on
     advance(group)
     assert told(group, "b") == [3]
-    group.heard(beat("a", 4, 0, 1), 0)
+    group.heartbeat(beat("a", 4, 0, 1), 0)
     advance(group)
     assert told(group, "b") == [2, 3]
     assert group.told("a", FOUR).is_settled
@@ -75,19 +75,19 @@ def test_what_is_to_change_hands_is_given_back_before_another_one_gets_it() -> N
 
 def test_what_was_told_and_not_yet_reported_is_not_given_away() -> None:
     group = GroupMembership(Generation(0), 1, 0)
-    group.heard(beat("a", 1), 0)
+    group.heartbeat(beat("a", 1), 0)
     advance(group)
     assert told(group, "a") == [0, 1, 2, 3]  # in the answer to a heartbeat that listed nothing
-    group.heard(beat("b", 1), 0)
+    group.heartbeat(beat("b", 1), 0)
     advance(group)
     assert told(group, "b") == []
 
 
 def test_what_is_being_taken_away_is_told_to_nobody() -> None:
     group = GroupMembership(Generation(0), 1, 0)
-    group.heard(beat("a", 1), 0)
+    group.heartbeat(beat("a", 1), 0)
     advance(group)
-    group.heard(beat("b", 1), 0)  # before `a` was told of anything: some of it can go to `b`
+    group.heartbeat(beat("b", 1), 0)  # before `a` was told of anything: some of it can go to `b`
     generation = group.next_generation(FOUR)
     assert generation is not None
     group.writes(generation)
@@ -100,12 +100,12 @@ def test_what_is_being_taken_away_is_told_to_nobody() -> None:
 
 def test_a_heartbeat_that_comes_late_says_nothing() -> None:
     group = GroupMembership(Generation(0), 1, 0)
-    group.heard(beat("a", 1), 0)
+    group.heartbeat(beat("a", 1), 0)
     advance(group)
     told(group, "a")
-    group.heard(beat("a", 3, 0, 1, 2, 3), 0)
-    group.heard(beat("b", 1), 500_000)
-    group.heard(beat("a", 2), 900_000)  # sent before it had anything
+    group.heartbeat(beat("a", 3, 0, 1, 2, 3), 0)
+    group.heartbeat(beat("b", 1), 500_000)
+    group.heartbeat(beat("a", 2), 900_000)  # sent before it had anything
     advance(group)
     assert told(group, "b") == []
     group.expire(1_000_000)  # nor did it count as a sign of life
@@ -115,7 +115,7 @@ def test_a_heartbeat_that_comes_late_says_nothing() -> None:
 def test_a_commit_counts_only_for_what_the_member_has_since_then() -> None:
     group = two_members()
     assert refusal(group, "a", 1, 0, 1, 2, 3) is None  # what it is to give back is its own until it has
-    group.heard(beat("a", 3, 0, 1), 0)
+    group.heartbeat(beat("a", 3, 0, 1), 0)
     advance(group)
     assert refusal(group, "a", 9, 2) == ErrorCode.FENCED_GENERATION
     number = group.generation.number
@@ -131,13 +131,13 @@ def test_a_commit_counts_only_for_what_the_member_has_since_then() -> None:
 
 def test_who_is_silent_is_gone_and_comes_back_as_another() -> None:
     group = two_members()
-    group.heard(beat("b", 2), 500_000)
+    group.heartbeat(beat("b", 2), 500_000)
     group.expire(1_000_000)
     assert group.members == {"b"}
     advance(group)
     assert told(group, "b") == [0, 1, 2, 3]
     with pytest.raises(RemoteError, match="join again as another") as refused:
-        group.heard(beat("a", 4, 0, 1), 1_000_000)
+        group.heartbeat(beat("a", 4, 0, 1), 1_000_000)
     assert refused.value.code == ErrorCode.UNKNOWN_MEMBER
     assert refusal(group, "a", 99, 0) == ErrorCode.UNKNOWN_MEMBER
 
@@ -148,10 +148,10 @@ def test_the_next_coordinator_lets_nothing_go_that_a_member_may_have() -> None:
     assert found is not None
     after = GroupMembership(found, 2, 5_000_000)
     assert after.next_generation(FOUR) is None
-    after.heard(beat("b", 2), 5_500_000)
+    after.heartbeat(beat("b", 2), 5_500_000)
     advance(after)
     assert told(after, "b") == []
-    after.heard(beat("b", 3), 8_500_000)
+    after.heartbeat(beat("b", 3), 8_500_000)
     after.expire(8_999_999)  # the coordinator before may have gone on for 3 s, and heard `a` until then
     assert after.members == {"a", "b"}
     after.expire(9_000_000)
@@ -162,11 +162,11 @@ def test_the_next_coordinator_lets_nothing_go_that_a_member_may_have() -> None:
 def test_what_could_not_be_written_is_made_up_for_by_the_next() -> None:
     """Else what it takes away would be with nobody."""
     group = GroupMembership(Generation(0), 1, 0)
-    group.heard(beat("a", 1), 0)
+    group.heartbeat(beat("a", 1), 0)
     advance(group)
     told(group, "a")
-    group.heard(beat("b", 1), 0)
-    group.heard(beat("a", 2, 0, 1), 0)
+    group.heartbeat(beat("b", 1), 0)
+    group.heartbeat(beat("a", 2, 0, 1), 0)
     generation = group.next_generation(FOUR)
     assert generation is not None
     group.writes(generation)  # and the log refuses it
@@ -185,7 +185,7 @@ def calm(members: int, partitions: int) -> tuple[GroupMembership, list[MemberHea
     group, there = GroupMembership(Generation(0), 1, 0), {7: partitions}
     names = [f"m{number}" for number in range(members)]
     for name in names:
-        group.heard(MemberHeartbeat(name, 1, frozenset({7}), frozenset(), 60_000, 0), 0)
+        group.heartbeat(MemberHeartbeat(name, 1, frozenset({7}), frozenset(), 60_000, 0), 0)
     advance(group, there)
     has = {name: frozenset(group.told(name, there).assigned) for name in names}
     assert sum(map(len, has.values())) == partitions
@@ -198,7 +198,7 @@ def test_a_heartbeat_costs_as_much_as_its_member_has_and_not_as_its_group() -> N
 
         def heartbeats(number: int) -> None:
             for one in beats[:4]:
-                group.heard(one._replace(number=number), 0)
+                group.heartbeat(one._replace(number=number), 0)
                 assert group.next_generation(there) is None
                 assert group.told(one.member_id, there).is_settled
                 assert group.streams == {7}
@@ -212,19 +212,19 @@ def test_a_heartbeat_costs_as_much_as_its_member_has_and_not_as_its_group() -> N
 def test_the_next_coordinator_believes_nobody_who_has_not_heard_it() -> None:
     group = two_members()
     after = GroupMembership(group.generation, 2, 0)
-    after.heard(beat("b", 2), 0)
-    after.heard(beat("a", 2), 0)  # sent long ago, when it had nothing; the coordinator before has heard a later one
+    after.heartbeat(beat("b", 2), 0)
+    after.heartbeat(beat("a", 2), 0)  # sent long ago, when it had nothing; the coordinator before has heard a later one
     advance(after)
     assert told(after, "b") == []
-    after.heard(beat("a", 4, 0, 1, leader_epoch=2), 0)
+    after.heartbeat(beat("a", 4, 0, 1, leader_epoch=2), 0)
     advance(after)
     assert told(after, "b") == [2, 3]
 
 
 def test_streams_that_not_all_read_are_shared_by_those_who_do() -> None:
     group = GroupMembership(Generation(0), 1, 0)
-    group.heard(beat("a", 1, streams=frozenset({7, 8})), 0)
-    group.heard(beat("b", 1, streams=frozenset({8})), 0)
+    group.heartbeat(beat("a", 1, streams=frozenset({7, 8})), 0)
+    group.heartbeat(beat("b", 1, streams=frozenset({8})), 0)
     partitions = {7: 2, 8: 2}
     advance(group, partitions)
     assert set(group.told("a", partitions).assigned) == {
@@ -243,7 +243,7 @@ def test_single_partitions_of_many_streams_are_spread() -> None:
     streams = frozenset(range(1, 7))
     partitions = dict.fromkeys(streams, 1)
     for member_id in "abc":
-        group.heard(beat(member_id, 1, streams=streams), 0)
+        group.heartbeat(beat(member_id, 1, streams=streams), 0)
     advance(group, partitions)
     assert [len(group.told(member_id, partitions).assigned) for member_id in "abc"] == [2, 2, 2]
 
@@ -252,7 +252,7 @@ def test_more_members_than_a_row_can_name_are_refused(monkeypatch: pytest.Monkey
     monkeypatch.setattr(limits, "GROUP_MEMBERS_MAX", 2)
     group = two_members()
     with pytest.raises(RemoteError) as refused:
-        group.heard(beat("c", 1), 0)
+        group.heartbeat(beat("c", 1), 0)
     assert refused.value.code == ErrorCode.TOO_LARGE
 
 

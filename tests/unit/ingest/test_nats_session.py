@@ -304,7 +304,7 @@ def test_a_large_message_on_its_way_is_not_silence() -> None:
     session = _ready(ping_interval_ms=100)
     for now_ms in range(100, 2000, 100):
         assert session.tick(now_ms) == []
-        session.heard(now_ms)
+        session.data_arrived(now_ms)
     assert session.state is NatsSessionState.READY
 
 

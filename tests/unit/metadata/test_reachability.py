@@ -48,11 +48,11 @@ def test_all_partitions_are_looked_at_once_for_the_same_reports_and_image() -> N
     image, streams = counted(image_with(ONE, TWO, THREE))
     reports = ReachabilityReports(WINDOW_US)
     accused = UnreachableLeader(ONE, image.brokers[ONE].incarnation)
-    reports.heard(image, TWO, [accused], 0)
+    reports.replace_report(image, TWO, [accused], 0)
     for tick_us in range(0, 500_000, 100_000):
         assert reports.elections(image, tick_us) == []  # two others are in sync, and one of them complains
     assert streams.passes == 1
-    reports.heard(image, THREE, [accused], 500_000)
+    reports.replace_report(image, THREE, [accused], 500_000)
     for tick_us in (500_000, 600_000):
         assert [one.stream_id for one in reports.elections(image, tick_us)] == list(map(StreamId, image.streams))
     assert streams.passes == 2

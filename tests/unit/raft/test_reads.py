@@ -10,16 +10,16 @@ VOTERS = (1, 2, 3)
 def test_a_read_waits_for_a_majority_of_a_later_round() -> None:
     reads = ReadQueue(1)
     reads.begin_round()
-    reads.heard(2, 1)
+    reads.acknowledged(2, 1)
     reads.add(1, b"a", 7)
     assert reads.wants_round
     assert reads.confirmed(VOTERS) == []
     reads.begin_round()
-    reads.heard(2, 1)  # of the round before: not enough
+    reads.acknowledged(2, 1)  # of the round before: not enough
     assert reads.confirmed(VOTERS) == []
-    reads.heard(9, 2)  # no voter
+    reads.acknowledged(9, 2)  # no voter
     assert reads.confirmed(VOTERS) == []
-    reads.heard(3, 2)
+    reads.acknowledged(3, 2)
     assert reads.confirmed(VOTERS) == [PendingRead(2, 7, 1, b"a")]
     assert len(reads) == 0
 
@@ -29,10 +29,10 @@ def test_a_later_round_confirms_the_earlier_ones() -> None:
     for number in (1, 2, 3):
         reads.add(number, b"r", number)
         reads.begin_round()
-    reads.heard(2, 2)
+    reads.acknowledged(2, 2)
     assert [read.requester for read in reads.confirmed(VOTERS)] == [1, 2]
-    reads.heard(2, 1)  # late
-    reads.heard(2, 3)
+    reads.acknowledged(2, 1)  # late
+    reads.acknowledged(2, 3)
     assert [read.requester for read in reads.confirmed(VOTERS)] == [3]
 
 
@@ -40,7 +40,7 @@ def test_a_round_that_has_not_begun_confirms_nothing() -> None:
     reads = ReadQueue(1)
     reads.add(1, b"a", 7)
     assert reads.confirmed((1,)) == []
-    reads.heard(2, 99)
+    reads.acknowledged(2, 99)
     reads.begin_round()
     assert reads.confirmed(VOTERS) == []
     assert reads.confirmed((1,)) == [PendingRead(1, 7, 1, b"a")]
@@ -53,7 +53,7 @@ def test_an_early_read_gets_its_index_later() -> None:
     assert len(reads) == 1
     reads.begin(12)
     reads.begin_round()
-    reads.heard(3, 1)
+    reads.acknowledged(3, 1)
     assert reads.confirmed(VOTERS) == [PendingRead(1, 12, 2, b"a")]
 
 
@@ -61,7 +61,7 @@ def test_a_leader_that_does_not_vote_needs_all_the_more() -> None:
     reads = ReadQueue(1)
     reads.add(1, b"a", 7)
     reads.begin_round()
-    reads.heard(2, 1)
+    reads.acknowledged(2, 1)
     assert reads.confirmed((2, 3)) == []
-    reads.heard(3, 1)
+    reads.acknowledged(3, 1)
     assert len(reads.confirmed((2, 3))) == 1
