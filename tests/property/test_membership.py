@@ -87,7 +87,7 @@ class Groups(RuleBasedStateMachine):
         try:
             self.group.heartbeat(beat, self.now_us)
             self._propose()
-            return self.group.told(beat.member_id, self.partitions)
+            return self.group.answer_for(beat.member_id, self.partitions)
         except RemoteError as error:
             if error.code != ErrorCode.UNKNOWN_MEMBER:
                 raise
@@ -213,7 +213,7 @@ class Groups(RuleBasedStateMachine):
         counts = sorted(len(one.owned) for one in there)
         assert sum(counts) == self.partitions[STREAM]
         assert counts[-1] - counts[0] <= 1
-        assert all(self.group.told(one.member_id, self.partitions).is_settled for one in there)
+        assert all(self.group.answer_for(one.member_id, self.partitions).is_settled for one in there)
         assert self.group.next_generation(self.partitions) is None
 
 

@@ -180,7 +180,7 @@ class Attempts:
             return
         self._final = self._exhausted() if self._is_ours(error) else error
 
-    def told(self, address: str) -> None:
+    def refreshed(self, address: str) -> None:
         """Report that a broker answered a refresh: it is reachable, whatever it knows."""
         self._told[address] = None
         if address in self._unreachable:

@@ -280,7 +280,7 @@ class Consumer(OfThisProcess):
                 continue  # the assignment changed while this member released partitions
             member.owned = assigned
             self._has_owned = self._has_owned or bool(assigned)
-            member.hurry()
+            member.send_heartbeat_now()
             await self._read(assigned)
 
     async def __aenter__(self) -> Consumer:

@@ -471,7 +471,7 @@ class Link:
         if task.done() and not task.cancelled():
             address, error = task.result()
             if error is None:
-                attempts.told(address)
+                attempts.refreshed(address)
             else:
                 attempts.not_told(address, error)
 

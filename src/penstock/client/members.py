@@ -67,7 +67,7 @@ class Member:
         """Join the group and start the heartbeats."""
         self._task = self._positions.run(self._run())
 
-    def hurry(self) -> None:
+    def send_heartbeat_now(self) -> None:
         """Send the next heartbeat now."""
         self._hurry.set()
 
@@ -81,7 +81,7 @@ class Member:
         self.is_settled = False
         self._heard_s = _now_s()
         self.changed.set()
-        self.hurry()
+        self.send_heartbeat_now()
 
     async def leave(self) -> None:
         """Leave the group and stop; if the coordinator does not get that, it notices when the session times out."""

@@ -264,7 +264,7 @@ class GroupMembership:
             _share(stream_id, partitions.get(stream_id, 0), wanted[stream_id], granted, target)
         self._target = {member_id: frozenset(parts) for member_id, parts in target.items()}
 
-    def told(self, member_id: str, partitions: Mapping[int, int]) -> HeartbeatAnswer:
+    def answer_for(self, member_id: str, partitions: Mapping[int, int]) -> HeartbeatAnswer:
         """Return the assignment to send to a member. Raise RemoteError (unknown_member)."""
         if member_id not in self._members:
             raise unknown_member(member_id)

@@ -230,7 +230,7 @@ class Cluster:
     def peer_up(self, broker_id: BrokerId, cluster_id: str) -> None:
         """Note a connected broker of this cluster; an empty `cluster_id`: it does not know the cluster's id yet."""
         self._belonging.met(broker_id)
-        self.quorum.forming.told(broker_id, cluster_id)
+        self.quorum.forming.cluster_id_reported(broker_id, cluster_id)
 
     def peer_refused(self, broker_id: BrokerId, where: str, error: RemoteError) -> None:
         """Handle a refusal by the broker at `where` (0: unknown which): other cluster, or number or address in use."""
@@ -246,7 +246,7 @@ class Cluster:
         if not self.image.cluster_id:
             self._say_cluster_id(response.cluster_id)
         self._tell_addresses()
-        self.standing.hurry()
+        self.standing.heartbeat_now()
 
     @property
     def process(self) -> str:
@@ -374,7 +374,7 @@ class Cluster:
     def leads(self) -> None:
         """Handle this broker's election as metadata leader."""
         self._metadata_leader.lead()
-        self.standing.hurry()
+        self.standing.heartbeat_now()
 
     def leads_no_more(self) -> None:
         """Handle the loss of the metadata leadership."""
@@ -435,7 +435,7 @@ class Cluster:
     def peer_said(self, broker_id: BrokerId, address: str, cluster_id: str) -> None:
         """Note a peer's address, and its cluster id if it knows that."""
         if not self._peers.is_up(broker_id):
-            self.quorum.forming.told(broker_id, cluster_id)
+            self.quorum.forming.cluster_id_reported(broker_id, cluster_id)
         if self._addresses.said(broker_id, address):
             self._tell_addresses()
 
@@ -461,7 +461,7 @@ class Cluster:
         """Check before each decision whether this broker's session may have ended: the process may have slept."""
         if self.quorum.leader != self._heard_leader:  # let the new leader know at once that this broker is live
             self._heard_leader = self.quorum.leader
-            self.standing.hurry()
+            self.standing.heartbeat_now()
         self.departure.look()
         is_heard = self.quorum.is_alone or self.standing.is_heard(now)
         if is_heard != self._is_heard:

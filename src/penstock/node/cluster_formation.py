@@ -47,7 +47,7 @@ class ClusterFormation:
         if not self._is_in_log:
             self._is_in_log = any(map(_name_in, entries))
 
-    def told(self, broker_id: BrokerId, cluster_id: str) -> None:
+    def cluster_id_reported(self, broker_id: BrokerId, cluster_id: str) -> None:
         """Note the cluster id that a broker reports."""
         if broker_id in self._membership().voters:
             self._told[broker_id] = cluster_id

@@ -114,7 +114,7 @@ class ControlledShutdown:
             self._led_us = None
         elif self._led_us is None:
             self._led_us = now_us
-            self._standing.hurry()
+            self._standing.heartbeat_now()
         answers = self._led_us is not None and self._standing.answered_us >= self._led_us
         if answers or now_us >= self._deadline_us:
             self._handed_over = None

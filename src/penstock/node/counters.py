@@ -51,7 +51,7 @@ class NodeCounters:
         self.ack_us = Histogram.of_times()  # from a message's arrival until its ack was handed to the link
         self.sync_us = Histogram.of_times()  # fsync durations of partition logs, measured in the disk thread
 
-    def told(self) -> dict[str, int]:
+    def totals(self) -> dict[str, int]:
         """Return all counters that are not zero, deleted streams included."""
         totals = {
             "messages_in": self.batch_rows.sum,

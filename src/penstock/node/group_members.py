@@ -100,7 +100,7 @@ class GroupMembers:
             return self._answer(membership.generation.number, (), is_settled=True)
         partitions = self._partitions(request.group, membership)
         is_whole = all(count == self._partitions_of(stream_id) for stream_id, count in partitions.items())
-        told = membership.told(request.member_id, partitions)
+        told = membership.answer_for(request.member_id, partitions)
         assigned = tuple(GroupPartition(StreamId(one.stream_id), PartitionId(one.partition)) for one in told.assigned)
         return self._answer(told.generation, assigned, is_settled=told.is_settled and is_whole)
 

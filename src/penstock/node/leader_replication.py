@@ -240,7 +240,7 @@ class LeaderReplication:
 
     def drain(self, now: Now) -> None:
         """Tell followers that this broker was subscribed to NATS until now; later answers no longer claim it."""
-        self._sessions.hurry(now.elapsed_us)
+        self._sessions.answer_all_now(now.elapsed_us)
         self.settle(now)
         self._is_draining = True
 

@@ -75,7 +75,7 @@ class NodeMetricsCollector:
 
     def _counted(self) -> Families:
         meters = self._meters
-        told = meters.told()
+        told = meters.totals()
         for name, metric in metrics.COUNTERS.items():
             yield single(metric, told.get(name, 0))
         yield single(metrics.BATCH_ROWS, meters.batch_rows)

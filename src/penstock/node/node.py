@@ -147,7 +147,7 @@ class Node:
             ask_metadata=lambda request, done: self._cluster.link.ask(request, done),
             administer=lambda request, done, who=THE_BROKER: self._cluster.link.administer(request, done, who),
             who=lambda: self.access.who,
-            hurry=lambda: self._cluster.standing.hurry(),
+            hurry=lambda: self._cluster.standing.heartbeat_now(),
             waits=lambda partition: self._arrivals.waits(partition.sid),
             go_on=lambda: self._arrivals.go_on(),
             confirmed_us=lambda: self._cluster.confirmed_us,
@@ -278,7 +278,7 @@ class Node:
     def _settle_refusals(self) -> None:
         refusals, step = self._budget.refusals, self._outbox.step
         if refusals and refusals.settle(self._cluster.beats, self._now, step):
-            self._cluster.standing.hurry()
+            self._cluster.standing.heartbeat_now()
             self._cluster.standing.tick(self._now)
             # again, for this broker may be the metadata leader and have answered itself
             refusals.settle(self._cluster.beats, self._now, step)

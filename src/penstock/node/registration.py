@@ -148,7 +148,7 @@ class BrokerRegistration:
         self._granted = 0
         self.incarnation = None
 
-    def hurry(self) -> None:
+    def heartbeat_now(self) -> None:
         """Make the next heartbeat due now, because there is something to report."""
         self._next_us = 0
         self._retry_us = _RETRY_US

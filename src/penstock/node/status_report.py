@@ -238,7 +238,7 @@ class StatusReport:
             partitions_by_state={str(state): count for state, count in by_state.items()},
             in_flight_bytes=in_flight_bytes,
             in_flight_bytes_max=self._settings.broker_in_flight_bytes_max,
-            counters=self._meters.told(),
+            counters=self._meters.totals(),
         )
 
 

@@ -22,7 +22,7 @@ class CatchUpPace:
         self._came = (0, 0)  # bytes received and not yet in the log, and the log end before them
         self._count = 0  # offsets of the last append
 
-    def told(self, leader_end: int, log_end: int) -> None:
+    def leader_end_reported(self, leader_end: int, log_end: int) -> None:
         """Record the leader's committed end; this log ends at `log_end`."""
         if self._leader_end is not None and leader_end > self._leader_end:
             self._free += limits.CATCH_UP_GAIN * (leader_end - self._leader_end)

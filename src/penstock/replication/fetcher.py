@@ -329,7 +329,7 @@ class Fetcher:
         key, log_end = following.key, following.log.log_end
         pace = self._paces.get(key) or self._paces.setdefault(key, CatchUpPace())
         if news.leader_epoch == following.leader_epoch and news.committed_end:
-            pace.told(news.committed_end, log_end)
+            pace.leader_end_reported(news.committed_end, log_end)
         if news.size_bytes:
             self._catch_up.take(news.size_bytes, now_us)
             pace.came(news.size_bytes, log_end)

@@ -209,7 +209,7 @@ class Following:
         self._on(_On.AGREES)
         self.trouble = ""
         self._leader_committed_end = max(self._leader_committed_end, news.committed_end)
-        self.freshness.told(news.committed_end, self.committed_end, made_us, is_settled=news.is_settled)
+        self.freshness.leader_end_reported(news.committed_end, self.committed_end, made_us, is_settled=news.is_settled)
         self._leader_log_start = max(self._leader_log_start, news.log_start)
         if news.size_bytes and self._is_asked:
             self._is_asked = False

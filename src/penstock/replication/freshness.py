@@ -88,7 +88,7 @@ class Freshness:
             self._named, self._session = number, self._heard.session
             self._since_us = self._heard.listened_us + 1
 
-    def told(self, leader_end: int, shown_end: int, made_us: int, *, is_settled: bool) -> None:
+    def leader_end_reported(self, leader_end: int, shown_end: int, made_us: int, *, is_settled: bool) -> None:
         """The leader had committed `leader_end` at `made_us`; `shown_end` is shown here so far."""
         self._keep()  # before marking anything
         if self._session != self._heard.session:

@@ -249,7 +249,7 @@ class Sessions:
                 first_us = earliest(first_us, session.ready_us)
         return first_us
 
-    def hurry(self, now_us: int) -> None:
+    def answer_all_now(self, now_us: int) -> None:
         """Have all waiting fetches answered in this step, with news or not."""
         for session in self._sessions.values():
             session.deadline_us = min(session.deadline_us, now_us)

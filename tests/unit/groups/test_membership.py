@@ -33,7 +33,7 @@ def advance(group: GroupMembership, partitions: dict[int, int] | None = None) ->
 
 
 def told(group: GroupMembership, member_id: str) -> list[int]:
-    return [part.partition for part in group.told(member_id, FOUR).assigned]
+    return [part.partition for part in group.answer_for(member_id, FOUR).assigned]
 
 
 def refusal(group: GroupMembership, member_id: str, generation: int, *parts: int) -> str | None:
@@ -61,15 +61,15 @@ def two_members() -> GroupMembership:
 
 def test_what_is_to_change_hands_is_given_back_before_another_one_gets_it() -> None:
     group = two_members()
-    assert not group.told("b", FOUR).is_settled
+    assert not group.answer_for("b", FOUR).is_settled
     group.heartbeat(beat("a", 3, 0, 1, 2), 0)  # of two, one is still being worked on
     advance(group)
     assert told(group, "b") == [3]
     group.heartbeat(beat("a", 4, 0, 1), 0)
     advance(group)
     assert told(group, "b") == [2, 3]
-    assert group.told("a", FOUR).is_settled
-    assert group.told("b", FOUR).is_settled
+    assert group.answer_for("a", FOUR).is_settled
+    assert group.answer_for("b", FOUR).is_settled
     assert group.next_generation(FOUR) is None
 
 
@@ -177,7 +177,7 @@ def test_what_could_not_be_written_is_made_up_for_by_the_next() -> None:
     group.wrote(again)
     assert group.next_generation(FOUR) is None
     assert told(group, "a") == [0, 1, 2, 3]
-    assert group.told("a", FOUR).is_settled
+    assert group.answer_for("a", FOUR).is_settled
 
 
 def calm(members: int, partitions: int) -> tuple[GroupMembership, list[MemberHeartbeat], dict[int, int]]:
@@ -187,7 +187,7 @@ def calm(members: int, partitions: int) -> tuple[GroupMembership, list[MemberHea
     for name in names:
         group.heartbeat(MemberHeartbeat(name, 1, frozenset({7}), frozenset(), 60_000, 0), 0)
     advance(group, there)
-    has = {name: frozenset(group.told(name, there).assigned) for name in names}
+    has = {name: frozenset(group.answer_for(name, there).assigned) for name in names}
     assert sum(map(len, has.values())) == partitions
     return group, [MemberHeartbeat(name, 2, frozenset({7}), has[name], 60_000, 1) for name in names], there
 
@@ -200,7 +200,7 @@ def test_a_heartbeat_costs_as_much_as_its_member_has_and_not_as_its_group() -> N
             for one in beats[:4]:
                 group.heartbeat(one._replace(number=number), 0)
                 assert group.next_generation(there) is None
-                assert group.told(one.member_id, there).is_settled
+                assert group.answer_for(one.member_id, there).is_settled
                 assert group.streams == {7}
 
         heartbeats(2)
@@ -227,15 +227,15 @@ def test_streams_that_not_all_read_are_shared_by_those_who_do() -> None:
     group.heartbeat(beat("b", 1, streams=frozenset({8})), 0)
     partitions = {7: 2, 8: 2}
     advance(group, partitions)
-    assert set(group.told("a", partitions).assigned) == {
+    assert set(group.answer_for("a", partitions).assigned) == {
         StreamPartition(7, 0),
         StreamPartition(7, 1),
         StreamPartition(8, 1),
     }
-    assert set(group.told("b", partitions).assigned) == {StreamPartition(8, 0)}
+    assert set(group.answer_for("b", partitions).assigned) == {StreamPartition(8, 0)}
     assert group.streams == {7, 8}
     advance(group, {7: 0, 8: 2})  # deleted
-    assert {part.stream_id for part in group.told("a", {7: 0, 8: 2}).assigned} == {8}
+    assert {part.stream_id for part in group.answer_for("a", {7: 0, 8: 2}).assigned} == {8}
 
 
 def test_single_partitions_of_many_streams_are_spread() -> None:
@@ -245,7 +245,7 @@ def test_single_partitions_of_many_streams_are_spread() -> None:
     for member_id in "abc":
         group.heartbeat(beat(member_id, 1, streams=streams), 0)
     advance(group, partitions)
-    assert [len(group.told(member_id, partitions).assigned) for member_id in "abc"] == [2, 2, 2]
+    assert [len(group.answer_for(member_id, partitions).assigned) for member_id in "abc"] == [2, 2, 2]
 
 
 def test_more_members_than_a_row_can_name_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

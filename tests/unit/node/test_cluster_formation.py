@@ -29,18 +29,18 @@ def append(*entries: Entry) -> Message:
 
 def test_who_is_empty_waits_for_the_cluster_that_a_first_voter_has_told_of_last() -> None:
     one = forming()
-    one.told(THREE, "")
+    one.cluster_id_reported(THREE, "")
     assert (one.elder, one.obstacle) == (None, "")
-    one.told(TWO, "x")
+    one.cluster_id_reported(TWO, "x")
     assert one.elder == (TWO, "x")
     assert one.obstacle.startswith("broker 2 belongs to cluster x already, and this data directory is empty")
-    one.told(TWO, "")  # an operator has given it an empty disk, too
+    one.cluster_id_reported(TWO, "")  # an operator has given it an empty disk, too
     assert one.elder is None
 
 
 def test_who_is_no_first_voter_keeps_nobody_from_forming_a_cluster() -> None:
     one = forming()
-    one.told(FOUR, "x")
+    one.cluster_id_reported(FOUR, "x")
     assert one.elder is None
 
 
@@ -48,7 +48,7 @@ def test_who_has_metadata_does_not_care() -> None:
     named, in_log = forming(named=True), forming()
     in_log.note([Entry(1, 9, EntryKind.LEADERSHIP, b""), names("y")])
     for one in (named, in_log):
-        one.told(TWO, "x")
+        one.cluster_id_reported(TWO, "x")
         assert one.elder is None
         assert one.takes(VoteRequest(THREE, ONE, 9, 0, 0, is_pre_vote=False))
 
@@ -56,8 +56,8 @@ def test_who_has_metadata_does_not_care() -> None:
 def is_taken(message: Message) -> bool:
     """By a broker to which 2 has told of a cluster x, and 3 of none."""
     one = forming()
-    one.told(TWO, "x")
-    one.told(THREE, "")
+    one.cluster_id_reported(TWO, "x")
+    one.cluster_id_reported(THREE, "")
     return one.takes(message)
 
 

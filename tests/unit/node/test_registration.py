@@ -109,7 +109,7 @@ def test_it_says_that_it_lives_as_often_as_it_has_to_and_with_news_at_once(world
     assert (beat.broker_id, beat.incarnation, beat.applied_index) == (ONE, 3, 7)
     assert world.tick(limits.HEARTBEAT_MS - 1) == []
     assert len(world.tick(1)) == 1
-    world.standing.hurry()
+    world.standing.heartbeat_now()
     assert len(world.tick()) == 1
 
 
@@ -224,7 +224,7 @@ def test_one_that_was_just_elected_is_asked_again_soon_and_then_less_often() -> 
             world.standing.retry(Now(0, world.ms * 1_000))
     pauses = [after - before for before, after in pairwise(asked)]
     assert pauses[1:] == [20, 40, 80, 160, 320, 500, 500]
-    world.standing.hurry()
+    world.standing.heartbeat_now()
     world.tick(1)
     world.answers(RemoteError(ErrorCode.NOT_METADATA_LEADER, "not yet"))
     world.standing.retry(Now(0, world.ms * 1_000))

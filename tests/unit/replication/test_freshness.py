@@ -20,7 +20,7 @@ def test_nothing_is_known_before_the_leader_has_told_of_it() -> None:
     freshness = followed(heard)
     heard.answered(1, 100, None, is_all=True)
     assert freshness.as_of_us is None
-    freshness.told(5, 5, 200, is_settled=True)
+    freshness.leader_end_reported(5, 5, 200, is_settled=True)
     heard.answered(2, 200, None, is_all=True)
     assert freshness.as_of_us == 200
     heard.answered(3, 300, None, is_all=True)  # that nothing is said of it says that nothing is new
@@ -40,7 +40,7 @@ def test_an_empty_log_was_named_and_that_is_enough() -> None:
 def test_an_answer_that_does_not_tell_all_moves_nothing() -> None:
     heard = LeaderNews()
     freshness = followed(heard)
-    freshness.told(5, 5, 100, is_settled=True)
+    freshness.leader_end_reported(5, 5, 100, is_settled=True)
     heard.answered(1, 100, None, is_all=True)
     heard.answered(2, 200, None, is_all=False)
     assert freshness.as_of_us == 100
@@ -49,11 +49,11 @@ def test_an_answer_that_does_not_tell_all_moves_nothing() -> None:
 def test_who_lacks_what_it_was_told_of_is_as_old_as_what_it_shows() -> None:
     heard = LeaderNews()
     freshness = followed(heard)
-    freshness.told(5, 5, 100, is_settled=True)
+    freshness.leader_end_reported(5, 5, 100, is_settled=True)
     heard.answered(1, 100, None, is_all=True)
-    freshness.told(9, 5, 200, is_settled=True)
+    freshness.leader_end_reported(9, 5, 200, is_settled=True)
     heard.answered(2, 200, None, is_all=True)
-    freshness.told(12, 5, 300, is_settled=True)
+    freshness.leader_end_reported(12, 5, 300, is_settled=True)
     heard.answered(3, 300, None, is_all=True)
     assert freshness.as_of_us == 100
     freshness.shown(9)
@@ -65,14 +65,14 @@ def test_who_lacks_what_it_was_told_of_is_as_old_as_what_it_shows() -> None:
 def test_a_new_leader_that_may_know_less_than_the_last_one_counts_once_it_does_not() -> None:
     heard = LeaderNews()
     freshness = followed(heard)
-    freshness.told(5, 9, 100, is_settled=False)
+    freshness.leader_end_reported(5, 9, 100, is_settled=False)
     heard.answered(1, 100, None, is_all=True)
     assert freshness.as_of_us is None
-    freshness.told(12, 9, 200, is_settled=False)
+    freshness.leader_end_reported(12, 9, 200, is_settled=False)
     freshness.shown(12)
     heard.answered(2, 200, None, is_all=True)
     assert freshness.as_of_us is None
-    freshness.told(14, 14, 300, is_settled=True)
+    freshness.leader_end_reported(14, 14, 300, is_settled=True)
     heard.answered(3, 300, None, is_all=True)
     assert freshness.as_of_us == 300
 
@@ -80,7 +80,7 @@ def test_a_new_leader_that_may_know_less_than_the_last_one_counts_once_it_does_n
 def test_where_others_may_lead_its_word_counts_up_to_when_it_was_confirmed() -> None:
     heard = LeaderNews()
     freshness = followed(heard, has_rivals=True)
-    freshness.told(5, 5, 100, is_settled=True)
+    freshness.leader_end_reported(5, 5, 100, is_settled=True)
     heard.answered(1, 100, None, is_all=True)
     assert freshness.as_of_us is None
     heard.answered(2, 200, 150, is_all=True)
@@ -92,7 +92,7 @@ def test_where_others_may_lead_its_word_counts_up_to_when_it_was_confirmed() -> 
 def test_what_was_known_stays_known_when_the_leader_is_lost() -> None:
     heard = LeaderNews()
     freshness = followed(heard)
-    freshness.told(5, 5, 100, is_settled=True)
+    freshness.leader_end_reported(5, 5, 100, is_settled=True)
     heard.answered(1, 100, None, is_all=True)
     freshness.lose()
     heard.begin(2)
@@ -121,7 +121,7 @@ def test_all_that_was_committed_by_then_is_shown(events: list[tuple[str, int]]) 
             is_all = event == "answer"
             if is_all or amount > 3:
                 told = committed
-                freshness.told(told, shown, now_us, is_settled=True)
+                freshness.leader_end_reported(told, shown, now_us, is_settled=True)
             heard.answered(number, now_us, None, is_all=is_all)
         elif event == "fetch":
             shown = max(shown, min(told, shown + amount))
