@@ -296,7 +296,7 @@ class Driver:
         while (step := self._node.take()) is not None:
             self.do(step)
         if self.tracing is not None:  # requests without a waiting client make no step
-            self.tracing.look()
+            self.tracing.record()
             self.tracing.answered()
 
     def do(self, step: Step) -> None:
@@ -316,7 +316,7 @@ class Driver:
 
     def _do_on_loop(self, step: Step) -> None:
         if self.tracing is not None:
-            self.tracing.look()
+            self.tracing.record()
         if step.publish:
             self.link.answer(step.publish)
             self._node.meters.acked(step.publish, self.elapsed_us())
@@ -508,7 +508,7 @@ class Driver:
         self._stopping = True
         self._node.give_up_queries()
         for_clients_s = timeout_s * 0.3
-        patience.look()
+        patience.remaining_s()
         self._node.before_stop()
         disk_answers = await self._disk_idle(patience, for_clients_s)
         if disk_answers:
@@ -523,7 +523,7 @@ class Driver:
         self._cancel_timer()
         self._cancel_plan()
         await self.peers.stop()
-        await self.server.finish(patience.look() / 2)
-        await self.link.stop(int(patience.look() * 500))
+        await self.server.finish(patience.remaining_s() / 2)
+        await self.link.stop(int(patience.remaining_s() * 500))
         self._threads.close()
         return disk_answers

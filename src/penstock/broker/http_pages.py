@@ -91,7 +91,7 @@ class HttpPages:
         return is_bearer and hmac.compare_digest(given.encode("latin-1"), self._token.encode())
 
     async def _health(self, asked: HttpRequest) -> HttpResponse:
-        if await self._looks.look() is None:
+        if await self._looks.sample() is None:
             return HttpResponse(503, f"the disk has not answered within {limits.DISK_LOOK_MS} ms\n".encode())
         if stalled := self._driver.stalled_syncs:
             return HttpResponse(503, f"syncs of {stalled} logs have not come back\n".encode())
@@ -111,7 +111,7 @@ class HttpPages:
         return HttpResponse(200, await asyncio.shield(self._making), CONTENT_TYPE)
 
     async def _make(self) -> bytes:
-        look = await self._looks.look()
+        look = await self._looks.sample()
         lines: list[str] = []
         for families in (self._measures.families(look), self._driver.families()):
             await self._take(families, lines)

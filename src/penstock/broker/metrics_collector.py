@@ -48,7 +48,7 @@ class DiskProbe:
         self._nats_tls = nats_tls
         self._open: asyncio.Future[DiskSample] | None = None
 
-    async def look(self) -> DiskSample | None:
+    async def sample(self) -> DiskSample | None:
         """Return a measurement; None if the disk did not answer in time, or with an error."""
         if self._open is None:
             self._open = self._begin()

@@ -25,7 +25,7 @@ class RunningTimeout:
         self._seen_s = clock()
         self.left_s = seconds
 
-    def look(self) -> float:
+    def remaining_s(self) -> float:
         """Return the seconds left; call it often, because a long clock step counts as `STEP_S_MAX`."""
         now_s = self._clock()
         self.left_s = max(0.0, self.left_s - min(now_s - self._seen_s, STEP_S_MAX))
@@ -38,7 +38,7 @@ class RunningTimeout:
 
         async def looks() -> None:
             while True:
-                self.look()
+                self.remaining_s()
                 await asyncio.sleep(LOOK_S)
 
         task = asyncio.create_task(looks())
@@ -55,7 +55,7 @@ class RunningTimeout:
         task = asyncio.ensure_future(what)
         try:
             await asyncio.sleep(0)
-            while not task.done() and (left_s := self.look() - keep_s) > 0:
+            while not task.done() and (left_s := self.remaining_s() - keep_s) > 0:
                 await asyncio.wait((task,), timeout=min(left_s, LOOK_S))
         finally:
             is_done = task.done()

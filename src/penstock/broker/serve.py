@@ -174,7 +174,7 @@ def _end_process_after(timeout_s: float) -> None:
 
     def end() -> None:
         patience = RunningTimeout(time.monotonic, timeout_s)
-        while patience.look():
+        while patience.remaining_s():
             time.sleep(min(patience.left_s, LOOK_S))
         text = "the stop took longer than %.1f s: the process ends as it is; the next start recovers"
         # stderr may hang as well.
@@ -501,7 +501,7 @@ async def _stop_within(running: _Running, patience: RunningTimeout) -> bool:
         if running.observed is not None:
             await running.observed.stop()
         if running.embedded is not None:
-            await running.embedded.stop(max(200, int(patience.look() * 1_000)))
+            await running.embedded.stop(max(200, int(patience.remaining_s() * 1_000)))
         _note_guards(running.data_dir)
         running.data_dir.release()
     return is_clean

@@ -100,7 +100,7 @@ class Tracing:
             trace = _Trace(partition, partition.leader_epoch, log_end + row, count, *ids, is_awaited, begin_us)
             self._coming.append(trace)
 
-    def look(self) -> None:
+    def record(self) -> None:
         """Record what is written and what is committed; call before acks are sent."""
         if not self._open_count:
             return

@@ -61,7 +61,7 @@ class Groups:
         """Return the group's committed offset and lag in each partition of a stream. StreamNotFound."""
         check_group(group)
         info = await self._positions.streams.now(stream, timeout)
-        found = await self._positions.look(group, info.stream_id, timeout)
+        found = await self._positions.read(group, info.stream_id, timeout)
         ends = await self._places(info, _numbers(info, None), EARLIEST, timeout)
         members = found.members
         return [
@@ -109,7 +109,7 @@ class Groups:
             raise ValueError(f"{text}: say which with partition=")
         places = await self._places(info, numbers, to, timeout)
         if dry_run:
-            if count := (await self._positions.look(group, info.stream_id, timeout)).members_count:
+            if count := (await self._positions.read(group, info.stream_id, timeout)).members_count:
                 raise specific(in_use(group, count))
         else:
             marks: dict[int, ReadMark | None] = {
@@ -125,7 +125,7 @@ class Groups:
         gone = []
         for one in await self._positions.all(timeout):
             if one.group == group and wanted in (None, one.stream_id):
-                found = (await self._positions.look(group, one.stream_id, timeout)).offsets
+                found = (await self._positions.read(group, one.stream_id, timeout)).offsets
                 if found:
                     await self._positions.commit(group, one.stream_id, dict.fromkeys(found), timeout)
                 gone.append(one)

@@ -79,7 +79,7 @@ class Positions:
         found = await self._with_stream(lambda kept: self._fetch(kept, group, stream_id, timeout_s), timeout_s)
         return found.offsets
 
-    async def look(self, group: str, stream_id: StreamId, timeout_s: float) -> CommittedPositions:
+    async def read(self, group: str, stream_id: StreamId, timeout_s: float) -> CommittedPositions:
         """Return committed offsets and members without creating anything."""
         kept = await self._if_there(timeout_s)
         return CommittedPositions({}, {}) if kept is None else await self._fetch(kept, group, stream_id, timeout_s)

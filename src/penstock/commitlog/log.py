@@ -378,7 +378,7 @@ class Log(CleanedLog):
             return None
         end = self.flushed_end if committed_end is None else min(self.flushed_end, committed_end)
         look = Retention(self._config, self.view(), size_bytes=self.size_bytes, now_us=now_us, end=end)
-        return self._keeper.look(look, now_us)
+        return self._keeper.begin(look, now_us)
 
     def hasten(self) -> None:
         """Before closing: have the next flush do the syncs that `close` would otherwise wait for."""

@@ -59,7 +59,7 @@ class RetentionTracker:
     def _is_exceeded(self, config: LogConfig, messages: int, size_bytes: int, now_us: int) -> bool:
         return config.is_exceeded(messages=messages, size_bytes=size_bytes, oldest_us=self.oldest_us, now_us=now_us)
 
-    def look(self, retention: Retention, now_us: int) -> Retention:
+    def begin(self, retention: Retention, now_us: int) -> Retention:
         """Begin a retention task."""
         self._looked_us = now_us
         self._under_way = retention

@@ -44,7 +44,7 @@ class LocalApplyBarrier:
         else:
             self._waiting.append(_Waiter(index, deadline_us, done))
 
-    def look(self, now: Now) -> None:
+    def answer_due(self, now: Now) -> None:
         """Answer the callers whose index is applied or whose time is up."""
         if not self._waiting:
             return

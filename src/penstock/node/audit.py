@@ -199,7 +199,7 @@ class AuditLog:
                 self._known_from = self._acts[0].at
             self._acts.append(act)
 
-    def look(self) -> None:
+    def write_missing(self) -> None:
         """Write the missing rows if this broker leads `__audit`."""
         partition = self._led()
         if partition is None:
@@ -245,9 +245,9 @@ class AuditLog:
                 return
             if error is None:
                 self._written = reading.index
-                self.look()
+                self.write_missing()
             else:
-                self._writing = None  # retried at the next `look`
+                self._writing = None  # retried at the next `write_missing`
 
         self._outbox.work(Lane.READ, reading.run, done)
 

@@ -62,9 +62,9 @@ class AuthMarkers:
         self._marks = {GUARDED_PATH, PROVING_PATH} & set(self._vfs.list(""))
         if self._settings.proves_brokers and not has_data:
             self._mark(PROVING_PATH, image)
-        self.look(image)
+        self.update(image)
 
-    def look(self, image: ClusterImage) -> None:
+    def update(self, image: ClusterImage) -> None:
         """Set the marks that are due, after a change of the image or after some time.
 
         A mark that cannot be written holds for this run, and is retried with the next image.

@@ -60,7 +60,7 @@ class Cleaners:
         self._stale: deque[tuple[int, Partition]] = deque()  # when old files are due for removal, and whose
         self._not_removed: dict[Partition, int] = {}  # failed removals in a row
 
-    def look(self, partition: Partition) -> None:
+    def enqueue(self, partition: Partition) -> None:
         """Queue a partition that may have a segment to clean."""
         now = self._clock()
         if self._bytes_per_s and partition.log.wants_cleaning(now.wall_us):
@@ -164,7 +164,7 @@ class Cleaners:
         if isinstance(cleaning, Cleaning) and cleaning.replacement is not None:
             self._stale.append((self._clock().elapsed_us + _KEEP_US, partition))
         self._again(partition)
-        self.look(partition)
+        self.enqueue(partition)
         self._settle(partition)
 
     def _settle(self, partition: Partition) -> None:
@@ -193,6 +193,6 @@ class Cleaners:
                 partition.tell(f"cannot remove a segment that was rewritten; it is tried again: {error}", self._outbox)
             self._idle(partition)
             if partition.when_idle is None:
-                self.look(partition)
+                self.enqueue(partition)
 
         self._outbox.work(Lane.WRITE, disposal.run, done)

@@ -339,7 +339,7 @@ class Cluster:
 
     def applied(self, place: EntryPosition, command: Command, outcome: CommandOutcome | RemoteError) -> None:
         """Handle a command that was applied."""
-        self.guarded.look(self.image)
+        self.guarded.update(self.image)
         if isinstance(outcome, CommandOutcome):
             self._audit.applied(place.log_index, command, outcome)
         if isinstance(command, RegisterBroker) and command.broker_id == self._settings.broker_id:
@@ -353,11 +353,11 @@ class Cluster:
             if outcome.changed:
                 self._consequences.applied(outcome)
         self._metadata_leader.applied(place.log_index, place.raft_term, self.image, outcome)
-        self._applied_here.look(self._clock())
+        self._applied_here.answer_due(self._clock())
 
     def replaced(self, before: ClusterImage) -> None:
         """Handle a snapshot that has replaced the image."""
-        self.guarded.look(self.image)
+        self.guarded.update(self.image)
         self._audit.begin(self.image)
         if self._is_started:
             self._tell_cluster_id()
@@ -406,7 +406,7 @@ class Cluster:
             self.quorum.speakers.registered()
             if (forget := self._runs.registered()) is not None:
                 self._outbox.work(Lane.WRITE, forget, lambda error: None)
-        self.look(self._clock())
+        self.check_session(self._clock())
         self._tell_addresses()
         self._consequences.standing_changed(self.standing.incarnation)
 
@@ -449,20 +449,20 @@ class Cluster:
                 self.quorum.tick()
             self._metadata_leader.tick(now)
             self.link.tick(now)
-            self._applied_here.look(now)
-            self.guarded.look(self.image)
+            self._applied_here.answer_due(now)
+            self.guarded.update(self.image)
             if self.quorum.leader is not None:
                 self._heard_us = now.elapsed_us
         if not self.quorum.is_alone or self.standing.incarnation is None:
             self.standing.tick(now)
-        self.look(now)
+        self.check_session(now)
 
-    def look(self, now: Now) -> None:
+    def check_session(self, now: Now) -> None:
         """Check before each decision whether this broker's session may have ended: the process may have slept."""
         if self.quorum.leader != self._heard_leader:  # let the new leader know at once that this broker is live
             self._heard_leader = self.quorum.leader
             self.standing.heartbeat_now()
-        self.departure.look()
+        self.departure.check_progress()
         is_heard = self.quorum.is_alone or self.standing.is_heard(now)
         if is_heard != self._is_heard:
             self._is_heard = is_heard

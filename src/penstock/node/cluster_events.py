@@ -56,7 +56,7 @@ class _Named:
 
 
 class ClusterEventLog:
-    """Collects events and reports them with `look`."""
+    """Collects events and reports them with `report_due`."""
 
     def __init__(self, broker_id: BrokerId, outbox: Outbox) -> None:
         self._broker_id = broker_id
@@ -89,7 +89,7 @@ class ClusterEventLog:
         elif len(after) > len(before):
             self._grown.add(f"{name} to {_ids(after)}")
 
-    def look(self, seen: ClusterObservation, now_us: int, *, is_alone: bool) -> None:
+    def report_due(self, seen: ClusterObservation, now_us: int, *, is_alone: bool) -> None:
         """Report the events collected since the last report, if that is due."""
         if now_us < self._next_us:
             return

@@ -100,7 +100,7 @@ class ControlledShutdown:
 
         ask()
 
-    def look(self) -> None:
+    def check_progress(self) -> None:
         """Check the handover and repeat the request that is due."""
         if self._handed_over is not None:
             self._look_for_leader(self._handed_over)
@@ -126,7 +126,7 @@ class ControlledShutdown:
 
     @property
     def next_deadline_us(self) -> int | None:
-        """Latest time at which `look` has something to do; None: never by itself."""
+        """Latest time at which `check_progress` has something to do; None: never by itself."""
         return earliest(
             None if self._handed_over is None else self._deadline_us,
             None if self._leave is None else self._retry_us,

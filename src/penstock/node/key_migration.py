@@ -82,7 +82,7 @@ class KeyMigrator:
         self._owing: dict[Partition, KeyMigrationState] = {}
         self._opening: dict[Partition, int] = {}  # elapsed time of its next barrier
 
-    def look(self, partition: Partition) -> None:
+    def reconcile(self, partition: Partition) -> None:
         """Apply a changed image, or the beginning or end of a leadership."""
         stream, leadership = partition.stream, partition.leadership
         if not stream.moves_keys:

@@ -95,9 +95,9 @@ class _LedLog:
             return _InMemory(latest.data)
         view = log.view()
         is_cold = offset < view.log_start or not view.in_memory(offset)
-        return None if is_cold else self.look(offset, bytes_max)()
+        return None if is_cold else self.lookup_task(offset, bytes_max)()
 
-    def look(self, offset: int, bytes_max: int, *, verifies: bool = False) -> Callable[[], _Range]:
+    def lookup_task(self, offset: int, bytes_max: int, *, verifies: bool = False) -> Callable[[], _Range]:
         """Return the look-up, for any thread. With `verifies` it stops before corrupt bytes and reports them."""
         partition = self._partition
         view = partition.log.view()
@@ -270,7 +270,7 @@ class LeaderReplication:
         partition = self._partitions.get(look.key)
         if partition is None or partition.leadership is None:
             return
-        run = _LedLog(partition).look(look.offset, look.bytes_max, verifies=look.verifies)
+        run = _LedLog(partition).lookup_task(look.offset, look.bytes_max, verifies=look.verifies)
         result: list[_Range] = []
 
         def done(error: Exception | None) -> None:

@@ -336,7 +336,7 @@ class LogMaintenance:
         if partition.cannot_lead:
             self.lead(partition)
         self.flush(partition)
-        self.cleaners.look(partition)
+        self.cleaners.enqueue(partition)
 
     def _retain(self, partition: Partition, retention: Retention) -> None:
         """Look up the new log start in a disk thread, then remove the segments below it."""

@@ -345,7 +345,7 @@ class Node:
             self._upkeep.lead(partition)
         committed_end = partition.committed_end
         while not partition.ingest(group, self._now, self._outbox.step, must=must):
-            if not self._replicas.ids_elsewhere.look(partition):
+            if not self._replicas.ids_elsewhere.request_missing(partition):
                 return False
         if not self._is_stopped:  # else the log is about to be closed, and synced with that
             self._stored.append((partition, committed_end))
@@ -419,7 +419,7 @@ class Node:
         """Set the time and run whatever the cluster has due by then."""
         self._now = now
         if not self._is_stopped:
-            self._cluster.look(now)
+            self._cluster.check_session(now)
 
     # Disk
 
@@ -455,11 +455,11 @@ class Node:
         self._next_tick_us = now.elapsed_us + TICK_US
         self._arrivals.go_on()
         self._publishing.tick()
-        self._audit.look()
+        self._audit.write_missing()
         self._listening.subscriptions.tick(now)
         self._listened.tick(now, nats_proven_us)
         self._cluster.quorum.keep_reserve()
-        self._replicas.chronicle.look(self._cluster.seen, now.elapsed_us, is_alone=self._cluster.quorum.is_alone)
+        self._replicas.chronicle.report_due(self._cluster.seen, now.elapsed_us, is_alone=self._cluster.quorum.is_alone)
         if not self._upkeep.tick(self._partitions, now.wall_us) or self._arrivals:
             self._next_tick_us = now.elapsed_us + limits.UPKEEP_TURN_MS * 1_000
 

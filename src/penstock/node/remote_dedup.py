@@ -135,7 +135,7 @@ class RemoteDedup:
 
     # Requests to other leaders
 
-    def look(self, partition: Partition) -> bool:
+    def request_missing(self, partition: Partition) -> bool:
         """Request the ids that a partition with waiting messages lacks; return True if that failed at once."""
         dedup, asking = partition.dedup, self._askings.get(partition)
         if dedup is None or not dedup.donors or not dedup.is_reading or (asking and asking.dedup is dedup):

@@ -85,7 +85,7 @@ class Repairs:
         self._under_way: _Repair | None = None
         self._free_us = 0  # elapsed time when the rate limit permits more
 
-    def look(self, partition: Partition) -> None:
+    def schedule(self, partition: Partition) -> None:
         """Schedule a repair of a partition whose log was found corrupt."""
         may_mend = partition.is_replicated or partition.following is not None
         if may_mend and partition.log.state is LogState.READ_ONLY:

@@ -188,7 +188,7 @@ class Replicas:
     def applied(self, outcome: CommandOutcome) -> None:
         """Apply an image that one command has changed."""
         self.streams.applied(outcome)
-        self.truncations.look()
+        self.truncations.answer_done()
         for recovery in outcome.recovered:
             partition = self.partitions.get(PartitionKey(recovery.stream_id, recovery.partition))
             if partition is not None and partition.leadership is not None:
@@ -197,7 +197,7 @@ class Replicas:
     def replaced(self, before: ClusterImage) -> None:
         """Apply an image that a snapshot has replaced."""
         self.streams.replaced(before)
-        self.truncations.look()
+        self.truncations.answer_done()
 
     def standing_changed(self, incarnation: Incarnation | None) -> None:
         """Update roles after brokers were registered or fenced, or after this broker's incarnation changed."""
@@ -304,8 +304,8 @@ class Replicas:
         """Notify followers and readers that `committed_end` has moved."""
         self.leading.ends_moved(partition, self._clock())
         if partition.rollup_at != NO_ROLLUP:
-            self.rollups.look(partition)
-        self.staged_rows.look(partition)
+            self.rollups.check(partition)
+        self.staged_rows.watch(partition)
         self._committed(partition)
 
     def flushed(self, partition: Partition) -> None:
@@ -316,11 +316,11 @@ class Replicas:
         if partition.leadership is not None:
             partition.leadership.retained(partition.log.log_start)
             self.leading.ends_moved(partition, self._clock())
-            self.truncations.look()
+            self.truncations.answer_done()
 
     def _began(self, partition: Partition) -> None:
-        self.rollups.look(partition)
-        self.staged_rows.look(partition)
+        self.rollups.check(partition)
+        self.staged_rows.watch(partition)
 
     def _resigned(self, partition: Partition) -> None:
         text = f"{partition.label} is led by another broker now; ask that one again"
@@ -354,7 +354,7 @@ class Replicas:
     def failed(self, partition: Partition) -> None:
         """Handle a log that takes no appends until it is repaired or the broker restarts."""
         self._take_out(partition)
-        self.repairs.look(partition)
+        self.repairs.schedule(partition)
 
     def impeded(self, partition: Partition) -> None:
         """Handle a disk that takes no writes: others lead, and do not wait for this broker, until there is room."""

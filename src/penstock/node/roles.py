@@ -151,7 +151,7 @@ class Roles:
         leadership = partition.leadership
         if leadership is not None and leadership.leader_epoch == state.leader_epoch:
             self._configure(partition)
-            self._moving.look(partition)
+            self._moving.reconcile(partition)
             self._listening.subscriptions.move_if_due(partition)
             self._pause_or_resume(partition)
             before = leadership.isr
@@ -181,7 +181,7 @@ class Roles:
         self._configure(partition)
         self._leading.begin(partition, state, self.live, self._clock())
         partition.is_mute = self._must_be_mute(partition)
-        self._moving.look(partition)  # before any message arrives
+        self._moving.reconcile(partition)  # before any message arrives
         partition.led_epoch = state.leader_epoch
         reason = _ANOTHER_LED if was_followed else NOBODY_LED
         # in epoch 1 the partition is new
@@ -195,7 +195,7 @@ class Roles:
             self._unsubscribe(partition)
         partition.is_mute = False
         partition.resign(self._outbox.step)
-        self._moving.look(partition)
+        self._moving.reconcile(partition)
         self._resigned(partition)
 
     def _listens_still(self, partition: Partition) -> bool:

@@ -74,7 +74,7 @@ class Rollups:
         self._asked: set[Partition] = set()
         self._retries: dict[Partition, int] = {}  # elapsed time of the next try
 
-    def look(self, partition: Partition) -> None:
+    def check(self, partition: Partition) -> None:
         """Check for work after a leadership began or more was committed."""
         leadership = partition.leadership
         is_busy = partition in self._searches or partition in self._asked or partition in self._retries
@@ -101,7 +101,7 @@ class Rollups:
         """Handle a purge that is done or agreed; another message may have arrived meanwhile."""
         if partition.rollup_at == at:
             partition.rollup_at = NO_ROLLUP
-        self.look(partition)
+        self.check(partition)
 
     def _search(self, partition: Partition, leadership: Leadership) -> None:
         search = self._searches[partition] = FindRollup(partition.view())
@@ -109,7 +109,7 @@ class Rollups:
         def done(error: Exception | None) -> None:
             del self._searches[partition]
             if partition.leadership is not leadership or partition.when_idle is not None:
-                self.look(partition)
+                self.check(partition)
                 return
             if error is not None:
                 partition.tell(f"cannot look for a rollup of all: {as_remote_error(error)}", self._outbox)
@@ -117,7 +117,7 @@ class Rollups:
                 return
             if partition.rollup_at == UNKNOWN_ROLLUP:
                 partition.rollup_at = search.offset
-            self.look(partition)
+            self.check(partition)
 
         self._outbox.work(Lane.QUERY, search.run, done)
 
@@ -127,7 +127,7 @@ class Rollups:
         def done(response: Response | RemoteError) -> None:
             self._asked.discard(partition)
             if partition.leadership is not leadership:
-                self.look(partition)
+                self.check(partition)
             elif not isinstance(response, RemoteError) or response.code == ErrorCode.READ_ONLY:
                 self._settled(partition, at)
             else:
@@ -156,7 +156,7 @@ class Rollups:
         if self._retries:
             for partition in [one for one, due_us in self._retries.items() if due_us <= now_us]:
                 del self._retries[partition]
-                self.look(partition)
+                self.check(partition)
 
     @property
     def next_deadline_us(self) -> int | None:

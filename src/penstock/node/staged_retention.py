@@ -157,7 +157,7 @@ class StagedRetention:
         self._keep_us = keep_ms * 1_000
         self._watched: dict[PartitionKey, _Watched] = {}
 
-    def look(self, partition: Partition) -> None:
+    def watch(self, partition: Partition) -> None:
         """Watch the partition once it has more than a segment; called when a leadership begins or more is committed."""
         config, leadership = partition.stream.config, partition.leadership
         if not config.is_internal or leadership is None or partition.log.size_bytes < config.segment_bytes:

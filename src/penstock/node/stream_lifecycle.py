@@ -215,7 +215,7 @@ class StreamLifecycle:
         self._retries.pop(key, None)
         self._upkeep.opened(partition)
         self._roles.update(partition)
-        self.confirmations.look(key.stream_id)
+        self.confirmations.answer_met(key.stream_id)
 
     def _retry_later(self, state: StreamState, key: PartitionKey, failure: RemoteError) -> None:
         """Schedule a retry with backoff; log a failure once."""
@@ -287,7 +287,7 @@ class StreamLifecycle:
         for key in self._unheld(state):
             if self.failures.pop(key, None) is not None or key in self.partitions:
                 self._drop(state, key)
-        self.confirmations.look(state.stream_id)
+        self.confirmations.answer_met(state.stream_id)
 
     def _drop(self, state: StreamState, key: PartitionKey) -> None:
         """Remove the replica of a partition that this broker no longer observes."""
@@ -439,7 +439,7 @@ class StreamLifecycle:
         """Note that NATS granted the partition's subscription."""
         partition.subscribed = True
         partition.refusal = ""
-        self.confirmations.look(partition.key.stream_id)
+        self.confirmations.answer_met(partition.key.stream_id)
 
     def refused(self, partition: Partition, reason: str) -> None:
         """Handle a subscription that NATS refused."""

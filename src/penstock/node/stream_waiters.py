@@ -72,9 +72,9 @@ class StreamWaiters:
     def wait(self, stream_id: StreamId, deadline_us: int, done: Done, awaited: ExpectedStream = ANYHOW) -> None:
         """Call `done` with None once this broker has the stream, or with the reason why it has not."""
         self._waiting.setdefault(stream_id, []).append(_Waiter(done, deadline_us, awaited))
-        self.look(stream_id)
+        self.answer_met(stream_id)
 
-    def look(self, stream_id: StreamId) -> None:
+    def answer_met(self, stream_id: StreamId) -> None:
         """Answer the callers whose condition the stream now meets."""
         waiting = self._waiting.get(stream_id)
         if waiting is None or (keys := self._keys(stream_id)) is None:  # the usual case

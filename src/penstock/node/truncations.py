@@ -127,7 +127,7 @@ class Truncations:
             self._answer(asked, None)
         elif asked.partition.truncated_end >= asked.request.before:  # an earlier request covers it
             asked.is_agreed = True
-            self.look()
+            self.answer_done()
         else:
             self._propose(asked)
 
@@ -139,7 +139,7 @@ class Truncations:
                 self._answer(asked, response)
             else:
                 asked.is_agreed = True
-                self.look()
+                self.answer_done()
 
         request = asked.request
         self._administer(
@@ -153,7 +153,7 @@ class Truncations:
             asked.who,
         )
 
-    def look(self) -> None:
+    def answer_done(self) -> None:
         """Answer requests that are done, after a log start moved or the image changed."""
         if self._waiting:
             for asked in [one for one in self._waiting.values() if one.is_done]:

@@ -27,12 +27,12 @@ class Clock:
 
 def test_what_passes_while_it_runs_counts_and_a_suspension_as_one_step() -> None:
     patience = RunningTimeout(Clock(0, 0.25, 3_600, 0.25), 2.0)
-    assert [patience.look() for _ in range(3)] == [1.75, 1.75 - STEP_S_MAX, 1.5 - STEP_S_MAX]
+    assert [patience.remaining_s() for _ in range(3)] == [1.75, 1.75 - STEP_S_MAX, 1.5 - STEP_S_MAX]
 
 
 def test_it_runs_out() -> None:
     patience = RunningTimeout(Clock(0, *[0.5] * 5), 2.0)
-    assert [patience.look() for _ in range(5)] == [1.5, 1.0, 0.5, 0.0, 0.0]
+    assert [patience.remaining_s() for _ in range(5)] == [1.5, 1.0, 0.5, 0.0, 0.0]
 
 
 async def test_what_ends_after_a_suspension_has_ended_in_time() -> None:

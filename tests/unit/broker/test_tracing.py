@@ -30,7 +30,7 @@ class Traced:
         self.broker.node.meters.tracer = self.tracing
 
     def look(self) -> list[tuple[str, str]]:
-        self.tracing.look()
+        self.tracing.record()
         self.tracing.answered()
         return [(span.name, span.error) for span in self.spans]
 

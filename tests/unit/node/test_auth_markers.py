@@ -108,14 +108,14 @@ def test_a_cluster_that_gets_a_secret_asks_for_proofs_once_all_have_given_theirs
     marks.proven = {2}
     marks.guarded = marks.begin()
     marks.is_current = True
-    marks.guarded.look(marks.image)
+    marks.guarded.update(marks.image)
     assert not marks.guarded.requires_proof
     marks.proven.add(3)
     marks.is_current = False
-    marks.guarded.look(marks.image)
+    marks.guarded.update(marks.image)
     assert not marks.guarded.requires_proof, "there may be brokers of which it has not heard"
     marks.is_current = True
-    marks.guarded.look(marks.image)
+    marks.guarded.update(marks.image)
     assert marks.guarded.requires_proof
     marks.proven.clear()
     assert marks.begin().requires_proof, "nobody else is there, and it is a new run"

@@ -23,7 +23,7 @@ class Log:
     def said(self, seen: ClusterObservation, *, is_alone: bool = False) -> list[str]:
         """What the next look tells; warnings with a mark."""
         self.now_us += limits.NEWS_INTERVAL_MS * 1_000
-        self.chronicle.look(seen, self.now_us, is_alone=is_alone)
+        self.chronicle.report_due(seen, self.now_us, is_alone=is_alone)
         return [f"{'! ' if one.is_warning else ''}{one.text}" for one in self.outbox.take().news]
 
 
@@ -70,7 +70,7 @@ def test_who_leads_who_is_there_and_whether_they_are_enough() -> None:
 def test_nothing_is_told_between_two_looks_or_by_who_is_alone() -> None:
     log = Log()
     log.chronicle.led("s/0")
-    log.chronicle.look(WELL, log.now_us + 1, is_alone=False)
+    log.chronicle.report_due(WELL, log.now_us + 1, is_alone=False)
     assert log.outbox.take().news == []
     assert log.said(WELL, is_alone=True) == []
     assert log.said(WELL) == []

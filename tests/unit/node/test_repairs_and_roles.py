@@ -179,10 +179,10 @@ def test_a_leader_sends_a_follower_nothing_that_it_found_damaged() -> None:
     last = partition.view().batch_at(ROWS - 1)[1]
     path = segments(leader.memory)[-1]
     flip(leader.memory, path, last.position + last.size_bytes // 2)
-    look = leader_replication._LedLog(partition).look(ROWS - 2, 10 * SEGMENT_BYTES, verifies=True)
+    look = leader_replication._LedLog(partition).lookup_task(ROWS - 2, 10 * SEGMENT_BYTES, verifies=True)
     assert look().found.end_offset == ROWS - 1
     with pytest.raises(RemoteError, match="damaged"):
-        leader_replication._LedLog(partition).look(ROWS - 1, 10 * SEGMENT_BYTES, verifies=True)()
+        leader_replication._LedLog(partition).lookup_task(ROWS - 1, 10 * SEGMENT_BYTES, verifies=True)()
 
 
 @each_change

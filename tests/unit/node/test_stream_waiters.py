@@ -41,7 +41,7 @@ class World:
 
     def confirm(self, key: PartitionKey) -> None:
         self.confirmed.add(key)
-        self.all.look(key.stream_id)
+        self.all.answer_met(key.stream_id)
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def test_who_waits_hears_once_all_partitions_are_there(world: World) -> None:
     world.confirm(SECOND)
     assert world.heard == []
     world.confirm(FIRST)
-    world.all.look(STREAM)
+    world.all.answer_met(STREAM)
     world.wait("late")
     assert world.heard == [("a", ""), ("late", "")]
     assert world.all.next_deadline_us is None
@@ -62,10 +62,10 @@ def test_who_waits_hears_once_all_partitions_are_there(world: World) -> None:
 
 def test_a_stream_that_is_not_known_yet_is_waited_for(world: World) -> None:
     world.wait("a", OTHER)
-    world.all.look(OTHER)
+    world.all.answer_met(OTHER)
     assert world.heard == []
     world.known[OTHER] = ()  # nothing of it is led here
-    world.all.look(OTHER)
+    world.all.answer_met(OTHER)
     assert world.heard == [("a", "")]
 
 
@@ -115,9 +115,9 @@ def test_a_failure_and_the_end_tell_all_who_wait_for_it(world: World) -> None:
 def test_who_asks_for_more_while_being_answered_is_heard(world: World) -> None:
     world.all.wait(STREAM, 100, lambda error: world.wait("second", OTHER))
     world.confirmed |= {FIRST, SECOND}
-    world.all.look(STREAM)
+    world.all.answer_met(STREAM)
     world.known[OTHER] = ()
-    world.all.look(OTHER)
+    world.all.answer_met(OTHER)
     assert world.heard == [("second", "")]
 
 
@@ -125,11 +125,11 @@ def test_a_change_of_the_intake_is_waited_for_though_all_was_confirmed_before(wo
     world.confirmed = {FIRST, SECOND}
     world.all.wait(STREAM, 100, world.done("a"), ExpectedStream(intake_us=7))
     world.intake_us = 6
-    world.all.look(STREAM)
+    world.all.answer_met(STREAM)
     assert world.heard == []
     world.confirmed.discard(SECOND)  # it is resumed, and listens again only in a moment
     world.intake_us = 7
-    world.all.look(STREAM)
+    world.all.answer_met(STREAM)
     assert world.heard == []
     world.confirm(SECOND)
     assert world.heard == [("a", "")]
