@@ -371,12 +371,12 @@ class Cluster:
         elif is_stale_data_dir(response):
             self._belonging.older_copy_to(broker_id, response, self.quorum.membership.voters)
 
-    def leads(self) -> None:
+    def metadata_leadership_gained(self) -> None:
         """Handle this broker's election as metadata leader."""
         self._metadata_leader.lead()
         self.standing.heartbeat_now()
 
-    def leads_no_more(self) -> None:
+    def metadata_leadership_lost(self) -> None:
         """Handle the loss of the metadata leadership."""
         self._metadata_leader.follow(self.quorum.leader)
 

@@ -453,10 +453,10 @@ class Quorum:
             confirmations, self._confirmations = self._confirmations, {}
             for done in confirmations.values():
                 done(NotLeaderError(self.leader))
-            self._observer.leads_no_more()
+            self._observer.metadata_leadership_lost()
         if leads and self._current_term == self._raft.term and not (self._told_term or self._saving.is_under_way):
             self._told_term = self._raft.term
-            self._observer.leads()
+            self._observer.metadata_leadership_gained()
 
     def _note(self, happens: Callable[[], None]) -> None:
         """Run `happens` during a save, and fail queued requests if this broker no longer leads.

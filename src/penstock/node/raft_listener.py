@@ -30,10 +30,10 @@ class RaftListener(Protocol):
     def answered(self, broker_id: BrokerId, response: Response | RemoteError, raw: bytes | memoryview) -> None:
         """Called with the answer to a Raft message that was sent before this process was registered."""
 
-    def leads(self) -> None:
+    def metadata_leadership_gained(self) -> None:
         """Called when this broker is the metadata leader and has applied all earlier entries."""
 
-    def leads_no_more(self) -> None:
+    def metadata_leadership_lost(self) -> None:
         """Called when this broker is no longer the metadata leader."""
 
     def failed(self, reason: str) -> None:

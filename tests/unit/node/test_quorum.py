@@ -101,13 +101,13 @@ class Alone:
     def replaced(self, before: ClusterImage) -> None:
         self.told.append("replaced")
 
-    def leads(self) -> None:
+    def metadata_leadership_gained(self) -> None:
         self.told.append("leads")
 
     def answered(self, broker_id: BrokerId, response: Response | RemoteError, raw: bytes | memoryview) -> None:
         pass
 
-    def leads_no_more(self) -> None:
+    def metadata_leadership_lost(self) -> None:
         self.told.append("leads no more")
 
     def failed(self, reason: str) -> None:
