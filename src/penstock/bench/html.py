@@ -168,7 +168,7 @@ def _latency_ratio(one: LatencyComparison, pair: str, path: str, percentile: str
     if found is None:
         return "–"
     mark = wording.SENDERS * any(is_senders(one.systems[name], path, percentile) for name in pair.split(" / "))
-    return wording.ratio(found.told, count_rounds=False) + mark
+    return wording.ratio(found.ratio, count_rounds=False) + mark
 
 
 def _throughput(one: Comparison, colours: dict[str, int]) -> str:

@@ -176,7 +176,7 @@ def reached(comparisons: Iterable[LatencyComparison]) -> list[Reach]:
             what += f", {latency_summary.void_text(void)}"
         ratio = found.ratios[goal.pair].get(ACK, {}).get(goal.percentile)
         why = _too_few(found, goal) if ratio is None else _senders(found, goal)
-        got = None if ratio is None or why else ratio.told
+        got = None if ratio is None or why else ratio.ratio
         lines.append(Reach(what, goal.reach, goal.stretch, got, at_most=True, why=why))
     return lines
 

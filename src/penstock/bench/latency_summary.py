@@ -58,7 +58,7 @@ class LatencyRatio(msgspec.Struct, frozen=True):
     rounds: Ratio | None  # None: single rounds have too few samples for this percentile
 
     @property
-    def told(self) -> Ratio:
+    def ratio(self) -> Ratio:
         """The ratio to report: by rounds if known, else of all samples pooled."""
         return self.rounds or Ratio(self.pooled, self.pooled, self.pooled, 1, pooled=True)
 

@@ -269,7 +269,7 @@ def _ratio_rows(found: Sequence[LatencyRatio | None]) -> Iterator[tuple[str, lis
     """Yield a row of medians (with an empty label), then of the least and the greatest if there are several rounds."""
     from penstock.bench.wording import POOLED, times
 
-    told = [None if one is None else one.told for one in found]
+    told = [None if one is None else one.ratio for one in found]
     yield "", ["" if one is None else times(one.median) + POOLED * one.pooled for one in told]
     spread = [one if one is not None and one.rounds > 1 else None for one in told]
     if any(spread):

@@ -188,7 +188,7 @@ def relay(
                 _opened(client.nats_urls, options, seconds) as (thread, nats_output),
                 output.progress("Relaying", total, noun="messages") as advance,
             ):
-                target.look(thread, nats_output)
+                target.refresh(thread, nats_output)
                 sending = _Sending(thread, nats_output, mapping, info, partition, target, relayed, seconds)
                 for batch in batches:
                     for part, pause_s in _paced(batch, rate_max):
@@ -244,7 +244,7 @@ class _Target:
             self._note(f"{text}; --stored waits for the ack of each message")
         self._acking()
 
-    def look(self, thread: LoopThread, nats_output: NatsOutput) -> None:
+    def refresh(self, thread: LoopThread, nats_output: NatsOutput) -> None:
         """Look up the streams, unless that was done recently. Subscribe to acks once a stream must ack."""
         now_s = time.monotonic()
         if self._stored is False or (self._looked_s is not None and now_s < self._looked_s + _LOOK_AGAIN_S):
@@ -362,7 +362,7 @@ class _Sending:
         """Publish a part. Raise OperationalError if it is rejected or not acked in time, Unavailable without NATS."""
         from penstock.client.batches import partition_of
 
-        self._target.look(self._thread, self._output)
+        self._target.refresh(self._thread, self._output)
         said = partition_of(part)
         number = (self._partition or 0) if said is None else said
         left, give_up_s = part, time.monotonic() + self._timeout_s

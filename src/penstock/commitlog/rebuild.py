@@ -51,7 +51,7 @@ class SegmentScan:
     damage: list[Damage] = field(default_factory=list)
     torn: TornTail | None = None
 
-    def told(self) -> tuple[BatchLineage, ...]:
+    def batch_lineage(self) -> tuple[BatchLineage, ...]:
         """Return what the batches say about the lineage; empty if there are none."""
         if not (self.epochs or self.head_epoch):
             return ()

@@ -131,7 +131,7 @@ class Recovery:
             scan = one.scan
             if scan is not None:
                 out.damage += scan.damage
-                out.told += scan.told()
+                out.told += scan.batch_lineage()
                 out.leader_epoch = max(out.leader_epoch, scan.leader_epoch)
                 one.last_timestamp_us = scan.last_timestamp_us
             # Keep timestamps ordered across unreadable segments: binary search relies on it.

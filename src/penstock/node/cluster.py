@@ -218,9 +218,9 @@ class Cluster:
     def _ask_for_standing(self, request: Request, done: Callable[[Response | RemoteError], None]) -> None:
         def answered(response: Response | RemoteError) -> None:
             if isinstance(response, RemoteError) and is_id_conflict(response):
-                self._belonging.taken(response, self._clock().elapsed_us)
+                self._belonging.id_conflict_reported(response, self._clock().elapsed_us)
             elif isinstance(response, RemoteError) and is_stale_data_dir(response):
-                self._belonging.older_copy(response)
+                self._belonging.stale_data_dir_reported(response)
             elif _is_too_early(response) and self.quorum.leader is not None:
                 self.standing.retry(self._clock())
             done(response)
@@ -229,7 +229,7 @@ class Cluster:
 
     def peer_up(self, broker_id: BrokerId, cluster_id: str) -> None:
         """Note a connected broker of this cluster; an empty `cluster_id`: it does not know the cluster's id yet."""
-        self._belonging.met(broker_id)
+        self._belonging.same_cluster_confirmed(broker_id)
         self.quorum.forming.cluster_id_reported(broker_id, cluster_id)
 
     def peer_refused(self, broker_id: BrokerId, where: str, error: RemoteError) -> None:
@@ -237,7 +237,7 @@ class Cluster:
         if is_cluster_mismatch(error):
             self._belonging.refused(f"the broker at {where}", broker_id, error, self.quorum.membership.voters)
         elif is_id_conflict(error):
-            self._belonging.taken(error, self._clock().elapsed_us)
+            self._belonging.id_conflict_reported(error, self._clock().elapsed_us)
 
     def joined(self, response: JoinResponse) -> None:
         """Take the members of the cluster from a member's answer: they are asked for the metadata leader."""
@@ -367,9 +367,9 @@ class Cluster:
     def answered(self, broker_id: BrokerId, response: Response | RemoteError, raw: bytes | memoryview) -> None:
         """Handle a voter's answer to a Raft message sent before this run was registered."""
         if not isinstance(response, RemoteError):
-            self._belonging.heard_by(broker_id)
+            self._belonging.accepted_by(broker_id)
         elif is_stale_data_dir(response):
-            self._belonging.older_copy_to(broker_id, response, self.quorum.membership.voters)
+            self._belonging.stale_data_dir_reported_by(broker_id, response, self.quorum.membership.voters)
 
     def metadata_leadership_gained(self) -> None:
         """Handle this broker's election as metadata leader."""

@@ -58,7 +58,7 @@ class _Judging:
         self._open_count = open_count
         self._refusal: _Refusal | None = None
 
-    def heard(self, refusal: _Refusal | None) -> None:
+    def leader_answered(self, refusal: _Refusal | None) -> None:
         """Take the answer of one leader; None: the offset is taken."""
         self._open_count -= 1
         if self._refusal is None or (refusal is not None and refusal.is_certain and not self._refusal.is_certain):
@@ -127,7 +127,7 @@ class CommitBounds:
             if leader is not None and leader != self._broker_id:
                 to_ask.append((one, leader))
             elif leader is not None and (refusal := self._here(one)) is not None:
-                _Judging(self, judged, by, 1).heard(refusal)
+                _Judging(self, judged, by, 1).leader_answered(refusal)
                 return
         judging = _Judging(self, judged, by, len(to_ask) + 1)
         for one, leader in to_ask:
@@ -138,8 +138,8 @@ class CommitBounds:
             elif len(later) < limits.COMMITS_DOUBTED_MAX:
                 later.append(_Waiting(one, judging))
             else:
-                judging.heard(None)
-        judging.heard(None)
+                judging.leader_answered(None)
+        judging.leader_answered(None)
 
     def _ask(self, place: tuple[BrokerId, PartitionKey], waiting: list[_Waiting]) -> None:
         """Ask a leader for the end of one log, for all these offsets. Offsets that come later need a later answer."""
@@ -189,7 +189,7 @@ class CommitBounds:
             if isinstance(response, ListOffsetsResponse):
                 said = response.log_start, response.committed_end
                 refusal = self._refusal(one, (place[0], response.leader_epoch), *said)
-            judging.heard(refusal)
+            judging.leader_answered(refusal)
 
     def _refusal(
         self, one: OffsetCommit, leader: tuple[BrokerId, int], log_start: int, committed_end: int

@@ -37,7 +37,7 @@ class StartupConflicts:
         self._refusals: dict[BrokerId, str] = {}  # by voters for which this data directory is an older copy
         self._taken_us: tuple[int, int] | None = None  # time of the first and of the last such refusal
 
-    def met(self, broker_id: BrokerId) -> None:
+    def same_cluster_confirmed(self, broker_id: BrokerId) -> None:
         """Note that the broker is of our cluster."""
         self._strangers.discard(broker_id)
 
@@ -53,7 +53,7 @@ class StartupConflicts:
             "lack what it has"
         )
 
-    def taken(self, error: RemoteError, now_us: int) -> None:
+    def id_conflict_reported(self, error: RemoteError, now_us: int) -> None:
         """Handle a refusal because a live broker has this one's number or address."""
         first_us, last_us = self._taken_us or (now_us, now_us)
         if now_us - last_us > _PAUSE_US:
@@ -67,7 +67,7 @@ class StartupConflicts:
             f"{settings.data_dir}: give it a number, an address and a data directory of its own, or stop the other one"
         )
 
-    def older_copy(self, error: RemoteError) -> None:
+    def stale_data_dir_reported(self, error: RemoteError) -> None:
         """Handle a refusal by the metadata leader because this data directory is not as its last run left it."""
         settings = self._settings
         if self.is_settled:  # it was fenced and a copy took its place: it is never registered again
@@ -82,11 +82,11 @@ class StartupConflicts:
             "fetched from the others"
         )
 
-    def heard_by(self, broker_id: BrokerId) -> None:
+    def accepted_by(self, broker_id: BrokerId) -> None:
         """Note that a voter accepts this broker's messages."""
         self._refusals.pop(broker_id, None)
 
-    def older_copy_to(self, broker_id: BrokerId, error: RemoteError, voters: tuple[BrokerId, ...]) -> None:
+    def stale_data_dir_reported_by(self, broker_id: BrokerId, error: RemoteError, voters: tuple[BrokerId, ...]) -> None:
         """Handle the same refusal by a voter while there is no metadata leader; a single voter may be wrong."""
         self._refusals[broker_id] = error.message
         if self.is_settled or len(voters) - len(set(voters) & set(self._refusals)) > len(voters) // 2:

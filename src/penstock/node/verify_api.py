@@ -116,7 +116,7 @@ class VerifySlice(Query):
             for one in found[: limits.VERIFY_SIDE_PLACES_MAX]
         )
 
-    def told(self) -> tuple[RowSum, ...]:
+    def range_sums(self) -> tuple[RowSum, ...]:
         """Return the checksums for the client."""
         done, going_on = self.sums.done, self.sums.going_on
         return tuple(RowSum(*one) for one in (done if going_on is None else (*done, going_on)))  # type: ignore[arg-type]
@@ -191,7 +191,7 @@ class VerifyApi:
             end_offset=Offset(partition.log_start if query is None else query.end_offset),
             rows=0 if query is None else query.rows,
             size_bytes=0 if query is None else query.size_bytes,
-            sums=() if query is None else query.told(),
+            sums=() if query is None else query.range_sums(),
             damage=None if query is None else query.damage,
             side_files=() if query is None else query.wrong_files(partition),
         )

@@ -38,8 +38,8 @@ def follow(writer: DataStreamWriter, *, once: bool, trigger_s: float, report: Re
         seen = Seen(report)
         try:
             while not query.awaitTermination(limits.JOB_LOOK_S):
-                seen.look(query.recentProgress)
-            seen.look(query.recentProgress)
+                seen.report_new(query.recentProgress)
+            seen.report_new(query.recentProgress)
         finally:
             if query.isActive:
                 query.stop()
@@ -57,7 +57,7 @@ class Seen:
         self._report = report
         self._last = -1
 
-    def look(self, recent: Sequence[StreamingQueryProgress]) -> None:
+    def report_new(self, recent: Sequence[StreamingQueryProgress]) -> None:
         """Count and report the new batches of `StreamingQuery.recentProgress` that have read messages."""
         for one in recent:
             rows = one.numInputRows  # not one["numInputRows"], which Spark Connect leaves out

@@ -157,10 +157,10 @@ def test_a_ratio_lies_between_the_least_and_the_greatest_of_its_rounds() -> None
     rounds = [round_of("a", number, 1_000 if number == 4 else 200) for number in range(5)]
     found = compared([*rounds, *(round_of("b", number, 200) for number in range(5))]).ratios["a / b"][ACK]["99"]
     assert found.pooled > 4.9
-    assert found.told == found.rounds
-    assert found.told.low <= found.told.median <= found.told.high
-    assert found.told.median == pytest.approx(1.0)
-    alone = latency_summary.LatencyRatio(2.0, None).told
+    assert found.ratio == found.rounds
+    assert found.ratio.low <= found.ratio.median <= found.ratio.high
+    assert found.ratio.median == pytest.approx(1.0)
+    alone = latency_summary.LatencyRatio(2.0, None).ratio
     assert (alone.median, alone.rounds, alone.pooled) == (2.0, 1, True)
 
 
@@ -168,8 +168,8 @@ def test_a_void_round_says_nothing_even_if_it_has_samples() -> None:
     rounds = [round_of(name, number, us) for number in range(2) for name, us in (("a", 300), ("b", 200))]
     broken = [msgspec.structs.replace(round_of(name, 2, us), void="no") for name, us in (("a", 9_000), ("b", 200))]
     found = compared([*rounds, *broken]).ratios["a / b"][ACK]["50"]
-    assert found.told.rounds == 2
-    assert found.told.high < 2
+    assert found.ratio.rounds == 2
+    assert found.ratio.high < 2
 
 
 def test_where_the_senders_delay_is_much_of_a_percentile_that_is_known() -> None:

@@ -31,7 +31,7 @@ def test_one_stranger_may_be_the_one_that_is_wrong() -> None:
     one, outbox = belonging()
     one.refused("b1:1", BrokerId(1), STRANGER, VOTERS)
     assert outbox.step.failure == ""
-    one.met(BrokerId(1))  # somebody else was at its address
+    one.same_cluster_confirmed(BrokerId(1))  # somebody else was at its address
     one.refused("b2:1", BrokerId(2), STRANGER, VOTERS)
     assert outbox.step.failure == ""
     one.refused("b1:1", BrokerId(1), STRANGER, VOTERS)
@@ -44,46 +44,46 @@ def test_who_has_its_part_goes_on_whoever_says_what() -> None:
     one.is_settled = True
     for broker_id in (1, 2):
         one.refused("there", BrokerId(broker_id), STRANGER, VOTERS)
-    one.taken(TAKEN, 1)
-    one.taken(TAKEN, 1 + TAKEN_US)
+    one.id_conflict_reported(TAKEN, 1)
+    one.id_conflict_reported(TAKEN, 1 + TAKEN_US)
     assert outbox.step.failure == ""
 
 
 def test_whose_place_a_copy_has_taken_ends_though_it_had_its_part() -> None:
     one, outbox = belonging()
     one.is_settled = True
-    one.older_copy(OLDER)
+    one.stale_data_dir_reported(OLDER)
     assert "another process took its place, with a copy of /data: broker 3 has run since" in outbox.step.failure
 
 
 def test_whose_number_is_taken_ends_once_that_one_had_the_time_to_be_found_dead() -> None:
     one, outbox = belonging()
     for now_us in range(0, TAKEN_US, 1_000_000):
-        one.taken(TAKEN, now_us)
+        one.id_conflict_reported(TAKEN, now_us)
         assert outbox.step.failure == ""
-    one.taken(TAKEN, TAKEN_US)
+    one.id_conflict_reported(TAKEN, TAKEN_US)
     assert outbox.step.failure.startswith("broker 3 is there already; this one is broker 3")
 
 
 def test_who_has_an_older_copy_ends_at_once() -> None:
     one, outbox = belonging()
-    one.older_copy(OLDER)
+    one.stale_data_dir_reported(OLDER)
     assert outbox.step.failure.startswith(f"the data directory /data is {OLDER_COPY} of that of broker 3")
     assert "broker 3 has run since. Put the newer one back, or start with an empty one" in outbox.step.failure
 
 
 def test_voters_to_which_it_is_an_older_copy_end_it_where_no_majority_is_left() -> None:
     one, outbox = belonging()
-    one.older_copy_to(BrokerId(1), OLDER, VOTERS)
+    one.stale_data_dir_reported_by(BrokerId(1), OLDER, VOTERS)
     assert outbox.step.failure == ""  # it may be broker 1 that is wrong
     assert one.refusal.startswith(f"broker 3 has run since: it takes this one for {OLDER_COPY}. Put the newer one back")
-    one.heard_by(BrokerId(1))
+    one.accepted_by(BrokerId(1))
     assert one.refusal == ""
-    one.older_copy_to(BrokerId(2), OLDER, VOTERS)
-    one.older_copy_to(BrokerId(2), OLDER, VOTERS)
-    one.older_copy_to(BrokerId(4), OLDER, VOTERS)  # which does not vote
+    one.stale_data_dir_reported_by(BrokerId(2), OLDER, VOTERS)
+    one.stale_data_dir_reported_by(BrokerId(2), OLDER, VOTERS)
+    one.stale_data_dir_reported_by(BrokerId(4), OLDER, VOTERS)  # which does not vote
     assert outbox.step.failure == ""
-    one.older_copy_to(BrokerId(1), OLDER, VOTERS)
+    one.stale_data_dir_reported_by(BrokerId(1), OLDER, VOTERS)
     assert outbox.step.failure.startswith(f"the data directory /data is {OLDER_COPY} of that of broker 3: broker 3 has")
     assert "an empty one (--data-dir) only if most of the voters are there" in outbox.step.failure
 
@@ -92,14 +92,14 @@ def test_who_has_its_part_is_ended_by_no_voter() -> None:
     one, outbox = belonging()
     one.is_settled = True
     for broker_id in VOTERS[:2]:
-        one.older_copy_to(broker_id, OLDER, VOTERS)
+        one.stale_data_dir_reported_by(broker_id, OLDER, VOTERS)
     assert outbox.step.failure == ""
 
 
 def test_a_refusal_long_ago_does_not_count() -> None:
     one, outbox = belonging()
-    one.taken(TAKEN, 0)
-    one.taken(TAKEN, TAKEN_US)
+    one.id_conflict_reported(TAKEN, 0)
+    one.id_conflict_reported(TAKEN, TAKEN_US)
     assert outbox.step.failure == ""
 
 

@@ -46,7 +46,7 @@ def progress(
 def seen(*batches: StreamingQueryProgress) -> tuple[Seen, list[BatchDone]]:
     told: list[BatchDone] = []
     found = Seen(told.append)
-    found.look(batches)
+    found.report_new(batches)
     return found, told
 
 
@@ -58,7 +58,7 @@ def test_messages_are_counted_where_spark_gives_those_of_each_source_alone() -> 
     )
     assert (found.batches, found.rows) == (2, 1_300)
     assert told == [BatchDone(1, 700, 0, 1.5, 1_300), BatchDone(2, 600, 0, 1.5, 700)]
-    found.look([progress(2, 600, {"0": 650}, {"0": 1_000})])
+    found.report_new([progress(2, 600, {"0": 650}, {"0": 1_000})])
     assert (found.batches, found.rows) == (2, 1_300)
 
 
