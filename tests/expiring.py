@@ -8,7 +8,7 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from penstock.batch import codec
-from penstock.batch.codec import LAYOUT, NOBODY, Producer
+from penstock.batch.codec import LAYOUT, NOBODY, BatchProducer
 from penstock.batch.header import asked_flags
 from penstock.commitlog import Log, LogView
 from penstock.hot.rows import BatchRows
@@ -39,7 +39,7 @@ def block_of(headers: Mapping[str, str]) -> bytes | None:
     return f"NATS/1.0\r\n{lines}\r\n".encode() if headers else None
 
 
-def append_told(log: Log, messages: Sequence[Told], timestamp_us: int, producer: Producer = NOBODY) -> list[Row]:
+def append_told(log: Log, messages: Sequence[Told], timestamp_us: int, producer: BatchProducer = NOBODY) -> list[Row]:
     """Append one batch, as a leader does; return its messages."""
     base = log.log_end
     columns = Columns(

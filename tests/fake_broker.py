@@ -366,7 +366,7 @@ class FakeBroker:
     async def _append_once(self, request: AppendOnceRequest, raw: bytes) -> Answer:
         stream = self._with_id(request.stream_id, request.partition)
         header = codec.verify(raw)
-        producer = codec.Producer(request.producer_id, request.producer_epoch, request.sequence)
+        producer = codec.BatchProducer(request.producer_id, request.producer_epoch, request.sequence)
         place = stream.producers.find(producer, header.count, _NOW_US)
         is_duplicate = place is not None
         if place is None:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from penstock.batch import codec
-from penstock.batch.codec import NOBODY, Producer
+from penstock.batch.codec import NOBODY, BatchProducer
 from penstock.batch.header import BatchHeader
 from penstock.commitlog import Log, LogView
 from tests.groups import Columns, encoded
@@ -26,7 +26,7 @@ class Row(NamedTuple):
     value: bytes | None
 
 
-def append_keyed(log: Log, messages: Sequence[Told], timestamp_us: int, producer: Producer = NOBODY) -> list[Row]:
+def append_keyed(log: Log, messages: Sequence[Told], timestamp_us: int, producer: BatchProducer = NOBODY) -> list[Row]:
     """Append one batch; return its messages."""
     base = log.log_end
     columns = Columns([b"s"] * len(messages), [key for key, _ in messages], [value for _, value in messages], None)

@@ -12,7 +12,7 @@ from typing import TypeVar
 from penstock.base import limits
 from penstock.batch import codec
 from penstock.batch.header import BatchHeader
-from penstock.commitlog import Log, LogConfig, LogView, Removal, Truncation
+from penstock.commitlog import Log, LogConfig, LogView, Removal, TruncationTask
 from penstock.commitlog.files import holds_messages
 from penstock.commitlog.incremental_task import IncrementalTask
 from penstock.vfs import Vfs
@@ -140,7 +140,7 @@ def give_up_before(log: Log, offset: int) -> Removal | None:
     return removal
 
 
-def run(log: Log, truncation: Truncation | None) -> None:
+def run(log: Log, truncation: TruncationTask | None) -> None:
     """Truncate the log, as a driver does."""
     if truncation is not None:
         truncation.run()

@@ -30,7 +30,7 @@ class Batch(NamedTuple):
     base_offset: int
     timestamp_us: int
     leader_epoch: int
-    producer: codec.Producer | None = None
+    producer: codec.BatchProducer | None = None
     compression: Compression = Compression.NONE
     flags: int = 0
 
@@ -113,7 +113,7 @@ def _compressed(compression: Compression) -> list[Batch]:
     batches = [
         large._replace(compression=compression),
         large,
-        Batch(noise, 0, _START_US, 3, codec.Producer(11, 2, 3), compression),
+        Batch(noise, 0, _START_US, 3, codec.BatchProducer(11, 2, 3), compression),
         Batch(_ONE, 0, _START_US, 3, None, compression),
         Batch(_ONE, 0, _START_US, 3),
     ]
@@ -137,19 +137,19 @@ SEGMENTS = {
         5,
         1,
         [
-            Batch(_MIXED, 0, _START_US, 2, codec.Producer(11, 2, 3)),
-            Batch(_ONE, 8, _START_US + 1, 2, codec.Producer(11, 2, 4, bytes(range(16)))),
+            Batch(_MIXED, 0, _START_US, 2, codec.BatchProducer(11, 2, 3)),
+            Batch(_ONE, 8, _START_US + 1, 2, codec.BatchProducer(11, 2, 4, bytes(range(16)))),
         ],
     ),
     "runs": Segment(
         7,
         2,
         [
-            Batch(_ONE, 0, _START_US, 2, codec.Producer(0, 0, 9, _QUERY), flags=OF_RUN | ENDS_RUN),
-            Batch(_MIXED, 1, _START_US, 2, codec.Producer(0, 0, 10, _QUERY, 78), flags=OF_RUN),
+            Batch(_ONE, 0, _START_US, 2, codec.BatchProducer(0, 0, 9, _QUERY), flags=OF_RUN | ENDS_RUN),
+            Batch(_MIXED, 1, _START_US, 2, codec.BatchProducer(0, 0, 10, _QUERY, 78), flags=OF_RUN),
             Batch(_ONE, 9, _START_US, 3),
-            Batch(_ONE, 10, _START_US, 3, codec.Producer(0, 1, 10, _QUERY, 78), flags=OF_RUN | ENDS_RUN),
-            Batch(_ONE, 11, _START_US, 3, codec.Producer(0, 0, 0, b"\xff" * 16, 2**63), flags=OF_RUN),
+            Batch(_ONE, 10, _START_US, 3, codec.BatchProducer(0, 1, 10, _QUERY, 78), flags=OF_RUN | ENDS_RUN),
+            Batch(_ONE, 11, _START_US, 3, codec.BatchProducer(0, 0, 0, b"\xff" * 16, 2**63), flags=OF_RUN),
         ],
     ),
     "lz4": Segment(6, 0, _compressed(Compression.LZ4)),
@@ -160,7 +160,11 @@ SEGMENTS = {
         2**31 - 1,
         [
             Batch(
-                _ONE, _LAST_OFFSET, 2**63 - 1, 2**32 - 1, codec.Producer(2**64 - 1, 2**32 - 1, 2**64 - 1, b"\xff" * 16)
+                _ONE,
+                _LAST_OFFSET,
+                2**63 - 1,
+                2**32 - 1,
+                codec.BatchProducer(2**64 - 1, 2**32 - 1, 2**64 - 1, b"\xff" * 16),
             )
         ],
     ),

@@ -74,7 +74,7 @@ def test_headers_say_what_was_written(name: str) -> None:
         headers = [header for header, _ in reader.messages()]
     assert len(headers) == len(segment.batches)
     for header, batch in zip(headers, segment.batches, strict=True):
-        assert codec.producer_of(header) == (batch.producer or codec.Producer())
+        assert codec.producer_of(header) == (batch.producer or codec.BatchProducer())
         assert (header.base_offset, header.leader_epoch) == (batch.base_offset, batch.leader_epoch)
         assert header.end_offset == batch.base_offset + len(batch.columns.values)
         assert header.min_timestamp_us == header.max_timestamp_us == batch.timestamp_us

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.base.meters import Kind
+from penstock.base.meters import MetricKind
 from penstock.broker.metrics import METRICS as OF_BROKER
 from penstock.cli.metrics_reference import metrics_reference
 from penstock.messages import PartitionHealth
@@ -25,7 +25,7 @@ from tests.queries import (
 
 DOCS = Path(__file__).parents[2] / "docs"
 TABLE = {metric.name: metric for metric in (*OF_BROKER, *OF_NODE)}
-HISTOGRAMS = {name for name, metric in TABLE.items() if metric.kind is Kind.HISTOGRAM}
+HISTOGRAMS = {name for name, metric in TABLE.items() if metric.kind is MetricKind.HISTOGRAM}
 QUERIES = list(queries())
 _OF_PROMETHEUS_ITSELF = "up"
 
@@ -56,9 +56,9 @@ def test_a_query_asks_for_what_there_is(query: Query) -> None:
 @pytest.mark.parametrize("query", QUERIES, ids=lambda query: query.where)
 def test_counters_are_asked_for_as_rates_and_gauges_are_not(query: Query) -> None:
     for name in re.findall(r"\b(?:rate|increase)\((\w+)", query.text):
-        assert TABLE[family_of(name, HISTOGRAMS)].kind is not Kind.GAUGE, name
+        assert TABLE[family_of(name, HISTOGRAMS)].kind is not MetricKind.GAUGE, name
     for name in re.findall(r"\b(?:deriv|predict_linear|min_over_time)\((\w+)", query.text):
-        assert TABLE[name].kind is Kind.GAUGE, name
+        assert TABLE[name].kind is MetricKind.GAUGE, name
 
 
 def test_states_that_are_asked_for_are_states() -> None:

@@ -23,7 +23,7 @@ import msgspec
 
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.batch import codec, layout
-from penstock.batch.codec import Producer
+from penstock.batch.codec import BatchProducer
 from penstock.batch.header import CRC_POSITION
 from penstock.hot.crc import crc32c_with_gap
 from penstock.ingest.producers import ProducerBatch
@@ -92,7 +92,7 @@ class _Producers:
             assert self._log_end() == end
             return answer.code
         assert not is_foreign, answer
-        producer = Producer(request.producer_id, request.producer_epoch, request.sequence)
+        producer = BatchProducer(request.producer_id, request.producer_epoch, request.sequence)
         rows = codec.read_header(raw).count
         expected = self.model.answer(producer, rows)
         if isinstance(expected, ErrorCode):
@@ -141,7 +141,7 @@ class _Producers:
         (partition,) = self.broker.node._partitions.values()
         view = partition.view()
         headers = [header for header, _ in view.batches(0, view.log_end)]
-        found = [Producer(one.producer_id, one.producer_epoch, one.producer_sequence) for one in headers]
+        found = [BatchProducer(one.producer_id, one.producer_epoch, one.producer_sequence) for one in headers]
         assert found == [one.producer for one in self.model.log]
 
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from penstock.base.config import StreamConfig
 from penstock.base.errors import CorruptionError, ErrorCode, RemoteError
-from penstock.base.partitioning import Split, parse_split
+from penstock.base.partitioning import PartitionSplit, parse_split
 from penstock.batch import codec, projecting
 from penstock.client import batches
 from penstock.client.batches import OffsetRange
@@ -21,7 +21,7 @@ from tests.fuzz.messages_made import harmed, made_message, made_messages, sealed
 from tests.fuzz.target import Cover, Modules, Target
 
 _REFUSALS = frozenset({ErrorCode.CORRUPT_BATCH, ErrorCode.BAD_REQUEST, ErrorCode.TOO_LARGE, ErrorCode.KEY_ELSEWHERE})
-_SPLIT: Split = parse_split("key")
+_SPLIT: PartitionSplit = parse_split("key")
 _CONFIG = StreamConfig(name="orders", subject="orders.>", partitions=3, partition_by="key")
 _OWN = OwnKeys(1, _SPLIT, key_map_of(_CONFIG, ()))
 _RULES = (

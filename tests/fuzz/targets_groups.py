@@ -8,7 +8,7 @@ from penstock.base import limits
 from penstock.base.errors import CorruptionError, RemoteError
 from penstock.base.staged import is_once, once_id, staged_for, staged_name, staged_subject
 from penstock.batch import codec
-from penstock.batch.codec import Producer, producer_of
+from penstock.batch.codec import BatchProducer, producer_of
 from penstock.batch.header import ENDS_RUN, OF_RUN, BatchHeader
 from penstock.groups import rows
 from penstock.groups.membership import Generation
@@ -128,7 +128,7 @@ def runs(modules: Modules, data: bytes) -> object:
     return " ".join(out[:12])
 
 
-def _found(known: producers.Producers, asked: Producer, count: int) -> str:
+def _found(known: producers.Producers, asked: BatchProducer, count: int) -> str:
     try:
         return "new" if known.find(asked, count, _NOW_US) is None else "again"
     except RemoteError as error:

@@ -14,7 +14,7 @@ from hypothesis.stateful import initialize, invariant, precondition, rule
 from penstock.base import limits
 from penstock.base.config import Compression
 from penstock.batch import codec
-from penstock.batch.codec import NOBODY, Producer
+from penstock.batch.codec import NOBODY, BatchProducer
 from penstock.commitlog import LogConfig, LogState
 from tests.extent import examples
 from tests.keyed import Row, Told, append_keyed, batches_of, rows_of
@@ -78,7 +78,7 @@ class CompactedLog(CleanedLog):
     def append(self, messages: list[Told], step_us: int, copies: int, is_producers: bool) -> None:
         for _ in range(copies):
             self.now_us += step_us
-            producer = Producer(9, 1, self.sequence) if is_producers else NOBODY
+            producer = BatchProducer(9, 1, self.sequence) if is_producers else NOBODY
             self.rows += append_keyed(self.log, messages, self.now_us, producer)
             self.sequence += len(messages) if is_producers else 0
 

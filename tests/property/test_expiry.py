@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, precondition, rule
 
 from penstock.base.config import Compression
-from penstock.batch.codec import NOBODY, Producer, check_rows
+from penstock.batch.codec import NOBODY, BatchProducer, check_rows
 from penstock.batch.header import BatchHeader
 from penstock.commitlog import LogConfig, LogState
 from tests.expiring import Row, Told, append_told, offsets_of
@@ -66,7 +66,7 @@ class ExpiringLog(CleanedLog):
     )
     def append(self, messages: list[Told], copies: int, is_producers: bool) -> None:
         for _ in range(copies):
-            producer = Producer(9, 1, self.sequence) if is_producers else NOBODY
+            producer = BatchProducer(9, 1, self.sequence) if is_producers else NOBODY
             self.rows += append_told(self.log, messages, self.now_us, producer)
             self.sequence += len(messages) if is_producers else 0
 

@@ -21,7 +21,7 @@ from penstock.access import scram
 from penstock.access.credentials import Credentials, token_text
 from penstock.access.handshake import ClientHandshake, Principal, ServerHandshake
 from penstock.access.nkeys import NkeyClient
-from penstock.access.scram import ScramServer, Verifier, verifier_of
+from penstock.access.scram import ScramServer, ScramVerifier, verifier_of
 from penstock.access.users import BROKER
 from penstock.base import limits
 from penstock.base.errors import ErrorCode, RemoteError
@@ -70,7 +70,7 @@ class Directory:
     def __init__(self, secret: str = "s3cret") -> None:
         self._keys = verifier_of(secret, SALT, 1)
 
-    def verifier(self, name: str) -> tuple[Verifier, Principal] | None:
+    def verifier(self, name: str) -> tuple[ScramVerifier, Principal] | None:
         return (self._keys, Principal("ann", 3, "t1")) if name == "ann/t1" else None
 
     def holder(self, public_key: str) -> Principal | None:
@@ -389,7 +389,7 @@ class Doors:
 
 
 class _Both(Directory):
-    def verifier(self, name: str) -> tuple[Verifier, Principal] | None:
+    def verifier(self, name: str) -> tuple[ScramVerifier, Principal] | None:
         return super().verifier(name) or _true_side().verifier(name)
 
     def expired(self, who: Principal) -> str | None:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from hypothesis import given, note
 from hypothesis import strategies as st
 
-from penstock.batch.codec import NOBODY, Producer, producer_of
+from penstock.batch.codec import NOBODY, BatchProducer, producer_of
 from penstock.commitlog import Log, LogConfig, LogState, RepairError
 from penstock.vfs.memory import MemoryVfs
 from tests.keyed import Row, append_keyed, batches_of, rows_of
@@ -20,7 +20,7 @@ RETENTION_US = 1_000
 CONFIG = LogConfig(segment_bytes=4_000, compact=True, tombstone_retention_us=RETENTION_US)
 _KEYS = st.sampled_from([None, b"a", b"a", b"a", b"b", b"c"])
 _ROWS = st.lists(st.tuples(_KEYS, st.sampled_from([b"value", b"value", None])), min_size=1, max_size=4)
-_PRODUCERS = st.sampled_from([NOBODY, NOBODY, Producer(7, 0, 1), Producer(0, 1, 2, b"one run of sixte")])
+_PRODUCERS = st.sampled_from([NOBODY, NOBODY, BatchProducer(7, 0, 1), BatchProducer(0, 1, 2, b"one run of sixte")])
 _BATCHES = st.lists(st.tuples(_ROWS, _PRODUCERS), min_size=1, max_size=30)
 
 
@@ -28,12 +28,12 @@ class Replica:
     """The same batches as in the others, in segments of its own."""
 
     def __init__(
-        self, batches: list[tuple[list[tuple[bytes | None, bytes | None]], Producer]], epochs: list[int]
+        self, batches: list[tuple[list[tuple[bytes | None, bytes | None]], BatchProducer]], epochs: list[int]
     ) -> None:
         self.batches, self.epochs = batches, epochs
         self.disk = MemoryVfs()
         self.appended: list[Row] = []
-        self.producers: dict[tuple[int, int], Producer] = {}
+        self.producers: dict[tuple[int, int], BatchProducer] = {}
 
     def grow(self, draw: st.DrawFn) -> Log:
         self.config = replace(CONFIG, segment_bytes=draw(st.sampled_from([2_000, 4_000, 9_000, 100_000])))

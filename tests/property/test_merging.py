@@ -85,7 +85,7 @@ def test_batches_of_producers_stay_as_they_are(whose: list[int]) -> None:
     raw, offset = b"", 0
     for number, one in enumerate(whose):
         batch = bytearray(message_of(SMALL, base_offset=offset, timestamp_us=number))
-        producer = codec.Producer(one, 0, number)
+        producer = codec.BatchProducer(one, 0, number)
         codec.renumber(batch, base_offset=offset, timestamp_us=number, leader_epoch=1, producer=producer)
         raw, offset = raw + bytes(batch), offset + len(SMALL)
     found, position, at = [], 0, 0

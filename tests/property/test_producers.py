@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from penstock.base import limits
 from penstock.base.errors import ErrorCode, RemoteError
-from penstock.batch.codec import Producer
+from penstock.batch.codec import BatchProducer
 from penstock.batch.header import HEADER_VERSION, BatchHeader
 from penstock.ingest.producers import ProducerBatch, ProducerCollector, Producers
 from tests.extent import examples
@@ -23,7 +23,7 @@ KEPT = limits.PRODUCER_BATCHES_KEPT
 class Batch(NamedTuple):
     """One that is in the log."""
 
-    producer: Producer
+    producer: BatchProducer
     place: ProducerBatch
 
     @property
@@ -62,7 +62,7 @@ class Model:
             found.insert(0, (number, one))
         return found[-KEPT:]
 
-    def answer(self, producer: Producer, rows: int) -> ProducerBatch | ErrorCode | None:
+    def answer(self, producer: BatchProducer, rows: int) -> ProducerBatch | ErrorCode | None:
         known = [one for _, one in self.of(producer.producer_id)]
         first, end = producer.producer_sequence, producer.producer_sequence + rows
         if not known:
@@ -82,7 +82,7 @@ class Model:
                 return one.place
         return ErrorCode.ALREADY_APPENDED
 
-    def store(self, producer: Producer, rows: int) -> Batch:
+    def store(self, producer: BatchProducer, rows: int) -> Batch:
         base = self.log[-1].place.end_offset if self.log else 0
         first = producer.producer_sequence
         batch = Batch(producer, ProducerBatch(first, first + rows, base, base + rows, self.now_us))
@@ -105,7 +105,7 @@ def known_at_most(count: int) -> Iterator[None]:
         limits.PRODUCERS_MAX = before
 
 
-def asked(producers: Producers, producer: Producer, rows: int, now_us: int) -> ProducerBatch | str | None:
+def asked(producers: Producers, producer: BatchProducer, rows: int, now_us: int) -> ProducerBatch | str | None:
     try:
         return producers.find(producer, rows, now_us)
     except RemoteError as error:
@@ -150,7 +150,7 @@ def test_what_is_known_is_what_the_log_says(
             model.now_us += later_us
             own = [one for one in model.log if one.producer.producer_id == who]
             expected = own[-1].place.end_sequence if own and not from_zero else 0
-            producer = Producer(who, epoch, max(0, expected + shift))
+            producer = BatchProducer(who, epoch, max(0, expected + shift))
             wanted = model.answer(producer, rows)
             assert asked(kept, producer, rows, model.now_us) == wanted
             assert asked(read(model), producer, rows, model.now_us) == wanted
@@ -162,7 +162,7 @@ def test_what_is_known_is_what_the_log_says(
         for who in range(1, 5):
             for epoch in range(4):
                 for sequence in range(12):
-                    producer = Producer(who, epoch, sequence)
+                    producer = BatchProducer(who, epoch, sequence)
                     assert asked(kept, producer, 1, model.now_us) == asked(fresh, producer, 1, model.now_us)
 
 
@@ -176,7 +176,7 @@ def test_no_row_of_a_producer_is_stored_twice_or_left_out(acts: list[tuple[int, 
         if number % 7 == 3:
             producers = read(model)
         own = [one.place.end_sequence for one in model.log if one.producer[:2] == (who, epoch)]
-        producer = Producer(who, epoch, max(0, max(own, default=0) + shift))
+        producer = BatchProducer(who, epoch, max(0, max(own, default=0) + shift))
         if asked(producers, producer, rows, model.now_us) is None:
             producers.appended(model.store(producer, rows).header)
     for who in range(1, 5):
@@ -189,5 +189,5 @@ def test_no_row_of_a_producer_is_stored_twice_or_left_out(acts: list[tuple[int, 
 
 def test_batches_of_nobody_are_passed_over() -> None:
     producers = read(Model(1))
-    producers.appended(Batch(Producer(), ProducerBatch(0, 1, 0, 1, 0)).header)
+    producers.appended(Batch(BatchProducer(), ProducerBatch(0, 1, 0, 1, 0)).header)
     assert producers.count == 0

@@ -30,7 +30,7 @@ from typing import NamedTuple, Protocol
 
 from penstock.access import nkeys, scram
 from penstock.access.nkeys import NkeyServer
-from penstock.access.scram import ScramServer, Verifier, refused
+from penstock.access.scram import ScramServer, ScramVerifier, refused
 from penstock.access.users import BROKER
 from penstock.base import limits
 from penstock.base.errors import RemoteError
@@ -59,7 +59,7 @@ def sharer_of(who: Principal | None) -> str:
 class CredentialDirectory(Protocol):
     """Lookup of users and their credentials."""
 
-    def verifier(self, name: str) -> tuple[Verifier, Principal] | None:
+    def verifier(self, name: str) -> tuple[ScramVerifier, Principal] | None:
         """Return the verifier and the principal for `user` or `user/credential`; None if there is none."""
 
     def holder(self, public_key: str) -> Principal | None:
@@ -213,8 +213,8 @@ class ServerHandshake:
             return nkey_server.challenge(data)
         raise refused(f"{mechanism!r} is not known here; {' and '.join(MECHANISMS)} are")
 
-    def _decoy(self, name: str) -> Verifier:
+    def _decoy(self, name: str) -> ScramVerifier:
         """Return a verifier for an unknown user: no proof passes it, and it looks the same on every broker."""
         salt = hmac.digest(self._directory.decoy_key, name.encode(), "sha256")[: limits.SALT_BYTES]
         iterations = 1 if "/" in name else limits.PASSWORD_ITERATIONS
-        return Verifier(salt, iterations, bytes(32), bytes(32))
+        return ScramVerifier(salt, iterations, bytes(32), bytes(32))

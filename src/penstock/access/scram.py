@@ -30,7 +30,7 @@ _BOUND = base64.b64encode(_GS2.encode()).decode()
 _NONCE = re.compile(r"[\x21-\x2b\x2d-\x7e]{16,256}")
 
 
-class Verifier(NamedTuple):
+class ScramVerifier(NamedTuple):
     """Verifies a client's proof, and lets the broker prove that it knows the user."""
 
     salt: bytes
@@ -45,10 +45,12 @@ def salted(secret: str, salt: bytes, iterations: int) -> bytes:
     return hashlib.pbkdf2_hmac("sha256", text, salt, iterations)
 
 
-def verifier_of(secret: str, salt: bytes, iterations: int) -> Verifier:
+def verifier_of(secret: str, salt: bytes, iterations: int) -> ScramVerifier:
     """Return the verifier to store for a secret."""
     salted_secret = salted(secret, salt, iterations)
-    return Verifier(salt, iterations, _hash(_mac(salted_secret, b"Client Key")), _mac(salted_secret, b"Server Key"))
+    return ScramVerifier(
+        salt, iterations, _hash(_mac(salted_secret, b"Client Key")), _mac(salted_secret, b"Server Key")
+    )
 
 
 def refused(text: str = "the name or the secret is wrong") -> RemoteError:
@@ -64,7 +66,7 @@ class ScramServer:
         self._nonce = nonce
         self.session_key = b""  # set once the proof is checked
         self._said = ""
-        self._verifier: Verifier | None = None
+        self._verifier: ScramVerifier | None = None
 
     @staticmethod
     def name_in(first: bytes) -> tuple[str, str]:
@@ -77,7 +79,7 @@ class ScramServer:
             raise refused("the nonce of a SCRAM message is invalid")
         return fields["n"].replace("=2C", ",").replace("=3D", "="), fields["r"]
 
-    def challenge(self, first: bytes, verifier: Verifier) -> bytes:
+    def challenge(self, first: bytes, verifier: ScramVerifier) -> bytes:
         """Return the answer to a first message; `verifier` is that of the named user."""
         _, nonce = self.name_in(first)
         self._nonce = nonce + self._nonce

@@ -10,7 +10,14 @@ import msgspec
 
 from penstock.base import limits
 from penstock.base.errors import ConfigError
-from penstock.base.partitioning import PUBLISHER, PartitionBy, Split, bounds_mistakes, parse_split, token_mistake
+from penstock.base.partitioning import (
+    PUBLISHER,
+    PartitionBy,
+    PartitionSplit,
+    bounds_mistakes,
+    parse_split,
+    token_mistake,
+)
 from penstock.base.subjects import (
     INTERNAL_NAME_PREFIX,
     INTERNAL_SUBJECT_PREFIX,
@@ -115,7 +122,7 @@ class StreamConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     encryption: Encryption | msgspec.UnsetType = msgspec.UNSET  # of files with messages; UNSET: none. Cannot be altered
 
     @property
-    def split(self) -> Split:
+    def split(self) -> PartitionSplit:
         """Assignment of messages to partitions; irrelevant with one partition."""
         return parse_split(self.partition_by) if self.partitions > 1 else PUBLISHER
 
@@ -288,7 +295,7 @@ def _split_mistakes(config: StreamConfig) -> list[str]:
     return mistakes
 
 
-def _subject_mistakes(config: StreamConfig, split: Split) -> list[str]:
+def _subject_mistakes(config: StreamConfig, split: PartitionSplit) -> list[str]:
     """Return errors where each partition has its own subject."""
     if split.how is PartitionBy.PUBLISHER and is_wildcard(config.subject):
         text = f"a stream on a subject with wildcards, as {config.subject!r}, has one, or another partition_by"

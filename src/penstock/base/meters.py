@@ -61,7 +61,7 @@ class Histogram:
             yield (1 << bits) - (not self._is_time), total
 
 
-class Kind(Enum):
+class MetricKind(Enum):
     """Metric types of Prometheus."""
 
     COUNTER = "counter"
@@ -73,7 +73,7 @@ class Metric(NamedTuple):
     """One metric. Exported values are multiplied by `scale`."""
 
     name: str
-    kind: Kind
+    kind: MetricKind
     meaning: str
     labels: tuple[str, ...] = ()
     scale: float = 1

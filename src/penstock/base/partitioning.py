@@ -35,7 +35,7 @@ class PartitionBy(StrEnum):
     RANGE = "range"
 
 
-class Split(NamedTuple):
+class PartitionSplit(NamedTuple):
     """A parsed `partition_by`. `token`: number of the subject token that decides, from 1; 0: the key decides."""
 
     how: PartitionBy
@@ -52,15 +52,15 @@ class Split(NamedTuple):
         return self.how in (PartitionBy.PUBLISHER, PartitionBy.MAPPED)
 
 
-PUBLISHER = Split(PartitionBy.PUBLISHER)
+PUBLISHER = PartitionSplit(PartitionBy.PUBLISHER)
 
 
-def parse_split(text: str) -> Split:
+def parse_split(text: str) -> PartitionSplit:
     """Parse `partition_by`; ValueError lists the valid values."""
     if text in (PartitionBy.PUBLISHER, PartitionBy.MAPPED, PartitionBy.GROUP, PartitionBy.KEY, PartitionBy.RANGE):
-        return Split(PartitionBy(text))
+        return PartitionSplit(PartitionBy(text))
     if (found := _TOKEN.fullmatch(text)) is not None and int(found[2]) <= limits.SUBJECT_BYTES_MAX:
-        return Split(PartitionBy(found[1]), int(found[2]))
+        return PartitionSplit(PartitionBy(found[1]), int(found[2]))
     raise ValueError(f"{text!r} is none of publisher, mapped, group, key, token:N, range, range:N (N counts from 1)")
 
 

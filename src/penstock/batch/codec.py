@@ -52,7 +52,7 @@ _PADDING = (b"", *(bytes(n) for n in range(1, 8)))
 _VAR_COLUMNS = ("subject", "key", "value", "headers")
 
 
-class Producer(NamedTuple):
+class BatchProducer(NamedTuple):
     """The idempotent producer of a batch, or the query run it is published or staged for; zeros if neither."""
 
     producer_id: int = 0
@@ -62,12 +62,14 @@ class Producer(NamedTuple):
     run_plan: int = 0
 
 
-def producer_of(header: BatchHeader) -> Producer:
+def producer_of(header: BatchHeader) -> BatchProducer:
     """Return the producer fields of a header."""
-    return Producer(header.producer_id, header.producer_epoch, header.producer_sequence, header.run_id, header.run_plan)
+    return BatchProducer(
+        header.producer_id, header.producer_epoch, header.producer_sequence, header.run_id, header.run_plan
+    )
 
 
-NOBODY = Producer()
+NOBODY = BatchProducer()
 
 
 def encode(
@@ -110,7 +112,7 @@ def renumber(
     timestamp_us: int,
     leader_epoch: int,
     flags: int = 0,
-    producer: Producer | None = None,
+    producer: BatchProducer | None = None,
 ) -> BatchHeader:
     """Give the rows of a message made here new offsets, a timestamp and flags; return the new header.
 
@@ -156,7 +158,7 @@ def reencode(data: Buffer, *, base_offset: int, timestamp_us: int, leader_epoch:
     return message
 
 
-def encode_arrow(batch: pa.RecordBatch, *, producer: Producer | None = None) -> bytearray:
+def encode_arrow(batch: pa.RecordBatch, *, producer: BatchProducer | None = None) -> bytearray:
     """Encode the columns subject, key, value and headers of `batch`; the leader assigns offsets later.
 
     The columns must have the types of `arrow_schema()`; at least one row. A broker accepts at most APPEND_BYTES_MAX.
@@ -195,7 +197,7 @@ def _numbers(column: pa.Array) -> memoryview:
     return memoryview(column.buffers()[1]).cast("B")[8 * column.offset : 8 * (column.offset + len(column))]
 
 
-def _assemble(columns: Iterable[VarColumn], count: int, producer: Producer) -> bytearray:
+def _assemble(columns: Iterable[VarColumn], count: int, producer: BatchProducer) -> bytearray:
     """Assemble a message with offsets from 0 and timestamps 0."""
     message = _unsealed(int64_range(0, count), bytes(8 * count), columns, count)
     _seal(message, BatchHeader(HEADER_VERSION, 0, len(message), 0, count, 0, 0, count, 0, 0, *producer))
@@ -212,7 +214,7 @@ def assemble(
     timestamp_range_us: tuple[int, int],
     leader_epoch: int,
     flags: int,
-    producer: Producer = NOBODY,
+    producer: BatchProducer = NOBODY,
 ) -> tuple[bytearray, BatchHeader]:
     """Assemble a message of rows that keep their offsets and timestamps; return it with its header.
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from penstock.base.partitioning import PartitionBy, Split
+from penstock.base.partitioning import PartitionBy, PartitionSplit
 from penstock.batch import codec
 from penstock.batch.keys import without_empty
 from penstock.hot.keymap import KeyMap
@@ -23,7 +23,12 @@ if TYPE_CHECKING:
 
 
 def by_content(
-    split: Split, key_map: KeyMap, rows: int, keys: Any, subjects: Callable[[], Any], keyless: Callable[[], Any]
+    split: PartitionSplit,
+    key_map: KeyMap,
+    rows: int,
+    keys: Any,
+    subjects: Callable[[], Any],
+    keyless: Callable[[], Any],
 ) -> pa.Int32Array:
     """Return the partition of each row.
 

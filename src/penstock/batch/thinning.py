@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-class Message(NamedTuple):
+class SealedMessage(NamedTuple):
     """One complete, sealed message."""
 
     data: Buffer
@@ -40,21 +40,21 @@ class Thinner:
         self._rows_max = rows_max
         self._bytes_max = bytes_max
         self._epoch: int | None = None  # of the current run of messages that may cover each other's offsets
-        self._last: Message | None = None  # the run's last message: it may cover the offsets that follow
+        self._last: SealedMessage | None = None  # the run's last message: it may cover the offsets that follow
         self._empty_start: int | None = None  # the run begins there and has no row yet
         self._spare: tuple[pa.RecordBatch, BatchHeader] | None = None  # the row to force if no other is kept
         self._waiting = bytearray()  # messages to merge
         self._waiting_start = self._waiting_rows = 0
 
-    def add(self, data: Buffer, header: BatchHeader, keep: pa.BooleanArray) -> list[Message]:
+    def add(self, data: Buffer, header: BatchHeader, keep: pa.BooleanArray) -> list[SealedMessage]:
         """Keep the rows for which `keep` is true; return the messages finished by now."""
         return self._merged(self._thinned(data, header, keep), rest=False)
 
-    def end(self) -> list[Message]:
+    def end(self) -> list[SealedMessage]:
         """Return the remaining messages."""
         return self._merged(self._end_of_run(), rest=True)
 
-    def _merged(self, messages: list[Message], *, rest: bool) -> list[Message]:
+    def _merged(self, messages: list[SealedMessage], *, rest: bool) -> list[SealedMessage]:
         for data, header in messages:
             if not self._waiting:
                 self._waiting_start = header.base_offset
@@ -66,7 +66,7 @@ class Thinner:
         raw = memoryview(bytes(self._waiting))
         while raw and (rest or self._are_enough(len(raw))):
             merged = next_merged(raw, self._waiting_start, rows_max=self._rows_max, bytes_max=self._bytes_max)
-            done.append(Message(merged.data, merged.header))
+            done.append(SealedMessage(merged.data, merged.header))
             raw = raw[merged.size_bytes :]
             self._waiting_start = merged.header.end_offset
             self._waiting_rows -= merged.header.count
@@ -76,11 +76,11 @@ class Thinner:
     def _are_enough(self, size_bytes: int) -> bool:
         return self._waiting_rows >= self._rows_max or size_bytes >= self._bytes_max
 
-    def _thinned(self, data: Buffer, header: BatchHeader, keep: pa.BooleanArray) -> list[Message]:
+    def _thinned(self, data: Buffer, header: BatchHeader, keep: pa.BooleanArray) -> list[SealedMessage]:
         assert len(keep) == header.count, (len(keep), header.count)
         if header.producer_id or header.run_id != NO_RUN:
             return [*self._end_of_run(), self._alone(data, header, keep)]
-        done: list[Message] = []
+        done: list[SealedMessage] = []
         if self._epoch != header.leader_epoch:
             done = self._end_of_run()
             self._epoch = header.leader_epoch
@@ -92,7 +92,7 @@ class Thinner:
             done.append(self._last)
         start = header.base_offset if self._empty_start is None else self._empty_start
         if kept == header.count and start == header.base_offset:
-            self._last = Message(data, header)
+            self._last = SealedMessage(data, header)
         else:
             rows = codec.check_rows(data).filter(keep)
             self._last = _message(rows, header, (start, header.end_offset))
@@ -103,22 +103,24 @@ class Thinner:
         """Handle a message of which no row is kept."""
         if self._last is not None:
             message = bytearray(self._last.data)
-            self._last = Message(message, codec.covering(message, self._last.header.base_offset, header.end_offset))
+            self._last = SealedMessage(
+                message, codec.covering(message, self._last.header.base_offset, header.end_offset)
+            )
             return
         if self._empty_start is None:
             self._empty_start = header.base_offset
         self._spare = codec.check_rows(data).slice(header.count - 1), header
 
-    def _alone(self, data: Buffer, header: BatchHeader, keep: pa.BooleanArray) -> Message:
+    def _alone(self, data: Buffer, header: BatchHeader, keep: pa.BooleanArray) -> SealedMessage:
         if keep.true_count == header.count:
-            return Message(data, header)
+            return SealedMessage(data, header)
         rows = codec.check_rows(data)
         rows = rows.filter(keep) if keep.true_count else self._forced(rows.slice(header.count - 1))
         return _message(rows, header, (header.base_offset, header.end_offset))
 
-    def _end_of_run(self) -> list[Message]:
+    def _end_of_run(self) -> list[SealedMessage]:
         """End a run of messages that may cover each other; return its last message."""
-        done: list[Message] = []
+        done: list[SealedMessage] = []
         if self._last is not None:
             done = [self._last]
         elif self._spare is not None:
@@ -133,7 +135,7 @@ class Thinner:
         return row
 
 
-def _message(rows: pa.RecordBatch, header: BatchHeader, offset_range: tuple[int, int]) -> Message:
+def _message(rows: pa.RecordBatch, header: BatchHeader, offset_range: tuple[int, int]) -> SealedMessage:
     """Assemble a message of these rows with the rest of the header unchanged."""
     offsets, timestamps = (_numbers(rows.column(number)) for number in (0, 1))
     times = timestamps.cast("q")
@@ -148,7 +150,7 @@ def _message(rows: pa.RecordBatch, header: BatchHeader, offset_range: tuple[int,
         flags=header.flags,
         producer=codec.producer_of(header),
     )
-    return Message(data, new)
+    return SealedMessage(data, new)
 
 
 def _numbers(column: pa.Array) -> memoryview:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from penstock.access.credentials import Credentials
 from penstock.access.handshake import Principal, ServerHandshake
-from penstock.access.scram import Verifier, verifier_of
+from penstock.access.scram import ScramVerifier, verifier_of
 from penstock.access.users import BROKER
 from penstock.base import limits
 from penstock.base.errors import ErrorCode, RemoteError
@@ -116,7 +116,7 @@ class BrokerAuthenticator:
 
     # Directory
 
-    def verifier(self, name: str) -> tuple[Verifier, Principal] | None:
+    def verifier(self, name: str) -> tuple[ScramVerifier, Principal] | None:
         """Return the verifier for the name of a user, a token, or a broker."""
         if (found := _BROKERS.fullmatch(name)) is not None:
             is_meant = int(found[2]) in (self._broker_id, 0)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from penstock.base.meters import Kind, Metric
+from penstock.base.meters import Metric, MetricKind
 
 _US = 1e-6
-_COUNTER, _GAUGE, _HISTOGRAM = Kind.COUNTER, Kind.GAUGE, Kind.HISTOGRAM
+_COUNTER, _GAUGE, _HISTOGRAM = MetricKind.COUNTER, MetricKind.GAUGE, MetricKind.HISTOGRAM
 
 BUILD_INFO = Metric(
     "penstock_build_info",

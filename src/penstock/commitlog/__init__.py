@@ -60,7 +60,7 @@ from penstock.commitlog.segment import Damage
 from penstock.commitlog.segment_repair import MissingRange, SegmentRepair
 from penstock.commitlog.state import LogState
 from penstock.commitlog.tasks import Flush, Removal
-from penstock.commitlog.truncation import Truncation
+from penstock.commitlog.truncation import TruncationTask
 from penstock.commitlog.view import LogView, Slice
 
 __all__ = [
@@ -93,5 +93,5 @@ __all__ = [
     "StorageFailedError",
     "StorageFullError",
     "Survey",
-    "Truncation",
+    "TruncationTask",
 ]

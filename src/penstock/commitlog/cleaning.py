@@ -38,7 +38,7 @@ from penstock.base import limits
 from penstock.base.clock import growing
 from penstock.base.config import Compression
 from penstock.batch.schema import SCHEMA_BYTES, schema_message
-from penstock.batch.thinning import Message, Thinner
+from penstock.batch.thinning import SealedMessage, Thinner
 from penstock.commitlog import compressing, files, index, rebuild
 from penstock.commitlog.compaction import Survey
 from penstock.commitlog.compactor import Compactor
@@ -67,7 +67,7 @@ _SIZE_WORD, _ROWS_WORD, _EPOCH_WORD = 10, 11, 12
 class _Outgoing(NamedTuple):
     """Messages to write next, made of `sources` batches for which `read_bytes` were read."""
 
-    messages: list[Message]
+    messages: list[SealedMessage]
     sources: int
     read_bytes: int
 
@@ -201,7 +201,7 @@ class Cleaning(IncrementalTask):
         batches = merged_batches(self._vfs, self.segment, self._view, self._bytes_max, unpacked=not is_merge)
         if self._keep is None:
             for data, header, sources, size_bytes in batches:
-                yield _Outgoing([Message(data, header)], sources, size_bytes)
+                yield _Outgoing([SealedMessage(data, header)], sources, size_bytes)
             return
         thinner = Thinner(limits.MERGED_ROWS_MAX, self._bytes_max)
         row = 0

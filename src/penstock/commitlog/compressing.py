@@ -15,7 +15,7 @@ from penstock.base.errors import CorruptionError
 from penstock.batch import codec
 from penstock.batch.header import COMPRESSION_FLAGS, BatchHeader
 from penstock.batch.schema import SCHEMA_BYTES
-from penstock.batch.thinning import Message
+from penstock.batch.thinning import SealedMessage
 from penstock.commitlog.segment import Segment
 from penstock.vfs import Vfs
 
@@ -51,8 +51,8 @@ def has_sought(vfs: Vfs, segment: Segment) -> Generator[int, None, bool]:
     return False
 
 
-def compressed(message: Message, wished: Compression) -> Message:
+def compressed(message: SealedMessage, wished: Compression) -> SealedMessage:
     """Return the message compressed, or marked as incompressible; unchanged if it is not to be compressed."""
     if wished is Compression.NONE or not is_sought(message.header):
         return message
-    return Message(*codec.compressed(message.data, wished))
+    return SealedMessage(*codec.compressed(message.data, wished))

@@ -37,7 +37,7 @@ from penstock.commitlog.segments import NEVER_US
 from penstock.commitlog.side_files import SideFiles
 from penstock.commitlog.state import LogState
 from penstock.commitlog.tasks import Removal
-from penstock.commitlog.truncation import Truncation
+from penstock.commitlog.truncation import TruncationTask
 from penstock.commitlog.view_validity import ViewValidity
 from penstock.vfs import Buffer, Vfs
 
@@ -185,7 +185,7 @@ class Log(CleanedLog):
         except (RemoteError, OSError) as error:
             raise StorageFailedError(f"cannot read the last batch: {error}") from error
 
-    def truncate(self, end: int) -> Truncation | None:
+    def truncate(self, end: int) -> TruncationTask | None:
         """Return a task that truncates the log to `end`, or to the begin of the batch there; None if already so.
 
         Nothing below log_start is removed, except the batch that holds it. No flush may be running, and the log accepts
@@ -195,7 +195,7 @@ class Log(CleanedLog):
         end = max(end, self.log_start)
         return None if end >= self.log_end else self._begin_cut(end, None)
 
-    def reset(self, start: int) -> Truncation:
+    def reset(self, start: int) -> TruncationTask:
         """Return a task that discards the whole log and restarts it at offset `start`; see `truncate`.
 
         For a follower whose leader's log starts beyond this one's end, or shares nothing with it.
@@ -204,13 +204,13 @@ class Log(CleanedLog):
         assert start >= 0, start
         return self._begin_cut(0, start)
 
-    def _begin_cut(self, end: int, start: int | None) -> Truncation:
+    def _begin_cut(self, end: int, start: int | None) -> TruncationTask:
         assert self._flushing.under_way is None, "a flush is under way"
         assert self._cleaner.disposal is None, "files are being removed, whose names may be used again"
         self._cleaner.void()
         active = self._segments.active
         assert active is not None
-        cut = Truncation(
+        cut = TruncationTask(
             self._vfs,
             self._directory,
             self.view(ViewValidity()),  # its own: this truncation must not invalidate the task's view
@@ -228,7 +228,7 @@ class Log(CleanedLog):
             self._removal.is_void = True
         return cut
 
-    def truncated(self, truncation: Truncation) -> None:
+    def truncated(self, truncation: TruncationTask) -> None:
         """Take the result of `truncation.run()`: the log continues from there, and all of it is on disk."""
         left = truncation.left
         assert left is not None
@@ -250,7 +250,7 @@ class Log(CleanedLog):
         self._keeper.restart(is_empty=self.log_start == self.log_end, forgets=truncation.start is not None)
         left.active.rest(self.log_end, self.last_timestamp_us)
 
-    def truncate_failed(self, truncation: Truncation, error: Exception) -> None:
+    def truncate_failed(self, truncation: TruncationTask, error: Exception) -> None:
         """Handle the failure of `truncation.run()`: fence the log if files were changed; otherwise it is as it was."""
         self._end_cut()
         # Once files have changed, the checkpoint on disk is right: values known here must not overwrite it.

@@ -58,7 +58,7 @@ class TruncatedLog(NamedTuple):
     checkpoint: Checkpoint
 
 
-class Truncation:
+class TruncationTask:
     """Truncates a log to the offset `end` or, with `start`, discards all of it and resets it to begin at `start`.
 
     Run it once in a disk thread; then call `Log.truncated` or, with the error, `Log.truncate_failed`.

@@ -27,7 +27,7 @@ from typing import NamedTuple
 
 from penstock.base import limits
 from penstock.base.errors import ErrorCode, RemoteError
-from penstock.batch.codec import Producer
+from penstock.batch.codec import BatchProducer
 from penstock.batch.header import BatchHeader
 
 
@@ -90,7 +90,7 @@ class Producers:
         ids = [one for one, known in self._known.items() if one > after and known.places[-1].timestamp_us >= since_us]
         return [(one, self._known[one].epoch, self._known[one].places[-1]) for one in nsmallest(count, ids)]
 
-    def find(self, producer: Producer, rows: int, now_us: int) -> ProducerBatch | None:
+    def find(self, producer: BatchProducer, rows: int, now_us: int) -> ProducerBatch | None:
         """Return the place of a stored duplicate of this batch, or None if the batch is to be stored.
 
         Raise RemoteError producer_fenced, out_of_sequence, already_appended or unknown_producer: it must not be stored.

@@ -36,7 +36,7 @@ import msgspec
 from penstock.access import Credential, CredentialKind, Operation, Quotas, Rule, User
 from penstock.access.handshake import Principal
 from penstock.access.rules import Scope
-from penstock.access.scram import Verifier
+from penstock.access.scram import ScramVerifier
 from penstock.access.users import EVERYBODY, GIVE_CREDENTIALS, PASSWORD_ID
 from penstock.base import limits
 from penstock.base.errors import ErrorCode, RemoteError
@@ -184,7 +184,7 @@ class Access:
 
     # Credential lookup (`handshake.CredentialDirectory`)
 
-    def verifier(self, name: str) -> tuple[Verifier, Principal] | None:
+    def verifier(self, name: str) -> tuple[ScramVerifier, Principal] | None:
         user_name, slash, credential_id = name.partition("/")
         user = self._image().users.get(user_name)
         if user is None or user_name == EVERYBODY:
@@ -192,7 +192,7 @@ class Access:
         credential = user.credential(credential_id if slash else PASSWORD_ID)
         if credential is None or credential.kind is not (CredentialKind.TOKEN if slash else CredentialKind.PASSWORD):
             return None
-        keys = Verifier(credential.salt, credential.iterations, credential.stored_key, credential.server_key)
+        keys = ScramVerifier(credential.salt, credential.iterations, credential.stored_key, credential.server_key)
         return keys, Principal(user_name, user.made_index, credential.credential_id, credential.mark)
 
     def holder(self, public_key: str) -> Principal | None:

@@ -15,7 +15,7 @@ import msgspec
 from penstock.base.clock import Now
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import PartitionKey
-from penstock.batch.codec import NOBODY, Producer
+from penstock.batch.codec import NOBODY, BatchProducer
 from penstock.batch.header import NO_RUN
 from penstock.hot.rows import HeaderRequests
 from penstock.messages import (
@@ -115,7 +115,7 @@ class AppendApi:
         rules, look = _rules_of(of, partition.key.partition), self._access.again(request)
         if request.query_id == NO_RUN:
             raise RemoteError(ErrorCode.BAD_REQUEST, "nothing was staged: a query's id is not zero")
-        by = NOBODY if request.query_id is None else Producer(0, 0, request.batch_id, request.query_id)
+        by = NOBODY if request.query_id is None else BatchProducer(0, 0, request.batch_id, request.query_id)
 
         def heard(response: Response | RemoteError) -> None:
             if isinstance(response, AppendResponse):
@@ -156,7 +156,7 @@ class AppendApi:
         caller: Hashable,
         data: bytearray,
         asked: HeaderRequests | None = None,
-        by: Producer = NOBODY,
+        by: BatchProducer = NOBODY,
         flags: int = 0,
     ) -> None:
         """Append the node's own batch to a partition led here; `caller` is answered once it is committed."""
@@ -195,7 +195,7 @@ def _not_its_own(partition: Partition, check: CheckAppend) -> RemoteError | None
     return None
 
 
-def _producer_of(request: Appending) -> Producer:
+def _producer_of(request: Appending) -> BatchProducer:
     if isinstance(request, AppendRequest):
         return NOBODY
-    return Producer(request.producer_id, request.producer_epoch, request.sequence)
+    return BatchProducer(request.producer_id, request.producer_epoch, request.sequence)

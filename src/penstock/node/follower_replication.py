@@ -15,7 +15,7 @@ from penstock.base import limits
 from penstock.base.clock import Now, earliest
 from penstock.base.errors import OperationalError, RemoteError
 from penstock.base.ids import BrokerId, Incarnation, PartitionKey
-from penstock.commitlog import LogState, RangeRefusedError, ShortageError, Truncation
+from penstock.commitlog import LogState, RangeRefusedError, ShortageError, TruncationTask
 from penstock.messages import ReplicaFetchResponse, Response, UnreachableLeader
 from penstock.metadata.image import PartitionState
 from penstock.node.log_maintenance import LogMaintenance
@@ -360,7 +360,7 @@ class FollowerReplication:
         def run() -> None:
             try:
                 if orders.reset is not None:
-                    task: Truncation | None = log.reset(orders.reset)
+                    task: TruncationTask | None = log.reset(orders.reset)
                 else:
                     assert orders.truncate is not None
                     task = log.truncate(orders.truncate)

@@ -15,10 +15,10 @@ from penstock.access.rules import refused_subject
 from penstock.base import limits
 from penstock.base.config import StreamConfig
 from penstock.base.errors import CorruptionError, ErrorCode, PenstockError, RemoteError
-from penstock.base.partitioning import Split
+from penstock.base.partitioning import PartitionSplit
 from penstock.base.subjects import subject_mistake
 from penstock.batch import codec, compression
-from penstock.batch.codec import NOBODY, Buffer, Producer
+from penstock.batch.codec import NOBODY, BatchProducer, Buffer
 from penstock.batch.header import OF_ROWS, BatchHeader
 from penstock.batch.placing import by_content
 from penstock.commitlog import LogView
@@ -168,7 +168,7 @@ class OwnKeys(NamedTuple):
     """The keys that belong to a partition, if the client that appends does not choose the partition."""
 
     partition: int
-    split: Split
+    split: PartitionSplit
     key_map: KeyMap
 
     @classmethod
@@ -277,7 +277,7 @@ class CheckAppend:
         self,
         raw: bytes | memoryview,
         rules: RowRules,
-        producer: Producer = NOBODY,
+        producer: BatchProducer = NOBODY,
         *,
         is_staged: bool = False,
         keeps_numbers: bool = False,

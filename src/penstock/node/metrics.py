@@ -10,12 +10,12 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from penstock.base.clock import Now
-from penstock.base.meters import Kind, Metric
+from penstock.base.meters import Metric, MetricKind
 from penstock.node.counters import PartitionCounters
 from penstock.node.partition import Partition
 
 _US = 1e-6
-_COUNTER, _GAUGE, _HISTOGRAM = Kind.COUNTER, Kind.GAUGE, Kind.HISTOGRAM
+_COUNTER, _GAUGE, _HISTOGRAM = MetricKind.COUNTER, MetricKind.GAUGE, MetricKind.HISTOGRAM
 
 COUNTERS = {
     "messages_in": Metric("penstock_messages_in_total", _COUNTER, "Messages stored by the partitions led here."),
@@ -121,7 +121,7 @@ def _added(one: float, other: float) -> float:
 
 def _each(
     name: str,
-    kind: Kind,
+    kind: MetricKind,
     meaning: str,
     value: Callable[[PartitionRow], float | None],
     joined: Callable[[float, float], float] = _added,

@@ -14,7 +14,7 @@ from penstock.base import limits
 from penstock.base.clock import Now
 from penstock.base.errors import ErrorCode, OperationalError, RemoteError
 from penstock.batch import codec
-from penstock.batch.codec import NOBODY, Producer
+from penstock.batch.codec import NOBODY, BatchProducer
 from penstock.batch.header import BatchHeader, asked_flags
 from penstock.commitlog import LogState
 from penstock.hot.rows import HeaderRequests
@@ -33,7 +33,7 @@ def append(
     now: Now,
     step: Step,
     asked: HeaderRequests | None = None,
-    producer: Producer = NOBODY,
+    producer: BatchProducer = NOBODY,
     flags: int = 0,
 ) -> None:
     """Append our copy of a checked message, whole, whatever its message ids; answer `caller` once it is committed."""

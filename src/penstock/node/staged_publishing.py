@@ -28,7 +28,7 @@ from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.fair_shares import FairShares
 from penstock.base.ids import LeaderEpoch, Offset, PartitionKey, TimestampUs
 from penstock.base.turns import Turns
-from penstock.batch.codec import Producer
+from penstock.batch.codec import BatchProducer
 from penstock.batch.header import ENDS_RUN, NO_RUN, OF_RUN
 from penstock.commitlog import LogState
 from penstock.hot.rows import HeaderRequests
@@ -78,7 +78,7 @@ class AppendTo(Protocol):
         caller: Hashable,
         data: bytearray,
         asked: HeaderRequests | None,
-        by: Producer,
+        by: BatchProducer,
         flags: int,
     ) -> None:
         """Append one batch to a partition led here."""
@@ -325,7 +325,7 @@ class StagedPublisher:
     def _store(self, partition: Partition, publish: _Publish) -> None:
         assert publish.assembled is not None
         piece, request = publish.piece, publish.request
-        by = Producer(0, piece.number, piece.batch_id, piece.query_id, piece.plan)
+        by = BatchProducer(0, piece.number, piece.batch_id, piece.query_id, piece.plan)
         flags = OF_RUN | (ENDS_RUN if request.is_last else 0)
         there = PublishedRun(piece.batch_id, piece.number + 1, request.is_last, piece.plan, 0, 0, 0)
         caller = InternalCaller(lambda response: self._tell(publish, there, response, duplicate=False))

@@ -13,7 +13,7 @@ from penstock.access import scram
 from penstock.access.credentials import Credentials, shown_name, token_text
 from penstock.access.handshake import MECHANISMS, Principal, ServerHandshake
 from penstock.access.nkeys import NkeyClient, public_key_mistake
-from penstock.access.scram import ScramClient, ScramServer, Verifier, verifier_of
+from penstock.access.scram import ScramClient, ScramServer, ScramVerifier, verifier_of
 from penstock.base import limits
 from penstock.base.errors import ErrorCode, OperationalError, RemoteError
 
@@ -44,7 +44,7 @@ class Known:
             "ann/t1": (verifier_of("s3cret", SALT, 1), Principal("ann", 3, "t1")),
         }
 
-    def verifier(self, name: str) -> tuple[Verifier, Principal] | None:
+    def verifier(self, name: str) -> tuple[ScramVerifier, Principal] | None:
         return self.verifiers.get(name)
 
     def holder(self, public_key: str) -> Principal | None:

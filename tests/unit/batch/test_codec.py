@@ -294,7 +294,7 @@ def test_what_check_rows_refuses_is_reported_with_file_and_position() -> None:
 
 
 def test_reencode_keeps_rows_and_producer_and_gives_new_numbers() -> None:
-    producer = codec.Producer(2**64 - 1, 2**32 - 1, 2**64 - 1, bytes(range(16)))
+    producer = codec.BatchProducer(2**64 - 1, 2**32 - 1, 2**64 - 1, bytes(range(16)))
     sent = codec.encode_arrow(codec.check_rows(message_of(MIXED)), producer=producer)
     stored = codec.reencode(sent, base_offset=100, timestamp_us=7, leader_epoch=9)
     header = codec.verify(stored)

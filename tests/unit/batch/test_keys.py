@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.batch import codec
-from penstock.batch.codec import Producer
+from penstock.batch.codec import BatchProducer
 from penstock.batch.keys import have_key, without_empty
 from penstock.batch.schema import arrow_schema
 from penstock.hot.rows import BatchRows
@@ -45,7 +45,7 @@ def test_an_empty_key_is_found_by_both_modes(keys: list[bytes | None], under_nul
 @given(KEYS, st.sampled_from([b"", b"hidden"]))
 def test_it_becomes_null_and_nothing_else_changes(keys: list[bytes | None], under_null: bytes) -> None:
     before = message(keys, under_null)
-    codec.renumber(before, base_offset=7, timestamp_us=5, leader_epoch=3, flags=1, producer=Producer(1, 2, 3))
+    codec.renumber(before, base_offset=7, timestamp_us=5, leader_epoch=3, flags=1, producer=BatchProducer(1, 2, 3))
     after = codec.without_empty_keys(before)
     expected = codec.check_rows(before).to_pydict() | {"key": [key or None for key in keys]}
     assert codec.check_rows(after).to_pydict() == expected

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.batch import codec
-from penstock.batch.codec import NOBODY, Producer
-from penstock.batch.thinning import Message, Thinner
+from penstock.batch.codec import NOBODY, BatchProducer
+from penstock.batch.thinning import SealedMessage, Thinner
 from tests.groups import Columns, encoded
 
 
@@ -35,16 +35,18 @@ PARTS = st.lists(
 )
 
 
-def thinned(parts: list[Part], rows_max: int, bytes_max: int) -> tuple[list[Message], list[bytes]]:
+def thinned(parts: list[Part], rows_max: int, bytes_max: int) -> tuple[list[SealedMessage], list[bytes]]:
     thinner = Thinner(rows_max, bytes_max)
-    done: list[Message] = []
+    done: list[SealedMessage] = []
     offset, epoch = 100, 1
     for number, (keep, next_epoch, is_producers) in enumerate(parts):
         epoch += next_epoch
         keys = [b"%d" % (offset + row) for row in range(len(keep))]
         numbers = {"base_offset": offset, "timestamp_us": 10 * number, "leader_epoch": epoch}
         data = encoded(Columns([b"s"] * len(keep), keys, keys, None), **numbers)
-        header = codec.renumber(data, **numbers, flags=1, producer=Producer(7, 2, offset) if is_producers else NOBODY)
+        header = codec.renumber(
+            data, **numbers, flags=1, producer=BatchProducer(7, 2, offset) if is_producers else NOBODY
+        )
         done += thinner.add(bytes(data), header, pa.array(keep))
         offset = header.end_offset
     return done + thinner.end(), thinner.forced_keys

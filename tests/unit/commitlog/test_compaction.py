@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from penstock.base import limits
-from penstock.batch.codec import Producer
+from penstock.batch.codec import BatchProducer
 from penstock.commitlog import Cleaning, Log, LogConfig, LogState, Survey
 from penstock.vfs.faulty import Fault, FaultyVfs, Kind
 from penstock.vfs.memory import Keep, MemoryVfs
@@ -31,11 +31,11 @@ class Stream:
         self.rows: list[Row] = []
         self.now_us = 0
 
-    def append(self, *messages: Told, times: int = 1, producer: Producer | None = None) -> None:
+    def append(self, *messages: Told, times: int = 1, producer: BatchProducer | None = None) -> None:
         """So many batches of these messages."""
         for _ in range(times):
             self.now_us += 1
-            self.rows += append_keyed(self.log, messages, self.now_us, producer or Producer())
+            self.rows += append_keyed(self.log, messages, self.now_us, producer or BatchProducer())
 
     def seal(self) -> None:
         """What was appended goes into segments that are committed."""
@@ -181,8 +181,8 @@ def test_a_tombstone_stays_while_a_message_of_its_key_must() -> None:
 
 def test_a_batch_of_a_producer_stays_one_of_its_own() -> None:
     stream = Stream()
-    stream.append((b"a", b"1"), (b"b", b"1"), (b"a", b"2"), producer=Producer(9, 3, 0))
-    stream.append((b"c", b"1"), (b"c", b"2"), producer=Producer(9, 3, 3))
+    stream.append((b"a", b"1"), (b"b", b"1"), (b"a", b"2"), producer=BatchProducer(9, 3, 0))
+    stream.append((b"c", b"1"), (b"c", b"2"), producer=BatchProducer(9, 3, 3))
     stream.append((b"a", b"3"), (b"c", None), KEYLESS)
     stream.seal()
     for _ in range(3):
@@ -221,7 +221,7 @@ def test_the_last_message_of_all_stays_though_it_is_a_tombstone() -> None:
 
 def test_a_pass_is_not_begun_again_for_what_can_never_go() -> None:
     stream = Stream(replace(CONFIG, tombstone_retention_us=0))
-    stream.append((b"a", b"1"), producer=Producer(9, 1, 0))
+    stream.append((b"a", b"1"), producer=BatchProducer(9, 1, 0))
     stream.append((b"a", None), (b"b", b"1"), (b"b", None), KEYLESS)
     stream.append(KEYLESS, times=8)
     stream.seal()
@@ -240,7 +240,7 @@ def test_a_pass_is_not_begun_again_for_what_can_never_go() -> None:
 def test_what_must_stay_has_no_segment_written_anew() -> None:
     stream = Stream()
     for number in range(40):
-        stream.append((b"a", b"%d" % number), producer=Producer(9, 1, number))
+        stream.append((b"a", b"%d" % number), producer=BatchProducer(9, 1, number))
     stream.seal()
     paths = [one.path for one in stream.log.view().segments]
     surveys = 0

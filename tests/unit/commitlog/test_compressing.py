@@ -11,7 +11,7 @@ from penstock.base import limits
 from penstock.base.config import Compression
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.batch import codec, compression, layout
-from penstock.batch.codec import NOBODY, Producer
+from penstock.batch.codec import NOBODY, BatchProducer
 from penstock.batch.header import COMPRESSION_FLAGS, INCOMPRESSIBLE, MAY_HOLD_IDS, BatchHeader
 from penstock.batch.schema import SCHEMA_BYTES
 from penstock.commitlog import Log, LogConfig, LogState, LogView, Survey
@@ -228,7 +228,7 @@ def test_what_a_start_reads_of_a_log_is_read_of_what_is_compressed() -> None:
     for begin in range(0, 1_000, 100):
         columns = Columns([b"s"] * 100, None, [b"value" * 20] * 100, rows[begin : begin + 100])
         data = encoded(columns, base_offset=log.log_end, timestamp_us=100 + begin, leader_epoch=1)
-        producer = Producer(9, 1, begin) if begin < 200 else NOBODY
+        producer = BatchProducer(9, 1, begin) if begin < 200 else NOBODY
         numbers = {"base_offset": log.log_end, "timestamp_us": 100 + begin, "leader_epoch": 1}
         header = codec.renumber(data, **numbers, flags=MAY_HOLD_IDS, producer=producer)
         log.append(bytes(data), header)

@@ -11,7 +11,7 @@ import pytest
 from penstock.base import limits
 from penstock.base.config import Compression
 from penstock.batch import codec
-from penstock.batch.codec import Producer
+from penstock.batch.codec import BatchProducer
 from penstock.batch.header import COMPRESSED_ZSTD, MAY_EXPIRE, PREFIX_BYTES
 from penstock.batch.schema import SCHEMA_BYTES
 from penstock.commitlog import Cleaning, Log, LogConfig, LogState
@@ -43,11 +43,11 @@ class Stream:
         self.rows: list[Row] = []
         self.now_us = 0
 
-    def append(self, *messages: Told, times: int = 1, producer: Producer | None = None) -> list[int]:
+    def append(self, *messages: Told, times: int = 1, producer: BatchProducer | None = None) -> list[int]:
         """So many batches of these messages, at one time; their offsets."""
         added = []
         for _ in range(times):
-            added += append_told(self.log, messages, self.now_us, producer or Producer())
+            added += append_told(self.log, messages, self.now_us, producer or BatchProducer())
         self.rows += added
         return [row.offset for row in added]
 
@@ -209,7 +209,7 @@ def test_of_each_leadership_in_a_segment_one_message_stays() -> None:
     stream.append(ttl("1"), ttl("1"))
     stream.log.start_epoch(2)
     stream.append(ttl("1"), ttl("1"), times=2)
-    producers = stream.append(ttl("1"), ttl("1"), producer=Producer(9, 1, 0))
+    producers = stream.append(ttl("1"), ttl("1"), producer=BatchProducer(9, 1, 0))
     stream.log.start_epoch(3)
     stream.seal()
     stream.clean(S)
@@ -272,7 +272,7 @@ def test_where_keys_are_compacted_a_message_goes_once_the_older_ones_of_its_key_
 
 def test_a_key_whose_older_message_cannot_go_keeps_the_newer_one() -> None:
     stream = Stream(COMPACTING)
-    forced = stream.append(Told(key=b"a"), producer=Producer(9, 1, 0))
+    forced = stream.append(Told(key=b"a"), producer=BatchProducer(9, 1, 0))
     (newer,) = stream.append(ttl("1", b"a"))
     (other,) = stream.append(ttl("1", b"b"))
     stream.append(KEPT, times=10)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.batch.codec import Producer
+from penstock.batch.codec import BatchProducer
 from penstock.commitlog import Log, LogConfig, LogState
 from penstock.vfs.memory import MemoryVfs
 from tests.damage import flip
@@ -14,17 +14,17 @@ from tests.property.test_mending import Donor, copied, find_all, mend
 
 CONFIG = LogConfig(segment_bytes=100_000, compact=True)
 SEGMENT = f"{DIRECTORY}/{0:020d}.arrows"
-PRODUCER = Producer(3, 0, 4)
-PIECE = Producer(0, 1, 4, b"one run of sixte", 0)
+PRODUCER = BatchProducer(3, 0, 4)
+PIECE = BatchProducer(0, 1, 4, b"one run of sixte", 0)
 
 
-def grown(producer: Producer) -> tuple[MemoryVfs, Log, list[Row]]:
+def grown(producer: BatchProducer) -> tuple[MemoryVfs, Log, list[Row]]:
     """A log of three batches with three rows each, of which `producer` has made the second."""
     disk = MemoryVfs()
     log = open_log(disk, CONFIG)
     log.start_epoch(1)
     rows: list[Row] = []
-    for number, by in enumerate((Producer(), producer, Producer())):
+    for number, by in enumerate((BatchProducer(), producer, BatchProducer())):
         rows += append_keyed(log, [(b"%d" % number, b"%d" % row) for row in range(3)], number, by)
     save(log)
     log.note_committed(log.log_end)
@@ -65,7 +65,7 @@ def mended(disk: MemoryVfs, log: Log, other_disk: MemoryVfs, other: Log) -> Log:
 @pytest.mark.parametrize("producer", [PRODUCER, PIECE], ids=["a producer", "a run"])
 @pytest.mark.parametrize("knows", ["both know", "the other one says"])
 def test_a_batch_that_is_not_cut_may_be_damaged_where_the_log_begins(
-    start: int, producer: Producer, knows: str
+    start: int, producer: BatchProducer, knows: str
 ) -> None:
     disk, log, rows = grown(producer)
     other_disk = copied(disk)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import pytest
 
 from penstock.batch import codec
-from penstock.batch.codec import NOBODY, Producer
+from penstock.batch.codec import NOBODY, BatchProducer
 from penstock.commitlog import Log, LogConfig, LogState
 from penstock.vfs.faulty import CHANGES, FaultyVfs, Operation
 from penstock.vfs.memory import Keep, MemoryVfs
@@ -57,7 +57,7 @@ def grown(case: Case) -> tuple[MemoryVfs, Donor, list[Row]]:
     for one in (log, other):
         one.start_epoch(1)
     for offset in range(0, max(END, end), 2):
-        by = Producer(3, 0, offset) if offset in case.producers else NOBODY
+        by = BatchProducer(3, 0, offset) if offset in case.producers else NOBODY
         messages = [(b"key", value_of(offset + number)) for number in range(2)]
         if offset < END:
             rows += append_keyed(log, messages, 0, by)

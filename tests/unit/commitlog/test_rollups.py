@@ -9,7 +9,7 @@ import pytest
 
 from penstock.base import limits
 from penstock.base.config import Compression, StreamConfig
-from penstock.batch.codec import Producer
+from penstock.batch.codec import BatchProducer
 from penstock.batch.header import COMPRESSED_ZSTD, MAY_ROLL_UP_ALL, MAY_ROLL_UP_SUBJECTS
 from penstock.commitlog import LogConfig, Survey
 from penstock.vfs.memory import Keep, MemoryVfs
@@ -142,7 +142,7 @@ def test_the_flags_stay_when_batches_are_merged_thinned_and_compressed() -> None
 
 def test_what_nothing_else_could_cover_stays() -> None:
     stream = rolled()
-    whole = stream.append(on(b"a"), on(b"a"), producer=Producer(9, 1, 0))
+    whole = stream.append(on(b"a"), on(b"a"), producer=BatchProducer(9, 1, 0))
     stream.append(rollup(b"a"))
     stream.seal()
     stream.clean()
@@ -187,7 +187,7 @@ def test_one_that_expires_stays_until_the_others_have_gone() -> None:
 def test_one_that_expires_stays_while_another_of_its_subject_must() -> None:
     """Which covers the offsets of a producer's batch, and would be the last one of its subject again."""
     stream = rolled(expires=True)
-    forced = stream.append(on(b"a"), producer=Producer(9, 1, 0))[0]
+    forced = stream.append(on(b"a"), producer=BatchProducer(9, 1, 0))[0]
     old = stream.append(on(b"b"), KEPT)[0]
     expiring = stream.append(rollup(b"a", Nats_TTL="1"), rollup(b"b", Nats_TTL="1"), KEPT)
     stream.seal()
@@ -225,7 +225,7 @@ def test_no_power_loss_keeps_what_was_to_go_without_what_it_was_to_go_for() -> N
 def test_no_older_message_of_a_key_counts_again() -> None:
     """What covers the offsets of a producer's batch stays; so does the last one of its key, whatever rolls it up."""
     stream = rolled(compact=True)
-    forced = stream.append(on(b"b", b"k"), producer=Producer(9, 1, 0))[0]
+    forced = stream.append(on(b"b", b"k"), producer=BatchProducer(9, 1, 0))[0]
     last, free = stream.append(on(b"a", b"k"), on(b"a", b"l"), KEPT)[:2]
     stream.append(rollup(b"a"))
     stream.seal()
@@ -273,7 +273,7 @@ def test_where_not_all_forced_keys_are_known_those_with_keys_stay(monkeypatch: p
     monkeypatch.setattr(limits, "COMPACTION_FORCED_BYTES_MAX", 1)
     stream = rolled(compact=True)
     for number in range(2):
-        stream.append(on(b"b", b"k"), producer=Producer(9, 1, number))
+        stream.append(on(b"b", b"k"), producer=BatchProducer(9, 1, number))
     stream.append(on(b"b", b"k"), KEPT)
     stream.seal()
     stream.clean()

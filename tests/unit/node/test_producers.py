@@ -103,15 +103,15 @@ def test_the_numbers_are_stored_with_the_batch() -> None:
     data = broker.payloads[broker.fetch("orders")]
     first = codec.verify(data[: codec.read_header(data).size_bytes])
     second = codec.verify(data[first.size_bytes :])
-    assert codec.producer_of(first) == codec.Producer(2**63 - 1, 2**32 - 1, 0)
-    assert codec.producer_of(second) == codec.Producer(2**63 - 1, 2**32 - 1, 2)
+    assert codec.producer_of(first) == codec.BatchProducer(2**63 - 1, 2**32 - 1, 0)
+    assert codec.producer_of(second) == codec.BatchProducer(2**63 - 1, 2**32 - 1, 2)
 
 
 def test_who_does_not_ask_for_it_cannot_write_a_producers_numbers() -> None:
     broker = with_orders()
     batch = bytes(batch_of([("orders.x", None, b"a", None)]))
     forged = bytearray(codec.own_copy(batch))
-    producer = codec.Producer(7, 3, 0, b"r" * 16)
+    producer = codec.BatchProducer(7, 3, 0, b"r" * 16)
     codec.renumber(forged, base_offset=0, timestamp_us=0, leader_epoch=0, producer=producer)
     broker.ask(AppendRequest(stream_id=broker.stream_id("orders")), AppendResponse, bytes(forged))
     assert codec.verify(broker.payloads[broker.fetch("orders")]).producer_id == 0

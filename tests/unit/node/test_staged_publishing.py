@@ -147,7 +147,7 @@ def test_staged_rows_are_published_as_one_batch() -> None:
     assert broker.values("orders") == [b"between", b"c", b"a", b"b"]
     assert [row.key for row in broker.read("orders")][1:] == [b"kc", b"ka", b"kb"]
     _, header = headers_of(broker)
-    assert codec.producer_of(header) == codec.Producer(0, 0, 7, QUERY)
+    assert codec.producer_of(header) == codec.BatchProducer(0, 0, 7, QUERY)
     assert header.flags == OF_RUN | ENDS_RUN
 
 

@@ -12,7 +12,7 @@ from penstock.base import limits
 from penstock.base.errors import ErrorCode
 from penstock.base.staged import staged_name
 from penstock.batch import codec
-from penstock.batch.codec import Producer
+from penstock.batch.codec import BatchProducer
 from penstock.messages import CreateStreamResponse, PublishStagedResponse, StagedRange, StageRequest, StageResponse
 from penstock.node.staged_retention import FindPublished
 from penstock.vfs.faulty import Fault, Kind, Operation
@@ -285,8 +285,8 @@ def test_a_staged_batch_says_for_which_batch_it_is() -> None:
     data = memoryview(broker.payloads[broker.fetch(staged_stream(broker).name)])
     first = codec.verify(data[: codec.read_header(data).size_bytes])
     second = codec.verify(data[first.size_bytes :])
-    assert (codec.producer_of(first), first.flags) == (Producer(0, 0, 7, QUERY), 0)
-    assert codec.producer_of(second) == Producer()
+    assert (codec.producer_of(first), first.flags) == (BatchProducer(0, 0, 7, QUERY), 0)
+    assert codec.producer_of(second) == BatchProducer()
 
 
 def test_rows_are_published_as_the_batch_for_which_they_are_staged() -> None:
