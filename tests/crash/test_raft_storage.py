@@ -15,9 +15,9 @@ from penstock.raft import (
     HardState,
     NotWrittenError,
     RaftMembership,
+    RaftStorage,
     Ready,
     Snapshot,
-    Storage,
     StoredState,
 )
 from penstock.raft.records import read_records
@@ -58,7 +58,7 @@ STORY: list[Save] = [
 ]
 
 
-def save(storage: Storage, what: Save) -> None:
+def save(storage: RaftStorage, what: Save) -> None:
     task = storage.save_snapshot(what) if isinstance(what, Snapshot) else storage.save(what)
     assert task is not None
     try:
@@ -78,10 +78,10 @@ def essence(state: StoredState) -> tuple:
 
 def reopened(vfs: MemoryVfs) -> StoredState:
     """What is found, and found again after another crash: opening is repeatable."""
-    storage = Storage.open(vfs, BEGIN)
+    storage = RaftStorage.open(vfs, BEGIN)
     state = storage.state
     storage.close()
-    assert Storage.open(vfs.crash_clone(), BEGIN).state == state
+    assert RaftStorage.open(vfs.crash_clone(), BEGIN).state == state
     indexes = [entry.index for entry in state.entries]
     assert indexes == list(range(state.snapshot.index + 1, state.snapshot.index + 1 + len(indexes)))
     return state
@@ -89,7 +89,7 @@ def reopened(vfs: MemoryVfs) -> StoredState:
 
 def states() -> list[StoredState]:
     """What is stored after each step of the story."""
-    storage = Storage.open(MemoryVfs(), BEGIN)
+    storage = RaftStorage.open(MemoryVfs(), BEGIN)
     found = [storage.state]
     for what in STORY:
         save(storage, what)
@@ -127,7 +127,7 @@ def test_power_loss_at_every_boundary(seed: int) -> None:
             assert first_new - 1 <= found.entries[-1].index <= allowed[1].entries[-1].index
 
     vfs = FaultyVfs(memory, watcher=cut_the_power)
-    storage = Storage.open(vfs, BEGIN)
+    storage = RaftStorage.open(vfs, BEGIN)
     for what in STORY:
         save(storage, what)
         step += 1
@@ -137,7 +137,7 @@ def test_power_loss_at_every_boundary(seed: int) -> None:
 
 def test_what_is_stored_is_found() -> None:
     memory = MemoryVfs()
-    storage = Storage.open(memory, BEGIN)
+    storage = RaftStorage.open(memory, BEGIN)
     for what, state in zip(STORY, STATES[1:], strict=True):
         save(storage, what)
         assert reopened(memory.crash_clone()) == state
@@ -150,7 +150,7 @@ def content(vfs: MemoryVfs, path: str) -> bytes:
 
 def whole() -> MemoryVfs:
     memory = MemoryVfs()
-    storage = Storage.open(memory, BEGIN)
+    storage = RaftStorage.open(memory, BEGIN)
     for what in STORY[:8]:
         save(storage, what)
     return memory
@@ -170,7 +170,7 @@ def test_no_flipped_bit_goes_unnoticed(path: str) -> None:
         vfs.open(path).write_at(0, damaged)
         before = list(vfs.files())
         with pytest.raises((CorruptionError, RemoteError)):
-            Storage.open(vfs, BEGIN)
+            RaftStorage.open(vfs, BEGIN)
         assert content(vfs, path) == damaged
         assert list(vfs.files()) == before
 
@@ -182,7 +182,7 @@ def test_no_cut_goes_unnoticed(path: str) -> None:
         vfs = WHOLE.crash_clone()
         vfs.open(path).truncate(length)
         with pytest.raises(CorruptionError):
-            Storage.open(vfs, BEGIN)
+            RaftStorage.open(vfs, BEGIN)
 
 
 @pytest.mark.parametrize("path", [LOG_PATH, SNAPSHOT_PATH])
@@ -191,7 +191,7 @@ def test_no_lost_file_goes_unnoticed(path: str) -> None:
     vfs.remove(path)
     for bootstrap in (BEGIN, None):
         with pytest.raises(CorruptionError):
-            Storage.open(vfs, bootstrap)
+            RaftStorage.open(vfs, bootstrap)
 
 
 def test_log_and_mark_lost_with_a_snapshot_left() -> None:
@@ -199,19 +199,19 @@ def test_log_and_mark_lost_with_a_snapshot_left() -> None:
     vfs.remove(LOG_PATH)
     vfs.remove(MARK_PATH)
     with pytest.raises(CorruptionError):
-        Storage.open(vfs, BEGIN)
+        RaftStorage.open(vfs, BEGIN)
 
 
 def test_an_older_snapshot_is_noticed() -> None:
     memory = MemoryVfs()
-    storage = Storage.open(memory, BEGIN)
+    storage = RaftStorage.open(memory, BEGIN)
     old = content(memory, SNAPSHOT_PATH)
     for what in STORY[:8]:
         save(storage, what)
     memory.remove(SNAPSHOT_PATH)
     memory.open(SNAPSHOT_PATH, create=True).write_at(0, old)
     with pytest.raises(CorruptionError, match="the snapshot at 3"):
-        Storage.open(memory, BEGIN)
+        RaftStorage.open(memory, BEGIN)
 
 
 def test_a_damaged_mark_alone_does_no_harm() -> None:
@@ -251,7 +251,7 @@ def test_without_its_mark_no_log_is_taken_for_whole(
     harm(vfs)
     before = {path: content(vfs, path) for path in vfs.files()}
     with pytest.raises(CorruptionError, match=rf"raft/synced: .*nothing was cut off.*found {found}"):
-        Storage.open(vfs, BEGIN)
+        RaftStorage.open(vfs, BEGIN)
     assert {path: content(vfs, path) for path in vfs.files()} == before
 
 
@@ -259,10 +259,10 @@ def test_a_mark_with_one_damaged_slot_is_told_and_mended() -> None:
     for slot in (0, 1):
         vfs = WHOLE.crash_clone()
         vfs.open(MARK_PATH).write_at(512 * slot + 9, b"\xff\xff")
-        storage = Storage.open(vfs, BEGIN)
+        storage = RaftStorage.open(vfs, BEGIN)
         assert f"raft/synced: damaged at byte {512 * slot}" in storage.notices[0]
         storage.close()
-        again = Storage.open(vfs, BEGIN)
+        again = RaftStorage.open(vfs, BEGIN)
         assert (again.notices, again.state) == ([], STATES[8])
 
 
@@ -270,19 +270,19 @@ def test_a_torn_tail_is_cut_and_kept() -> None:
     vfs = WHOLE.crash_clone()
     size = len(content(vfs, LOG_PATH))
     vfs.open(LOG_PATH).write_at(size, b"\x20\0\0\0half of a record")
-    storage = Storage.open(vfs, BEGIN)
+    storage = RaftStorage.open(vfs, BEGIN)
     assert storage.state == STATES[8]
     assert f"raft/log.cut-{size}" in storage.notices[0]
     assert content(vfs, f"raft/log.cut-{size}") == b"\x20\0\0\0half of a record"
     vfs.open(LOG_PATH).write_at(size, b"another half")
-    assert f"raft/log.cut-{size}.2" in Storage.open(vfs, BEGIN).notices[0]
+    assert f"raft/log.cut-{size}.2" in RaftStorage.open(vfs, BEGIN).notices[0]
     assert content(vfs, f"raft/log.cut-{size}") == b"\x20\0\0\0half of a record"
 
 
 def test_zeros_at_the_end_are_cut_and_not_kept() -> None:
     vfs = WHOLE.crash_clone()
     vfs.open(LOG_PATH).write_at(len(content(vfs, LOG_PATH)), bytes(700))
-    storage = Storage.open(vfs, BEGIN)
+    storage = RaftStorage.open(vfs, BEGIN)
     assert storage.state == STATES[8]
     assert len(storage.notices) == 1
     assert not [path for path in vfs.files() if "cut" in path]
@@ -293,7 +293,7 @@ def test_a_newer_version_is_refused(path: str) -> None:
     vfs = WHOLE.crash_clone()
     vfs.open(path).write_at(4, b"\x02")
     with pytest.raises(RemoteError, match="has version 2; this Penstock reads up to 1"):
-        Storage.open(vfs, BEGIN)
+        RaftStorage.open(vfs, BEGIN)
 
 
 @pytest.mark.parametrize("number", range(len(STORY)))
@@ -301,7 +301,7 @@ def test_a_newer_version_is_refused(path: str) -> None:
 def test_a_full_disk_leaves_everything_as_it_was(number: int, written_bytes: int) -> None:
     memory = MemoryVfs()
     vfs = FaultyVfs(memory)
-    storage = Storage.open(vfs, BEGIN)
+    storage = RaftStorage.open(vfs, BEGIN)
     for what in STORY[:number]:
         save(storage, what)
     vfs.plan = lambda operation: (
@@ -322,7 +322,7 @@ def test_a_full_disk_leaves_everything_as_it_was(number: int, written_bytes: int
 def test_after_a_failed_sync_nothing_is_written(path_end: str) -> None:
     memory = MemoryVfs()
     vfs = FaultyVfs(memory)
-    storage = Storage.open(vfs, BEGIN)
+    storage = RaftStorage.open(vfs, BEGIN)
     save(storage, STORY[0])
     for what in STORY[1:6]:
         save(storage, what)
@@ -339,22 +339,22 @@ def test_after_a_failed_sync_nothing_is_written(path_end: str) -> None:
 def test_what_a_failed_sync_gave_up_is_written_again_before_it_counts() -> None:
     memory = MemoryVfs()
     vfs = FaultyVfs(memory)
-    storage = Storage.open(vfs, BEGIN)
+    storage = RaftStorage.open(vfs, BEGIN)
     save(storage, ready(entry(1, 1), state=HardState(1, 1, 0)))
     vfs.plan = nth(0, Fault(errno.EIO), Kind.SYNC, path_end=LOG_PATH)
     with pytest.raises(OSError, match="Input/output"):
         save(storage, ready(entry(2, 1), state=HardState(2, 3, 0)))
     memory.fail_sync(LOG_PATH)
     storage.close()
-    state = Storage.open(memory, BEGIN).state  # the page cache still has it
+    state = RaftStorage.open(memory, BEGIN).state  # the page cache still has it
     assert state.hard_state.vote == 3
-    assert Storage.open(memory.crash_clone(), BEGIN).state == state
+    assert RaftStorage.open(memory.crash_clone(), BEGIN).state == state
 
 
 def test_the_reserve_gives_room_to_what_must_go_through() -> None:
     memory = MemoryVfs()
     vfs = FaultyVfs(memory)
-    storage = Storage.open(vfs, BEGIN)
+    storage = RaftStorage.open(vfs, BEGIN)
     storage.keep_reserve()
     full_bytes = len(content(memory, RESERVE_PATH))
 
@@ -380,7 +380,7 @@ def test_the_reserve_gives_room_to_what_must_go_through() -> None:
 def test_a_snapshot_that_can_wait_leaves_the_reserve_alone() -> None:
     memory = MemoryVfs()
     vfs = FaultyVfs(memory)
-    storage = Storage.open(vfs, BEGIN)
+    storage = RaftStorage.open(vfs, BEGIN)
     save(storage, ready(entry(1, 1), state=HardState(1, 1, 0)))
     storage.keep_reserve()
     full_bytes = len(content(memory, RESERVE_PATH))
@@ -395,7 +395,7 @@ def test_a_snapshot_that_can_wait_leaves_the_reserve_alone() -> None:
 
 def test_the_log_that_is_removed_under_a_broker() -> None:
     memory = MemoryVfs()
-    storage = Storage.open(memory, BEGIN)
+    storage = RaftStorage.open(memory, BEGIN)
     memory.remove(LOG_PATH)
     with pytest.raises(FileNotFoundError):
         save(storage, STORY[0])
@@ -405,23 +405,23 @@ def test_the_log_that_is_removed_under_a_broker() -> None:
 
 def test_who_joins_begins_with_nothing_and_remembers_it() -> None:
     memory = MemoryVfs()
-    storage = Storage.open(memory)
+    storage = RaftStorage.open(memory)
     assert storage.state == StoredState(HardState(), Snapshot(0, 0, RaftMembership(), b""), ())
     save(storage, ready(state=HardState(3, 2, 0)))
     memory = memory.crash_clone()
-    storage = Storage.open(memory)
+    storage = RaftStorage.open(memory)
     assert storage.state.hard_state == HardState(3, 2, 0)
     save(storage, ready(state=HardState(3, 2, 0), snapshot=Snapshot(0, 0, MEMBERSHIP, b"")))
-    assert Storage.open(memory.crash_clone()).state.snapshot == BEGIN
+    assert RaftStorage.open(memory.crash_clone()).state.snapshot == BEGIN
 
 
 def test_a_commit_index_alone_is_not_written() -> None:
-    storage = Storage.open(MemoryVfs(), BEGIN)
+    storage = RaftStorage.open(MemoryVfs(), BEGIN)
     assert storage.save(Ready(False, None, (), HardState(0, None, 0), (), (), ())) is None
 
 
 def test_a_snapshot_makes_the_log_small() -> None:
-    storage = Storage.open(MemoryVfs(), BEGIN)
+    storage = RaftStorage.open(MemoryVfs(), BEGIN)
     empty = storage.log_bytes
     for index in range(1, 100):
         save(storage, ready(entry(index, 1, 1_000), state=HardState(1, 1, index - 1)))

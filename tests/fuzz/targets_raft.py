@@ -13,7 +13,7 @@ from penstock.base import limits
 from penstock.base.errors import CorruptionError, ErrorCode, RemoteError
 from penstock.base.ids import BrokerId
 from penstock.hot.crc import crc32c
-from penstock.raft import RaftMembership, Snapshot, Storage
+from penstock.raft import RaftMembership, RaftStorage, Snapshot
 from penstock.raft.disk_state import stored_entries, stored_snapshot
 from penstock.raft.membership import encode_membership
 from penstock.raft.messages import Message
@@ -183,7 +183,7 @@ def raft_storage(modules: Modules, data: bytes) -> object:
     except (CorruptionError, RemoteError):
         pass
     try:
-        storage = Storage.open(vfs, bootstrap)
+        storage = RaftStorage.open(vfs, bootstrap)
     except (CorruptionError, RemoteError) as error:
         assert not isinstance(error, RemoteError) or error.code == ErrorCode.UNSUPPORTED_VERSION
         left = all_files(vfs)
@@ -193,7 +193,7 @@ def raft_storage(modules: Modules, data: bytes) -> object:
     storage.close()
     if storage._contents.last_number > NUMBER_MAX - 10:
         return "late"  # the next record has a number that none can have; a billion starts a second do not come there
-    again = Storage.open(vfs, bootstrap)
+    again = RaftStorage.open(vfs, bootstrap)
     assert again.state == state, (again.state, state)
     assert not again.notices
     again.close()

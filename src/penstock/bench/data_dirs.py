@@ -19,7 +19,7 @@ from penstock.metadata.commands import Command, CreateStream, FormCluster, Regis
 from penstock.metadata.streams import created_config
 from penstock.node.folders import STREAMS_PATH, folder_of, marker_of
 from penstock.node.log_creation_markers import LogCreationMarkers
-from penstock.raft import Entry, EntryKind, HardState, RaftMembership, Ready, Snapshot, Storage
+from penstock.raft import Entry, EntryKind, HardState, RaftMembership, RaftStorage, Ready, Snapshot
 
 FIRST_US = 1_700_000_000_000_000
 """Creation time recorded in the data directory, in µs since 1970."""
@@ -32,7 +32,7 @@ class Metadata:
     """The metadata log of a single broker: cluster formation, registration, and the commands of `add`."""
 
     def __init__(self, vfs: UnsyncedVfs, data_dir_id: str) -> None:
-        self._storage = Storage.open(vfs, Snapshot(0, 0, RaftMembership((_BROKER,)), b""))
+        self._storage = RaftStorage.open(vfs, Snapshot(0, 0, RaftMembership((_BROKER,)), b""))
         self._entries = [Entry(_TERM, 1, EntryKind.LEADERSHIP, b"")]
         self.add(FormCluster(cluster_id=data_dir_id))
         run = RegisterBroker(

@@ -23,7 +23,7 @@ from penstock.metadata.journal import JOURNAL_PATH, MARK_PATH, RESERVE_PATH, rea
 from penstock.metadata.persistent import PersistentMap
 from penstock.metadata.snapshot import encode_image
 from penstock.node.settings import Settings
-from penstock.raft import RaftMembership, Snapshot, Storage
+from penstock.raft import RaftMembership, RaftStorage, Snapshot
 from penstock.vfs import Vfs
 
 RAFT_PATH = "raft"
@@ -33,7 +33,7 @@ IMPORTED_PATH = f"{JOURNAL_PATH}.imported"
 class OpenedMetadata(NamedTuple):
     """Initial metadata."""
 
-    storage: Storage
+    storage: RaftStorage
     notices: tuple[str, ...] = ()  # for the operator
     deleted: tuple[StreamState, ...] = ()  # streams of the journal whose files may still be there
 
@@ -48,7 +48,7 @@ def open_storage(vfs: Vfs, settings: Settings) -> OpenedMetadata:
     voters = tuple(sorted(settings.voters)) or (() if settings.join else (settings.broker_id,))
     if JOURNAL_PATH in set(vfs.list("")):
         return _imported(vfs, settings, voters)
-    storage = Storage.open(vfs, Snapshot(0, 0, RaftMembership(voters), b"") if voters else None)
+    storage = RaftStorage.open(vfs, Snapshot(0, 0, RaftMembership(voters), b"") if voters else None)
     return OpenedMetadata(storage, tuple(storage.notices))
 
 
@@ -60,7 +60,7 @@ def _imported(vfs: Vfs, settings: Settings, voters: tuple[BrokerId, ...]) -> Ope
     image, deleted, _ = fold((entry.index, entry.command) for entry in entries)
     image = _as_cluster(image, settings)
     # If a crash interrupts this before the rename, it is repeated and yields the same bytes.
-    storage = Storage.open(vfs, Snapshot(image.index, 1, RaftMembership(voters), encode_image(image)))
+    storage = RaftStorage.open(vfs, Snapshot(image.index, 1, RaftMembership(voters), encode_image(image)))
     vfs.remove(RESERVE_PATH)
     vfs.rename(JOURNAL_PATH, IMPORTED_PATH)
     vfs.sync_dir("")

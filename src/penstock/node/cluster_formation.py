@@ -28,7 +28,7 @@ from penstock.metadata.commands import FormCluster
 from penstock.metadata.image import ClusterImage
 from penstock.node.metadata_entries import command_in
 from penstock.raft import Entry, Message, RaftMembership
-from penstock.raft.messages import FROM_MEMBERS, AppendRequest, VoteRequest
+from penstock.raft.messages import FROM_MEMBERS, AppendEntriesRequest, VoteRequest
 
 _FORMS = b"form_cluster"  # in every such command: the others need not be decoded
 
@@ -75,7 +75,7 @@ class ClusterFormation:
             return True
         if isinstance(message, VoteRequest):
             return self._told.get(message.sender) != ""
-        if isinstance(message, AppendRequest):
+        if isinstance(message, AppendEntriesRequest):
             names = {name for name in map(_name_in, message.entries) if name}
             return names <= set(self._told.values())
         return not isinstance(message, FROM_MEMBERS)

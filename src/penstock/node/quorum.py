@@ -43,10 +43,10 @@ from penstock.raft import (
     NotWrittenError,
     Raft,
     RaftMembership,
+    RaftStorage,
     Ready,
     SaveTask,
     Snapshot,
-    Storage,
     decode_message,
     encode_message,
 )
@@ -60,7 +60,7 @@ class Quorum:
 
     def __init__(
         self,
-        storage: Storage,
+        storage: RaftStorage,
         raft: Raft,
         outbox: Outbox,
         peers: PeerClient,

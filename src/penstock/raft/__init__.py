@@ -56,7 +56,7 @@ the requester retries. The last snapshot stays in memory, for followers that nee
 from penstock.raft.core import Raft
 from penstock.raft.errors import ChangeRefusedError, NotLeaderError, NotWrittenError
 from penstock.raft.messages import Message
-from penstock.raft.storage import SaveTask, Storage
+from penstock.raft.storage import RaftStorage, SaveTask
 from penstock.raft.values import (
     Entry,
     EntryKind,
@@ -85,7 +85,7 @@ __all__ = [
     "Ready",
     "SaveTask",
     "Snapshot",
-    "Storage",
+    "RaftStorage",
     "StoredState",
     "decode_message",
     "encode_message",

@@ -41,12 +41,12 @@ from penstock.raft.membership import encode_membership, flaw_in_change
 from penstock.raft.messages import (
     FROM_LEADER,
     FROM_MEMBERS,
-    AppendRequest,
-    AppendResponse,
-    Heartbeat,
-    HeartbeatResponse,
+    AppendEntriesRequest,
+    AppendEntriesResponse,
     LeadNow,
     Message,
+    RaftHeartbeat,
+    RaftHeartbeatResponse,
     ReadRequest,
     ReadResponse,
     SnapshotChunk,
@@ -390,9 +390,9 @@ class Raft:
     def _take(self, message: Message) -> bool:
         """Handle a message of this term (or a pre-vote). Return False if it contradicts this broker's state."""
         match message:
-            case AppendRequest():
+            case AppendEntriesRequest():
                 return self._on_append(message)
-            case Heartbeat():
+            case RaftHeartbeat():
                 return self._on_heartbeat(message)
             case SnapshotChunk():
                 return self._on_chunk(message)
@@ -406,7 +406,7 @@ class Raft:
                 return self._on_read_response(message)
             case LeadNow():
                 return self._on_lead_now(message)
-            case AppendResponse() | HeartbeatResponse() | SnapshotResponse():
+            case AppendEntriesResponse() | RaftHeartbeatResponse() | SnapshotResponse():
                 return self._on_follower(message)
 
     def _take_later_term(self, message: Message) -> bool:
@@ -452,12 +452,12 @@ class Raft:
         self._silent_ticks = 0
         return role
 
-    def _on_append(self, message: AppendRequest) -> bool:
+    def _on_append(self, message: AppendEntriesRequest) -> bool:
         if self._heard_leader(message.sender) is None:
             return False
         return self._answer(take_append(self._log, self.id, message))
 
-    def _on_heartbeat(self, message: Heartbeat) -> bool:
+    def _on_heartbeat(self, message: RaftHeartbeat) -> bool:
         if self._heard_leader(message.sender) is None:
             return False
         return self._answer(take_heartbeat(self._log, self.id, message))
@@ -478,7 +478,7 @@ class Raft:
             self._send(response)
         return response is not None
 
-    def _on_follower(self, message: AppendResponse | HeartbeatResponse | SnapshotResponse) -> bool:
+    def _on_follower(self, message: AppendEntriesResponse | RaftHeartbeatResponse | SnapshotResponse) -> bool:
         if not isinstance(self._role, Leader):
             return True
         is_sane = self._role.hear(message)

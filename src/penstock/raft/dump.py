@@ -17,7 +17,7 @@ import msgspec
 
 from penstock.base.errors import CorruptionError, RemoteError
 from penstock.raft.membership import decode_membership
-from penstock.raft.records import Record, decode_record, read_records
+from penstock.raft.records import LogRecord, decode_record, read_records
 from penstock.raft.snapshot_file import decode_snapshot
 from penstock.raft.terms import term_text
 from penstock.raft.values import EntryKind, HardState, RaftMembership
@@ -48,7 +48,7 @@ def _log_rows(data: bytes, path: str) -> Iterator[Row]:
         yield {"position": end_position, "damage": f"{len(data) - end_position} bytes of an incomplete record"}
 
 
-def _record_row(record: Record, path: str) -> Row:
+def _record_row(record: LogRecord, path: str) -> Row:
     content = decode_record(record, path)
     row: Row = {"position": record.position, "number": record.number}
     if isinstance(content, HardState):

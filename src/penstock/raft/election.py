@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from penstock.base.ids import BrokerId
 from penstock.raft.log import RaftLog
-from penstock.raft.messages import FROM_LEADER, AppendResponse, Message, VoteRequest, VoteResponse
+from penstock.raft.messages import FROM_LEADER, AppendEntriesResponse, Message, VoteRequest, VoteResponse
 from penstock.raft.quorum import Vote, count_votes
 
 
@@ -40,10 +40,10 @@ def may_grant(message: VoteRequest, log: RaftLog, *, term: int, vote: BrokerId |
     return is_free and (message.last_term, message.last_index) >= (log.last_term, log.last_index)
 
 
-def refusal(message: Message, term: int) -> AppendResponse | VoteResponse | None:
+def refusal(message: Message, term: int) -> AppendEntriesResponse | VoteResponse | None:
     """Return the response that stops a leader or candidate of an earlier term; None for all other messages."""
     if isinstance(message, FROM_LEADER):
-        return AppendResponse(message.to, message.sender, term, 0, is_rejected=True)
+        return AppendEntriesResponse(message.to, message.sender, term, 0, is_rejected=True)
     if isinstance(message, VoteRequest):
         return VoteResponse(message.to, message.sender, term, message.is_pre_vote, is_granted=False)
     return None

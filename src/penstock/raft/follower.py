@@ -21,10 +21,10 @@ from penstock.base.ids import BrokerId
 from penstock.hot.crc import crc32c
 from penstock.raft.log import RaftLog
 from penstock.raft.messages import (
-    AppendRequest,
-    AppendResponse,
-    Heartbeat,
-    HeartbeatResponse,
+    AppendEntriesRequest,
+    AppendEntriesResponse,
+    RaftHeartbeat,
+    RaftHeartbeatResponse,
     SnapshotChunk,
     SnapshotResponse,
 )
@@ -63,7 +63,7 @@ class Contradiction:
 
 
 def _contradiction(
-    log: RaftLog, message: AppendRequest | Heartbeat | SnapshotChunk, places: Iterable[tuple[int, int]]
+    log: RaftLog, message: AppendEntriesRequest | RaftHeartbeat | SnapshotChunk, places: Iterable[tuple[int, int]]
 ) -> Contradiction | None:
     """Return the first of the leader's entries (index, term) that differs from a committed one here, or None."""
     for index, term in places:
@@ -77,18 +77,20 @@ def _contradiction(
     return None
 
 
-def take_append(log: RaftLog, broker_id: BrokerId, message: AppendRequest) -> AppendResponse | Contradiction:
+def take_append(
+    log: RaftLog, broker_id: BrokerId, message: AppendEntriesRequest
+) -> AppendEntriesResponse | Contradiction:
     """Append the new entries; return the response."""
     to, term = message.sender, message.term
     places = [(message.prev_index, message.prev_term), *((entry.index, entry.term) for entry in message.entries)]
     if found := _contradiction(log, message, places):
         return found
     if not log.membership.voters:
-        return AppendResponse(broker_id, to, term, message.prev_index, is_rejected=True, wants_snapshot=True)
+        return AppendEntriesResponse(broker_id, to, term, message.prev_index, is_rejected=True, wants_snapshot=True)
     if message.prev_index < log.commit:
-        return AppendResponse(broker_id, to, term, log.commit)
+        return AppendEntriesResponse(broker_id, to, term, log.commit)
     if log.term_at(message.prev_index) != message.prev_term:
-        return AppendResponse(broker_id, to, term, message.prev_index, is_rejected=True, commit=log.commit)
+        return AppendEntriesResponse(broker_id, to, term, message.prev_index, is_rejected=True, commit=log.commit)
     for place, entry in enumerate(message.entries):
         if log.term_at(entry.index) != entry.term:
             if entry.index <= log.last_index:
@@ -97,10 +99,10 @@ def take_append(log: RaftLog, broker_id: BrokerId, message: AppendRequest) -> Ap
             break
     matched_index = message.prev_index + len(message.entries)
     log.commit_to(min(message.commit, matched_index))
-    return AppendResponse(broker_id, to, term, matched_index)
+    return AppendEntriesResponse(broker_id, to, term, matched_index)
 
 
-def take_heartbeat(log: RaftLog, broker_id: BrokerId, message: Heartbeat) -> HeartbeatResponse | Contradiction:
+def take_heartbeat(log: RaftLog, broker_id: BrokerId, message: RaftHeartbeat) -> RaftHeartbeatResponse | Contradiction:
     """Commit up to the heartbeat's commit index if the entry matches; else the response says `is_behind`."""
     if found := _contradiction(log, message, [(message.commit, message.commit_term)]):
         return found
@@ -108,18 +110,18 @@ def take_heartbeat(log: RaftLog, broker_id: BrokerId, message: Heartbeat) -> Hea
     if not is_behind:
         log.commit_to(message.commit)
     commit = log.commit if is_behind else 0
-    return HeartbeatResponse(broker_id, message.sender, message.term, message.round, is_behind, commit)
+    return RaftHeartbeatResponse(broker_id, message.sender, message.term, message.round, is_behind, commit)
 
 
 def take_chunk(
     log: RaftLog, broker_id: BrokerId, incoming: IncomingSnapshot | None, message: SnapshotChunk
-) -> tuple[IncomingSnapshot | None, AppendResponse | SnapshotResponse | Contradiction | None]:
+) -> tuple[IncomingSnapshot | None, AppendEntriesResponse | SnapshotResponse | Contradiction | None]:
     """Add a chunk; return (the transfer so far, the response). The response is None if the CRC does not match."""
     to, term = message.sender, message.term
     if found := _contradiction(log, message, [(message.index, message.snapshot_term)]):
         return None, found
     if message.index < log.commit or (message.index == log.commit and log.membership.voters):
-        return None, AppendResponse(broker_id, to, term, log.commit)
+        return None, AppendEntriesResponse(broker_id, to, term, log.commit)
     key = (to, term, message.index, message.snapshot_term, message.size_bytes, message.crc)
     if incoming is None or incoming.key != key:
         incoming = IncomingSnapshot(key)
@@ -134,4 +136,4 @@ def take_chunk(
         log.commit_to(message.index)  # the log has it all already
     else:
         log.restore(Snapshot(message.index, message.snapshot_term, message.membership, data))
-    return None, AppendResponse(broker_id, to, term, message.index)
+    return None, AppendEntriesResponse(broker_id, to, term, message.index)

@@ -15,12 +15,12 @@ from penstock.base.ids import BrokerId
 from penstock.hot.crc import crc32c
 from penstock.raft.log import RaftLog
 from penstock.raft.messages import (
-    AppendRequest,
-    AppendResponse,
-    Heartbeat,
-    HeartbeatResponse,
+    AppendEntriesRequest,
+    AppendEntriesResponse,
     LeadNow,
     Message,
+    RaftHeartbeat,
+    RaftHeartbeatResponse,
     ReadResponse,
     SnapshotChunk,
     SnapshotResponse,
@@ -144,7 +144,7 @@ class Leader:
             commit_term = self._log.term_at(commit)
             if commit_term is None:
                 commit = commit_term = 0  # compacted away; the follower gets the snapshot next
-            self._send(Heartbeat(self._id, member, self._term, commit, self._reads.round, commit_term))
+            self._send(RaftHeartbeat(self._id, member, self._term, commit, self._reads.round, commit_term))
 
     # Sending
 
@@ -170,7 +170,7 @@ class Leader:
             entries = log.batch(prev_index, log.last_index, config.append_bytes_max, config.append_entries_max)
             if not entries and progress.pace is ProgressState.REPLICATE and progress.commit_sent >= log.commit:
                 break
-            self._send(AppendRequest(self._id, to, self._term, prev_index, prev_term, log.commit, entries))
+            self._send(AppendEntriesRequest(self._id, to, self._term, prev_index, prev_term, log.commit, entries))
             progress.sent(prev_index + len(entries), log.commit)
         if progress.pace is ProgressState.SNAPSHOT and not progress.is_waiting:
             self._send_chunk(to, progress)
@@ -203,7 +203,7 @@ class Leader:
 
     # Receiving
 
-    def hear(self, message: AppendResponse | HeartbeatResponse | SnapshotResponse) -> bool:
+    def hear(self, message: AppendEntriesResponse | RaftHeartbeatResponse | SnapshotResponse) -> bool:
         """Handle a follower's response. Return False if it contradicts the leader's state. Ignore non-members."""
         progress = self._progress.get(message.sender)
         if progress is None:
@@ -211,13 +211,13 @@ class Leader:
         if not progress.is_active:
             progress.is_active = True
             self.is_dirty = True  # a snapshot may be due: it is sent only to active followers
-        if isinstance(message, AppendResponse):
+        if isinstance(message, AppendEntriesResponse):
             return self._on_append_response(progress, message)
-        if isinstance(message, HeartbeatResponse):
+        if isinstance(message, RaftHeartbeatResponse):
             return self._on_heartbeat_response(progress, message)
         return self._on_snapshot_response(progress, message)
 
-    def _on_append_response(self, progress: PeerProgress, message: AppendResponse) -> bool:
+    def _on_append_response(self, progress: PeerProgress, message: AppendEntriesResponse) -> bool:
         if max(message.index, message.commit) > self._log.stable_index:
             return False  # beyond what was ever sent
         if message.wants_snapshot:
@@ -231,7 +231,7 @@ class Leader:
             self._go_on_with_transfer(message.sender)
         return True
 
-    def _on_heartbeat_response(self, progress: PeerProgress, message: HeartbeatResponse) -> bool:
+    def _on_heartbeat_response(self, progress: PeerProgress, message: RaftHeartbeatResponse) -> bool:
         if message.round > self._reads.round or message.commit > self._log.stable_index:
             return False
         if message.is_behind and progress.forgot(message.commit):

@@ -47,7 +47,7 @@ class VoteResponse(_Message, frozen=True, array_like=True, gc=False, tag=2):
     is_granted: bool
 
 
-class AppendRequest(_Message, frozen=True, array_like=True, gc=False, tag=3):
+class AppendEntriesRequest(_Message, frozen=True, array_like=True, gc=False, tag=3):
     """Entries after `prev_index`, which the receiver must have with `prev_term`."""
 
     prev_index: Number
@@ -56,7 +56,7 @@ class AppendRequest(_Message, frozen=True, array_like=True, gc=False, tag=3):
     entries: Annotated[tuple[Entry, ...], msgspec.Meta(max_length=limits.RAFT_APPEND_ENTRIES_MAX)] = ()
 
 
-class AppendResponse(_Message, frozen=True, array_like=True, gc=False, tag=4):
+class AppendEntriesResponse(_Message, frozen=True, array_like=True, gc=False, tag=4):
     """Accepted: the log matches up to `index`. Rejected: no such entry at `index`, committed up to `commit`."""
 
     index: Number
@@ -65,7 +65,7 @@ class AppendResponse(_Message, frozen=True, array_like=True, gc=False, tag=4):
     wants_snapshot: bool = False  # the sender has no membership yet
 
 
-class Heartbeat(_Message, frozen=True, array_like=True, gc=False, tag=5):
+class RaftHeartbeat(_Message, frozen=True, array_like=True, gc=False, tag=5):
     """Asserts leadership. `commit` is an index that the receiver is known to have, of term `commit_term`."""
 
     commit: Number
@@ -73,7 +73,7 @@ class Heartbeat(_Message, frozen=True, array_like=True, gc=False, tag=5):
     commit_term: Number = 0
 
 
-class HeartbeatResponse(_Message, frozen=True, array_like=True, gc=False, tag=6):
+class RaftHeartbeatResponse(_Message, frozen=True, array_like=True, gc=False, tag=6):
     """Acknowledges a heartbeat. `is_behind`: the sender lacks the entry (any more) and has committed up to `commit`."""
 
     round: Number
@@ -120,10 +120,10 @@ class LeadNow(_Message, frozen=True, array_like=True, gc=False, tag=11):
 Message = (
     VoteRequest
     | VoteResponse
-    | AppendRequest
-    | AppendResponse
-    | Heartbeat
-    | HeartbeatResponse
+    | AppendEntriesRequest
+    | AppendEntriesResponse
+    | RaftHeartbeat
+    | RaftHeartbeatResponse
     | SnapshotChunk
     | SnapshotResponse
     | ReadRequest
@@ -131,5 +131,10 @@ Message = (
     | LeadNow
 )
 
-FROM_LEADER = (AppendRequest, Heartbeat, SnapshotChunk, LeadNow)
-FROM_MEMBERS = (VoteResponse, AppendResponse, HeartbeatResponse, SnapshotResponse)  # accepted from members only
+FROM_LEADER = (AppendEntriesRequest, RaftHeartbeat, SnapshotChunk, LeadNow)
+FROM_MEMBERS = (
+    VoteResponse,
+    AppendEntriesResponse,
+    RaftHeartbeatResponse,
+    SnapshotResponse,
+)  # accepted from members only

@@ -42,7 +42,7 @@ _KIND_BASE, _KIND_ENTRY, _KIND_HARD_STATE = 1, 2, 3
 HEAD_BYTES = _FILE_HEAD.size
 
 
-class Record(NamedTuple):
+class LogRecord(NamedTuple):
     """One record and its position."""
 
     number: int
@@ -161,7 +161,7 @@ def read_contents(data: bytes, path: str, marked_number: int) -> LogContents:
     return contents
 
 
-def read_records(data: bytes, path: str) -> Iterator[Record]:
+def read_records(data: bytes, path: str) -> Iterator[LogRecord]:
     """Yield the records of a file up to a torn tail. Raise as `read_contents`, without the check against the mark."""
     check_head(data, path, _MAGIC, LOG_VERSION)
     position, number = HEAD_BYTES, 0
@@ -177,7 +177,7 @@ def read_records(data: bytes, path: str) -> Iterator[Record]:
             raise CorruptionError(path, position, f"record {number + 1}", f"record {found}")
         number = found
         end_position = position + _RECORD_HEAD.size + len(content)
-        yield Record(number, kind, content[_NUMBERS.size :], position, end_position, synced_number)
+        yield LogRecord(number, kind, content[_NUMBERS.size :], position, end_position, synced_number)
         position = end_position
     if not number:
         raise CorruptionError(path, position, "a first record", "the end of the file")
@@ -204,7 +204,7 @@ def _synced_behind(data: bytes, position: int) -> int:
     return synced_number
 
 
-def decode_record(record: Record, path: str) -> Entry | HardState | tuple[int, int, bool]:
+def decode_record(record: LogRecord, path: str) -> Entry | HardState | tuple[int, int, bool]:
     """Decode a record; a base gives (index, term, has_snapshot).
 
     Raise RemoteError (unsupported_version); CorruptionError if a number is out of range.
@@ -230,12 +230,12 @@ def decode_record(record: Record, path: str) -> Entry | HardState | tuple[int, i
         raise RemoteError(ErrorCode.UNSUPPORTED_VERSION, text) from None
 
 
-def _check_numbers(record: Record, path: str, *numbers: int) -> None:
+def _check_numbers(record: LogRecord, path: str, *numbers: int) -> None:
     if max(numbers) > NUMBER_MAX:
         raise CorruptionError(path, record.position, f"numbers up to {NUMBER_MAX}", f"{max(numbers)}")
 
 
-def _take(contents: LogContents, record: Record, path: str) -> None:
+def _take(contents: LogContents, record: LogRecord, path: str) -> None:
     is_first = record.position == HEAD_BYTES
     if (record.kind == _KIND_BASE) != is_first:
         raise CorruptionError(path, record.position, "a base first and nowhere else", f"record of kind {record.kind}")

@@ -57,7 +57,7 @@ from penstock.vfs.synced_mark import SyncedMark
 SaveTask = AppendRecords | RewriteLog
 
 
-class Storage:
+class RaftStorage:
     """Raft's files, opened. One owner; only a task's `run` is called in another thread, one task at a time."""
 
     def __init__(self, vfs: Vfs, mark: SyncedMark, reserve: Reserve, snapshot: Snapshot, contents: LogContents) -> None:
@@ -73,7 +73,7 @@ class Storage:
         self.notices: list[str] = []  # start-up findings for the operator
 
     @classmethod
-    def open(cls, vfs: Vfs, bootstrap: Snapshot | None = None) -> Storage:
+    def open(cls, vfs: Vfs, bootstrap: Snapshot | None = None) -> RaftStorage:
         """Open the files, or create them: with `bootstrap` as a first voter, without it as a broker that will join.
 
         Raise CorruptionError if a synced part is corrupt or lost, RemoteError (unsupported_version) if a newer Penstock
@@ -118,7 +118,7 @@ class Storage:
     @classmethod
     def _begin(
         cls, vfs: Vfs, mark: SyncedMark, reserve: Reserve, snapshot: Snapshot | None, bootstrap: Snapshot | None
-    ) -> Storage:
+    ) -> RaftStorage:
         if mark.index or snapshot != (bootstrap if snapshot else None):
             raise CorruptionError(LOG_PATH, 0, "the log that belongs to the other files here", "no file")
         begin = bootstrap or NO_SNAPSHOT

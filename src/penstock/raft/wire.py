@@ -12,7 +12,7 @@ from penstock.base import limits
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import BrokerId
 from penstock.raft.membership import decode_membership, flaw_in
-from penstock.raft.messages import FROM_LEADER, AppendRequest, Heartbeat, Message, SnapshotChunk, VoteRequest
+from penstock.raft.messages import FROM_LEADER, AppendEntriesRequest, Message, RaftHeartbeat, SnapshotChunk, VoteRequest
 from penstock.raft.terms import names, round_of
 from penstock.raft.values import EntryKind
 
@@ -51,18 +51,18 @@ def contradiction(message: Message) -> str:
         return "it is from and to the same broker"
     if isinstance(message, (*FROM_LEADER, VoteRequest)) and not names(message.term, message.sender):
         return "its term is that of another candidate"
-    if isinstance(message, AppendRequest):
+    if isinstance(message, AppendEntriesRequest):
         return _contradiction_in_append(message)
     if isinstance(message, SnapshotChunk):
         return _contradiction_in_chunk(message)
-    if isinstance(message, Heartbeat) and message.commit_term > message.term:
+    if isinstance(message, RaftHeartbeat) and message.commit_term > message.term:
         return "what is committed is of a later term"
     if isinstance(message, VoteRequest) and message.last_term >= message.term:
         return "a log ends in a term that has not begun"
     return ""
 
 
-def _contradiction_in_append(message: AppendRequest) -> str:
+def _contradiction_in_append(message: AppendEntriesRequest) -> str:
     index, term, size_bytes = message.prev_index, message.prev_term, 0
     for entry in message.entries:
         if entry.index != index + 1 or not max(1, term) <= entry.term <= message.term:

@@ -19,11 +19,11 @@ from penstock.raft import (
     NotWrittenError,
     Raft,
     RaftConfig,
+    RaftStorage,
     Read,
     Ready,
     SaveTask,
     Snapshot,
-    Storage,
 )
 from penstock.vfs.faulty import CHANGES, Fault, FaultyVfs, Kind, Operation
 from penstock.vfs.memory import Keep, MemoryVfs
@@ -65,7 +65,7 @@ class Broker:
         self.reads: dict[bytes, int] = {}  # context: what the read must see at least
         self.reads_known: list[Read] = []
         self.vfs = FaultyVfs(self.memory, self._plan, self._watch)
-        self.storage = Storage.open(self.vfs, self.bootstrap)
+        self.storage = RaftStorage.open(self.vfs, self.bootstrap)
         self.application = Application(self.storage.state.snapshot)
         config = RaftConfig(self.id, **self.world.profile.raft)
         self.raft = Raft(config, Random(self.random.getrandbits(64)), self.storage.state)

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 from penstock.raft import Entry, Read, Ready
 from penstock.raft.leader import Leader
-from penstock.raft.messages import AppendResponse, VoteRequest, VoteResponse
+from penstock.raft.messages import AppendEntriesResponse, VoteRequest, VoteResponse
 from tests.sim.raft.application import DIGEST_BYTES, folded
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ class Checks:
                 self._votes[broker.id] = (message.term, message.to)
             elif isinstance(message, VoteRequest) and not message.is_pre_vote:
                 self._votes[broker.id] = (message.term, broker.id)
-            elif isinstance(message, AppendResponse) and not message.is_rejected:
+            elif isinstance(message, AppendEntriesResponse) and not message.is_rejected:
                 term = raft.log.term_at(message.index)
                 if term is not None:
                     acknowledged[message.index] = term

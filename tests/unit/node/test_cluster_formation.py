@@ -9,7 +9,7 @@ from penstock.metadata.commands import FormCluster, encode_command
 from penstock.metadata.image import ClusterImage
 from penstock.node.cluster_formation import ClusterFormation
 from penstock.raft import Entry, EntryKind, Message, RaftMembership
-from penstock.raft.messages import AppendRequest, AppendResponse, Heartbeat, VoteRequest, VoteResponse
+from penstock.raft.messages import AppendEntriesRequest, AppendEntriesResponse, RaftHeartbeat, VoteRequest, VoteResponse
 
 ONE, TWO, THREE, FOUR = map(BrokerId, (1, 2, 3, 4))
 
@@ -24,7 +24,7 @@ def names(cluster_id: str) -> Entry:
 
 
 def append(*entries: Entry) -> Message:
-    return AppendRequest(THREE, ONE, 9, 0, 0, 0, entries)
+    return AppendEntriesRequest(THREE, ONE, 9, 0, 0, 0, entries)
 
 
 def test_who_is_empty_waits_for_the_cluster_that_a_first_voter_has_told_of_last() -> None:
@@ -73,8 +73,8 @@ def test_it_follows_whoever_leads_unless_the_cluster_has_another_name_there() ->
     assert is_taken(append(names("x")))
     assert not is_taken(append(names("y")))
     assert is_taken(append(Entry(2, 9, EntryKind.COMMAND, b"form_cluster, and nothing that can be read")))
-    assert is_taken(Heartbeat(THREE, ONE, 9, 0, 1))
+    assert is_taken(RaftHeartbeat(THREE, ONE, 9, 0, 1))
 
 
 def test_as_a_leader_it_hears_no_answers_and_leads_no_longer() -> None:
-    assert not is_taken(AppendResponse(THREE, ONE, 9, 1))
+    assert not is_taken(AppendEntriesResponse(THREE, ONE, 9, 1))

@@ -22,7 +22,7 @@ from penstock.node.node import Node
 from penstock.node.settings import Settings
 from penstock.node.step import PeerRequest, Step
 from penstock.raft import RaftMembership, decode_message, encode_message
-from penstock.raft.messages import AppendResponse, SnapshotChunk
+from penstock.raft.messages import AppendEntriesResponse, SnapshotChunk
 from penstock.raft.terms import next_term
 from penstock.vfs.memory import MemoryVfs
 
@@ -151,4 +151,6 @@ def test_a_newcomer_takes_the_members_that_a_cluster_was_formed_with() -> None:
         work.run()
         node.complete(work, None, now(3))
     answers = [one for one in taken(node).peers if isinstance(one.request, RaftRequest)]
-    assert [decode_message(one.payload) for one in answers] == [AppendResponse(DORA, ANNA, TERM, 0, False, 0, False)]
+    assert [decode_message(one.payload) for one in answers] == [
+        AppendEntriesResponse(DORA, ANNA, TERM, 0, False, 0, False)
+    ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from penstock.base.ids import BrokerId
 from penstock.metadata.snapshot import encode_image
 from penstock.node.known_brokers import read_known_brokers
-from penstock.raft import Entry, EntryKind, RaftMembership, Snapshot, Storage
+from penstock.raft import Entry, EntryKind, RaftMembership, RaftStorage, Snapshot
 from penstock.raft.membership import encode_membership
 from penstock.raft.records import LogContents, file_bytes
 from penstock.vfs.memory import MemoryVfs
@@ -35,7 +35,9 @@ def test_what_is_only_in_the_snapshot_is_known_too() -> None:
     brokers.run(5_000)
     image = brokers.leader.image
     vfs = MemoryVfs()
-    Storage.open(vfs, Snapshot(image.index, 1, RaftMembership((BrokerId(1), BrokerId(9))), encode_image(image))).close()
+    RaftStorage.open(
+        vfs, Snapshot(image.index, 1, RaftMembership((BrokerId(1), BrokerId(9))), encode_image(image))
+    ).close()
     known = read_known_brokers(vfs)
     assert known is not None
     assert (known.members, sorted(known.addresses)) == ({1, 2, 3, 9}, [1, 2, 3])

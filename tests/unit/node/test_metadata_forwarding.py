@@ -26,7 +26,7 @@ from penstock.node.peer_client import PeerClient
 from penstock.node.peer_fencing import PeerProcess, ProcessStart
 from penstock.node.quorum import Quorum
 from penstock.node.step import Outbox, PeerRequest
-from penstock.raft import Raft, RaftConfig, Storage
+from penstock.raft import Raft, RaftConfig, RaftStorage
 from penstock.vfs.memory import MemoryVfs
 from penstock.wire.bodies import answer_body
 from tests.unit.node.test_quorum import Alone
@@ -48,7 +48,7 @@ class World:
         self.heard: list[tuple[str, str]] = []
         self.asked_here: list[Request] = []
         self.who_asked: list[Principal | None] = []
-        storage = Storage.open(MemoryVfs())
+        storage = RaftStorage.open(MemoryVfs())
         raft = Raft(RaftConfig(ONE), Random(1), storage.state)
         nobody = Alone()  # hears nothing: nothing is applied
         self.quorum = Quorum(

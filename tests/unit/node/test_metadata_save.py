@@ -10,7 +10,7 @@ from penstock.base import limits
 from penstock.base.ids import BrokerId
 from penstock.node.metadata_save import MetadataSave
 from penstock.node.pending_proposals import Input
-from penstock.raft import Raft, RaftConfig, Storage
+from penstock.raft import Raft, RaftConfig, RaftStorage
 from penstock.raft.messages import ReadRequest
 from penstock.vfs.memory import MemoryVfs
 
@@ -19,7 +19,7 @@ ONE, TWO = BrokerId(1), BrokerId(2)
 
 @pytest.fixture
 def saving() -> MetadataSave:
-    saving = MetadataSave(Raft(RaftConfig(ONE), Random(1), Storage.open(MemoryVfs()).state))
+    saving = MetadataSave(Raft(RaftConfig(ONE), Random(1), RaftStorage.open(MemoryVfs()).state))
     saving.begin()
     return saving
 

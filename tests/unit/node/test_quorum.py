@@ -34,7 +34,7 @@ from penstock.node.pending_proposals import Done
 from penstock.node.quorum import Quorum
 from penstock.node.raft_listener import EntryPosition
 from penstock.node.step import DiskWork, Outbox
-from penstock.raft import Raft, RaftConfig, RaftMembership, Snapshot, Storage, encode_message
+from penstock.raft import Raft, RaftConfig, RaftMembership, RaftStorage, Snapshot, encode_message
 from penstock.raft.messages import SnapshotChunk
 from penstock.raft.tasks import LOG_PATH, RESERVE_PATH, SNAPSHOT_PATH
 from penstock.raft.terms import next_term
@@ -74,7 +74,7 @@ class Alone:
         self.told: list[str] = []
         self.heard: list[tuple[str, str]] = []
         first = Snapshot(0, 0, RaftMembership((ONE,)), b"") if is_voter else None
-        storage = Storage.open(self.vfs, first)
+        storage = RaftStorage.open(self.vfs, first)
         raft = Raft(RaftConfig(ONE), Random(1), storage.state)
         peers = PeerClient(self.outbox)
         self.quorum = Quorum(

@@ -40,7 +40,7 @@ from penstock.raft import (
     encode_message,
 )
 from penstock.raft.membership import decode_membership
-from penstock.raft.messages import AppendRequest, SnapshotChunk
+from penstock.raft.messages import AppendEntriesRequest, SnapshotChunk
 from penstock.raft.terms import names, next_term, round_of
 from penstock.raft.values import NO_SNAPSHOT
 
@@ -84,7 +84,7 @@ def message_text(message: Message) -> str:
     """A message as a person would say it."""
     fields = {name: getattr(message, name) for name in message.__struct_fields__}
     sender, to, term = (fields.pop(name) for name in ("sender", "to", "term"))
-    if isinstance(message, AppendRequest):
+    if isinstance(message, AppendEntriesRequest):
         fields["entries"] = "[" + ", ".join(map(entry_text, message.entries)) + "]"
     if isinstance(message, SnapshotChunk):
         fields["membership"] = members_text(message.membership)

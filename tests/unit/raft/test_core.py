@@ -28,12 +28,12 @@ from penstock.raft import (
 )
 from penstock.raft.membership import encode_membership
 from penstock.raft.messages import (
-    AppendRequest,
-    AppendResponse,
-    Heartbeat,
-    HeartbeatResponse,
+    AppendEntriesRequest,
+    AppendEntriesResponse,
     LeadNow,
     Message,
+    RaftHeartbeat,
+    RaftHeartbeatResponse,
     ReadRequest,
     ReadResponse,
     SnapshotChunk,
@@ -71,8 +71,8 @@ def leader(**settings: int) -> Raft:
     broker.step(VoteResponse(2, 1, FIRST, True, True))
     broker.step(VoteResponse(2, 1, FIRST, False, True))
     done(broker)
-    broker.step(AppendResponse(2, 1, FIRST, 1))
-    broker.step(AppendResponse(3, 1, FIRST, 1))
+    broker.step(AppendEntriesResponse(2, 1, FIRST, 1))
+    broker.step(AppendEntriesResponse(3, 1, FIRST, 1))
     done(broker)
     assert (broker.is_leader, broker.term, broker.commit, broker.applied) == (True, FIRST, 1, 1)
     return broker
@@ -110,7 +110,7 @@ def test_who_does_not_lead_refuses_and_says_who_does() -> None:
     assert caught.value.leader is None
     with pytest.raises(NotLeaderError):
         broker.read_index(b"r")
-    broker.step(Heartbeat(1, 2, FIRST, 0, 0))
+    broker.step(RaftHeartbeat(1, 2, FIRST, 0, 0))
     for ask, what in ((broker.propose, b"a"), (broker.propose_change, THREE.membership), (broker.transfer, 3)):
         with pytest.raises(NotLeaderError) as caught:
             ask(what)
@@ -129,7 +129,7 @@ def test_what_is_too_much_is_refused() -> None:
         broker.propose(bytes(36))
     assert caught.value.code == ErrorCode.OVERLOADED
     done(broker)
-    broker.step(AppendResponse(2, 1, FIRST, 6))
+    broker.step(AppendEntriesResponse(2, 1, FIRST, 6))
     for _ in range(5):
         broker.propose(bytes(36))
     with pytest.raises(RemoteError):
@@ -144,8 +144,8 @@ def test_too_many_reads_are_refused() -> None:
         broker.read_index(b"one more")
     assert caught.value.code == ErrorCode.OVERLOADED
     sent = done(broker)
-    assert [type(message) for message in sent] == [Heartbeat, Heartbeat]  # one round for all of them
-    broker.step(HeartbeatResponse(2, 1, FIRST, 1))
+    assert [type(message) for message in sent] == [RaftHeartbeat, RaftHeartbeat]  # one round for all of them
+    broker.step(RaftHeartbeatResponse(2, 1, FIRST, 1))
     assert len(broker.ready().reads) == limits.RAFT_READS_MAX
 
 
@@ -221,7 +221,7 @@ def test_a_disk_that_stays_full_lets_nothing_pile_up() -> None:
         ready = broker.ready()
         assert (len(ready.entries), len(ready.messages)) == (1, 4)
         assert [entry.index for entry in broker.retract(ready)] == [2]
-        broker.step(HeartbeatResponse(2, 1, FIRST, number + 1))
+        broker.step(RaftHeartbeatResponse(2, 1, FIRST, number + 1))
     assert broker.is_leader
     broker.propose(b"b")
     ready = broker.ready()
@@ -258,7 +258,7 @@ def test_a_later_leader_takes_a_change_back() -> None:
     broker.propose_change(RaftMembership((1, 2)))
     done(broker)
     broker.step(
-        AppendRequest(3, 1, term_of("2.3"), 1, FIRST, 1, (Entry(term_of("2.3"), 2, EntryKind.LEADERSHIP, b""),))
+        AppendEntriesRequest(3, 1, term_of("2.3"), 1, FIRST, 1, (Entry(term_of("2.3"), 2, EntryKind.LEADERSHIP, b""),))
     )
     assert broker.membership == THREE.membership
     assert broker.leader == 3
@@ -267,16 +267,16 @@ def test_a_later_leader_takes_a_change_back() -> None:
 @pytest.mark.parametrize(
     "message",
     [
-        AppendRequest(2, 1, FIRST, 1, FIRST, 1),  # another leader of this term
-        Heartbeat(2, 1, FIRST, 1, 0),
-        Heartbeat(2, 1, 1, 1, 0),  # a term that names nobody
-        AppendRequest(2, 1, term_of("2.3"), 1, FIRST, 1),  # one that names somebody else
+        AppendEntriesRequest(2, 1, FIRST, 1, FIRST, 1),  # another leader of this term
+        RaftHeartbeat(2, 1, FIRST, 1, 0),
+        RaftHeartbeat(2, 1, 1, 1, 0),  # a term that names nobody
+        AppendEntriesRequest(2, 1, term_of("2.3"), 1, FIRST, 1),  # one that names somebody else
         SnapshotChunk(2, 1, term_of("2.3"), 9, FIRST, THREE.membership, 4, crc32c(b"data"), 0, b"data"),
         VoteRequest(2, 1, term_of("2.3"), 5, FIRST, False, True),
-        AppendResponse(2, 1, FIRST, 99),  # more than was sent
-        AppendResponse(2, 1, FIRST, 1, True, 99),
-        HeartbeatResponse(2, 1, FIRST, 99),  # a round that has not begun
-        Heartbeat(2, 3, SECOND, 1, 0),  # to somebody else
+        AppendEntriesResponse(2, 1, FIRST, 99),  # more than was sent
+        AppendEntriesResponse(2, 1, FIRST, 1, True, 99),
+        RaftHeartbeatResponse(2, 1, FIRST, 99),  # a round that has not begun
+        RaftHeartbeat(2, 3, SECOND, 1, 0),  # to somebody else
         VoteRequest(2, 1, term_of("30000000.2"), 5, 1, False, True),  # no term rises so fast
         LeadNow(2, 1, FIRST),
     ],
@@ -293,8 +293,8 @@ def test_what_cannot_be_is_dropped_and_counted(message: Message) -> None:
     "message",
     [
         VoteResponse(9, 1, term_of("7.9"), False, False),
-        AppendResponse(9, 1, term_of("7.9"), 1, True),
-        HeartbeatResponse(9, 1, term_of("7.9"), 0),
+        AppendEntriesResponse(9, 1, term_of("7.9"), 1, True),
+        RaftHeartbeatResponse(9, 1, term_of("7.9"), 0),
         SnapshotResponse(9, 1, term_of("7.9"), 1, 0),
     ],
 )
@@ -306,7 +306,7 @@ def test_an_answer_of_who_is_no_member_is_ignored(message: Message) -> None:
 
 def test_a_request_of_a_later_leader_is_taken_from_whom_it_may_not_know_yet() -> None:
     broker = leader()
-    broker.step(Heartbeat(9, 1, term_of("7.9"), 1, 0, FIRST))
+    broker.step(RaftHeartbeat(9, 1, term_of("7.9"), 1, 0, FIRST))
     assert (broker.leader, broker.term) == (9, term_of("7.9"))
 
 
@@ -317,11 +317,11 @@ COMMITTED = tuple(Entry(term, index, EntryKind.COMMAND, b"a") for index, term in
 @pytest.mark.parametrize(
     ("message", "index", "term"),
     [
-        (AppendRequest(2, 1, SEVENTH, 2, 4, 0), 2, 1),
-        (AppendRequest(2, 1, SEVENTH, 3, 2, 3), 3, 5),
-        (AppendRequest(2, 1, SEVENTH, 1, 1, 0, (Entry(SEVENTH, 2, EntryKind.LEADERSHIP, b""),)), 2, 1),
-        (AppendRequest(2, 1, SEVENTH, 2, 1, 0, (Entry(4, 3, EntryKind.COMMAND, b"b"),)), 3, 5),
-        (Heartbeat(2, 1, SEVENTH, 3, 0, 6), 3, 5),
+        (AppendEntriesRequest(2, 1, SEVENTH, 2, 4, 0), 2, 1),
+        (AppendEntriesRequest(2, 1, SEVENTH, 3, 2, 3), 3, 5),
+        (AppendEntriesRequest(2, 1, SEVENTH, 1, 1, 0, (Entry(SEVENTH, 2, EntryKind.LEADERSHIP, b""),)), 2, 1),
+        (AppendEntriesRequest(2, 1, SEVENTH, 2, 1, 0, (Entry(4, 3, EntryKind.COMMAND, b"b"),)), 3, 5),
+        (RaftHeartbeat(2, 1, SEVENTH, 3, 0, 6), 3, 5),
         (SnapshotChunk(2, 1, SEVENTH, 3, 4, THREE.membership, 4, crc32c(b"data"), 0, b"data"), 3, 5),
         (SnapshotChunk(2, 1, SEVENTH, 2, 4, THREE.membership, 4, crc32c(b"data"), 0, b"data"), 2, 1),
     ],
@@ -336,7 +336,7 @@ def test_a_leader_that_lacks_what_is_committed_here_ends_this_brokers_part(messa
     assert (found.index, found.term, found.leader) == (index, term, 2)
     assert (broker.commit, broker.log.last_index, broker.leader) == (3, 4, None)
     assert done(broker) == []
-    broker.step(Heartbeat(3, 1, term_of("8.3"), 0, 0))
+    broker.step(RaftHeartbeat(3, 1, term_of("8.3"), 0, 0))
     broker.campaign()
     for _ in range(30):
         broker.tick()
@@ -348,9 +348,9 @@ def test_a_leader_that_lacks_what_is_committed_here_ends_this_brokers_part(messa
 @pytest.mark.parametrize(
     "message",
     [
-        AppendRequest(2, 1, SEVENTH, 0, 0, 0, (Entry(SEVENTH, 1, EntryKind.LEADERSHIP, b""),)),
-        AppendRequest(2, 1, SEVENTH, 1, 6, 0),
-        Heartbeat(2, 1, SEVENTH, 1, 0, 6),
+        AppendEntriesRequest(2, 1, SEVENTH, 0, 0, 0, (Entry(SEVENTH, 1, EntryKind.LEADERSHIP, b""),)),
+        AppendEntriesRequest(2, 1, SEVENTH, 1, 6, 0),
+        RaftHeartbeat(2, 1, SEVENTH, 1, 0, 6),
         SnapshotChunk(2, 1, SEVENTH, 1, 6, THREE.membership, 4, crc32c(b"data"), 0, b"data"),
     ],
 )
@@ -364,10 +364,10 @@ def test_so_does_one_with_later_terms_where_a_snapshot_has_replaced_the_entries(
 @pytest.mark.parametrize(
     "message",
     [
-        AppendRequest(2, 1, SEVENTH, 3, 5, 3, (Entry(SEVENTH, 4, EntryKind.LEADERSHIP, b""),)),
-        AppendRequest(2, 1, SEVENTH, 0, 0, 0, COMMITTED[:3]),
-        Heartbeat(2, 1, SEVENTH, 3, 0, 5),
-        Heartbeat(2, 1, SEVENTH, 4, 0, SEVENTH),
+        AppendEntriesRequest(2, 1, SEVENTH, 3, 5, 3, (Entry(SEVENTH, 4, EntryKind.LEADERSHIP, b""),)),
+        AppendEntriesRequest(2, 1, SEVENTH, 0, 0, 0, COMMITTED[:3]),
+        RaftHeartbeat(2, 1, SEVENTH, 3, 0, 5),
+        RaftHeartbeat(2, 1, SEVENTH, 4, 0, SEVENTH),
         SnapshotChunk(2, 1, SEVENTH, 3, 5, THREE.membership, 4, crc32c(b"data"), 0, b"data"),
         SnapshotChunk(2, 1, SEVENTH, 4, SEVENTH, THREE.membership, 4, crc32c(b"data"), 0, b"data"),
     ],
@@ -385,8 +385,8 @@ def test_after_a_restart_it_is_still_known_what_contradicts(term: int) -> None:
     """The commit index is not worth a write else."""
     broker = Raft(RaftConfig(1), NoChance(), StoredState(HardState(term, None, 2), THREE, COMMITTED))
     done(broker)
-    broker.step(Heartbeat(2, 1, SEVENTH, 3, 0, 5))
-    broker.step(Heartbeat(2, 1, SEVENTH, 3, 0, 6))
+    broker.step(RaftHeartbeat(2, 1, SEVENTH, 3, 0, 5))
+    broker.step(RaftHeartbeat(2, 1, SEVENTH, 3, 0, 6))
     ready = broker.ready()
     assert ready.must_sync
     assert ready.hard_state == HardState(SEVENTH, None, 3)
@@ -395,7 +395,7 @@ def test_after_a_restart_it_is_still_known_what_contradicts(term: int) -> None:
 
 def test_a_contradiction_says_what_is_where() -> None:
     broker = Raft(RaftConfig(1), NoChance(), StoredState(HardState(6, None, 3), THREE, COMMITTED))
-    broker.step(AppendRequest(2, 1, SEVENTH, 1, 1, 0, (Entry(SEVENTH, 2, EntryKind.LEADERSHIP, b""),)))
+    broker.step(AppendEntriesRequest(2, 1, SEVENTH, 1, 1, 0, (Entry(SEVENTH, 2, EntryKind.LEADERSHIP, b""),)))
     text = "entry 2 is committed here with term 1; broker 2 leads with one of 7 of broker 2 (0000)"
     assert str(broker.contradiction) == text
 
@@ -442,11 +442,13 @@ def messages(draw) -> Message:
     return [
         lambda: VoteRequest(sender, to, term, draw(small), draw(terms), draw(st.booleans()), draw(st.booleans())),
         lambda: VoteResponse(sender, to, term, draw(st.booleans()), draw(st.booleans())),
-        lambda: AppendRequest(sender, to, term, *prev, draw(small), draw(entries(*prev))),
-        lambda: AppendRequest(sender, to, term, *prev, draw(small), draw(entries(*prev))),
-        lambda: AppendResponse(sender, to, term, draw(small), draw(st.booleans()), draw(small), draw(st.booleans())),
-        lambda: Heartbeat(sender, to, term, draw(small), draw(small)),
-        lambda: HeartbeatResponse(sender, to, term, draw(small)),
+        lambda: AppendEntriesRequest(sender, to, term, *prev, draw(small), draw(entries(*prev))),
+        lambda: AppendEntriesRequest(sender, to, term, *prev, draw(small), draw(entries(*prev))),
+        lambda: AppendEntriesResponse(
+            sender, to, term, draw(small), draw(st.booleans()), draw(small), draw(st.booleans())
+        ),
+        lambda: RaftHeartbeat(sender, to, term, draw(small), draw(small)),
+        lambda: RaftHeartbeatResponse(sender, to, term, draw(small)),
         lambda: SnapshotChunk(sender, to, term, draw(small), draw(terms), draw(members), 4, draw(crcs), 0, b"data"),
         lambda: SnapshotResponse(sender, to, term, draw(small), draw(small)),
         lambda: ReadRequest(sender, to, term, b"r"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.raft import Entry, EntryKind, HardState, RaftMembership, Ready, Snapshot, Storage
+from penstock.raft import Entry, EntryKind, HardState, RaftMembership, RaftStorage, Ready, Snapshot
 from penstock.raft.dump import file_rows
 from penstock.raft.membership import encode_membership
 from penstock.raft.terms import next_term
@@ -14,7 +14,7 @@ from penstock.vfs.memory import MemoryVfs
 @pytest.fixture
 def files() -> dict[str, bytes]:
     memory = MemoryVfs()
-    storage = Storage.open(memory, Snapshot(0, 0, RaftMembership((1,)), b"image"))
+    storage = RaftStorage.open(memory, Snapshot(0, 0, RaftMembership((1,)), b"image"))
     entries = (
         Entry(1, 1, EntryKind.LEADERSHIP, b""),
         Entry(1, 2, EntryKind.COMMAND, b"command"),

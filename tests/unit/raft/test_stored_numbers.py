@@ -8,7 +8,7 @@ import pytest
 
 from penstock.base.errors import CorruptionError
 from penstock.hot.crc import crc32c
-from penstock.raft import RaftMembership, Snapshot, Storage
+from penstock.raft import RaftMembership, RaftStorage, Snapshot
 from penstock.raft.snapshot_file import encode_snapshot
 from penstock.raft.tasks import LOG_PATH, SNAPSHOT_PATH
 from penstock.vfs.memory import MemoryVfs
@@ -51,7 +51,7 @@ LOGS = {
 def test_a_log_with_a_number_that_cannot_be(log: bytes) -> None:
     vfs = disk(log)
     with pytest.raises(CorruptionError):
-        Storage.open(vfs)
+        RaftStorage.open(vfs)
     assert vfs.open(LOG_PATH).read_at(0, 1_000) == log
 
 
@@ -59,4 +59,4 @@ def test_a_log_with_a_number_that_cannot_be(log: bytes) -> None:
 def test_a_snapshot_with_a_number_that_cannot_be(numbers: tuple[int, int]) -> None:
     vfs = disk(base(), b"".join(encode_snapshot(Snapshot(*numbers, RaftMembership((1,)), b"image"))))
     with pytest.raises(CorruptionError):
-        Storage.open(vfs)
+        RaftStorage.open(vfs)

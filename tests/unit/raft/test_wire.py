@@ -15,12 +15,12 @@ from penstock.raft import Entry, EntryKind, RaftMembership, decode_message, enco
 from penstock.raft.membership import encode_membership
 from penstock.raft.messages import (
     FROM_LEADER,
-    AppendRequest,
-    AppendResponse,
-    Heartbeat,
-    HeartbeatResponse,
+    AppendEntriesRequest,
+    AppendEntriesResponse,
     LeadNow,
     Message,
+    RaftHeartbeat,
+    RaftHeartbeatResponse,
     ReadRequest,
     ReadResponse,
     SnapshotChunk,
@@ -44,12 +44,12 @@ MESSAGES = [
     VoteRequest(1, 2, THIRD, 10, 2, True),
     VoteRequest(1, 2, THIRD, 10, 2, False, True),
     VoteResponse(1, 2, 3, False, True),
-    AppendRequest(1, 2, THIRD, 7, 2, 6, (entry(8, 2), entry(9, 3, b"", EntryKind.LEADERSHIP))),
-    AppendRequest(1, 2, THIRD, 7, 2, 6, (entry(8, 3, encode_membership(MEMBERSHIP), EntryKind.MEMBERSHIP),)),
-    AppendResponse(1, 2, 3, 9),
-    AppendResponse(1, 2, 3, 9, True, 4, True),
-    Heartbeat(1, 2, THIRD, 5, 6),
-    HeartbeatResponse(1, 2, 3, 6),
+    AppendEntriesRequest(1, 2, THIRD, 7, 2, 6, (entry(8, 2), entry(9, 3, b"", EntryKind.LEADERSHIP))),
+    AppendEntriesRequest(1, 2, THIRD, 7, 2, 6, (entry(8, 3, encode_membership(MEMBERSHIP), EntryKind.MEMBERSHIP),)),
+    AppendEntriesResponse(1, 2, 3, 9),
+    AppendEntriesResponse(1, 2, 3, 9, True, 4, True),
+    RaftHeartbeat(1, 2, THIRD, 5, 6),
+    RaftHeartbeatResponse(1, 2, 3, 6),
     SnapshotChunk(1, 2, THIRD, 100, 2, MEMBERSHIP, 1_000, 0xFFFFFFFF, 10, b"data"),
     SnapshotResponse(1, 2, 3, 100, 14),
     ReadRequest(1, 2, 3, b"context"),
@@ -114,7 +114,7 @@ def test_the_largest_messages_fit() -> None:
     small = [Entry(2**62, 2**62, EntryKind.COMMAND, b"x" * 256)] * limits.RAFT_APPEND_ENTRIES_MAX
     one = Entry(2**62, 2**62, EntryKind.COMMAND, bytes(limits.RAFT_ENTRY_BYTES_MAX))
     for entries in (small, [one]):
-        encode_message(AppendRequest(2**31 - 1, 2**31 - 2, 2**62, 2**62, 2**62, 2**62, tuple(entries)))
+        encode_message(AppendEntriesRequest(2**31 - 1, 2**31 - 2, 2**62, 2**62, 2**62, 2**62, tuple(entries)))
     ids = tuple(range(2**31 - limits.RAFT_LEARNERS_MAX, 2**31))
     chunk = bytes(limits.RAFT_SNAPSHOT_CHUNK_BYTES)
     encode_message(SnapshotChunk(1, 2, 2**62, 2**62, 2**62, RaftMembership((1,), ids), 2**62, 1, 2**62, chunk))
@@ -125,17 +125,17 @@ def test_the_largest_messages_fit() -> None:
     [
         LeadNow(1, 1, THIRD),
         VoteRequest(1, 2, THIRD, 10, THIRD, False),
-        AppendRequest(1, 2, THIRD, 7, FOURTH, 6),
-        AppendRequest(1, 2, THIRD, 7, 2, 6, (entry(9, 3),)),
-        AppendRequest(1, 2, THIRD, 7, 2, 6, (entry(8, 3), entry(8, 3))),
-        AppendRequest(1, 2, THIRD, 7, 2, 6, (entry(8, 3), entry(9, 2))),
-        AppendRequest(1, 2, THIRD, 7, 2, 6, (entry(8, 1),)),
-        AppendRequest(1, 2, THIRD, 7, 2, 6, (entry(8, FOURTH),)),
-        AppendRequest(1, 2, THIRD, 0, 0, 0, (entry(1, 0),)),
-        AppendRequest(1, 2, THIRD, 7, 2, 6, (entry(8, 3, b"\x92\x90\x90", EntryKind.MEMBERSHIP),)),
-        AppendRequest(1, 2, THIRD, 7, 2, 6, (entry(8, 3, b"\xff", EntryKind.MEMBERSHIP),)),
-        AppendRequest(1, 2, THIRD, 7, 2, 6, (entry(8, 3, bytes(limits.RAFT_ENTRY_BYTES_MAX + 1)),)),
-        AppendRequest(1, 2, THIRD, 7, 2, 6, (entry(8, 3), entry(9, 3, bytes(limits.RAFT_ENTRY_BYTES_MAX)))),
+        AppendEntriesRequest(1, 2, THIRD, 7, FOURTH, 6),
+        AppendEntriesRequest(1, 2, THIRD, 7, 2, 6, (entry(9, 3),)),
+        AppendEntriesRequest(1, 2, THIRD, 7, 2, 6, (entry(8, 3), entry(8, 3))),
+        AppendEntriesRequest(1, 2, THIRD, 7, 2, 6, (entry(8, 3), entry(9, 2))),
+        AppendEntriesRequest(1, 2, THIRD, 7, 2, 6, (entry(8, 1),)),
+        AppendEntriesRequest(1, 2, THIRD, 7, 2, 6, (entry(8, FOURTH),)),
+        AppendEntriesRequest(1, 2, THIRD, 0, 0, 0, (entry(1, 0),)),
+        AppendEntriesRequest(1, 2, THIRD, 7, 2, 6, (entry(8, 3, b"\x92\x90\x90", EntryKind.MEMBERSHIP),)),
+        AppendEntriesRequest(1, 2, THIRD, 7, 2, 6, (entry(8, 3, b"\xff", EntryKind.MEMBERSHIP),)),
+        AppendEntriesRequest(1, 2, THIRD, 7, 2, 6, (entry(8, 3, bytes(limits.RAFT_ENTRY_BYTES_MAX + 1)),)),
+        AppendEntriesRequest(1, 2, THIRD, 7, 2, 6, (entry(8, 3), entry(9, 3, bytes(limits.RAFT_ENTRY_BYTES_MAX)))),
         SnapshotChunk(1, 2, THIRD, 100, FOURTH, MEMBERSHIP, 10, 0, 0, b"x"),
         SnapshotChunk(1, 2, THIRD, 100, 2, MEMBERSHIP, 10, 0, 0, b""),
         SnapshotChunk(1, 2, THIRD, 100, 2, MEMBERSHIP, 10, 0, 8, b"xyz"),
