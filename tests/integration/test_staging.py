@@ -23,7 +23,7 @@ from penstock.base.ids import PartitionId, StreamId
 from penstock.base.staged import plan_mark, plan_offset, staged_name
 from penstock.cli.app import app
 from penstock.client import staged_runs
-from penstock.client.staged_runs import Run, StagedBatch
+from penstock.client.staged_runs import PublishRun, StagedBatch
 from penstock.client.staging import Staged
 from tests.broker_process import BrokerProcess, eventually, running_broker, running_nats
 from tests.extent import each_change, needs_time
@@ -151,11 +151,11 @@ async def test_a_large_batch_goes_in_pieces(client: aio.Client, monkeypatch: pyt
 
 async def driver_of(
     client: aio.Client, name: str, query: UUID, staged: Sequence[Staged]
-) -> tuple[Run, list[tuple[StagedBatch, ...]]]:
+) -> tuple[PublishRun, list[tuple[StagedBatch, ...]]]:
     """What publishes batch 0 of a query step by step, so that it can be killed between two, and its pieces."""
     info = await client.stream(name)
     holder = StreamId(staged[0].staged_stream_id)
-    run = Run(client._link, info.stream_id, PartitionId(0), holder, query.bytes, 0, float("inf"))
+    run = PublishRun(client._link, info.stream_id, PartitionId(0), holder, query.bytes, 0, float("inf"))
     return run, staged_runs._pieces([batch for one in staged for batch in one.batches])
 
 

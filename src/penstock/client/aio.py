@@ -30,7 +30,7 @@ from penstock.client.known_producers import KnownProducer, known_producers
 from penstock.client.link import Link
 from penstock.client.named_streams import NamedStreams
 from penstock.client.of_this_process import OfThisProcess
-from penstock.client.positions import Positions
+from penstock.client.positions import GroupPositions
 from penstock.client.producing import Producer
 from penstock.client.publications import Publications
 from penstock.client.publish_format import Ack, Acked, Value, a_kind
@@ -68,7 +68,7 @@ class Client(OfThisProcess):
         self._link = link
         routes = Routes()
         self._streams = NamedStreams(link, routes)
-        self._positions = Positions(link, self._streams)
+        self._positions = GroupPositions(link, self._streams)
         self.groups = Groups(self._positions)
         self.staging = Staging(link, self._streams)
         self.users = Users(link)

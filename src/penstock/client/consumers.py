@@ -24,7 +24,7 @@ from penstock.client.errors import MemberFenced, OffsetOutOfRange, TimedOut
 from penstock.client.keywords import ConsumerOptions
 from penstock.client.members import Member
 from penstock.client.of_this_process import OfThisProcess
-from penstock.client.positions import Positions, check_group, mark_of, start_of
+from penstock.client.positions import GroupPositions, check_group, mark_of, start_of
 from penstock.client.progress import Progress, ReadMark
 from penstock.client.read_from import ReadFrom, read_from_of
 from penstock.client.reading import Reader, ReadPlan, find_place, partition_number, plan
@@ -90,7 +90,7 @@ class Consumer(OfThisProcess):
     hand is not committed and will be redelivered.
     """
 
-    def __init__(self, positions: Positions, wanted: ConsumerSettings) -> None:
+    def __init__(self, positions: GroupPositions, wanted: ConsumerSettings) -> None:
         self._committed = positions
         self._wanted = wanted
         self._info: StreamInfo | None = None

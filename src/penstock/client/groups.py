@@ -10,7 +10,7 @@ from typing import NamedTuple
 from penstock.base.ids import Offset, PartitionId, StreamId
 from penstock.client.checks import place_of, whole_numbers
 from penstock.client.errors import specific
-from penstock.client.positions import Positions, check_group
+from penstock.client.positions import GroupPositions, check_group
 from penstock.client.progress import ReadMark
 from penstock.client.reading import find_place, partition_number
 from penstock.client.values import EARLIEST, Start, StreamName, datetime_of
@@ -47,7 +47,7 @@ class GroupOffset(NamedTuple):
 class Groups:
     """`client.groups`: consumer groups and their committed offsets."""
 
-    def __init__(self, positions: Positions) -> None:
+    def __init__(self, positions: GroupPositions) -> None:
         self._positions = positions
 
     async def all(self, *, timeout: float = 10.0) -> list[Group]:

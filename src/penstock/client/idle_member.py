@@ -13,7 +13,7 @@ from contextlib import suppress
 
 from penstock.client.groups import Groups
 from penstock.client.members import BEATS_PER_SESSION, Member
-from penstock.client.positions import Positions
+from penstock.client.positions import GroupPositions
 from penstock.messages import StreamInfo
 
 
@@ -23,7 +23,7 @@ def patience_ends_s(session_s: float) -> float:
 
 
 async def may_inherit(
-    member: Member, positions: Positions, group: str, info: StreamInfo, ends_s: float, timeout_s: float
+    member: Member, positions: GroupPositions, group: str, info: StreamInfo, ends_s: float, timeout_s: float
 ) -> bool:
     """Wait until a settled idle member gets partitions; return False if no lag is left or others own everything."""
     groups = Groups(positions)

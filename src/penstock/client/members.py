@@ -15,7 +15,7 @@ from contextlib import suppress
 from penstock.base.errors import ErrorCode, OperationalError, RemoteError
 from penstock.base.ids import LeaderEpoch, PartitionId, StreamId
 from penstock.client.errors import MemberFenced, Overloaded, StorageFailed, TimedOut
-from penstock.client.positions import Positions
+from penstock.client.positions import GroupPositions
 from penstock.messages import GroupHeartbeatResponse, GroupPartition
 
 BEATS_PER_SESSION = 8
@@ -37,7 +37,7 @@ _PASSES = frozenset(
 class Member:
     """Membership in one group. The consumer sets `owned`: the partitions it reads now."""
 
-    def __init__(self, positions: Positions, group: str, stream_id: StreamId, session_s: float) -> None:
+    def __init__(self, positions: GroupPositions, group: str, stream_id: StreamId, session_s: float) -> None:
         self._positions = positions
         self._group = group
         self._stream_id = stream_id

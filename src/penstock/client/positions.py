@@ -51,7 +51,7 @@ class CommittedPositions(NamedTuple):
     members_count: int = 0
 
 
-class Positions:
+class GroupPositions:
     """Sends the requests. `timeout_s` bounds each answer, including failovers."""
 
     def __init__(self, link: Link, streams: NamedStreams) -> None:

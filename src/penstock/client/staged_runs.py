@@ -97,7 +97,7 @@ async def until_taken(
         pause_s = min(_PAUSE_S_MAX, 2 * pause_s)
 
 
-class Run:
+class PublishRun:
     """Publishes one batch of a query into one partition."""
 
     def __init__(

@@ -35,7 +35,7 @@ from penstock.client.checks import milliseconds, seconds_of
 from penstock.client.errors import StagedLost, StreamChanged
 from penstock.client.link import CREATE_GRACE_S, Link
 from penstock.client.named_streams import NamedStreams
-from penstock.client.staged_runs import Published, Run, StagedBatch, until_taken
+from penstock.client.staged_runs import Published, PublishRun, StagedBatch, until_taken
 from penstock.client.values import StreamName, datetime_of
 from penstock.messages import (
     ListPublishedRequest,
@@ -215,7 +215,7 @@ class Staging:
         if len(holders) > 1:
             text = f"the rows were staged in several streams, {sorted(holders)}, of which at most one exists"
             raise StagedLost(ErrorCode.STAGED_LOST, f"nothing was published: {text}; stage all of them again")
-        run = Run(self._link, info.stream_id, number, StreamId(holders.pop()), query, batch_id, deadline_s)
+        run = PublishRun(self._link, info.stream_id, number, StreamId(holders.pop()), query, batch_id, deadline_s)
         return await run.publish([batch for one in parts for batch in one.batches])
 
     async def queries(

@@ -11,7 +11,7 @@ from penstock.base.errors import ErrorCode, OperationalError, RemoteError
 from penstock.base.ids import LeaderEpoch, Offset, PartitionId, StreamId, TimestampUs
 from penstock.client.errors import MemberFenced
 from penstock.client.members import Member
-from penstock.client.positions import Positions
+from penstock.client.positions import GroupPositions
 from penstock.groups.offsets import CommittedOffsets
 from penstock.messages import AppendResponse, GroupHeartbeatRequest, GroupHeartbeatResponse, GroupPartition
 from penstock.node.group_members import GroupMembers
@@ -44,7 +44,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 
 class Coordinator:
-    """What `Positions` is to a member: heartbeats reach the coordinator a little later, and so do its answers."""
+    """What `GroupPositions` is to a member: heartbeats reach the coordinator a little later, and so do its answers."""
 
     def __init__(self) -> None:
         self.delay_s = 0.001
@@ -109,7 +109,7 @@ class Coordinator:
         return answer
 
     def member(self) -> Member:
-        member = Member(cast(Positions, self), "billing", STREAM, SESSION_S)
+        member = Member(cast(GroupPositions, self), "billing", STREAM, SESSION_S)
         member.start()
         return member
 
