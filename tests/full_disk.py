@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 
-from penstock.vfs.faulty import Fault, FaultyVfs, Kind, Operation, Plan
+from penstock.vfs.faulty import FaultyVfs, FileFault, FileOperation, FileOperationKind, Plan
 from penstock.vfs.memory import MemoryVfs
 
 BLOCK_BYTES = 4096
@@ -27,8 +27,8 @@ def _taken(vfs: FaultyVfs) -> dict[str, int]:
 def full_at(vfs: FaultyVfs, size_bytes: int) -> Plan:
     """Return a fault plan for a disk of that size: a write beyond it is partial and fails with ENOSPC."""
 
-    def plan(operation: Operation) -> Fault | None:
-        if operation.kind is not Kind.WRITE:
+    def plan(operation: FileOperation) -> FileFault | None:
+        if operation.kind is not FileOperationKind.WRITE:
             return None
         taken = _taken(vfs)
         others = sum(taken.values()) - taken[operation.path]
@@ -36,7 +36,7 @@ def full_at(vfs: FaultyVfs, size_bytes: int) -> Plan:
         if others + _blocks(end) <= size_bytes or end <= taken[operation.path]:
             return None
         room = max(size_bytes - others, taken[operation.path])
-        return Fault(errno.ENOSPC, written_bytes=max(0, room - operation.position))
+        return FileFault(errno.ENOSPC, written_bytes=max(0, room - operation.position))
 
     return plan
 

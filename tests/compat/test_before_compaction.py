@@ -11,7 +11,7 @@ from random import Random
 import pytest
 
 from penstock.groups.rows import OFFSETS_STREAM
-from penstock.vfs.faulty import CHANGES, Operation
+from penstock.vfs.faulty import CHANGES, FileOperation
 from penstock.vfs.memory import Keep
 from tests.compat.golden_directories import left_by
 from tests.extent import needs_time
@@ -54,7 +54,7 @@ def test_a_power_loss_at_any_operation_of_the_first_start(keep: Keep) -> None:
     broker = Broker(memory)
     crashes = 0
 
-    def cut_the_power(operation: Operation) -> None:
+    def cut_the_power(operation: FileOperation) -> None:
         nonlocal crashes
         if operation.kind in CHANGES:
             crashes += 1

@@ -13,7 +13,7 @@ import pytest
 from penstock.base.errors import CorruptionError, OperationalError
 from penstock.metadata.journal import JOURNAL_PATH
 from penstock.node.bootstrap import IMPORTED_PATH
-from penstock.vfs.faulty import CHANGES, Operation
+from penstock.vfs.faulty import CHANGES, FileOperation
 from penstock.vfs.memory import Keep, MemoryVfs
 from tests.compat.golden_directories import left_by
 from tests.extent import needs_time
@@ -68,7 +68,7 @@ def test_a_power_loss_at_any_operation_of_it_loses_nothing(keep: Keep) -> None:
     broker = Broker(memory)
     crashes = 0
 
-    def cut_the_power(operation: Operation) -> None:
+    def cut_the_power(operation: FileOperation) -> None:
         nonlocal crashes
         if operation.kind in CHANGES:
             crashes += 1

@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from penstock.commitlog import Log, LogConfig, LogState
-from penstock.vfs.faulty import CHANGES, Fault, FaultyVfs, Kind, Operation, no_faults, nth
+from penstock.vfs.faulty import CHANGES, FaultyVfs, FileFault, FileOperation, FileOperationKind, no_faults, nth
 from penstock.vfs.memory import Keep, MemoryVfs
 from tests.extent import HAS_TIME, each_change, extent
 from tests.logs import DIRECTORY, Message, append, clean_all, finished, open_log, read_slices, run, save
@@ -42,7 +42,7 @@ class Cleaned:
         """What disks may look like after a crash at any operation from now on."""
         clones: list[tuple[MemoryVfs, str]] = []
 
-        def after(operation: Operation) -> None:
+        def after(operation: FileOperation) -> None:
             if operation.kind in CHANGES:
                 clones.append((self.disk.crash_clone(Keep.SYNCED), f"synced after {operation}"))
                 clones.append((self.disk.crash_clone(Keep.ALL), f"all after {operation}"))
@@ -135,17 +135,28 @@ def test_power_loss_in_a_cut_behind_it(seed: int) -> None:
         assert read_slices(disk, found.view()) == messages[: found.log_end], where
 
 
-@pytest.mark.parametrize("kind", [Kind.OPEN, Kind.WRITE, Kind.SYNC, Kind.READ, Kind.RENAME, Kind.TRUNCATE, Kind.SIZE])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        FileOperationKind.OPEN,
+        FileOperationKind.WRITE,
+        FileOperationKind.SYNC,
+        FileOperationKind.READ,
+        FileOperationKind.RENAME,
+        FileOperationKind.TRUNCATE,
+        FileOperationKind.SIZE,
+    ],
+)
 @pytest.mark.parametrize("number", range(4))
-def test_a_disk_that_refuses_leaves_the_old_segment(kind: Kind, number: int) -> None:
+def test_a_disk_that_refuses_leaves_the_old_segment(kind: FileOperationKind, number: int) -> None:
     cleaned = Cleaned(0)
     log = cleaned.log
     cleaning = log.clean(0)
     assert cleaning is not None
-    cleaned.vfs.plan = nth(number, Fault(errno.EIO), kind)
+    cleaned.vfs.plan = nth(number, FileFault(errno.EIO), kind)
     with contextlib.suppress(OSError):
         finished(cleaning)
-    if kind is Kind.RENAME and number == 0:
+    if kind is FileOperationKind.RENAME and number == 0:
         with pytest.raises(OSError, match="error"):
             log.cleaned(cleaning, 0)
     else:
@@ -161,7 +172,7 @@ def test_a_disk_that_refuses_leaves_the_old_segment(kind: Kind, number: int) -> 
 def test_a_removal_that_fails_is_made_up_for_at_the_next_start() -> None:
     cleaned = Cleaned(1)
     clean_all(cleaned.log)
-    cleaned.vfs.plan = nth(0, Fault(errno.EIO), Kind.REMOVE)
+    cleaned.vfs.plan = nth(0, FileFault(errno.EIO), FileOperationKind.REMOVE)
     with pytest.raises(OSError, match="error"):
         dispose(cleaned.log)
     assert not cleaned.log.is_disposing

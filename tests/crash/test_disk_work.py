@@ -20,7 +20,7 @@ from penstock.commitlog import Log, LogConfig, LogState
 from penstock.commitlog import checkpoint as checkpoints
 from penstock.commitlog.files import LINEAGE, is_unfinished, owner_of, parsed
 from penstock.commitlog.verifying import verify_log
-from penstock.vfs.faulty import CHANGES, Fault, FaultyVfs, Kind, Operation, Plan, no_faults
+from penstock.vfs.faulty import CHANGES, FaultyVfs, FileFault, FileOperation, FileOperationKind, Plan, no_faults
 from penstock.vfs.memory import Keep, MemoryVfs
 from tests.damage import flip
 from tests.expiring import Told, append_told, offsets_of
@@ -81,7 +81,7 @@ class Work:
         """How many there are where nothing fails."""
         site = Site(self.disk.crash_clone(Keep.ALL), self.config)
         self.begin(site)
-        seen: list[Operation] = []
+        seen: list[FileOperation] = []
         site.vfs.watcher = seen.append
         go_on(site, self)
         site.vfs.watcher = None
@@ -530,19 +530,19 @@ def faults(count: int) -> Iterator[tuple[int, int, int]]:
         yield number // len(REFUSALS), REFUSALS[number % len(REFUSALS)], errno.EIO if number % 2 else errno.ENOSPC
 
 
-def failing(disk: MemoryVfs, first: int, end: int, error_number: int, failed: list[Operation]) -> Plan:
+def failing(disk: MemoryVfs, first: int, end: int, error_number: int, failed: list[FileOperation]) -> Plan:
     """The plan in which the operations from `first` up to `end` fail; a sync gives up what it was to write."""
     count = 0
 
-    def plan(operation: Operation) -> Fault | None:
+    def plan(operation: FileOperation) -> FileFault | None:
         nonlocal count
         count += 1
         if not first < count <= end:
             return None
         failed.append(operation)
-        if operation.kind is Kind.SYNC and disk.find(operation.path) is not None:
+        if operation.kind is FileOperationKind.SYNC and disk.find(operation.path) is not None:
             disk.fail_sync(operation.path)
-        return Fault(error_number, operation.length // 2)
+        return FileFault(error_number, operation.length // 2)
 
     return plan
 
@@ -553,7 +553,7 @@ def test_what_fails_is_done_again(name: str) -> None:
     for first, times, error_number in faults(work.operations):
         site = Site(work.disk.crash_clone(Keep.ALL), work.config)
         work.begin(site)
-        failed: list[Operation] = []
+        failed: list[FileOperation] = []
         site.vfs.plan = failing(site.disk, first, first + times, error_number, failed)
         try:
             go_on(site, work)
@@ -572,9 +572,9 @@ def test_what_is_cut_short_is_done_again(name: str, keep: Keep) -> None:
     assert work.operations > 5
     site = Site(work.disk.crash_clone(Keep.ALL), work.config)
     work.begin(site)
-    clones: list[tuple[Operation, MemoryVfs]] = []
+    clones: list[tuple[FileOperation, MemoryVfs]] = []
 
-    def watch(operation: Operation) -> None:
+    def watch(operation: FileOperation) -> None:
         if operation.kind in CHANGES:
             clones.append((operation, site.disk.crash_clone(keep)))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.commitlog import LogState
-from penstock.vfs.faulty import CHANGES, FaultyVfs, Operation
+from penstock.vfs.faulty import CHANGES, FaultyVfs, FileOperation
 from penstock.vfs.memory import Keep, MemoryVfs
 from tests.damage import flip
 from tests.logs import DIRECTORY, give_up_before, open_log
@@ -77,9 +77,9 @@ def test_power_loss_at_every_change(case: str, keep: Keep) -> None:
     donor = Donor(other, other_disk, other.log_end, 2_000)
     mending = mend(damaged, donor)
     damaged.close()
-    clones: list[tuple[Operation, MemoryVfs]] = []
+    clones: list[tuple[FileOperation, MemoryVfs]] = []
 
-    def watch(operation: Operation) -> None:
+    def watch(operation: FileOperation) -> None:
         if operation.kind in CHANGES:
             clones.append((operation, disk.crash_clone(keep)))
 

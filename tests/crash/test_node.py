@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from penstock.vfs.faulty import CHANGES, Fault, Kind, Operation, no_faults, nth
+from penstock.vfs.faulty import CHANGES, FileFault, FileOperation, FileOperationKind, no_faults, nth
 from penstock.vfs.memory import Keep, MemoryVfs
 from tests.extent import HAS_TIME, each_change, extent
 from tests.unit.node.harness import Broker
@@ -48,7 +48,7 @@ def test_power_loss_at_every_write_boundary(seed: int) -> None:
     workload = Workload(broker)
     crashes = 0
 
-    def cut_the_power(operation: Operation) -> None:
+    def cut_the_power(operation: FileOperation) -> None:
         nonlocal crashes
         if operation.kind in CHANGES:
             crashes += 1
@@ -79,12 +79,12 @@ def test_lives_of_one_data_directory(seed: int) -> None:
 
 
 FAULTS = {
-    "full disk": (Fault(errno.ENOSPC, 100), Kind.WRITE),
-    "no file": (Fault(errno.EMFILE), Kind.OPEN),
-    "bad sync": (Fault(errno.EIO), Kind.SYNC),
-    "bad write": (Fault(errno.EIO), Kind.WRITE),
-    "bad folder": (Fault(errno.EIO), Kind.SYNC_DIR),
-    "bad removal": (Fault(errno.EIO), Kind.REMOVE),
+    "full disk": (FileFault(errno.ENOSPC, 100), FileOperationKind.WRITE),
+    "no file": (FileFault(errno.EMFILE), FileOperationKind.OPEN),
+    "bad sync": (FileFault(errno.EIO), FileOperationKind.SYNC),
+    "bad write": (FileFault(errno.EIO), FileOperationKind.WRITE),
+    "bad folder": (FileFault(errno.EIO), FileOperationKind.SYNC_DIR),
+    "bad removal": (FileFault(errno.EIO), FileOperationKind.REMOVE),
 }
 
 

@@ -13,7 +13,7 @@ from random import Random
 import pytest
 
 from penstock.commitlog import Log, LogConfig, LogState
-from penstock.vfs.faulty import CHANGES, FaultyVfs, Operation
+from penstock.vfs.faulty import CHANGES, FaultyVfs, FileOperation
 from penstock.vfs.memory import Keep, MemoryVfs
 from tests.extent import extent, needs_time
 from tests.logs import Message, append, as_logs_see, open_log, read_slices, retain, value_of
@@ -47,7 +47,7 @@ class Workload:
         self._check = check
         self.vfs = FaultyVfs(self.disk, watcher=self._after)
 
-    def _after(self, operation: Operation) -> None:
+    def _after(self, operation: FileOperation) -> None:
         if operation.kind not in CHANGES:
             return
         self.boundaries += 1
@@ -136,7 +136,7 @@ def test_power_loss_during_recovery_at_every_boundary() -> None:
         recovered += 1
         clones: list[tuple[MemoryVfs, str]] = []
 
-        def after(operation: Operation) -> None:
+        def after(operation: FileOperation) -> None:
             if operation.kind in CHANGES:
                 seed = len(clones)
                 clones.append((disk.crash_clone(Keep.SYNCED), f"{where}, then {operation}"))

@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from penstock.messages import CreateStreamResponse, PublishStagedResponse, StagedRange, StageResponse
-from penstock.vfs.faulty import CHANGES, Operation
+from penstock.vfs.faulty import CHANGES, FileOperation
 from penstock.vfs.memory import Keep
 from tests.extent import HAS_TIME
 from tests.unit.node.harness import Broker
@@ -67,7 +67,7 @@ def test_power_loss_at_every_write_boundary(keep: Keep, whole: bool) -> None:
     of: set[bytes] = set()
     crashes = 0
 
-    def cut_the_power(operation: Operation) -> None:
+    def cut_the_power(operation: FileOperation) -> None:
         nonlocal crashes
         if operation.kind not in CHANGES:
             return

@@ -22,7 +22,7 @@ from penstock.raft import (
 )
 from penstock.raft.records import read_records
 from penstock.raft.tasks import LOG_PATH, MARK_PATH, RESERVE_PATH, SNAPSHOT_PATH
-from penstock.vfs.faulty import CHANGES, Fault, FaultyVfs, Kind, Operation, nth
+from penstock.vfs.faulty import CHANGES, FaultyVfs, FileFault, FileOperation, FileOperationKind, nth
 from penstock.vfs.memory import Keep, MemoryVfs
 from penstock.vfs.synced_mark import SyncedMark
 from tests.extent import each_change
@@ -105,7 +105,7 @@ def test_power_loss_at_every_boundary(seed: int) -> None:
     memory, random = MemoryVfs(), Random(seed)
     step = crashes = 0
 
-    def cut_the_power(operation: Operation) -> None:
+    def cut_the_power(operation: FileOperation) -> None:
         nonlocal crashes
         if operation.kind not in CHANGES:
             return
@@ -305,7 +305,9 @@ def test_a_full_disk_leaves_everything_as_it_was(number: int, written_bytes: int
     for what in STORY[:number]:
         save(storage, what)
     vfs.plan = lambda operation: (
-        Fault(errno.ENOSPC, min(written_bytes, operation.length)) if operation.kind is Kind.WRITE else None
+        FileFault(errno.ENOSPC, min(written_bytes, operation.length))
+        if operation.kind is FileOperationKind.WRITE
+        else None
     )
     for _ in range(2):
         with pytest.raises(NotWrittenError):
@@ -326,7 +328,7 @@ def test_after_a_failed_sync_nothing_is_written(path_end: str) -> None:
     save(storage, STORY[0])
     for what in STORY[1:6]:
         save(storage, what)
-    vfs.plan = nth(0, Fault(errno.EIO), Kind.SYNC, path_end=path_end)
+    vfs.plan = nth(0, FileFault(errno.EIO), FileOperationKind.SYNC, path_end=path_end)
     what = STORY[6] if path_end.endswith(".new") else ready(entry(6, 3), state=HardState(3, 2, 5))
     with pytest.raises(OSError, match="Input/output"):
         save(storage, what)
@@ -341,7 +343,7 @@ def test_what_a_failed_sync_gave_up_is_written_again_before_it_counts() -> None:
     vfs = FaultyVfs(memory)
     storage = RaftStorage.open(vfs, BEGIN)
     save(storage, ready(entry(1, 1), state=HardState(1, 1, 0)))
-    vfs.plan = nth(0, Fault(errno.EIO), Kind.SYNC, path_end=LOG_PATH)
+    vfs.plan = nth(0, FileFault(errno.EIO), FileOperationKind.SYNC, path_end=LOG_PATH)
     with pytest.raises(OSError, match="Input/output"):
         save(storage, ready(entry(2, 1), state=HardState(2, 3, 0)))
     memory.fail_sync(LOG_PATH)
@@ -358,9 +360,9 @@ def test_the_reserve_gives_room_to_what_must_go_through() -> None:
     storage.keep_reserve()
     full_bytes = len(content(memory, RESERVE_PATH))
 
-    def full(operation: Operation) -> Fault | None:
+    def full(operation: FileOperation) -> FileFault | None:
         has_room = len(content(memory, RESERVE_PATH)) < full_bytes
-        return None if operation.kind is not Kind.WRITE or has_room else Fault(errno.ENOSPC)
+        return None if operation.kind is not FileOperationKind.WRITE or has_room else FileFault(errno.ENOSPC)
 
     vfs.plan = full
     what = ready(entry(1, 1), state=HardState(1, 1, 0))
@@ -384,7 +386,7 @@ def test_a_snapshot_that_can_wait_leaves_the_reserve_alone() -> None:
     save(storage, ready(entry(1, 1), state=HardState(1, 1, 0)))
     storage.keep_reserve()
     full_bytes = len(content(memory, RESERVE_PATH))
-    vfs.plan = lambda operation: Fault(errno.ENOSPC) if operation.kind is Kind.WRITE else None
+    vfs.plan = lambda operation: FileFault(errno.ENOSPC) if operation.kind is FileOperationKind.WRITE else None
     with pytest.raises(NotWrittenError):
         save(storage, Snapshot(1, 1, MEMBERSHIP, b"small"))
     large = ready(snapshot=Snapshot(9, 1, MEMBERSHIP, bytes(1_000_000)), state=HardState(1, 1, 9))

@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from penstock.commitlog import Log, LogConfig, LogState
-from penstock.vfs.faulty import CHANGES, FaultyVfs, Operation
+from penstock.vfs.faulty import CHANGES, FaultyVfs, FileOperation
 from penstock.vfs.memory import Keep, MemoryVfs
 from tests.extent import HAS_TIME, each_change, extent
 from tests.logs import (
@@ -55,7 +55,7 @@ class Follower:
         """What disks may look like after a crash at any operation of `work`, which is called."""
         clones: list[tuple[MemoryVfs, str]] = []
 
-        def after(operation: Operation) -> None:
+        def after(operation: FileOperation) -> None:
             if operation.kind in CHANGES:
                 clones.append((self.disk.crash_clone(Keep.SYNCED), f"synced after {operation}"))
                 clones.append((self.disk.crash_clone(Keep.ALL), f"all after {operation}"))
@@ -167,7 +167,7 @@ def test_power_loss_during_the_recovery_of_a_cut(seed: int) -> None:
             continue
         clones: list[MemoryVfs] = []
 
-        def after(operation: Operation, disk: MemoryVfs = disk, clones: list[MemoryVfs] = clones) -> None:
+        def after(operation: FileOperation, disk: MemoryVfs = disk, clones: list[MemoryVfs] = clones) -> None:
             if operation.kind in CHANGES:
                 clones.append(disk.crash_clone(Keep.SUBSET, Random(len(clones))))
 

@@ -22,7 +22,7 @@ from penstock.base.ids import Offset
 from penstock.broker.driver import wall_clock
 from penstock.messages import AppendRequest, CreateStreamRequest, FetchRequest
 from penstock.node.step import Step
-from penstock.vfs.faulty import Fault, FaultyVfs, Kind, Operation
+from penstock.vfs.faulty import FaultyVfs, FileFault, FileOperation, FileOperationKind
 from penstock.vfs.real import RealVfs
 from penstock.wire import encode_request
 from tests.broker_process import eventually, running_broker, running_nats
@@ -139,9 +139,9 @@ async def test_a_segment_that_is_too_short_becomes_damage_that_is_told(tmp_path:
 async def test_a_segment_that_cannot_be_opened_is_told(tmp_path: Path) -> None:
     vfs = FaultyVfs(RealVfs(tmp_path / "data"))
 
-    def no_reading(operation: Operation) -> Fault | None:
-        is_segment = operation.kind is Kind.OPEN and operation.path.endswith(".arrows")
-        return Fault(errno.EMFILE) if is_segment else None
+    def no_reading(operation: FileOperation) -> FileFault | None:
+        is_segment = operation.kind is FileOperationKind.OPEN and operation.path.endswith(".arrows")
+        return FileFault(errno.EMFILE) if is_segment else None
 
     with running_nats(tmp_path / "nats") as nats_server:
         async with broker_in_process(vfs, nats_server.url) as broker, await aio.connect(broker.address) as client:
@@ -206,8 +206,8 @@ async def test_a_stop_is_clean_without_its_checkpoints(tmp_path: Path) -> None:
     hangs, goes_on = threading.Event(), threading.Event()
     vfs = FaultyVfs(RealVfs(tmp_path / "data"))
 
-    def hang(operation: Operation) -> Fault | None:
-        if operation.kind is Kind.SYNC and operation.path.endswith("checkpoint"):
+    def hang(operation: FileOperation) -> FileFault | None:
+        if operation.kind is FileOperationKind.SYNC and operation.path.endswith("checkpoint"):
             hangs.set()
             goes_on.wait(60)
         return None
@@ -233,8 +233,8 @@ async def test_a_disk_that_hangs_does_not_hold_up_a_stop(tmp_path: Path) -> None
     hangs, goes_on = threading.Event(), threading.Event()
     vfs = FaultyVfs(RealVfs(tmp_path / "data"))
 
-    def hang(operation: Operation) -> Fault | None:
-        if operation.kind is Kind.SYNC and operation.path.endswith(".arrows"):
+    def hang(operation: FileOperation) -> FileFault | None:
+        if operation.kind is FileOperationKind.SYNC and operation.path.endswith(".arrows"):
             hangs.set()
             goes_on.wait(60)
         return None
@@ -263,8 +263,8 @@ async def test_a_broker_that_is_suspended_while_it_stops_waits_for_its_disk_all_
     hangs, goes_on = threading.Event(), threading.Event()
     vfs = FaultyVfs(RealVfs(tmp_path / "data"))
 
-    def hang(operation: Operation) -> Fault | None:
-        if operation.kind is Kind.SYNC and operation.path.endswith(".arrows"):
+    def hang(operation: FileOperation) -> FileFault | None:
+        if operation.kind is FileOperationKind.SYNC and operation.path.endswith(".arrows"):
             hangs.set()
             goes_on.wait(60)
         return None

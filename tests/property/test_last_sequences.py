@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from penstock.base import limits
 from penstock.base.ids import Offset, PartitionId
 from penstock.messages import AppendRequest, CreateStreamResponse, TruncateRequest
-from penstock.vfs.faulty import Fault, Kind, no_faults, nth
+from penstock.vfs.faulty import FileFault, FileOperationKind, no_faults, nth
 from penstock.vfs.memory import Keep
 from tests.extent import examples
 from tests.unit.node.harness import Ack, Broker, batch_of
@@ -84,7 +84,7 @@ def go_through(acts: list[Any]) -> list[int]:
     for act, messages, number in acts:
         if act in (READ, READ_ON_A_FULL_DISK):
             if is_full := act == READ_ON_A_FULL_DISK:
-                broker.vfs.plan = nth(0, Fault(errno.ENOSPC), Kind.WRITE, path_end=".arrows")
+                broker.vfs.plan = nth(0, FileFault(errno.ENOSPC), FileOperationKind.WRITE, path_end=".arrows")
             unknown += published(broker, model, messages, is_full=is_full)
             broker.vfs.plan = no_faults
         elif act == APPEND:

@@ -29,7 +29,7 @@ from random import Random
 from penstock.base.errors import PenstockError
 from penstock.node.step import DiskWork, Lane
 from penstock.sim.scheduler import Call, Scheduler
-from penstock.vfs.faulty import CHANGES, Fault, FaultyVfs, Kind, Operation, no_faults
+from penstock.vfs.faulty import CHANGES, FaultyVfs, FileFault, FileOperation, FileOperationKind, no_faults
 from penstock.vfs.memory import Keep, MemoryVfs
 
 _THREADS = 4  # in each lane
@@ -268,22 +268,26 @@ class Disk:
         self.vfs.plan = no_faults if is_quiet else self._plan
         self.vfs.watcher = None if self._cut_after is None else self._watch
 
-    def _plan(self, operation: Operation) -> Fault | None:
+    def _plan(self, operation: FileOperation) -> FileFault | None:
         if self._left is not None:
             raise PowerCut
         kind = operation.kind
-        if kind is Kind.SYNC and self.syncs_to_fail and (".arrows" in operation.path or self.fails_any_sync):
+        if (
+            kind is FileOperationKind.SYNC
+            and self.syncs_to_fail
+            and (".arrows" in operation.path or self.fails_any_sync)
+        ):
             self.syncs_to_fail -= 1
             self.faults += 1
             self.memory.fail_sync(operation.path)
-            return Fault(errno.EIO)
+            return FileFault(errno.EIO)
         is_full = self._is_full or (self._refuses_logs and operation.path.startswith("streams/"))
-        if is_full and kind is Kind.WRITE and operation.length:
+        if is_full and kind is FileOperationKind.WRITE and operation.length:
             self.faults += 1
-            return Fault(errno.ENOSPC, int(self._random.random() * operation.length))
+            return FileFault(errno.ENOSPC, int(self._random.random() * operation.length))
         return None
 
-    def _watch(self, operation: Operation) -> None:
+    def _watch(self, operation: FileOperation) -> None:
         if self._cut_after is None or operation.kind not in CHANGES:
             return
         self._cut_after -= 1

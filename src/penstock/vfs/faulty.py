@@ -5,8 +5,8 @@ operation. So a test can fail the third sync, or cut the power between any two o
 
 | fault                      | seen by the caller of the operation                                      |
 |----------------------------|--------------------------------------------------------------------------|
-| `Fault(errno.EIO)`         | OSError, nothing was done                                                |
-| `Fault(errno.ENOSPC, 700)` | OSError; of a write, the first 700 bytes are in the file                 |
+| `FileFault(errno.EIO)`         | OSError, nothing was done                                                |
+| `FileFault(errno.ENOSPC, 700)` | OSError; of a write, the first 700 bytes are in the file                 |
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from enum import Enum
 from penstock.vfs import Buffer, File, Folder, Vfs
 
 
-class Kind(Enum):
+class FileOperationKind(Enum):
     """The operations of Vfs and File that can fail."""
 
     OPEN = "open"
@@ -34,18 +34,28 @@ class Kind(Enum):
     SYNC = "sync"
 
 
-CHANGES = frozenset({Kind.OPEN, Kind.RENAME, Kind.REMOVE, Kind.SYNC_DIR, Kind.WRITE, Kind.TRUNCATE, Kind.SYNC})
+CHANGES = frozenset(
+    {
+        FileOperationKind.OPEN,
+        FileOperationKind.RENAME,
+        FileOperationKind.REMOVE,
+        FileOperationKind.SYNC_DIR,
+        FileOperationKind.WRITE,
+        FileOperationKind.TRUNCATE,
+        FileOperationKind.SYNC,
+    }
+)
 """Operations that change what a crash leaves."""
 
 
 @dataclass(frozen=True, slots=True)
-class Operation:
+class FileOperation:
     """One call. `number` counts all calls of the file system from 0.
 
     `length`: of a read, write or truncate. `position`: of a write.
     """
 
-    kind: Kind
+    kind: FileOperationKind
     path: str
     number: int
     length: int = 0
@@ -53,27 +63,27 @@ class Operation:
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class FileFault:
     """Failure of an operation. `written_bytes` of a write are written nevertheless."""
 
     error_number: int
     written_bytes: int = 0
 
 
-Plan = Callable[[Operation], Fault | None]
-Watcher = Callable[[Operation], None]
+Plan = Callable[[FileOperation], FileFault | None]
+Watcher = Callable[[FileOperation], None]
 
 
-def no_faults(_operation: Operation) -> Fault | None:
+def no_faults(_operation: FileOperation) -> FileFault | None:
     """The plan without faults."""
     return None
 
 
-def nth(number: int, fault: Fault, *kinds: Kind, path_end: str = "") -> Plan:
+def nth(number: int, fault: FileFault, *kinds: FileOperationKind, path_end: str = "") -> Plan:
     """Return a plan that fails call `number` (from 0) among those of `kinds` (none = all) on paths with `path_end`."""
     seen = 0
 
-    def plan(operation: Operation) -> Fault | None:
+    def plan(operation: FileOperation) -> FileFault | None:
         nonlocal seen
         if (kinds and operation.kind not in kinds) or not operation.path.endswith(path_end):
             return None
@@ -93,40 +103,40 @@ class FaultyVfs:
         self._operations = 0
 
     def open(self, path: str, *, create: bool = False, make_folders: bool = True, read_only: bool = False) -> File:
-        operation = self.begin(Kind.OPEN, path)
+        operation = self.begin(FileOperationKind.OPEN, path)
         inner = self.inner.open(path, create=create, make_folders=make_folders, read_only=read_only)
         self.end(operation)
         return FaultyFile(self, inner)
 
     def open_folder(self, path: str) -> Folder:
-        operation = self.begin(Kind.OPEN, path)
+        operation = self.begin(FileOperationKind.OPEN, path)
         folder = FaultyFolder(self, path, self.inner.open_folder(path))
         self.end(operation)
         return folder
 
     def list(self, path: str) -> Sequence[str]:
-        operation = self.begin(Kind.LIST, path)
+        operation = self.begin(FileOperationKind.LIST, path)
         names = self.inner.list(path)
         self.end(operation)
         return names
 
     def rename(self, old: str, new: str) -> None:
         """Move a file or folder; see Vfs. The plan gets the old path."""
-        operation = self.begin(Kind.RENAME, old)
+        operation = self.begin(FileOperationKind.RENAME, old)
         self.inner.rename(old, new)
         self.end(operation)
 
     def remove(self, path: str) -> None:
-        operation = self.begin(Kind.REMOVE, path)
+        operation = self.begin(FileOperationKind.REMOVE, path)
         self.inner.remove(path)
         self.end(operation)
 
     def sync_dir(self, path: str) -> None:
-        operation = self.begin(Kind.SYNC_DIR, path)
+        operation = self.begin(FileOperationKind.SYNC_DIR, path)
         self.inner.sync_dir(path)
         self.end(operation)
 
-    def begin(self, kind: Kind, path: str, length: int = 0, position: int = 0) -> Operation | None:
+    def begin(self, kind: FileOperationKind, path: str, length: int = 0, position: int = 0) -> FileOperation | None:
         """Count a call and let the plan fail it, except a write (see `FaultyFile.write_at`).
 
         None if no watcher needs the operation.
@@ -135,12 +145,12 @@ class FaultyVfs:
         self._operations = number + 1
         if self.plan is no_faults and self.watcher is None:
             return None
-        operation = Operation(kind, path, number, length, position)
-        if kind is not Kind.WRITE and (fault := self.plan(operation)) is not None:
+        operation = FileOperation(kind, path, number, length, position)
+        if kind is not FileOperationKind.WRITE and (fault := self.plan(operation)) is not None:
             raise _error(fault, path)
         return operation
 
-    def end(self, operation: Operation | None) -> None:
+    def end(self, operation: FileOperation | None) -> None:
         """Call the watcher."""
         if operation is not None and self.watcher is not None:
             self.watcher(operation)
@@ -157,7 +167,7 @@ class FaultyFile:
         self.path = inner.path  # path in the file system
 
     def read_at(self, position: int, length: int) -> bytes:
-        operation = self._vfs.begin(Kind.READ, self.path, length)
+        operation = self._vfs.begin(FileOperationKind.READ, self.path, length)
         data = self._inner.read_at(position, length)
         self._vfs.end(operation)
         return data
@@ -165,7 +175,7 @@ class FaultyFile:
     def write_at(self, position: int, *buffers: Buffer) -> None:
         """Write; see File. A fault may write a part."""
         data = b"".join(buffers)
-        operation = self._vfs.begin(Kind.WRITE, self.path, len(data), position)
+        operation = self._vfs.begin(FileOperationKind.WRITE, self.path, len(data), position)
         fault = None if operation is None else self._vfs.plan(operation)
         if fault is None:
             self._inner.write_at(position, data)
@@ -176,19 +186,19 @@ class FaultyFile:
             raise _error(fault, self.path)
 
     def truncate(self, length: int) -> None:
-        operation = self._vfs.begin(Kind.TRUNCATE, self.path, length)
+        operation = self._vfs.begin(FileOperationKind.TRUNCATE, self.path, length)
         self._inner.truncate(length)
         self._vfs.end(operation)
 
     def size(self) -> int:
-        operation = self._vfs.begin(Kind.SIZE, self.path)
+        operation = self._vfs.begin(FileOperationKind.SIZE, self.path)
         size = self._inner.size()
         self._vfs.end(operation)
         return size
 
     def sync(self) -> None:
         """Sync; see File. A failed sync makes nothing durable."""
-        operation = self._vfs.begin(Kind.SYNC, self.path)
+        operation = self._vfs.begin(FileOperationKind.SYNC, self.path)
         self._inner.sync()
         self._vfs.end(operation)
 
@@ -217,7 +227,7 @@ class FaultyFolder:
         self._inner = inner
 
     def sync(self) -> None:
-        operation = self._vfs.begin(Kind.SYNC_DIR, self._path)
+        operation = self._vfs.begin(FileOperationKind.SYNC_DIR, self._path)
         self._inner.sync()
         self._vfs.end(operation)
 
@@ -225,5 +235,5 @@ class FaultyFolder:
         self._inner.close()
 
 
-def _error(fault: Fault, path: str) -> OSError:
+def _error(fault: FileFault, path: str) -> OSError:
     return OSError(fault.error_number, os.strerror(fault.error_number), path)

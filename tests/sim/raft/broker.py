@@ -25,7 +25,7 @@ from penstock.raft import (
     SaveTask,
     Snapshot,
 )
-from penstock.vfs.faulty import CHANGES, Fault, FaultyVfs, Kind, Operation
+from penstock.vfs.faulty import CHANGES, FaultyVfs, FileFault, FileOperation, FileOperationKind
 from penstock.vfs.memory import Keep, MemoryVfs
 from tests.sim.raft.application import Application
 
@@ -89,12 +89,12 @@ class Broker:
         self.memory = self.older.crash_clone(Keep.SYNCED)
         self.world.checks.forgets(self)
 
-    def _plan(self, operation: Operation) -> Fault | None:
-        if self.is_disk_full and operation.kind is Kind.WRITE and not operation.path.endswith("synced"):
-            return Fault(errno.ENOSPC, self.random.randrange(operation.length + 1))
+    def _plan(self, operation: FileOperation) -> FileFault | None:
+        if self.is_disk_full and operation.kind is FileOperationKind.WRITE and not operation.path.endswith("synced"):
+            return FileFault(errno.ENOSPC, self.random.randrange(operation.length + 1))
         return None
 
-    def _watch(self, operation: Operation) -> None:
+    def _watch(self, operation: FileOperation) -> None:
         if self.operations_left is not None and operation.kind in CHANGES:
             self.operations_left -= 1
             if self.operations_left < 0:

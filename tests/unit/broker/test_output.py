@@ -16,7 +16,7 @@ from penstock.broker.shared_budget import SharedBudget
 from penstock.broker.transport import PlainTransport
 from penstock.node.step import FileRange
 from penstock.vfs.encrypted import EncryptedVfs
-from penstock.vfs.faulty import FaultyVfs, Kind, Operation
+from penstock.vfs.faulty import FaultyVfs, FileOperation, FileOperationKind
 from penstock.vfs.real import RealVfs
 from tests.encryption import encryption_keys
 
@@ -157,8 +157,8 @@ class Encrypted(Sending):
         self.raw = FaultyVfs(self.vfs, watcher=self.saw)
         self.encrypted = EncryptedVfs(self.raw, encryption_keys(), lambda _path: True)
 
-    def saw(self, operation: Operation) -> None:
-        if operation.kind is Kind.READ:
+    def saw(self, operation: FileOperation) -> None:
+        if operation.kind is FileOperationKind.READ:
             self.read.append(operation.length)
 
     def secret(self, name: str, content: bytes) -> FileRange:

@@ -11,7 +11,7 @@ import pytest
 from penstock.commitlog import LogConfig, LogState, StorageFailedError
 from penstock.commitlog import checkpoint as checkpoints
 from penstock.commitlog.checkpoint import CheckpointFile
-from penstock.vfs.faulty import Fault, FaultyVfs, Kind, Operation, nth
+from penstock.vfs.faulty import FaultyVfs, FileFault, FileOperation, FileOperationKind, nth
 from penstock.vfs.memory import Keep, MemoryVfs
 from tests.logs import DIRECTORY, Message, append, flush, flush_and_note, give_up_before, open_log, read_slices, retain
 
@@ -37,8 +37,8 @@ def test_the_first_checkpoint_takes_the_room_of_both_slots() -> None:
     disk = MemoryVfs()
     places: list[int] = []
 
-    def watch(operation: Operation) -> None:
-        if operation.kind is Kind.WRITE and operation.path.endswith("/checkpoint"):
+    def watch(operation: FileOperation) -> None:
+        if operation.kind is FileOperationKind.WRITE and operation.path.endswith("/checkpoint"):
             places.append(operation.position)
 
     open_log(FaultyVfs(disk, watcher=watch))
@@ -82,7 +82,9 @@ def test_a_start_writes_again_what_it_found_before_it_touches_the_other_slot() -
         flush_and_note(log)
         memory.fail_sync(f"{DIRECTORY}/checkpoint")
         disk = FaultyVfs(memory)
-        disk.plan = nth(1, Fault(errno.ENOSPC, random.randrange(96)), Kind.WRITE, path_end="/checkpoint")
+        disk.plan = nth(
+            1, FileFault(errno.ENOSPC, random.randrange(96)), FileOperationKind.WRITE, path_end="/checkpoint"
+        )
         with pytest.raises(StorageFailedError):
             open_log(disk)
         assert checkpoints.read(memory.crash_clone(Keep.SUBSET, random), DIRECTORY).newest is not None
@@ -111,7 +113,7 @@ def test_a_checkpoint_that_stands_alone_is_written_again_in_the_other_slot(seed:
     assert found.newest is not None
     assert found.is_alone
     disk = FaultyVfs(memory)
-    disk.plan = lambda one: Fault(errno.ENOSPC, 50) if one.kind is Kind.WRITE else None
+    disk.plan = lambda one: FileFault(errno.ENOSPC, 50) if one.kind is FileOperationKind.WRITE else None
     file = CheckpointFile(disk, DIRECTORY, found.newest.sequence, found.slot, is_alone=True)
     with pytest.raises(OSError, match="No space"):
         file.write_again(found.newest)
@@ -122,10 +124,10 @@ def test_a_checkpoint_that_stands_alone_is_written_again_in_the_other_slot(seed:
     assert (again.newest, again.is_alone) == (found.newest, False)
 
 
-def tear_checkpoints(random: Random, one: Operation) -> Fault | None:
+def tear_checkpoints(random: Random, one: FileOperation) -> FileFault | None:
     """The disk is full now and then, and takes a part of what is to be written."""
-    if one.kind is Kind.WRITE and one.path.endswith("/checkpoint") and random.random() < 0.5:
-        return Fault(errno.ENOSPC, random.randrange(one.length))
+    if one.kind is FileOperationKind.WRITE and one.path.endswith("/checkpoint") and random.random() < 0.5:
+        return FileFault(errno.ENOSPC, random.randrange(one.length))
     return None
 
 
@@ -140,7 +142,9 @@ def test_nothing_is_removed_while_the_log_start_that_allows_it_is_not_there_as_a
         flush_and_note(log)
         removal = give_up_before(log, 16)
         assert removal is not None
-        disk.plan = lambda one: Fault(errno.ENOSPC, 50) if one.kind is Kind.WRITE and "checkpoint" in one.path else None
+        disk.plan = lambda one: (
+            FileFault(errno.ENOSPC, 50) if one.kind is FileOperationKind.WRITE and "checkpoint" in one.path else None
+        )
         append(log, 2, 12)
         flush_and_note(log)
         disk.plan = lambda _: None
@@ -161,7 +165,7 @@ def test_a_slot_that_was_written_in_part_is_not_taken_for_durable_because_it_is_
     file.sync()
     file.write(found.newest._replace(flushed_end=1))
     for end in (2, 3):
-        disk.plan = lambda one: Fault(errno.ENOSPC, 50) if one.kind is Kind.WRITE else None
+        disk.plan = lambda one: FileFault(errno.ENOSPC, 50) if one.kind is FileOperationKind.WRITE else None
         with pytest.raises(OSError, match="No space"):
             file.write(found.newest._replace(flushed_end=end))
         disk.plan = lambda _: None
@@ -186,7 +190,7 @@ def test_a_slot_whose_sync_failed_is_not_taken_for_durable_because_the_next_one_
     file = CheckpointFile(disk, DIRECTORY, found.newest.sequence, found.slot)
     file.sync()
     file.write(found.newest._replace(flushed_end=1))
-    disk.plan = lambda one: Fault(errno.EIO) if one.kind is Kind.SYNC else None
+    disk.plan = lambda one: FileFault(errno.EIO) if one.kind is FileOperationKind.SYNC else None
     with pytest.raises(OSError, match="Input/output error"):
         file.sync()
     disk.plan = lambda _: None
@@ -248,8 +252,8 @@ def test_what_retention_left_behind_is_removed_once_log_start_is_durable() -> No
     vfs = FaultyVfs(disk)
     clones: list[MemoryVfs] = []
 
-    def watch(operation: Operation) -> None:
-        if operation.kind in {Kind.REMOVE, Kind.SYNC_DIR}:
+    def watch(operation: FileOperation) -> None:
+        if operation.kind in {FileOperationKind.REMOVE, FileOperationKind.SYNC_DIR}:
             clones.append(disk.crash_clone())
 
     vfs.watcher = watch
@@ -291,8 +295,8 @@ def test_a_power_loss_while_the_last_full_segment_is_removed_leaves_a_log() -> N
     assert removal is not None
     clones: list[MemoryVfs] = []
 
-    def watch(operation: Operation) -> None:
-        if operation.kind is Kind.REMOVE:
+    def watch(operation: FileOperation) -> None:
+        if operation.kind is FileOperationKind.REMOVE:
             clone = disk.crash_clone(Keep.ALL)
             for path in list(clone.files()):
                 if path not in set(disk.crash_clone().files()):

@@ -10,7 +10,7 @@ import pytest
 from penstock.base import limits
 from penstock.batch.codec import BatchProducer
 from penstock.commitlog import Cleaning, Log, LogConfig, LogState, Survey
-from penstock.vfs.faulty import Fault, FaultyVfs, Kind
+from penstock.vfs.faulty import FaultyVfs, FileFault, FileOperationKind
 from penstock.vfs.memory import Keep, MemoryVfs
 from tests.extent import each_change
 from tests.keyed import Row, Told, append_keyed, batches_of, rows_of
@@ -389,7 +389,7 @@ def test_a_disk_that_takes_nothing_is_tried_again_later() -> None:
     task = stream.log.clean(stream.now_us)
     assert isinstance(task, Cleaning)
     finished(task)
-    vfs.plan = lambda operation: Fault(errno.ENOSPC) if operation.kind is Kind.RENAME else None
+    vfs.plan = lambda operation: FileFault(errno.ENOSPC) if operation.kind is FileOperationKind.RENAME else None
     with pytest.raises(OSError, match="No space"):
         stream.log.cleaned(task, stream.now_us)
     assert not stream.log.wants_cleaning(stream.now_us)

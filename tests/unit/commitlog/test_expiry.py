@@ -16,7 +16,7 @@ from penstock.batch.header import COMPRESSED_ZSTD, MAY_EXPIRE, PREFIX_BYTES
 from penstock.batch.schema import SCHEMA_BYTES
 from penstock.commitlog import Cleaning, Log, LogConfig, LogState
 from penstock.commitlog.expiry import ExpirySurvey
-from penstock.vfs.faulty import Fault, FaultyVfs, Kind, no_faults
+from penstock.vfs.faulty import FaultyVfs, FileFault, FileOperationKind, no_faults
 from penstock.vfs.memory import Keep, MemoryVfs
 from tests.expiring import Row, Told, append_told, offsets_of
 from tests.keyed import batches_of
@@ -363,7 +363,7 @@ def test_a_failure_is_tried_again_later() -> None:
     stream.log.cleaned(finished(stream.log.clean(stream.now_us)), stream.now_us)
     cleaning = stream.log.clean(stream.now_us)
     assert isinstance(cleaning, Cleaning)
-    vfs.plan = lambda operation: Fault(errno.ENOSPC) if operation.kind is Kind.WRITE else None
+    vfs.plan = lambda operation: FileFault(errno.ENOSPC) if operation.kind is FileOperationKind.WRITE else None
     with pytest.raises(OSError, match="No space"):
         finished(cleaning)
     vfs.plan = no_faults

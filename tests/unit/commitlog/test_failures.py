@@ -7,12 +7,12 @@ import errno
 import pytest
 
 from penstock.commitlog import LogConfig, LogState, NotWritableError, StorageFailedError, StorageFullError
-from penstock.vfs.faulty import Fault, FaultyVfs, Kind, Operation, no_faults, nth
+from penstock.vfs.faulty import FaultyVfs, FileFault, FileOperation, FileOperationKind, no_faults, nth
 from penstock.vfs.memory import Keep, MemoryVfs
 from tests.logs import DIRECTORY, append, flush, make_batch, open_log, read_slices, retain, save
 
-FULL = Fault(errno.ENOSPC)
-BROKEN = Fault(errno.EIO)
+FULL = FileFault(errno.ENOSPC)
+BROKEN = FileFault(errno.EIO)
 
 
 def setup() -> tuple[MemoryVfs, FaultyVfs]:
@@ -26,7 +26,7 @@ def test_a_full_disk_in_the_middle_of_an_append_leaves_the_log_as_it_was(written
     log = open_log(vfs)
     wanted = append(log, 2)
     size = log.size_bytes
-    vfs.plan = nth(0, Fault(errno.ENOSPC, written_bytes), Kind.WRITE)
+    vfs.plan = nth(0, FileFault(errno.ENOSPC, written_bytes), FileOperationKind.WRITE)
     with pytest.raises(StorageFullError, match="No space left"):
         append(log, 1)
     assert (log.log_end, log.size_bytes, log.state) == (2, size, LogState.WRITABLE)
@@ -39,7 +39,11 @@ def test_a_full_disk_in_the_middle_of_an_append_leaves_the_log_as_it_was(written
 
 
 def test_a_full_disk_when_a_segment_rolls_leaves_the_log_as_it_was() -> None:
-    for fault in (nth(0, FULL, Kind.OPEN), nth(0, Fault(errno.ENOSPC, 300), Kind.WRITE), nth(0, FULL, Kind.TRUNCATE)):
+    for fault in (
+        nth(0, FULL, FileOperationKind.OPEN),
+        nth(0, FileFault(errno.ENOSPC, 300), FileOperationKind.WRITE),
+        nth(0, FULL, FileOperationKind.TRUNCATE),
+    ):
         disk, vfs = setup()
         log = open_log(vfs)
         wanted = append(log, 1, size_bytes=3000)
@@ -64,8 +68,12 @@ def test_a_partial_write_that_cannot_be_undone_fences() -> None:
     wanted = append(log, 2)
     flush(log)
 
-    def plan(operation: Operation) -> Fault | None:
-        return Fault(errno.EIO, 500) if operation.kind in {Kind.WRITE, Kind.TRUNCATE} else None
+    def plan(operation: FileOperation) -> FileFault | None:
+        return (
+            FileFault(errno.EIO, 500)
+            if operation.kind in {FileOperationKind.WRITE, FileOperationKind.TRUNCATE}
+            else None
+        )
 
     vfs.plan = plan
     with pytest.raises(StorageFailedError):
@@ -86,7 +94,7 @@ def test_a_failed_sync_fences_for_good_and_is_never_tried_again() -> None:
     append(log, 2)
     flush(log)
     append(log, 2)
-    vfs.plan = nth(0, BROKEN, Kind.SYNC, path_end=".arrows")
+    vfs.plan = nth(0, BROKEN, FileOperationKind.SYNC, path_end=".arrows")
     task = log.flush()
     assert task is not None
     with pytest.raises(OSError, match="Input/output") as caught:
@@ -99,9 +107,9 @@ def test_a_failed_sync_fences_for_good_and_is_never_tried_again() -> None:
     assert "fenced" in log.notices[-1]
     syncs = 0
 
-    def count(operation: Operation) -> Fault | None:
+    def count(operation: FileOperation) -> FileFault | None:
         nonlocal syncs
-        syncs += operation.kind is Kind.SYNC
+        syncs += operation.kind is FileOperationKind.SYNC
         return None
 
     vfs.plan = count
@@ -119,10 +127,10 @@ def test_after_a_failed_sync_the_next_start_writes_the_tail_again() -> None:
     save(log)
     flushed_position = log.size_bytes
     wanted += append(log, 2)
-    written: list[Operation] = []
+    written: list[FileOperation] = []
 
-    def watch(operation: Operation) -> None:
-        if operation.kind is Kind.WRITE and operation.path.endswith(".arrows"):
+    def watch(operation: FileOperation) -> None:
+        if operation.kind is FileOperationKind.WRITE and operation.path.endswith(".arrows"):
             written.append(operation)
 
     vfs.watcher = watch
@@ -137,7 +145,7 @@ def test_a_failed_sync_of_the_folder_fences_too() -> None:
     log = open_log(vfs)
     for _ in range(3):
         append(log, 1, size_bytes=3000)
-    vfs.plan = nth(0, BROKEN, Kind.SYNC_DIR)
+    vfs.plan = nth(0, BROKEN, FileOperationKind.SYNC_DIR)
     task = log.flush()
     assert task is not None
     with pytest.raises(OSError, match="Input/output") as caught:
@@ -151,8 +159,8 @@ def test_files_that_only_save_work_may_fail(path_end: str) -> None:
     disk, vfs = setup()
     log = open_log(vfs)
 
-    def plan(operation: Operation) -> Fault | None:
-        return FULL if operation.path.endswith(path_end) and operation.kind is not Kind.READ else None
+    def plan(operation: FileOperation) -> FileFault | None:
+        return FULL if operation.path.endswith(path_end) and operation.kind is not FileOperationKind.READ else None
 
     vfs.plan = plan
     wanted = []
@@ -174,13 +182,13 @@ def test_log_start_does_not_move_if_that_cannot_be_written() -> None:
     for _ in range(8):
         append(log, 1, size_bytes=1500)
     flush(log)
-    vfs.plan = nth(1, FULL, Kind.WRITE, path_end="checkpoint")  # the first tells what was flushed
+    vfs.plan = nth(1, FULL, FileOperationKind.WRITE, path_end="checkpoint")  # the first tells what was flushed
     assert retain(log, 10**8) is None
     assert log.log_start == 0
     removal = retain(log, 10**9)
     assert removal is not None
     assert log.log_start == 6
-    vfs.plan = nth(0, BROKEN, Kind.SYNC, path_end="checkpoint")
+    vfs.plan = nth(0, BROKEN, FileOperationKind.SYNC, path_end="checkpoint")
     with pytest.raises(OSError, match="Input/output"):
         removal.run()
     log.removal_failed(removal)

@@ -22,7 +22,7 @@ from penstock.commitlog import (
 )
 from penstock.commitlog import lineage as lineages
 from penstock.commitlog.files import segment_path
-from penstock.vfs.faulty import Fault, FaultyVfs, Kind, Operation, nth
+from penstock.vfs.faulty import FaultyVfs, FileFault, FileOperation, FileOperationKind, nth
 from penstock.vfs.memory import Keep, MemoryVfs
 from tests.batch_samples import resealed, sealed
 from tests.logs import DIRECTORY, append, flush, flush_and_note, make_batch, messages_in, open_log, read_slices
@@ -79,8 +79,8 @@ def test_batches_of_one_segment_and_epoch_are_one_write() -> None:
     log = open_log(vfs, WIDE)
     writes: list[int] = []
 
-    def watch(operation: Operation) -> None:
-        if operation.kind is Kind.WRITE and operation.path.endswith(".arrows"):
+    def watch(operation: FileOperation) -> None:
+        if operation.kind is FileOperationKind.WRITE and operation.path.endswith(".arrows"):
             writes.append(operation.length)
 
     vfs.watcher = watch
@@ -260,11 +260,13 @@ def test_a_full_disk_leaves_what_was_written_before() -> None:
     vfs = FaultyVfs(MemoryVfs())
     log = open_log(vfs)
     data = batches(*((number, 1, number, 1) for number in range(12)))
-    vfs.plan = nth(0, Fault(errno.ENOSPC, 100), Kind.WRITE, path_end=".arrows")
+    vfs.plan = nth(0, FileFault(errno.ENOSPC, 100), FileOperationKind.WRITE, path_end=".arrows")
     with pytest.raises(StorageFullError):
         log.append_fetched(data)
     assert (log.log_end, log.last_epoch, log.state) == (0, 0, LogState.WRITABLE)
-    vfs.plan = nth(1, Fault(errno.ENOSPC), Kind.WRITE, path_end=".arrows")  # the schema message of a second segment
+    vfs.plan = nth(
+        1, FileFault(errno.ENOSPC), FileOperationKind.WRITE, path_end=".arrows"
+    )  # the schema message of a second segment
     appended = log.append_fetched(data)
     assert 0 < appended.log_end == appended.batches == log.log_end < 12
     size = len(batches((0, 1, 0, 1)))
@@ -276,7 +278,7 @@ def test_a_full_disk_leaves_what_was_written_before() -> None:
 def test_a_lineage_that_cannot_be_written_keeps_its_batches_out() -> None:
     vfs = FaultyVfs(MemoryVfs())
     log = open_log(vfs, WIDE)
-    vfs.plan = nth(0, Fault(errno.ENOSPC), Kind.WRITE, path_end="lineage")
+    vfs.plan = nth(0, FileFault(errno.ENOSPC), FileOperationKind.WRITE, path_end="lineage")
     with pytest.raises(StorageFullError):
         log.append_fetched(GOOD)
     assert (log.log_end, log.lineage) == (0, ())

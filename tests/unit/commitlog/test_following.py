@@ -11,7 +11,7 @@ from penstock.base.errors import RemoteError
 from penstock.commitlog import LogConfig, NotWritableError, StorageFullError
 from penstock.commitlog import checkpoint as checkpoints
 from penstock.commitlog.checkpoint import Checkpoint, pack_slot, unpack_slot
-from penstock.vfs.faulty import Fault, FaultyVfs, Kind, nth
+from penstock.vfs.faulty import FaultyVfs, FileFault, FileOperationKind, nth
 from penstock.vfs.memory import MemoryVfs
 from tests.logs import DIRECTORY, append, flush, flush_and_note, open_log, read_slices, retain, save
 
@@ -46,7 +46,7 @@ def test_a_log_that_cannot_write_keeps_its_start() -> None:
     log = open_log(vfs)
     append(log, 5)
     flush(log)
-    vfs.plan = nth(0, Fault(errno.ENOSPC), Kind.WRITE, path_end="checkpoint")
+    vfs.plan = nth(0, FileFault(errno.ENOSPC), FileOperationKind.WRITE, path_end="checkpoint")
     with pytest.raises(StorageFullError):
         log.follow_start(2)
     assert log.log_start == 0

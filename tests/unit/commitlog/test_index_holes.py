@@ -12,7 +12,7 @@ from penstock.batch.schema import SCHEMA_BYTES
 from penstock.commitlog import Log, LogConfig
 from penstock.commitlog.index import ENTRY_BYTES, pack_entry
 from penstock.commitlog.verifying import verify_log
-from penstock.vfs.faulty import Fault, FaultyVfs, Kind, Operation, no_faults, nth
+from penstock.vfs.faulty import FaultyVfs, FileFault, FileOperation, FileOperationKind, no_faults, nth
 from penstock.vfs.memory import MemoryVfs
 from tests.damage import content, write
 from tests.logs import DIRECTORY, append, flush, make_batch, open_log, read_slices, run, save
@@ -53,13 +53,15 @@ def index_flush(log: Log) -> None:
 
 
 @pytest.mark.parametrize("written_bytes", [0, 1, 64, 100])
-@pytest.mark.parametrize("kind", [Kind.WRITE, Kind.OPEN])
-def test_what_a_failed_index_write_left_out_is_written_with_the_next(kind: Kind, written_bytes: int) -> None:
+@pytest.mark.parametrize("kind", [FileOperationKind.WRITE, FileOperationKind.OPEN])
+def test_what_a_failed_index_write_left_out_is_written_with_the_next(
+    kind: FileOperationKind, written_bytes: int
+) -> None:
     disk, vfs, log = setup()
     for number in range(12):
         append(log, 1, number)
         if number in {3, 4, 7}:
-            vfs.plan = nth(0, Fault(errno.ENOSPC, written_bytes), kind, path_end=".index")
+            vfs.plan = nth(0, FileFault(errno.ENOSPC, written_bytes), kind, path_end=".index")
         index_flush(log)
         vfs.plan = no_faults
         assert is_sound(disk)
@@ -70,7 +72,7 @@ def test_what_a_failed_write_before_a_rest_left_out_is_written_later() -> None:
     disk, vfs, log = setup()
     append(log, 1, 0)
     flush(log)
-    vfs.plan = nth(0, Fault(errno.ENOSPC), Kind.WRITE, path_end=".index")
+    vfs.plan = nth(0, FileFault(errno.ENOSPC), FileOperationKind.WRITE, path_end=".index")
     assert log.rest()
     vfs.plan = no_faults
     append(log, 1, 1)
@@ -82,7 +84,7 @@ def test_a_sealed_segment_gets_what_its_index_lacks() -> None:
     disk, vfs, log = setup()
     for number in range(3):
         append(log, 1, number)
-    vfs.plan = nth(0, Fault(errno.ENOSPC), Kind.WRITE, path_end=".index")
+    vfs.plan = nth(0, FileFault(errno.ENOSPC), FileOperationKind.WRITE, path_end=".index")
     index_flush(log)
     vfs.plan = no_faults
     log.configure(LogConfig(segment_bytes=1))
@@ -110,9 +112,9 @@ def test_an_index_that_lacks_much_gets_it_piece_by_piece(monkeypatch: pytest.Mon
     assert sizes == [4, 8, 13, 14]
 
 
-def _full_index(operation: Operation) -> Fault | None:
-    is_index = operation.kind is Kind.WRITE and operation.path.endswith(".index")
-    return Fault(errno.ENOSPC) if is_index else None
+def _full_index(operation: FileOperation) -> FileFault | None:
+    is_index = operation.kind is FileOperationKind.WRITE and operation.path.endswith(".index")
+    return FileFault(errno.ENOSPC) if is_index else None
 
 
 def test_after_a_start_that_could_not_write_it_the_index_has_no_hole() -> None:
@@ -155,7 +157,7 @@ def test_entries_of_batches_that_were_cut_off_do_not_come_back() -> None:
     log.close()
     write(disk, INDEX, 3 * ENTRY_BYTES, expected_index(7)[5 * ENTRY_BYTES :])  # as of batches that are gone
     vfs = FaultyVfs(disk)
-    vfs.plan = lambda operation: Fault(errno.EIO) if operation.path == INDEX and _changes(operation) else None
+    vfs.plan = lambda operation: FileFault(errno.EIO) if operation.path == INDEX and _changes(operation) else None
     log = open_log(vfs, WIDE)
     vfs.plan = no_faults
     append(log, 1, 3)
@@ -163,8 +165,8 @@ def test_entries_of_batches_that_were_cut_off_do_not_come_back() -> None:
     assert content(disk, INDEX) == expected_index(4)
 
 
-def _changes(operation: Operation) -> bool:
-    return operation.kind in {Kind.WRITE, Kind.TRUNCATE, Kind.REMOVE}
+def _changes(operation: FileOperation) -> bool:
+    return operation.kind in {FileOperationKind.WRITE, FileOperationKind.TRUNCATE, FileOperationKind.REMOVE}
 
 
 def _zeroed(disk: MemoryVfs, first: int, end: int) -> None:

@@ -9,7 +9,7 @@ import pytest
 from penstock.batch import codec
 from penstock.batch.codec import NOBODY, BatchProducer
 from penstock.commitlog import Log, LogConfig, LogState
-from penstock.vfs.faulty import CHANGES, FaultyVfs, Operation
+from penstock.vfs.faulty import CHANGES, FaultyVfs, FileOperation
 from penstock.vfs.memory import Keep, MemoryVfs
 from tests.damage import flip
 from tests.groups import Columns, encoded
@@ -136,9 +136,9 @@ def test_the_power_may_fail_at_every_change(name: str, keep: Keep) -> None:
     log = damaged_log(vfs)
     mending = mend(log, donor)
     log.close()
-    clones: list[tuple[Operation, MemoryVfs]] = []
+    clones: list[tuple[FileOperation, MemoryVfs]] = []
 
-    def watch(operation: Operation) -> None:
+    def watch(operation: FileOperation) -> None:
         if operation.kind in CHANGES:
             clones.append((operation, disk.crash_clone(keep)))
 

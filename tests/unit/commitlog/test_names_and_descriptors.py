@@ -13,7 +13,7 @@ import pytest
 
 from penstock.commitlog import Log, LogConfig, LogState, StorageFailedError
 from penstock.vfs import Vfs
-from penstock.vfs.faulty import Fault, FaultyVfs, Kind, Operation, no_faults
+from penstock.vfs.faulty import FaultyVfs, FileFault, FileOperation, FileOperationKind, no_faults
 from penstock.vfs.memory import Keep, MemoryVfs
 from penstock.vfs.real import RealVfs
 from tests.logs import DIRECTORY, append, flush, open_log, read_slices
@@ -114,8 +114,13 @@ def test_only_a_sync_that_fails_fences(error_number: int) -> None:
     for _ in range(3):
         append(log, 1, size_bytes=3000)
 
-    def plan(operation: Operation) -> Fault | None:
-        return Fault(error_number) if operation.kind in {Kind.OPEN, Kind.LIST, Kind.SIZE, Kind.READ} else None
+    def plan(operation: FileOperation) -> FileFault | None:
+        return (
+            FileFault(error_number)
+            if operation.kind
+            in {FileOperationKind.OPEN, FileOperationKind.LIST, FileOperationKind.SIZE, FileOperationKind.READ}
+            else None
+        )
 
     vfs.plan = plan
     flush(log)

@@ -13,7 +13,7 @@ from penstock.base.errors import RemoteError
 from penstock.batch.schema import SCHEMA_BYTES
 from penstock.commitlog import Log, LogConfig, LogState, OpenFiles, StorageFailedError
 from penstock.commitlog.files import segment_path
-from penstock.vfs.faulty import CHANGES, Fault, FaultyVfs, Kind, Operation, nth
+from penstock.vfs.faulty import CHANGES, FaultyVfs, FileFault, FileOperation, FileOperationKind, nth
 from penstock.vfs.memory import Keep, MemoryVfs
 from penstock.vfs.real import RealVfs
 from tests.damage import WIDE, flip, indexes
@@ -85,7 +85,7 @@ def test_a_log_does_not_rest_while_something_waits_for_the_disk() -> None:
     log.start_epoch(1)
     assert log.rest(), "there is nothing open that rests"
     append(log)
-    vfs.plan = nth(0, Fault(errno.EIO), Kind.SYNC, path_end=".arrows")
+    vfs.plan = nth(0, FileFault(errno.EIO), FileOperationKind.SYNC, path_end=".arrows")
     task = log.flush()
     assert task is not None
     with pytest.raises(OSError, match="Input/output"):
@@ -98,7 +98,7 @@ def test_a_log_does_not_rest_while_something_waits_for_the_disk() -> None:
 
 def test_without_a_whole_index_the_batches_stay_in_memory() -> None:
     disk = MemoryVfs()
-    vfs = FaultyVfs(disk, nth(0, Fault(errno.ENOSPC), Kind.WRITE, path_end=".index"))
+    vfs = FaultyVfs(disk, nth(0, FileFault(errno.ENOSPC), FileOperationKind.WRITE, path_end=".index"))
     log = open_log(vfs, WIDE)
     wanted = append(log, 2)
     flush(log)
@@ -194,10 +194,10 @@ def test_a_start_on_a_log_that_is_as_it_was_left_changes_nothing() -> None:
     log.start_epoch(1)
     wanted = [message for number in range(50) for message in append(log, 2, number)]
     log.close()
-    changes: list[Operation] = []
+    changes: list[FileOperation] = []
 
-    def watch(operation: Operation) -> None:
-        if operation.kind in CHANGES - {Kind.OPEN}:
+    def watch(operation: FileOperation) -> None:
+        if operation.kind in CHANGES - {FileOperationKind.OPEN}:
             changes.append(operation)
 
     vfs = FaultyVfs(disk, watcher=watch)
@@ -288,7 +288,7 @@ def test_a_log_that_takes_no_more_messages_holds_no_place() -> None:
     task = first.flush()
     assert task is not None
     assert not second.has_room
-    vfs.plan = nth(0, Fault(errno.EIO), Kind.SYNC)
+    vfs.plan = nth(0, FileFault(errno.EIO), FileOperationKind.SYNC)
     with pytest.raises(OSError, match="Input/output"):
         task.run()
     first.flush_failed(task, OSError(errno.EIO, "Input/output error"))

@@ -11,7 +11,7 @@ from penstock.base.errors import RemoteError
 from penstock.batch.schema import SCHEMA_BYTES
 from penstock.commitlog import LogState, checkpoint, lineage
 from penstock.commitlog.files import segment_path
-from penstock.vfs.faulty import Fault, FaultyVfs, Kind, Operation, nth
+from penstock.vfs.faulty import FaultyVfs, FileFault, FileOperation, FileOperationKind, nth
 from penstock.vfs.memory import Keep, MemoryVfs
 from tests.damage import WIDE, closed_log, content, flip, indexes, readable, write
 from tests.logs import DIRECTORY, Message, append, flush, flush_and_note, open_log, read_batches, read_slices, save
@@ -24,8 +24,8 @@ class Reads:
         self.vfs = FaultyVfs(disk, watcher=self._watch)
         self.bytes = 0
 
-    def _watch(self, operation: Operation) -> None:
-        if operation.kind is Kind.READ and operation.path.endswith(".arrows"):
+    def _watch(self, operation: FileOperation) -> None:
+        if operation.kind is FileOperationKind.READ and operation.path.endswith(".arrows"):
             self.bytes += operation.length
 
 
@@ -61,7 +61,7 @@ def test_a_start_after_a_crash_reads_what_was_not_flushed() -> None:
 def test_one_flush_in_many_pays_for_the_index() -> None:
     disk = MemoryVfs()
     written: list[str] = []
-    vfs = FaultyVfs(disk, watcher=lambda one: written.append(one.path) if one.kind is Kind.WRITE else None)
+    vfs = FaultyVfs(disk, watcher=lambda one: written.append(one.path) if one.kind is FileOperationKind.WRITE else None)
     log = open_log(vfs, WIDE)
     written.clear()
     wanted = append(log, 1)
@@ -193,10 +193,10 @@ def test_the_unflushed_tail_of_a_damaged_log_is_written_again_before_it_counts_a
     assert readable(left, open_log(left)) == wanted[:2] + wanted[4:], "a power loss takes nothing that was shown"
 
 
-@pytest.mark.parametrize("kind", [Kind.WRITE, Kind.SYNC])
-def test_the_tail_of_a_damaged_log_that_cannot_be_synced_does_not_count_as_flushed(kind: Kind) -> None:
+@pytest.mark.parametrize("kind", [FileOperationKind.WRITE, FileOperationKind.SYNC])
+def test_the_tail_of_a_damaged_log_that_cannot_be_synced_does_not_count_as_flushed(kind: FileOperationKind) -> None:
     disk, wanted = damaged_log_with_a_tail()
-    vfs = FaultyVfs(disk, nth(0, Fault(errno.EROFS), kind, path_end=".arrows"))
+    vfs = FaultyVfs(disk, nth(0, FileFault(errno.EROFS), kind, path_end=".arrows"))
     log = open_log(vfs)
     assert (log.state, log.flushed_end, log.log_end) == (LogState.READ_ONLY, 12, 18)
     assert any("cannot be synced" in notice for notice in log.notices)

@@ -9,7 +9,7 @@ import pytest
 from penstock.base.errors import RemoteError
 from penstock.batch.schema import SCHEMA_BYTES
 from penstock.commitlog import Log, LogConfig, LogState
-from penstock.vfs.faulty import FaultyVfs, Kind
+from penstock.vfs.faulty import FaultyVfs, FileOperationKind
 from penstock.vfs.memory import Keep, MemoryVfs
 from penstock.vfs.real import RealVfs
 from tests.logs import DIRECTORY, append, flush, give_up_before, open_log, read_slices, retain
@@ -255,7 +255,7 @@ def test_the_task_of_a_log_asks_no_file_for_retention() -> None:
     vfs = FaultyVfs(disk)
     log = open_log(vfs, LogConfig(segment_bytes=4096, max_age_us=10 * SECOND_US, max_messages=18, max_bytes=15_000))
     read: list[str] = []
-    vfs.watcher = lambda operation: read.append(operation.path) if operation.kind is Kind.READ else None
+    vfs.watcher = lambda operation: read.append(operation.path) if operation.kind is FileOperationKind.READ else None
     retention = log.tick(26 * SECOND_US)
     assert retention is not None
     assert read == []

@@ -8,7 +8,7 @@ import pytest
 
 from penstock.base.errors import RemoteError
 from penstock.commitlog import Log, LogConfig, LogState, Scrub
-from penstock.vfs.faulty import Fault, FaultyVfs, Kind, nth
+from penstock.vfs.faulty import FaultyVfs, FileFault, FileOperationKind, nth
 from penstock.vfs.memory import MemoryVfs
 from tests.logs import DIRECTORY, append, give_up_before, open_log, save
 
@@ -34,7 +34,7 @@ def run_all(scrub: Scrub) -> None:
 def test_a_shortage_of_this_process_is_no_damage(code: int) -> None:
     vfs, log = grown()
     scrub = Scrub(log.view(), 0, log.flushed_end, log.damage_found)
-    vfs.plan = nth(0, Fault(code), Kind.OPEN, path_end=".arrows")
+    vfs.plan = nth(0, FileFault(code), FileOperationKind.OPEN, path_end=".arrows")
     with pytest.raises(OSError, match=r"\[Errno"):
         run_all(scrub)
     assert (log.state, log.damage, scrub.damaged) == (LogState.WRITABLE, (), 0)
@@ -43,7 +43,7 @@ def test_a_shortage_of_this_process_is_no_damage(code: int) -> None:
 def test_an_error_that_passes_is_no_damage() -> None:
     vfs, log = grown()
     scrub = Scrub(log.view(), 0, log.flushed_end, log.damage_found)
-    vfs.plan = nth(0, Fault(errno.EIO), Kind.OPEN, path_end=".arrows")
+    vfs.plan = nth(0, FileFault(errno.EIO), FileOperationKind.OPEN, path_end=".arrows")
     run_all(scrub)
     assert (log.state, scrub.damaged) == (LogState.WRITABLE, 0)
 

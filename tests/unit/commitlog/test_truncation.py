@@ -25,7 +25,7 @@ from penstock.commitlog import (
 from penstock.commitlog.files import index_path, segment_path
 from penstock.commitlog.index import ENTRY_BYTES
 from penstock.commitlog.rebuild import rebuild_entries
-from penstock.vfs.faulty import Fault, FaultyVfs, Kind, Operation, no_faults, nth
+from penstock.vfs.faulty import FaultyVfs, FileFault, FileOperation, FileOperationKind, no_faults, nth
 from penstock.vfs.memory import Keep, MemoryVfs
 from penstock.vfs.real import RealVfs
 from tests.extent import each_change
@@ -315,7 +315,9 @@ def test_a_cut_that_fails_vouches_for_nothing_that_was_never_synced(keep: Keep) 
         removal.run()
         assert [one.base_offset for one in log.view().segments] == [2]
         task = log.reset(99)
-        disk.plan = lambda one: Fault(errno.EIO) if one.kind is Kind.SYNC and one.path.endswith(".arrows") else None
+        disk.plan = lambda one: (
+            FileFault(errno.EIO) if one.kind is FileOperationKind.SYNC and one.path.endswith(".arrows") else None
+        )
         with pytest.raises(OSError, match="Input/output error") as raised:
             task.run()
         log.truncate_failed(task, raised.value)
@@ -383,7 +385,7 @@ def test_a_disk_that_fails_at_any_operation_leaves_a_log_that_goes_on_or_is_fenc
             log, wanted = filled(vfs)
             task = log.reset(70) if anew else log.truncate(11)
             assert task is not None
-            vfs.plan = nth(number, Fault(errno.EIO))
+            vfs.plan = nth(number, FileFault(errno.EIO))
             try:
                 task.run()
             except (OSError, RemoteError, CorruptionError) as error:
@@ -422,7 +424,7 @@ def test_a_full_disk_before_the_cut_is_no_reason_to_fence() -> None:
     log, wanted = filled(vfs)
     task = log.truncate(11)
     assert task is not None
-    vfs.plan = lambda operation: Fault(errno.ENOSPC) if operation.path.endswith("lineage.new") else None
+    vfs.plan = lambda operation: FileFault(errno.ENOSPC) if operation.path.endswith("lineage.new") else None
     with pytest.raises(OSError, match="No space") as caught:
         task.run()
     log.truncate_failed(task, caught.value)
@@ -455,11 +457,14 @@ def test_the_index_of_the_segment_that_is_cut_names_what_is_left() -> None:
     save(log)
     run(log, log.truncate(20))
     assert disk.open(index_path(segment_path(DIRECTORY, 0))).size() == 64 * 10
-    opened: list[Operation] = []
+    opened: list[FileOperation] = []
     vfs = FaultyVfs(disk.crash_clone(), watcher=lambda operation: opened.append(operation))
     again = open_log(vfs)
     assert read_slices(vfs, again.view()) == wanted[:20]
-    assert sum(one.length for one in opened if one.kind is Kind.READ and one.path.endswith(".arrows")) < 40_000
+    assert (
+        sum(one.length for one in opened if one.kind is FileOperationKind.READ and one.path.endswith(".arrows"))
+        < 40_000
+    )
 
 
 def test_a_folder_of_this_machine_is_cut_as_one_in_memory_is(tmp_path: Path) -> None:
@@ -532,7 +537,7 @@ def test_no_reader_leaves_an_index_of_what_was_cut_off(at_rest: bool, anew: bool
         kept = [] if anew else wanted[: end - end % 2]
         left = step
 
-        def cut(operation: Operation, log: Log = log, kept: list[Message] = kept, disk: FaultyVfs = disk) -> None:
+        def cut(operation: FileOperation, log: Log = log, kept: list[Message] = kept, disk: FaultyVfs = disk) -> None:
             nonlocal left, cuts
             left -= 1
             if left >= 0:

@@ -15,7 +15,7 @@ from penstock.batch.schema import SCHEMA_BYTES
 from penstock.commitlog import Flush, Log, LogView
 from penstock.commitlog.index import ENTRY_BYTES, PackedEntries
 from penstock.commitlog.rebuild import RebuiltIndexes
-from penstock.vfs.faulty import Fault, FaultyVfs, Kind, Operation
+from penstock.vfs.faulty import FaultyVfs, FileFault, FileOperation, FileOperationKind
 from penstock.vfs.memory import MemoryVfs
 from tests.logs import append, flush, open_log, read_slices
 
@@ -33,7 +33,7 @@ def test_in_memory_says_whether_a_slice_asks_a_file() -> None:
     assert view.in_memory(11)
     assert view.in_memory(12), "nothing is there yet"
     opened: list[str] = []
-    vfs.watcher = lambda operation: opened.append(operation.path) if operation.kind is Kind.OPEN else None
+    vfs.watcher = lambda operation: opened.append(operation.path) if operation.kind is FileOperationKind.OPEN else None
     for offset in range(13):
         opened.clear()
         view.slice(offset, end=12, bytes_max=1)
@@ -97,12 +97,12 @@ def test_an_index_that_cannot_be_written_is_rebuilt_once() -> None:
     for path in [path for path in disk.files() if path.endswith(".index")]:
         disk.remove(path)
 
-    def full(operation: Operation) -> Fault | None:
-        return Fault(errno.ENOSPC) if operation.kind is Kind.WRITE else None
+    def full(operation: FileOperation) -> FileFault | None:
+        return FileFault(errno.ENOSPC) if operation.kind is FileOperationKind.WRITE else None
 
     vfs.plan = full
     read: list[str] = []
-    vfs.watcher = lambda operation: read.append(operation.path) if operation.kind is Kind.READ else None
+    vfs.watcher = lambda operation: read.append(operation.path) if operation.kind is FileOperationKind.READ else None
     view = log.view()
     assert view.slice(0, end=12, bytes_max=1) is not None
     assert any(path.endswith(".arrows") for path in read)

@@ -63,7 +63,7 @@ from penstock.messages import (
 )
 from penstock.metadata.image import ClusterImage
 from penstock.node.partition import Partition
-from penstock.vfs.faulty import Fault, Kind, Operation, Plan, no_faults
+from penstock.vfs.faulty import FileFault, FileOperation, FileOperationKind, Plan, no_faults
 from penstock.vfs.memory import MemoryVfs
 from tests.unit.node.harness import Row, batch_of
 from tests.unit.node.members import Brokers, Member
@@ -72,28 +72,32 @@ from tests.unit.node.stories import ack_line, field_of, value_of
 
 def _full(where: str) -> Plan:
     paths = tuple(where.split(","))
-    return lambda one: Fault(errno.ENOSPC) if one.kind is Kind.WRITE and one.path.startswith(paths) else None
+    return lambda one: (
+        FileFault(errno.ENOSPC) if one.kind is FileOperationKind.WRITE and one.path.startswith(paths) else None
+    )
 
 
 def _failing(where: str) -> Plan:
     paths = tuple(where.split(","))
-    return lambda one: Fault(errno.EIO) if one.kind is Kind.SYNC and one.path.startswith(paths) else None
+    return lambda one: (
+        FileFault(errno.EIO) if one.kind is FileOperationKind.SYNC and one.path.startswith(paths) else None
+    )
 
 
 def _spent(memory: MemoryVfs) -> Plan:
     left = 0
 
-    def plan(one: Operation) -> Fault | None:
+    def plan(one: FileOperation) -> FileFault | None:
         nonlocal left
-        if one.kind not in (Kind.WRITE, Kind.TRUNCATE):
+        if one.kind not in (FileOperationKind.WRITE, FileOperationKind.TRUNCATE):
             return None
         file = memory.open(one.path)
         size = file.size()
         file.close()
-        grows = one.position + one.length - size if one.kind is Kind.WRITE else min(0, one.length - size)
+        grows = one.position + one.length - size if one.kind is FileOperationKind.WRITE else min(0, one.length - size)
         if grows > left:
-            return Fault(errno.ENOSPC)
-        left -= max(0, grows) if one.kind is Kind.WRITE else grows
+            return FileFault(errno.ENOSPC)
+        left -= max(0, grows) if one.kind is FileOperationKind.WRITE else grows
         return None
 
     return plan

@@ -64,7 +64,7 @@ from penstock.messages import (
     StreamInfo,
 )
 from penstock.node.step import Reply
-from penstock.vfs.faulty import Fault, Kind, Operation, no_faults
+from penstock.vfs.faulty import FileFault, FileOperation, FileOperationKind, no_faults
 from tests.batch_samples import with_buffer
 from tests.unit.node.harness import START_US, Ack, Broker, Row, batch_of, rows_of
 
@@ -302,17 +302,21 @@ class Story:
                     broker.node.complete(one.work, one.error, broker.clock.now)
                 broker.settle()
             case ("broken",):
-                broker.vfs.plan = lambda one: Fault(errno.EIO, 100) if one.kind in (Kind.WRITE, Kind.TRUNCATE) else None
+                broker.vfs.plan = lambda one: (
+                    FileFault(errno.EIO, 100)
+                    if one.kind in (FileOperationKind.WRITE, FileOperationKind.TRUNCATE)
+                    else None
+                )
             case ("works",):
                 broker.vfs.plan = no_faults
             case ("waits",):
                 return [f"{len(broker.disk)} pieces of disk work"]
             case (kind, "fails", error):
-                fault = Fault(getattr(errno, error), int(options.get("bytes", "0")))
+                fault = FileFault(getattr(errno, error), int(options.get("bytes", "0")))
                 path = options.get("path", "")
 
-                def plan(operation: Operation) -> Fault | None:
-                    return fault if operation.kind is Kind(kind) and path in operation.path else None
+                def plan(operation: FileOperation) -> FileFault | None:
+                    return fault if operation.kind is FileOperationKind(kind) and path in operation.path else None
 
                 broker.vfs.plan = plan
             case _:

@@ -30,7 +30,7 @@ from penstock.messages import (
     TruncateRequest,
     TruncateResponse,
 )
-from penstock.vfs.faulty import Fault, Kind, no_faults, nth
+from penstock.vfs.faulty import FileFault, FileOperationKind, no_faults, nth
 from penstock.vfs.memory import Keep
 from tests.unit.node.harness import START_US, Broker
 from tests.unit.node.members import formed
@@ -251,7 +251,7 @@ def test_a_rollup_takes_what_is_before_its_own_place() -> None:
 
 def test_what_the_disk_refuses_is_not_there_and_can_come_again() -> None:
     broker = paused()
-    broker.vfs.plan = nth(0, Fault(errno.ENOSPC), Kind.WRITE, path_end=".arrows")
+    broker.vfs.plan = nth(0, FileFault(errno.ENOSPC), FileOperationKind.WRITE, path_end=".arrows")
     assert refused(broker, message(0, 5, (2, 10, b"x"))).code == ErrorCode.STORAGE_FAILED
     broker.vfs.plan = no_faults
     assert put(broker, 0, 5, (2, 10, b"x")).end_offset == 5

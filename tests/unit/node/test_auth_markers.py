@@ -14,7 +14,7 @@ from penstock.metadata.image import ClusterImage
 from penstock.node.auth_markers import AuthMarkers
 from penstock.node.settings import Settings
 from penstock.node.step import Outbox
-from penstock.vfs.faulty import Fault, nth
+from penstock.vfs.faulty import FileFault, nth
 from penstock.vfs.memory import MemoryVfs
 from tests.unit.node.harness import Broker
 from tests.unit.node.test_access import user, who
@@ -50,7 +50,7 @@ def test_where_nobody_is_a_user_and_there_is_no_secret_nothing_is_marked() -> No
 
 def test_what_cannot_be_marked_is_marked_with_the_next_change() -> None:
     again = Broker().start()
-    again.vfs.plan = nth(0, Fault(errno.ENOSPC), path_end="guarded")
+    again.vfs.plan = nth(0, FileFault(errno.ENOSPC), path_end="guarded")
     again.request(user("ann", Rule(Operation.ADMIN)))
     assert "guarded" not in again.memory.list("")
     assert any("authentication is required" in one for one in again.notices)
@@ -62,7 +62,7 @@ def test_what_cannot_be_marked_is_marked_with_the_next_change() -> None:
 def test_a_disk_that_is_full_is_not_tried_with_every_tick() -> None:
     """A try blocks, and says so in the log."""
     broker = Broker().start()
-    broker.vfs.plan = lambda operation: Fault(errno.ENOSPC) if operation.path.endswith("guarded") else None
+    broker.vfs.plan = lambda operation: FileFault(errno.ENOSPC) if operation.path.endswith("guarded") else None
     broker.request(user("ann", Rule(Operation.ADMIN)))
     tried = sum("authentication is required" in one for one in broker.notices)
     assert tried >= 1
@@ -97,7 +97,7 @@ def test_what_begins_with_a_secret_takes_nobody_without_a_proof_in_any_run() -> 
 
 def test_a_mark_that_cannot_be_written_holds_for_the_run() -> None:
     broker = Broker(proves_brokers=True)
-    broker.vfs.plan = lambda operation: Fault(errno.ENOSPC) if operation.path.endswith("proving") else None
+    broker.vfs.plan = lambda operation: FileFault(errno.ENOSPC) if operation.path.endswith("proving") else None
     broker.start()
     assert "proving" not in broker.memory.list("")
     assert broker.node.access.brokers_prove

@@ -10,7 +10,7 @@ from penstock.base import limits
 from penstock.base.config import Intake
 from penstock.commitlog import Cleaning, Survey
 from penstock.messages import AlterStreamRequest, SetIntakeRequest
-from penstock.vfs.faulty import Fault, Kind, Operation, no_faults, nth
+from penstock.vfs.faulty import FileFault, FileOperation, FileOperationKind, no_faults, nth
 from tests.extent import each_change
 from tests.unit.node.harness import Broker, Executed
 
@@ -117,7 +117,7 @@ def test_a_disk_that_refuses_is_told_of_once_and_does_no_harm() -> None:
     broker = grown()
     wanted = broker.read("orders")
     before = segments(broker)
-    broker.vfs.plan = nth(0, Fault(errno.ENOSPC), Kind.WRITE, path_end=".cleaned")
+    broker.vfs.plan = nth(0, FileFault(errno.ENOSPC), FileOperationKind.WRITE, path_end=".cleaned")
     go_on(broker, 2_000)
     (notice,) = broker.notices
     assert "cannot rewrite a segment" in notice
@@ -287,12 +287,12 @@ def test_a_merge_that_failed_is_done_once_the_disk_takes_it() -> None:
     before = segments(broker)
     refused = 0
 
-    def plan(operation: Operation) -> Fault | None:
+    def plan(operation: FileOperation) -> FileFault | None:
         nonlocal refused
-        if operation.kind is not Kind.WRITE or not operation.path.endswith(".cleaned"):
+        if operation.kind is not FileOperationKind.WRITE or not operation.path.endswith(".cleaned"):
             return None
         refused += 1
-        return Fault(errno.ENOSPC)
+        return FileFault(errno.ENOSPC)
 
     broker.vfs.plan = plan
     go_on(broker, 10 * 60_000)
@@ -312,10 +312,10 @@ def test_old_files_that_could_not_be_removed_go_later() -> None:
     before = segments(broker)
     refused = 0
 
-    def plan(operation: Operation) -> Fault | None:
+    def plan(operation: FileOperation) -> FileFault | None:
         nonlocal refused
-        refused += operation.kind is Kind.REMOVE
-        return Fault(errno.EIO) if operation.kind is Kind.REMOVE else None
+        refused += operation.kind is FileOperationKind.REMOVE
+        return FileFault(errno.EIO) if operation.kind is FileOperationKind.REMOVE else None
 
     broker.vfs.plan = plan
     go_on(broker, 3 * 60_000)

@@ -11,7 +11,7 @@ from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import BrokerId
 from penstock.node.listened_file import _Save
 from penstock.raft.tasks import LOG_PATH
-from penstock.vfs.faulty import Fault, Kind, Operation, Plan, no_faults
+from penstock.vfs.faulty import FileFault, FileOperation, FileOperationKind, Plan, no_faults
 from tests.extent import each_change
 from tests.unit.node.harness import Broker
 from tests.unit.node.members import Brokers
@@ -65,12 +65,12 @@ def full_behind(entries: int) -> Plan:
     """A disk whose metadata log takes so many writes, and none after that."""
     seen = 0
 
-    def plan(one: Operation) -> Fault | None:
+    def plan(one: FileOperation) -> FileFault | None:
         nonlocal seen
-        if one.kind is not Kind.WRITE or one.path != LOG_PATH:
+        if one.kind is not FileOperationKind.WRITE or one.path != LOG_PATH:
             return None
         seen += 1
-        return None if seen <= entries else Fault(errno.ENOSPC)
+        return None if seen <= entries else FileFault(errno.ENOSPC)
 
     return plan
 

@@ -17,7 +17,7 @@ from penstock.messages import (
     TruncateRequest,
     TruncateResponse,
 )
-from penstock.vfs.faulty import Fault, Kind, no_faults, nth
+from penstock.vfs.faulty import FileFault, FileOperationKind, no_faults, nth
 from penstock.vfs.memory import Keep
 from tests.envelopes import enveloped, message
 from tests.extent import each_change
@@ -98,7 +98,7 @@ def test_the_ack_waits_until_the_first_is_committed() -> None:
 def test_who_waits_for_a_sync_that_fails_hears_so() -> None:
     broker = with_orders()
     publish(broker, "x", "r1")
-    broker.vfs.plan = nth(0, Fault(errno.EIO), Kind.SYNC, path_end=".arrows")
+    broker.vfs.plan = nth(0, FileFault(errno.EIO), FileOperationKind.SYNC, path_end=".arrows")
     broker.deliver([(b"orders.a", b"r%d" % n, named("y"), b"") for n in (2, 3)])
     assert [(ack.reply, ack.err_code) for ack in broker.acks[1:]] == [("r2", 10077), ("r3", 10077)]
     assert all("may or may not" in ack.body["error"]["description"] for ack in broker.acks[1:])
@@ -107,7 +107,7 @@ def test_who_waits_for_a_sync_that_fails_hears_so() -> None:
 def test_what_the_disk_refuses_was_not_there() -> None:
     broker = with_orders()
     publish(broker, "x", "r1")
-    broker.vfs.plan = nth(0, Fault(errno.ENOSPC), Kind.WRITE, path_end=".arrows")
+    broker.vfs.plan = nth(0, FileFault(errno.ENOSPC), FileOperationKind.WRITE, path_end=".arrows")
     broker.deliver([(b"orders.a", b"r%d" % n, named(name), b"") for n, name in enumerate("yyx", 2)])
     told = {ack.reply: (ack.err_code, ack.body.get("duplicate", False)) for ack in broker.acks[1:]}
     assert told == {"r2": (10077, False), "r3": (10077, False), "r4": (0, True)}
@@ -255,7 +255,7 @@ def test_a_message_in_an_envelope_that_comes_again_is_acked_as_the_first_was() -
     told = [(ack.body["correlation_id"], ack.body.get("offset", 0)) for ack in broker.acks[1:-1]]
     assert told == [("c3", 0), ("c1", 1), ("c2", 1)]
     assert heard(broker)[-1] == ("plain", 1, True)
-    broker.vfs.plan = nth(0, Fault(errno.ENOSPC), Kind.WRITE, path_end=".arrows")
+    broker.vfs.plan = nth(0, FileFault(errno.ENOSPC), FileOperationKind.WRITE, path_end=".arrows")
     broker.deliver([(b"orders.a", b"r", None, envelope("y", name)) for name in ("c5", "c6")])
     assert [(ack.body["correlation_id"], ack.err_code) for ack in broker.acks[-2:]] == [("c5", 10077), ("c6", 10077)]
 
@@ -312,7 +312,7 @@ def test_ids_that_cannot_be_read_are_read_again() -> None:
     broker = with_orders()
     publish(broker, "x", "r1")
     broker = broker.crash().start()
-    broker.vfs.plan = nth(0, Fault(errno.EIO), Kind.READ, path_end=".arrows")
+    broker.vfs.plan = nth(0, FileFault(errno.EIO), FileOperationKind.READ, path_end=".arrows")
     publish(broker, "x", "r2")
     assert [ack.err_code for ack in broker.acks] == [10077]
     broker.vfs.plan = no_faults

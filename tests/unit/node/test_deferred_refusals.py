@@ -10,7 +10,7 @@ import pytest
 from penstock.base import limits
 from penstock.base.config import Intake
 from penstock.messages import SetIntakeRequest
-from penstock.vfs.faulty import Fault, Kind, Operation
+from penstock.vfs.faulty import FileFault, FileOperation, FileOperationKind
 from tests.extent import each_change
 from tests.full_disk import fill
 from tests.unit.node.harness import Broker
@@ -34,8 +34,8 @@ def works(led: Member) -> None:
     """What is refused is what the message expects."""
 
 
-def takes_nothing(operation: Operation) -> Fault | None:
-    return Fault(errno.ENOSPC) if operation.kind is Kind.WRITE else None
+def takes_nothing(operation: FileOperation) -> FileFault | None:
+    return FileFault(errno.ENOSPC) if operation.kind is FileOperationKind.WRITE else None
 
 
 REASONS = [(is_full, None, 10077), (is_over_budget, None, 10008), (works, _EXPECTS_7, 10071)]

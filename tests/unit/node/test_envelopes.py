@@ -9,7 +9,7 @@ import pytest
 
 from penstock.base import limits
 from penstock.messages import CreateStreamResponse
-from penstock.vfs.faulty import Fault, Kind, nth
+from penstock.vfs.faulty import FileFault, FileOperationKind, nth
 from tests.envelopes import enveloped, message
 from tests.unit.node.harness import START_US, Broker
 
@@ -77,7 +77,7 @@ def test_offsets_in_acks_are_those_of_the_log_in_every_batch(monkeypatch: pytest
 
 def test_a_disk_that_takes_nothing_is_told() -> None:
     broker = with_orders()
-    broker.vfs.plan = nth(0, Fault(errno.ENOSPC, 50), Kind.WRITE, path_end=".arrows")
+    broker.vfs.plan = nth(0, FileFault(errno.ENOSPC, 50), FileOperationKind.WRITE, path_end=".arrows")
     deliver(broker, ALL, LEADER, NONE)
     assert sorted(heard(broker)) == [("c0", 10077), ("c1", 10077)]
     assert {ack.body["ack_error"] for ack in broker.acks} == {1}
@@ -89,7 +89,7 @@ def test_what_waits_for_a_sync_that_fails_is_told_that_nobody_knows() -> None:
     broker.disk_runs_at_once = False
     deliver(broker, ALL)
     assert broker.node.in_flight_bytes > 0
-    broker.vfs.plan = nth(0, Fault(errno.EIO), Kind.SYNC)
+    broker.vfs.plan = nth(0, FileFault(errno.EIO), FileOperationKind.SYNC)
     broker.settle()
     assert heard(broker) == [("c0", 10077)]
     assert broker.acks[0].body["reason"] == "outcome_unknown"

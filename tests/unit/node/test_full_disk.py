@@ -19,16 +19,16 @@ from penstock.messages import (
     TruncateResponse,
 )
 from penstock.raft.tasks import LOG_PATH, RESERVE_PATH
-from penstock.vfs.faulty import Fault, Kind, Operation
+from penstock.vfs.faulty import FileFault, FileOperation, FileOperationKind
 from penstock.vfs.memory import Keep
 from tests.extent import each_change
 from tests.full_disk import fill
 from tests.unit.node.harness import Broker
 
 
-def journal_refuses(operation: Operation) -> Fault | None:
-    is_journal = operation.kind is Kind.WRITE and operation.path in (LOG_PATH, RESERVE_PATH)
-    return Fault(errno.ENOSPC) if is_journal else None
+def journal_refuses(operation: FileOperation) -> FileFault | None:
+    is_journal = operation.kind is FileOperationKind.WRITE and operation.path in (LOG_PATH, RESERVE_PATH)
+    return FileFault(errno.ENOSPC) if is_journal else None
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from penstock.messages import GapInfo, joined
 from penstock.node.gaps import GAPS_PATH, Gaps
 from penstock.node.nats_listener import NatsListener
 from penstock.node.step import Outbox
-from penstock.vfs.faulty import Fault, FaultyVfs, Kind
+from penstock.vfs.faulty import FaultyVfs, FileFault, FileOperationKind
 from penstock.vfs.memory import MemoryVfs
 from penstock.vfs.real import RealVfs
 from tests.unit.node.harness import START_US, Broker
@@ -40,7 +40,7 @@ def test_a_list_that_the_disk_cannot_read_is_kept_and_the_broker_starts() -> Non
     broker.memory.sync_dir("")
     again = broker.crash()
     again.vfs.plan = lambda operation: (
-        Fault(errno.EIO) if operation.kind is Kind.READ and operation.path == GAPS_PATH else None
+        FileFault(errno.EIO) if operation.kind is FileOperationKind.READ and operation.path == GAPS_PATH else None
     )
     again.start()
     assert f"it was moved to {GAPS_PATH}.unread-2" in again.notices[0]
@@ -50,7 +50,7 @@ def test_a_list_that_the_disk_cannot_read_is_kept_and_the_broker_starts() -> Non
 def test_a_list_that_can_be_neither_read_nor_moved_is_told_of() -> None:
     vfs = FaultyVfs(MemoryVfs())
     vfs.open(GAPS_PATH, create=True)
-    vfs.plan = lambda operation: Fault(errno.EACCES) if operation.path == GAPS_PATH else None
+    vfs.plan = lambda operation: FileFault(errno.EACCES) if operation.path == GAPS_PATH else None
     note = Gaps(vfs).load(last_sign_of_life_us=0, now_us=2)
     assert note is not None
     assert note.endswith("new ones cannot be kept (Permission denied)")

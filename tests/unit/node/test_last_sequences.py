@@ -12,7 +12,7 @@ from penstock.base.ids import Offset, PartitionId
 from penstock.ingest.last_sequences import ReadState
 from penstock.messages import CreateStreamResponse, TruncateRequest
 from penstock.node.step import Lane
-from penstock.vfs.faulty import Fault, Kind, no_faults, nth
+from penstock.vfs.faulty import FileFault, FileOperationKind, no_faults, nth
 from tests.envelopes import enveloped, message
 from tests.extent import each_change
 from tests.unit.node.harness import Ack, Broker
@@ -142,7 +142,7 @@ def test_a_log_that_cannot_be_read_is_read_again() -> None:
     broker = with_orders()
     broker.publish("orders.a", b"0")
     broker = broker.crash().start()
-    broker.vfs.plan = nth(0, Fault(errno.EIO), Kind.READ, path_end=".arrows")
+    broker.vfs.plan = nth(0, FileFault(errno.EIO), FileOperationKind.READ, path_end=".arrows")
     broker.deliver([(b"orders.a", b"r1", expecting(1), b""), (b"orders.b", b"r2", None, b"")])
     assert {ack.reply: ack.err_code for ack in broker.acks} == {"r1": 10077, "r2": 0}
     broker.vfs.plan = no_faults
@@ -153,7 +153,7 @@ def test_a_log_that_cannot_be_read_is_read_again() -> None:
 def test_what_the_disk_refuses_is_no_last_message() -> None:
     broker = with_orders()
     assert told(broker, "orders.a", 0) == "stored as 1"
-    broker.vfs.plan = nth(0, Fault(errno.ENOSPC), Kind.WRITE, path_end=".arrows")
+    broker.vfs.plan = nth(0, FileFault(errno.ENOSPC), FileOperationKind.WRITE, path_end=".arrows")
     assert "store failed" in told(broker, "orders.a", 1)
     broker.vfs.plan = no_faults
     assert told(broker, "orders.a", 1) == "stored as 2"
@@ -163,7 +163,7 @@ def test_a_read_of_which_a_part_is_written(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(limits, "BATCH_ROWS_MAX", 2)
     broker = with_orders()
     assert told(broker, "orders.b", 0) == "stored as 1"
-    broker.vfs.plan = nth(1, Fault(errno.ENOSPC), Kind.WRITE, path_end=".arrows")
+    broker.vfs.plan = nth(1, FileFault(errno.ENOSPC), FileOperationKind.WRITE, path_end=".arrows")
     subjects = (b"orders.a", b"orders.a", b"orders.a", b"orders.b")
     broker.deliver([(subject, b"r%d" % n, None, b"") for n, subject in enumerate(subjects)])
     assert {ack.reply: ack.err_code for ack in broker.acks[1:]} == {"r0": 0, "r1": 0, "r2": 10077, "r3": 10077}

@@ -12,7 +12,7 @@ from penstock.messages import GapInfo
 from penstock.messages.streams import joined
 from penstock.node.gaps import GAPS_PATH
 from penstock.node.listened_file import LISTENED_PATH, ListenedTimes, read_listened
-from penstock.vfs.faulty import Fault
+from penstock.vfs.faulty import FileFault
 from penstock.vfs.memory import Keep, MemoryVfs
 from tests.extent import each_change, needs_time
 from tests.unit.node.harness import Broker
@@ -229,7 +229,7 @@ def test_a_gap_of_its_own_that_no_disk_took_is_told_after_a_kill() -> None:
     broker = Broker().start()
     broker.create("s", subject="s")
     broker.tick(5_000)
-    broker.vfs.plan = lambda one: Fault(errno.ENOSPC) if one.path.startswith(GAPS_PATH) else None
+    broker.vfs.plan = lambda one: FileFault(errno.ENOSPC) if one.path.startswith(GAPS_PATH) else None
     refused_us = broker.clock.now.wall_us
     broker.nats.forbid("s")
     broker.turn()

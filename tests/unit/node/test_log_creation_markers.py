@@ -8,7 +8,7 @@ import pytest
 
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.messages import CreateStreamResponse
-from penstock.vfs.faulty import Fault, Kind, Operation, nth
+from penstock.vfs.faulty import FileFault, FileOperation, FileOperationKind, nth
 from penstock.vfs.memory import Keep
 from tests.extent import each_change
 from tests.unit.node.harness import Broker
@@ -73,7 +73,7 @@ def test_every_create_that_was_answered_is_known_to_have_been_made() -> None:
     checked = 0
     broker = Broker().start()
 
-    def cut_the_power(_operation: Operation) -> None:
+    def cut_the_power(_operation: FileOperation) -> None:
         nonlocal checked
         answered = "c1" in broker.replies
         for keep in (Keep.SYNCED, Keep.ALL):
@@ -94,7 +94,7 @@ def test_every_create_that_was_answered_is_known_to_have_been_made() -> None:
 
 def test_a_create_whose_mark_cannot_be_written_is_refused_and_can_be_tried_again() -> None:
     broker = Broker().start()
-    broker.vfs.plan = nth(0, Fault(errno.ENOSPC), Kind.SYNC_DIR, path_end="made")
+    broker.vfs.plan = nth(0, FileFault(errno.ENOSPC), FileOperationKind.SYNC_DIR, path_end="made")
     refused = broker.replies[broker.create("orders")].response
     assert isinstance(refused, RemoteError)
     assert refused.code == ErrorCode.STORAGE_FAILED

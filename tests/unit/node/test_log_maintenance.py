@@ -16,7 +16,7 @@ from penstock.node.log_maintenance import LogMaintenance
 from penstock.node.partition import Partition
 from penstock.node.partition_append import append
 from penstock.node.step import Outbox, Step
-from penstock.vfs.faulty import Fault, FaultyVfs, Kind
+from penstock.vfs.faulty import FaultyVfs, FileFault, FileOperationKind
 from penstock.vfs.memory import Keep, MemoryVfs
 from tests.unit.node.harness import START_US, Broker, batch_of
 from tests.unit.node.led import Nobody, led, stream_state
@@ -80,7 +80,7 @@ def test_a_stop_leaves_the_syncing_of_each_log_to_the_disk_threads(durability: s
         broker.node.before_stop()
         broker.settle()
     synced: list[str] = []
-    broker.vfs.watcher = lambda one: synced.append(one.path) if one.kind is Kind.SYNC else None
+    broker.vfs.watcher = lambda one: synced.append(one.path) if one.kind is FileOperationKind.SYNC else None
     broker.stop()
     assert [path for path in synced if path.startswith("streams/")] == []
 
@@ -123,7 +123,7 @@ def test_a_written_append_is_answered_as_stored_once_it_is_synced() -> None:
 def test_a_written_append_whose_sync_fails_is_of_unknown_outcome() -> None:
     vfs = FaultyVfs(MemoryVfs())
     state = {"syncs": 0}
-    vfs.plan = lambda one: Fault(errno.EIO) if _is_last_sync(one.kind, one.path, state) else None
+    vfs.plan = lambda one: FileFault(errno.EIO) if _is_last_sync(one.kind, one.path, state) else None
     step, _ = closed_with_an_append_on_its_way(vfs)
     (reply,) = step.replies
     assert isinstance(reply.response, RemoteError)
@@ -131,7 +131,7 @@ def test_a_written_append_whose_sync_fails_is_of_unknown_outcome() -> None:
     assert "may or may not be stored" in reply.response.message
 
 
-def _is_last_sync(kind: Kind, path: str, state: dict[str, int]) -> bool:
-    if kind is Kind.SYNC and path.endswith(".arrows"):
+def _is_last_sync(kind: FileOperationKind, path: str, state: dict[str, int]) -> bool:
+    if kind is FileOperationKind.SYNC and path.endswith(".arrows"):
         state["syncs"] += 1
     return state["syncs"] > 1

@@ -7,7 +7,7 @@ import errno
 import pytest
 
 from penstock.base import limits
-from penstock.vfs.faulty import Fault, Kind, Operation
+from penstock.vfs.faulty import FileFault, FileOperation, FileOperationKind
 from penstock.vfs.memory import Keep
 from tests.extent import each_change
 from tests.unit.node.harness import Broker
@@ -30,16 +30,21 @@ class Watch:
     """What is done to the files of streams."""
 
     def __init__(self, broker: Broker) -> None:
-        self.done: list[tuple[Kind, str]] = []
+        self.done: list[tuple[FileOperationKind, str]] = []
         broker.vfs.plan = self._plan
 
-    def _plan(self, operation: Operation) -> Fault | None:
+    def _plan(self, operation: FileOperation) -> FileFault | None:
         if operation.path.startswith("streams/"):
             self.done.append((operation.kind, operation.path))
         return None
 
-    def changes(self) -> list[tuple[Kind, str]]:
-        return [one for one in self.done if one[0] in {Kind.WRITE, Kind.SYNC, Kind.SYNC_DIR, Kind.TRUNCATE}]
+    def changes(self) -> list[tuple[FileOperationKind, str]]:
+        return [
+            one
+            for one in self.done
+            if one[0]
+            in {FileOperationKind.WRITE, FileOperationKind.SYNC, FileOperationKind.SYNC_DIR, FileOperationKind.TRUNCATE}
+        ]
 
 
 def test_a_start_changes_nothing_and_idle_streams_touch_no_file() -> None:
@@ -95,7 +100,7 @@ def test_many_that_cannot_roll_on_a_full_disk_are_tried_once_a_second() -> None:
         broker.create(f"s{number}", segment_age_ms=1_000)
         broker.publish(f"s{number}.x", b"1")
     broker.vfs.plan = lambda one: (
-        Fault(errno.ENOSPC) if one.kind is Kind.WRITE and one.path.startswith("streams") else None
+        FileFault(errno.ENOSPC) if one.kind is FileOperationKind.WRITE and one.path.startswith("streams") else None
     )
     for _ in range(10):
         broker.tick(1_000)

@@ -28,7 +28,7 @@ from penstock.messages import (
 from penstock.node.clean_stop import CLEAN_STOP_PATH
 from penstock.node.registration import BrokerRegistration
 from penstock.node.startup_conflicts import OLDER_COPY
-from penstock.vfs.faulty import Fault, Kind, Operation, no_faults
+from penstock.vfs.faulty import FileFault, FileOperation, FileOperationKind, no_faults
 from tests.extent import each_change
 from tests.unit.node.members import Brokers, Member, formed
 
@@ -179,7 +179,7 @@ def test_a_broker_that_was_away_follows_one_whose_disk_is_new() -> None:
 def test_a_leader_that_cannot_open_its_log_is_replaced() -> None:
     brokers = formed()
     failing = next(member for member in brokers.members.values() if member is not brokers.leader)
-    failing.vfs.plan = lambda one: Fault(errno.EIO) if one.path.startswith("streams") else None
+    failing.vfs.plan = lambda one: FileFault(errno.EIO) if one.path.startswith("streams") else None
     for number in range(6):
         brokers.leader.create(f"s{number}", subject=f"s{number}", replicas=3)
     brokers.run(2_000)
@@ -489,7 +489,7 @@ def test_who_could_not_open_a_log_does_not_say_that_it_stopped_cleanly() -> None
     brokers.run(5_000)
     member = Member(brokers, follower, f"disk-{follower}", left)
     brokers.members[follower] = member
-    member.vfs.plan = lambda one: Fault(errno.EIO) if one.path.startswith("streams/") else no_faults(one)
+    member.vfs.plan = lambda one: FileFault(errno.EIO) if one.path.startswith("streams/") else no_faults(one)
     member.start()
     brokers.join(follower, *(one for one in brokers.ids if one != follower))
     brokers.run(5_000)
@@ -523,6 +523,6 @@ def test_more_resignations_than_a_heartbeat_tells_are_told_one_after_the_other(m
     assert [brokers.partition(name).leader for name in movable] == [brokers.leader.broker_id] * len(movable)
 
 
-def no_room_for_logs(one: Operation) -> Fault | None:
+def no_room_for_logs(one: FileOperation) -> FileFault | None:
     is_log = one.path.startswith("streams") or one.path == "room"
-    return Fault(errno.ENOSPC) if one.kind is Kind.WRITE and is_log else None
+    return FileFault(errno.ENOSPC) if one.kind is FileOperationKind.WRITE and is_log else None

@@ -28,7 +28,7 @@ from penstock.messages import (
 )
 from penstock.node.gaps import GAPS_PATH
 from penstock.node.node import TICK_US
-from penstock.vfs.faulty import Fault, Kind, no_faults, nth
+from penstock.vfs.faulty import FileFault, FileOperationKind, no_faults, nth
 from penstock.vfs.memory import Keep, MemoryVfs
 from tests.damage import content
 from tests.unit.node.harness import START_US, Broker, nats_matches
@@ -90,7 +90,7 @@ def test_a_sync_that_fails_after_the_stream_was_deleted_alarms_nobody() -> None:
     broker = with_orders()
     broker.disk_runs_at_once = False
     broker.publish("orders.a", b"1", reply="r")
-    broker.vfs.plan = nth(0, Fault(errno.EIO), Kind.SYNC, path_end=".arrows")
+    broker.vfs.plan = nth(0, FileFault(errno.EIO), FileOperationKind.SYNC, path_end=".arrows")
     sync = broker.execute()
     broker.delete("orders")
     broker.run_disk()
@@ -119,7 +119,7 @@ def test_a_query_under_way_hears_that_the_stream_was_deleted() -> None:
 
 def test_files_of_a_stream_that_could_not_be_opened_go_when_it_is_deleted() -> None:
     broker = Broker().start()
-    broker.vfs.plan = nth(0, Fault(errno.EIO), Kind.SYNC, path_end=".arrows")
+    broker.vfs.plan = nth(0, FileFault(errno.EIO), FileOperationKind.SYNC, path_end=".arrows")
     assert error_of(broker, broker.create("orders")).code == ErrorCode.STORAGE_FAILED
     broker.delete("orders")
     assert not any(path.startswith("streams/") for path in broker.memory.files())
@@ -128,7 +128,7 @@ def test_files_of_a_stream_that_could_not_be_opened_go_when_it_is_deleted() -> N
 
 def test_a_deleted_stream_that_could_not_be_removed_is_removed_at_the_next_start() -> None:
     broker = with_orders()
-    broker.vfs.plan = nth(0, Fault(errno.EIO), Kind.REMOVE)
+    broker.vfs.plan = nth(0, FileFault(errno.EIO), FileOperationKind.REMOVE)
     broker.delete("orders")
     assert "the next start tries again" in broker.notices[0]
     after = broker.crash(Keep.ALL).start()
@@ -206,7 +206,9 @@ def test_an_index_that_cannot_be_read_concerns_one_fetch() -> None:
     broker = with_orders(segment_bytes=4096)
     for _ in range(8):
         broker.publish("orders.a", bytes(900))
-    broker.vfs.plan = lambda one: Fault(errno.EIO) if one.path.endswith(".index") and one.kind is Kind.OPEN else None
+    broker.vfs.plan = lambda one: (
+        FileFault(errno.EIO) if one.path.endswith(".index") and one.kind is FileOperationKind.OPEN else None
+    )
     assert error_of(broker, broker.fetch("orders", 0)).code == ErrorCode.STORAGE_FAILED
     broker.answer(broker.fetch("orders", 7), FetchResponse)
 
@@ -215,7 +217,7 @@ def test_segments_that_cannot_be_removed_are_tried_again() -> None:
     broker = with_orders(segment_bytes=4096, max_messages=1)
     for _ in range(12):
         broker.publish("orders.a", bytes(900))
-    broker.vfs.plan = nth(0, Fault(errno.EIO), Kind.REMOVE)
+    broker.vfs.plan = nth(0, FileFault(errno.EIO), FileOperationKind.REMOVE)
     broker.tick(1_000)
     assert any("cannot remove old segments" in notice for notice in broker.notices)
     assert SEGMENT in broker.memory.files()
@@ -293,7 +295,9 @@ def test_a_full_disk_does_not_keep_the_broker_from_stopping() -> None:
     broker = with_orders(durability="os")
     broker.publish("orders.a", b"1", reply="r")
     waiting = broker.fetch("orders", 1, wait_ms_max=60_000)
-    broker.vfs.plan = lambda one: Fault(errno.ENOSPC) if one.kind in (Kind.WRITE, Kind.OPEN) else None
+    broker.vfs.plan = lambda one: (
+        FileFault(errno.ENOSPC) if one.kind in (FileOperationKind.WRITE, FileOperationKind.OPEN) else None
+    )
     broker.stop()
     assert error_of(broker, waiting).code == ErrorCode.STOPPING
     assert any("cannot save the list of gaps" in notice for notice in broker.notices)
@@ -305,7 +309,7 @@ def test_on_a_full_disk_a_restarted_stream_is_read_and_stores_when_there_is_room
     broker.stop()
     after = broker.crash()
     after.vfs.plan = lambda one: (
-        Fault(errno.ENOSPC) if one.path.endswith("lineage") and one.kind is Kind.WRITE else None
+        FileFault(errno.ENOSPC) if one.path.endswith("lineage") and one.kind is FileOperationKind.WRITE else None
     )
     after.start()
     assert after.values("orders") == [b"before"]
@@ -326,7 +330,7 @@ def test_on_a_full_disk_a_restarted_stream_is_read_and_stores_when_there_is_room
 
 def test_a_failed_journal_sync_refuses_what_follows() -> None:
     broker = with_orders()
-    broker.vfs.plan = nth(0, Fault(errno.EIO), Kind.SYNC, path_end="raft/log")
+    broker.vfs.plan = nth(0, FileFault(errno.EIO), FileOperationKind.SYNC, path_end="raft/log")
     assert error_of(broker, broker.create("b")).code == ErrorCode.STORAGE_FAILED
     assert error_of(broker, broker.create("c")).code == ErrorCode.STORAGE_FAILED
     broker.publish("orders.a", b"still stored", reply="r")
@@ -359,7 +363,7 @@ def test_a_group_of_many_rows_becomes_several_batches(monkeypatch: pytest.Monkey
 def test_when_one_batch_of_a_group_is_refused_so_is_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "BATCH_ROWS_MAX", 2)
     broker = with_orders()
-    broker.vfs.plan = nth(1, Fault(errno.ENOSPC, 50), Kind.WRITE, path_end=".arrows")
+    broker.vfs.plan = nth(1, FileFault(errno.ENOSPC, 50), FileOperationKind.WRITE, path_end=".arrows")
     broker.publish("orders.a", b"v", count=6, reply="r")
     assert [(ack.reply, ack.err_code) for ack in broker.acks] == [
         *((f"r.{n}", 10077) for n in (2, 3)),
@@ -379,7 +383,7 @@ def test_in_flight_bytes_are_given_back_whatever_happens() -> None:
     broker.settle()
     assert broker.node.in_flight_bytes == 0
     broker.publish("orders.a", b"failed", reply="r")
-    broker.vfs.plan = nth(0, Fault(errno.EIO), Kind.SYNC)
+    broker.vfs.plan = nth(0, FileFault(errno.EIO), FileOperationKind.SYNC)
     broker.settle()
     assert broker.node.in_flight_bytes == 0
     broker.create("other")

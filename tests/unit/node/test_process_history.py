@@ -16,7 +16,7 @@ from penstock.metadata.disk_identity import ANY_RUN
 from penstock.node.process_history import _HEAD, RUNS_PATH, SLOT_BYTES, ProcessHistory
 from penstock.raft.tasks import RESERVE_PATH
 from penstock.vfs import Vfs
-from penstock.vfs.faulty import CHANGES, Fault, FaultyVfs, Kind
+from penstock.vfs.faulty import CHANGES, FaultyVfs, FileFault, FileOperationKind
 from penstock.vfs.memory import Keep, MemoryVfs
 from penstock.vfs.real import RealVfs
 from penstock.vfs.reserve import Reserve
@@ -131,7 +131,7 @@ def test_a_power_loss_in_the_middle_of_a_start_ends_nobody() -> None:
         vfs = FaultyVfs(memory)
         changes = count(1)
         vfs.plan = lambda one, n=changes, at=cut: (  # type: ignore[misc]
-            Fault(errno.EIO, 7) if one.kind in CHANGES and next(n) >= at else None
+            FileFault(errno.EIO, 7) if one.kind in CHANGES and next(n) >= at else None
         )
         with suppress(OSError):
             begun(vfs, "c")
@@ -158,7 +158,7 @@ def test_on_a_full_disk_a_start_takes_no_room_but_for_the_first_which_takes_it_f
 def test_without_any_room_a_start_goes_by_the_name_of_the_one_before() -> None:
     memory = MemoryVfs()
     full = FaultyVfs(memory)
-    full.plan = lambda one: Fault(errno.ENOSPC) if one.kind is Kind.WRITE else None
+    full.plan = lambda one: FileFault(errno.ENOSPC) if one.kind is FileOperationKind.WRITE else None
     assert begun(full, "a").process == ANY_RUN
     begun(memory, "b")
     runs = begun(full, "c")
@@ -172,7 +172,9 @@ def test_a_name_that_was_found_is_on_the_disk_before_it_is_used_again() -> None:
     for seed in range(20):
         memory = MemoryVfs()
         begun(memory, "a", has_data=False)
-        full = FaultyVfs(memory, lambda one: Fault(errno.ENOSPC, whole) if one.kind is Kind.WRITE else None)
+        full = FaultyVfs(
+            memory, lambda one: FileFault(errno.ENOSPC, whole) if one.kind is FileOperationKind.WRITE else None
+        )
         assert begun(full, "b").process == "a"
         used = begun(full, "c").process
         assert used == "b"
@@ -182,7 +184,7 @@ def test_a_name_that_was_found_is_on_the_disk_before_it_is_used_again() -> None:
 def test_a_name_whose_sync_failed_is_written_again_before_it_is_used() -> None:
     memory = MemoryVfs()
     begun(memory, "a", has_data=False)
-    failing = FaultyVfs(memory, lambda one: Fault(errno.EIO) if one.kind is Kind.SYNC else None)
+    failing = FaultyVfs(memory, lambda one: FileFault(errno.EIO) if one.kind is FileOperationKind.SYNC else None)
     with pytest.raises(OSError, match="error"):
         begun(failing, "b")
     memory.fail_sync(RUNS_PATH)
@@ -192,6 +194,6 @@ def test_a_name_whose_sync_failed_is_written_again_before_it_is_used() -> None:
 
 def test_a_disk_that_does_not_sync_is_no_place_to_start() -> None:
     vfs = FaultyVfs(MemoryVfs())
-    vfs.plan = lambda one: Fault(errno.EIO) if one.kind is Kind.SYNC else None
+    vfs.plan = lambda one: FileFault(errno.EIO) if one.kind is FileOperationKind.SYNC else None
     with pytest.raises(OSError, match="error"):
         begun(vfs, "a")

@@ -26,7 +26,7 @@ from penstock.messages import (
     StatusRequest,
     StatusResponse,
 )
-from penstock.vfs.faulty import Fault, Kind, no_faults, nth
+from penstock.vfs.faulty import FileFault, FileOperationKind, no_faults, nth
 from penstock.vfs.memory import Keep
 from tests.extent import each_change
 from tests.unit.node.harness import Broker, batch_of
@@ -137,7 +137,7 @@ def test_the_answer_waits_until_the_first_is_committed() -> None:
 def test_a_sync_that_fails_leaves_the_outcome_open() -> None:
     broker = with_orders()
     produce(broker, 0, b"a")
-    broker.vfs.plan = nth(0, Fault(errno.EIO), Kind.SYNC, path_end=".arrows")
+    broker.vfs.plan = nth(0, FileFault(errno.EIO), FileOperationKind.SYNC, path_end=".arrows")
     failed = produce(broker, 1, b"b")
     again = produce(broker, 1, b"b")
     for caller in (failed, again):
@@ -149,7 +149,7 @@ def test_a_sync_that_fails_leaves_the_outcome_open() -> None:
 def test_what_the_disk_refuses_was_not_there() -> None:
     broker = with_orders()
     produce(broker, 0, b"a")
-    broker.vfs.plan = nth(0, Fault(errno.ENOSPC), Kind.WRITE, path_end=".arrows")
+    broker.vfs.plan = nth(0, FileFault(errno.ENOSPC), FileOperationKind.WRITE, path_end=".arrows")
     assert refused(broker, produce(broker, 1, b"b"))[0] == ErrorCode.STORAGE_FAILED
     broker.vfs.plan = no_faults
     assert refused(broker, produce(broker, 2, b"c"))[0] == ErrorCode.OUT_OF_SEQUENCE
@@ -214,7 +214,7 @@ def test_who_names_no_producer_has_nothing_read() -> None:
     broker = broker.crash().start()
     reads = []
     broker.vfs.plan = lambda call: (
-        reads.append(call) if call.kind is Kind.READ and call.path.endswith(".arrows") else None
+        reads.append(call) if call.kind is FileOperationKind.READ and call.path.endswith(".arrows") else None
     )
     broker.append("orders", b"1")
     assert reads == []
@@ -226,7 +226,7 @@ def test_producers_that_cannot_be_read_are_read_again() -> None:
     broker = with_orders()
     produce(broker, 0, b"a")
     broker = broker.crash().start()
-    broker.vfs.plan = nth(0, Fault(errno.EIO), Kind.READ, path_end=".arrows")
+    broker.vfs.plan = nth(0, FileFault(errno.EIO), FileOperationKind.READ, path_end=".arrows")
     assert refused(broker, produce(broker, 1, b"b"))[0] == ErrorCode.STORAGE_FAILED
     broker.vfs.plan = no_faults
     assert stored(broker, produce(broker, 1, b"b")) == (1, 2, False)
@@ -360,7 +360,7 @@ def test_producers_that_cannot_be_read_are_told_as_such() -> None:
     broker = with_orders()
     produce(broker, 0, b"a")
     broker = broker.crash().start()
-    broker.vfs.plan = nth(0, Fault(errno.EIO), Kind.READ, path_end=".arrows")
+    broker.vfs.plan = nth(0, FileFault(errno.EIO), FileOperationKind.READ, path_end=".arrows")
     asked(broker)
     assert refused(broker, asked(broker))[0] == ErrorCode.STORAGE_FAILED
     broker.vfs.plan = no_faults

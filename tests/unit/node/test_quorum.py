@@ -38,7 +38,7 @@ from penstock.raft import Raft, RaftConfig, RaftMembership, RaftStorage, Snapsho
 from penstock.raft.messages import SnapshotChunk
 from penstock.raft.tasks import LOG_PATH, RESERVE_PATH, SNAPSHOT_PATH
 from penstock.raft.terms import next_term
-from penstock.vfs.faulty import Fault, FaultyVfs, Kind, Operation, no_faults, nth
+from penstock.vfs.faulty import FaultyVfs, FileFault, FileOperation, FileOperationKind, no_faults, nth
 from penstock.vfs.memory import MemoryVfs
 
 ONE = BrokerId(1)
@@ -57,9 +57,11 @@ def register(number: int) -> RegisterBroker:
     )
 
 
-def no_room(operation: Operation) -> Fault | None:
-    is_metadata = operation.kind is Kind.WRITE and operation.path.startswith((LOG_PATH, RESERVE_PATH, SNAPSHOT_PATH))
-    return Fault(errno.ENOSPC) if is_metadata else None
+def no_room(operation: FileOperation) -> FileFault | None:
+    is_metadata = operation.kind is FileOperationKind.WRITE and operation.path.startswith(
+        (LOG_PATH, RESERVE_PATH, SNAPSHOT_PATH)
+    )
+    return FileFault(errno.ENOSPC) if is_metadata else None
 
 
 class Alone:
@@ -166,7 +168,9 @@ def test_what_is_asked_during_a_save_waits_and_goes_together() -> None:
     one.take()
     assert len(one.disk) == 1
     syncs: list[str] = []
-    one.vfs.watcher = lambda operation: syncs.append(operation.path) if operation.kind is Kind.SYNC else None
+    one.vfs.watcher = lambda operation: (
+        syncs.append(operation.path) if operation.kind is FileOperationKind.SYNC else None
+    )
     one.run_disk()
     assert one.heard == [("a", ""), ("b2", ""), ("b3", "")]
     assert syncs.count(LOG_PATH) == 2  # the one that was under way, and one for the two that waited
@@ -247,7 +251,7 @@ def test_a_start_on_a_full_disk_has_the_image_and_leads_once_there_is_room() -> 
 
 def test_a_failed_sync_ends_its_part_until_a_restart() -> None:
     one = Alone().start()
-    one.vfs.plan = nth(0, Fault(errno.EIO), Kind.SYNC, path_end=LOG_PATH)
+    one.vfs.plan = nth(0, FileFault(errno.EIO), FileOperationKind.SYNC, path_end=LOG_PATH)
     one.propose("a", register(1))
     one.propose("waits", register(2))
     one.run_disk()
@@ -322,7 +326,9 @@ def test_a_snapshot_without_room_stands_in_nobodys_way(monkeypatch: pytest.Monke
     monkeypatch.setattr(limits, "METADATA_LOG_BYTES_MAX", 2_000)
     one = Alone().start()
     one.vfs.plan = lambda operation: (
-        Fault(errno.ENOSPC) if operation.kind is Kind.WRITE and operation.path.startswith(SNAPSHOT_PATH) else None
+        FileFault(errno.ENOSPC)
+        if operation.kind is FileOperationKind.WRITE and operation.path.startswith(SNAPSHOT_PATH)
+        else None
     )
     for number in range(60):
         one.propose(f"{number}", register(number))

@@ -9,7 +9,7 @@ import pytest
 from penstock.base.errors import RemoteError
 from penstock.commitlog import Cleaning, LogState
 from penstock.messages import PartitionHealth, PartitionInfo
-from penstock.vfs.faulty import Fault, Kind, Operation, no_faults
+from penstock.vfs.faulty import FileFault, FileOperation, FileOperationKind, no_faults
 from penstock.vfs.memory import Keep
 from tests.extent import each_change
 from tests.unit.node.members import Brokers, Member, formed
@@ -59,11 +59,11 @@ def test_a_rename_that_fails_is_done_again_and_the_replica_is_in_sync(times: int
     damage(follower.memory, 0)
     refused = 0
 
-    def plan(operation: Operation) -> Fault | None:
+    def plan(operation: FileOperation) -> FileFault | None:
         nonlocal refused
-        is_last_step = operation.kind is Kind.RENAME and refused < times
+        is_last_step = operation.kind is FileOperationKind.RENAME and refused < times
         refused += is_last_step
-        return Fault(errno.ENOSPC) if is_last_step else None
+        return FileFault(errno.ENOSPC) if is_last_step else None
 
     follower.vfs.plan = plan
     read_all(follower)
@@ -84,10 +84,10 @@ def with_a_log_that_cannot_be_opened() -> tuple[Brokers, Member]:
     damage(follower.memory, 0)
     is_closed = False
 
-    def plan(operation: Operation) -> Fault | None:
+    def plan(operation: FileOperation) -> FileFault | None:
         nonlocal is_closed
-        is_closed |= operation.kind is Kind.RENAME and operation.path.endswith(".mended")
-        return Fault(errno.EIO) if is_closed and operation.path.startswith("streams/") else None
+        is_closed |= operation.kind is FileOperationKind.RENAME and operation.path.endswith(".mended")
+        return FileFault(errno.EIO) if is_closed and operation.path.startswith("streams/") else None
 
     follower.vfs.plan = plan
     read_all(follower)
@@ -118,7 +118,7 @@ def test_a_log_that_cannot_be_opened_is_tried_less_and_less_often() -> None:
     brokers, follower = with_a_log_that_cannot_be_opened()
     plan, tried_us = follower.vfs.plan, set()
 
-    def counted(operation: Operation) -> Fault | None:
+    def counted(operation: FileOperation) -> FileFault | None:
         if operation.path.startswith("streams/"):
             tried_us.add(brokers.clock.now.elapsed_us)
         return plan(operation)
@@ -150,11 +150,11 @@ def test_a_log_that_is_damaged_and_whose_end_cannot_be_synced_is_opened_again_an
     follower = Member(brokers, follower.broker_id, follower.disk_name, disk)
     refused = 0
 
-    def plan(operation: Operation) -> Fault | None:
+    def plan(operation: FileOperation) -> FileFault | None:
         nonlocal refused
-        is_again = operation.kind is Kind.WRITE and operation.path.endswith(".arrows")
+        is_again = operation.kind is FileOperationKind.WRITE and operation.path.endswith(".arrows")
         refused += is_again
-        return Fault(errno.ENOSPC) if is_again else None
+        return FileFault(errno.ENOSPC) if is_again else None
 
     follower.vfs.plan = plan
     brokers.join_again(follower)
@@ -215,11 +215,11 @@ def test_a_log_that_could_not_be_opened_at_the_start_is_opened_later_and_follows
     follower = Member(brokers, follower.broker_id, follower.disk_name, follower.memory.crash_clone(Keep.ALL))
     opened = 0
 
-    def plan(operation: Operation) -> Fault | None:
+    def plan(operation: FileOperation) -> FileFault | None:
         nonlocal opened
         is_log = operation.path.startswith("streams/00")
-        opened += is_log and operation.kind is Kind.LIST
-        return Fault(errno.EIO) if is_log else None
+        opened += is_log and operation.kind is FileOperationKind.LIST
+        return FileFault(errno.EIO) if is_log else None
 
     follower.vfs.plan = plan
     brokers.join_again(follower)

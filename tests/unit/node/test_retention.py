@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 
 from penstock.base import limits
-from penstock.vfs.faulty import Fault, Kind, Operation, nth
+from penstock.vfs.faulty import FileFault, FileOperation, FileOperationKind, nth
 from tests.extent import each_change
 from tests.unit.node.harness import Broker
 
@@ -50,7 +50,7 @@ def test_a_stream_that_is_deleted_while_retention_looks_up_takes_no_harm() -> No
 def test_a_removal_that_fails_is_told_once_and_tried_again() -> None:
     broker = with_old_messages()
     before = segments(broker)
-    broker.vfs.plan = nth(0, Fault(errno.EIO), Kind.REMOVE)
+    broker.vfs.plan = nth(0, FileFault(errno.EIO), FileOperationKind.REMOVE)
     broker.tick(2_000)
     assert segments(broker) == before
     assert len(broker.notices) == 1
@@ -60,13 +60,13 @@ def test_a_removal_that_fails_is_told_once_and_tried_again() -> None:
     assert len(broker.notices) == 1
 
 
-def removals(broker: Broker, ms: int, fault: Fault | None) -> int:
+def removals(broker: Broker, ms: int, fault: FileFault | None) -> int:
     """How often the first segment was to be removed while so much time has passed."""
     count = 0
 
-    def plan(operation: Operation) -> Fault | None:
+    def plan(operation: FileOperation) -> FileFault | None:
         nonlocal count
-        if operation.kind is not Kind.REMOVE or not operation.path.endswith(f"{0:020d}.arrows"):
+        if operation.kind is not FileOperationKind.REMOVE or not operation.path.endswith(f"{0:020d}.arrows"):
             return None
         count += 1
         return fault
@@ -81,8 +81,8 @@ def removals(broker: Broker, ms: int, fault: Fault | None) -> int:
 def test_a_removal_that_goes_on_failing_is_tried_less_and_less_often_and_done_at_last() -> None:
     broker = with_old_messages(cleaner_bytes_per_s=0)
     before = segments(broker)
-    assert 4 <= removals(broker, 30_000, Fault(errno.EIO)) <= 6
-    assert removals(broker, 300_000, Fault(errno.EIO)) <= 5
+    assert 4 <= removals(broker, 30_000, FileFault(errno.EIO)) <= 6
+    assert removals(broker, 300_000, FileFault(errno.EIO)) <= 5
     assert segments(broker) == before
     assert removals(broker, 600_000, None) == 1
     assert segments(broker) < before

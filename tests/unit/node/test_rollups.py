@@ -12,7 +12,7 @@ from penstock.base.errors import ErrorCode
 from penstock.batch.header import MAY_HOLD_IDS, MAY_ROLL_UP_ALL, MAY_ROLL_UP_SUBJECTS
 from penstock.messages import AlterStreamRequest, AlterStreamResponse, AppendRequest, SetIntakeRequest
 from penstock.node.partition import NO_ROLLUP, Partition
-from penstock.vfs.faulty import Fault, Kind, Operation, no_faults
+from penstock.vfs.faulty import FileFault, FileOperation, FileOperationKind, no_faults
 from tests.envelopes import enveloped, message
 from tests.extent import each_change
 from tests.unit.node.harness import Broker, batch_of
@@ -208,7 +208,9 @@ def test_a_full_disk_in_the_middle_of_a_read_loses_none_that_was_stored(monkeypa
     publish(broker, b"gone")
     writes = iter([False, True])
     broker.vfs.plan = lambda one: (
-        Fault(errno.ENOSPC) if one.kind is Kind.WRITE and one.path.endswith(".arrows") and next(writes, False) else None
+        FileFault(errno.ENOSPC)
+        if one.kind is FileOperationKind.WRITE and one.path.endswith(".arrows") and next(writes, False)
+        else None
     )
     read = [
         (b"orders.a", None, None if number % 2 else block("Nats-Rollup: all"), b"%d" % number) for number in range(4)
@@ -226,10 +228,10 @@ def test_a_disk_that_cannot_be_read_is_read_again() -> None:
     after = broker.crash()
     reads: list[str] = []
 
-    def plan(one: Operation) -> Fault | None:
-        if one.kind is Kind.READ and one.path.endswith(".arrows") and partitions(after):
+    def plan(one: FileOperation) -> FileFault | None:
+        if one.kind is FileOperationKind.READ and one.path.endswith(".arrows") and partitions(after):
             reads.append(one.path)
-            return Fault(errno.EIO)
+            return FileFault(errno.EIO)
         return None
 
     after.vfs.plan = plan

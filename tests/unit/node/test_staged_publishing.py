@@ -34,7 +34,7 @@ from penstock.messages import (
     StageRequest,
     StageResponse,
 )
-from penstock.vfs.faulty import Fault, Kind, no_faults, nth
+from penstock.vfs.faulty import FileFault, FileOperationKind, no_faults, nth
 from penstock.vfs.memory import Keep
 from tests.extent import each_change
 from tests.unit.node.harness import Broker, batch_of
@@ -345,7 +345,7 @@ def test_runs_that_cannot_be_read_are_read_again() -> None:
     rows = staged(broker, b"a")
     published(broker, 0, rows)
     after = broker.crash().start()
-    after.vfs.plan = nth(0, Fault(errno.EIO), Kind.READ, path_end=".arrows")
+    after.vfs.plan = nth(0, FileFault(errno.EIO), FileOperationKind.READ, path_end=".arrows")
     assert refused(after, publishing(after, 0, rows)) == ErrorCode.STORAGE_FAILED
     after.vfs.plan = no_faults
     assert place(published(after, 0, rows)) == (0, 1, True)
@@ -354,7 +354,7 @@ def test_runs_that_cannot_be_read_are_read_again() -> None:
 def test_a_disk_that_takes_nothing_publishes_nothing() -> None:
     broker = with_orders()
     rows = staged(broker, b"a")
-    broker.vfs.plan = nth(0, Fault(errno.ENOSPC), Kind.WRITE, path_end=".arrows")
+    broker.vfs.plan = nth(0, FileFault(errno.ENOSPC), FileOperationKind.WRITE, path_end=".arrows")
     assert refused(broker, publishing(broker, 0, rows)) == ErrorCode.STORAGE_FAILED
     broker.vfs.plan = no_faults
     assert place(published(broker, 0, rows)) == (0, 1, False)
@@ -451,7 +451,7 @@ def test_who_publishes_nothing_has_nothing_read() -> None:
     broker = broker.crash().start()
     reads = []
     broker.vfs.plan = lambda call: (
-        reads.append(call) if call.kind is Kind.READ and call.path.endswith(".arrows") else None
+        reads.append(call) if call.kind is FileOperationKind.READ and call.path.endswith(".arrows") else None
     )
     rows = staged(broker, b"a")
     broker.append("orders", b"1")

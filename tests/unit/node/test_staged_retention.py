@@ -15,7 +15,7 @@ from penstock.batch import codec
 from penstock.batch.codec import BatchProducer
 from penstock.messages import CreateStreamResponse, PublishStagedResponse, StagedRange, StageRequest, StageResponse
 from penstock.node.staged_retention import FindPublished
-from penstock.vfs.faulty import Fault, Kind, Operation
+from penstock.vfs.faulty import FileFault, FileOperation, FileOperationKind
 from tests.extent import each_change
 from tests.unit.node.harness import Broker, batch_of
 from tests.unit.node.members import formed
@@ -216,8 +216,10 @@ def test_a_log_that_cannot_be_read_keeps_its_rows_until_it_can() -> None:
         published(broker, number, stage(broker, number))
     broker = broker.crash().start()
 
-    def no_descriptors(call: Operation) -> Fault | None:
-        return Fault(errno.EMFILE) if call.kind is Kind.OPEN and call.path.endswith(".arrows") else None
+    def no_descriptors(call: FileOperation) -> FileFault | None:
+        return (
+            FileFault(errno.EMFILE) if call.kind is FileOperationKind.OPEN and call.path.endswith(".arrows") else None
+        )
 
     broker.vfs.plan = no_descriptors
     pass_time(broker)
@@ -233,7 +235,7 @@ def test_a_checkpoint_that_cannot_be_written_is_tried_again() -> None:
         published(broker, number, stage(broker, number))
     broker.tick(1_000)
     broker.vfs.plan = lambda call: (
-        Fault(errno.ENOSPC) if call.kind is Kind.WRITE and "checkpoint" in call.path else None
+        FileFault(errno.ENOSPC) if call.kind is FileOperationKind.WRITE and "checkpoint" in call.path else None
     )
     pass_time(broker)
     assert staged_start(broker) == 0
@@ -266,8 +268,8 @@ def test_a_target_is_read_once_for_what_is_still_needed() -> None:
             pass_time(broker)
     reads: list[str] = []
 
-    def note(call: Operation) -> None:
-        if call.kind is Kind.READ and call.path.endswith(".arrows"):
+    def note(call: FileOperation) -> None:
+        if call.kind is FileOperationKind.READ and call.path.endswith(".arrows"):
             reads.append(call.path)
 
     broker.vfs.plan = note

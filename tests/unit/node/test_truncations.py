@@ -10,7 +10,7 @@ from penstock.base import limits
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import LeaderEpoch, Offset
 from penstock.messages import ListOffsetsRequest, TruncateRequest, TruncateResponse
-from penstock.vfs.faulty import Fault, Kind, Plan
+from penstock.vfs.faulty import FileFault, FileOperationKind, Plan
 from tests.unit.node.harness import Broker
 
 CHECKPOINT = "streams/00000004-orders/0/checkpoint"
@@ -33,7 +33,7 @@ def segments(broker: Broker) -> int:
 
 
 def full(path: str) -> Plan:
-    return lambda one: Fault(errno.ENOSPC) if one.kind is Kind.WRITE and one.path == path else None
+    return lambda one: FileFault(errno.ENOSPC) if one.kind is FileOperationKind.WRITE and one.path == path else None
 
 
 def test_files_go_with_the_next_tick_and_a_crash_brings_nothing_back() -> None:

@@ -11,7 +11,7 @@ from penstock.hot.crc import crc32c
 from penstock.vfs import File
 from penstock.vfs import encrypted_format as form
 from penstock.vfs.encrypted import EncryptedVfs
-from penstock.vfs.faulty import Fault, FaultyVfs, Kind, Operation, nth
+from penstock.vfs.faulty import FaultyVfs, FileFault, FileOperation, FileOperationKind, nth
 from penstock.vfs.keys import EncryptionKeys, KeyMissingError, KeyMistakeError, NoHeaderError
 from penstock.vfs.memory import Keep, MemoryVfs
 from penstock.vfs.rewrapping import key_ids, rewrap
@@ -222,14 +222,14 @@ def test_what_was_cut_off_does_not_come_back_while_more_is_cut_off() -> None:
     memory.sync_dir("")
     seen: set[bytes] = set()
 
-    def crash(_operation: Operation) -> None:
+    def crash(_operation: FileOperation) -> None:
         for _ in range(20):
             found = all_of(encrypted(memory.crash_clone(Keep.SUBSET, random)).open("f.secret"))
             seen.add(found.rstrip(b"\0"))
 
     random = Random(3)
     encrypted(FaultyVfs(memory, watcher=crash)).open("f.secret").truncate(50)
-    crash(Operation(Kind.WRITE, "f.secret", 0))
+    crash(FileOperation(FileOperationKind.WRITE, "f.secret", 0))
     assert seen == {b"a" * 50, b"a" * 100}
 
 
@@ -238,7 +238,7 @@ def test_a_write_that_found_no_room_is_cut_back() -> None:
     faulty = FaultyVfs(memory)
     file = encrypted(faulty).open("f.secret", create=True)
     file.write_at(0, b"a" * 500)
-    faulty.plan = nth(0, Fault(errno.ENOSPC, 30), Kind.WRITE)
+    faulty.plan = nth(0, FileFault(errno.ENOSPC, 30), FileOperationKind.WRITE)
     with pytest.raises(OSError, match="No space"):
         file.write_at(500, b"b" * 500)
     file.truncate(500)
@@ -248,7 +248,7 @@ def test_a_write_that_found_no_room_is_cut_back() -> None:
 
 def test_a_header_that_found_no_room_is_written_with_the_next_try() -> None:
     memory = MemoryVfs()
-    faulty = FaultyVfs(memory, nth(0, Fault(errno.ENOSPC, 30), Kind.WRITE))
+    faulty = FaultyVfs(memory, nth(0, FileFault(errno.ENOSPC, 30), FileOperationKind.WRITE))
     file = encrypted(faulty).open("f.secret", create=True)
     with pytest.raises(OSError, match="No space"):
         file.write_at(0, b"a")
@@ -273,7 +273,9 @@ def test_a_million_records_are_opened_at_once() -> None:
     written(memory, *[b"m" * 900] * 2_000)
     watched = FaultyVfs(memory)
     read = []
-    watched.watcher = lambda operation: read.append(operation.length) if operation.kind is Kind.READ else None
+    watched.watcher = lambda operation: (
+        read.append(operation.length) if operation.kind is FileOperationKind.READ else None
+    )
     file = encrypted(watched).open("f.secret")
     assert file.size() == 1_800_000
     assert sum(read) < 2 * form.BLOCK_BYTES
@@ -405,8 +407,8 @@ def test_a_file_that_is_cut_while_it_is_read_ends_there_or_reads_as_zeros() -> N
         written(memory, b"a" * 900, *[b"b" * 900] * 200)
         left = [calls]
 
-        def cut(operation: Operation, memory: MemoryVfs = memory, left: list[int] = left) -> None:
-            left[0] -= operation.kind is Kind.READ
+        def cut(operation: FileOperation, memory: MemoryVfs = memory, left: list[int] = left) -> None:
+            left[0] -= operation.kind is FileOperationKind.READ
             if not left[0]:
                 memory.open("f.secret").truncate(form.AREA_BYTES + 500)
 
@@ -460,7 +462,7 @@ def test_a_cut_that_only_a_block_tells_holds_until_the_next_one_does(deeper: int
     clones: list[MemoryVfs] = []
     random = Random(2)
 
-    def crash(_operation: Operation) -> None:
+    def crash(_operation: FileOperation) -> None:
         clones.append(memory.crash_clone(Keep.SYNCED))
         clones.extend(memory.crash_clone(Keep.SUBSET, random) for _ in range(4))
 
@@ -484,7 +486,7 @@ def test_a_cut_whose_record_is_not_written_is_made_again() -> None:
     faulty = FaultyVfs(memory)
     file = encrypted(faulty).open("f.secret", create=True)
     file.write_at(0, rows := Random(1).randbytes(3_000))
-    faulty.plan = nth(0, Fault(errno.ENOSPC), Kind.WRITE)
+    faulty.plan = nth(0, FileFault(errno.ENOSPC), FileOperationKind.WRITE)
     with pytest.raises(OSError, match="space"):
         file.truncate(1_000)
     assert all_of(file) == rows
@@ -497,7 +499,7 @@ def test_a_new_file_that_is_made_empty_waits_for_no_disk() -> None:
     kinds = []
     watched = FaultyVfs(MemoryVfs(), watcher=lambda operation: kinds.append(operation.kind))
     encrypted(watched).open("f.secret", create=True).truncate(0)
-    assert Kind.SYNC not in kinds
+    assert FileOperationKind.SYNC not in kinds
 
 
 @pytest.mark.parametrize("left", range(1, form.BLOCK_HEADER_BYTES))
@@ -523,7 +525,7 @@ def test_a_cut_whose_sync_fails_leaves_a_file_that_can_be_gone_on_with(length: i
     file = encrypted(faulty).open("f.secret", create=True)
     file.write_at(0, b"r" * 700)
     file.write_at(700, b"behind" * 50_000)
-    faulty.plan = nth(0, Fault(errno.EIO), Kind.SYNC)
+    faulty.plan = nth(0, FileFault(errno.EIO), FileOperationKind.SYNC)
     with pytest.raises(OSError, match="error"):
         file.truncate(length)
     assert file.size() == encrypted(memory).open("f.secret").size()

@@ -6,12 +6,12 @@ import errno
 
 import pytest
 
-from penstock.vfs.faulty import Fault, FaultyVfs, Kind, Operation, nth
+from penstock.vfs.faulty import FaultyVfs, FileFault, FileOperation, FileOperationKind, nth
 from penstock.vfs.memory import Keep, MemoryVfs
 
 
 def test_the_nth_operation_of_a_kind_fails() -> None:
-    vfs = FaultyVfs(MemoryVfs(), nth(1, Fault(errno.EIO), Kind.SYNC))
+    vfs = FaultyVfs(MemoryVfs(), nth(1, FileFault(errno.EIO), FileOperationKind.SYNC))
     file = vfs.open("file", create=True)
     file.sync()
     with pytest.raises(OSError, match="Input/output") as caught:
@@ -22,7 +22,7 @@ def test_the_nth_operation_of_a_kind_fails() -> None:
 
 def test_a_failed_sync_makes_nothing_durable() -> None:
     disk = MemoryVfs()
-    vfs = FaultyVfs(disk, nth(0, Fault(errno.EIO), Kind.SYNC))
+    vfs = FaultyVfs(disk, nth(0, FileFault(errno.EIO), FileOperationKind.SYNC))
     file = vfs.open("file", create=True)
     vfs.sync_dir("")
     file.write_at(0, b"x")
@@ -32,7 +32,9 @@ def test_a_failed_sync_makes_nothing_durable() -> None:
 
 
 def test_a_full_disk_takes_a_part_of_a_write() -> None:
-    vfs = FaultyVfs(MemoryVfs(), nth(0, Fault(errno.ENOSPC, written_bytes=4), Kind.WRITE, path_end="file"))
+    vfs = FaultyVfs(
+        MemoryVfs(), nth(0, FileFault(errno.ENOSPC, written_bytes=4), FileOperationKind.WRITE, path_end="file")
+    )
     file = vfs.open("file", create=True)
     with pytest.raises(OSError, match="No space") as caught:
         file.write_at(0, b"abc", b"def")
@@ -40,35 +42,53 @@ def test_a_full_disk_takes_a_part_of_a_write() -> None:
     assert file.read_at(0, 10) == b"abcd"
 
 
-@pytest.mark.parametrize("kind", [Kind.OPEN, Kind.LIST, Kind.RENAME, Kind.REMOVE, Kind.SYNC_DIR])
-def test_every_operation_of_the_file_system_can_fail(kind: Kind) -> None:
+@pytest.mark.parametrize(
+    "kind",
+    [
+        FileOperationKind.OPEN,
+        FileOperationKind.LIST,
+        FileOperationKind.RENAME,
+        FileOperationKind.REMOVE,
+        FileOperationKind.SYNC_DIR,
+    ],
+)
+def test_every_operation_of_the_file_system_can_fail(kind: FileOperationKind) -> None:
     vfs = FaultyVfs(MemoryVfs())
     vfs.open("file", create=True).close()
-    vfs.plan = nth(0, Fault(errno.EACCES), kind)
+    vfs.plan = nth(0, FileFault(errno.EACCES), kind)
     calls = {
-        Kind.OPEN: lambda: vfs.open("file"),
-        Kind.LIST: lambda: vfs.list(""),
-        Kind.RENAME: lambda: vfs.rename("file", "other"),
-        Kind.REMOVE: lambda: vfs.remove("file"),
-        Kind.SYNC_DIR: lambda: vfs.sync_dir(""),
+        FileOperationKind.OPEN: lambda: vfs.open("file"),
+        FileOperationKind.LIST: lambda: vfs.list(""),
+        FileOperationKind.RENAME: lambda: vfs.rename("file", "other"),
+        FileOperationKind.REMOVE: lambda: vfs.remove("file"),
+        FileOperationKind.SYNC_DIR: lambda: vfs.sync_dir(""),
     }
     with pytest.raises(PermissionError):
         calls[kind]()
     assert vfs.list("") == ["file"]
 
 
-@pytest.mark.parametrize("kind", [Kind.READ, Kind.WRITE, Kind.TRUNCATE, Kind.SIZE, Kind.SYNC])
-def test_every_operation_of_a_file_can_fail(kind: Kind) -> None:
+@pytest.mark.parametrize(
+    "kind",
+    [
+        FileOperationKind.READ,
+        FileOperationKind.WRITE,
+        FileOperationKind.TRUNCATE,
+        FileOperationKind.SIZE,
+        FileOperationKind.SYNC,
+    ],
+)
+def test_every_operation_of_a_file_can_fail(kind: FileOperationKind) -> None:
     vfs = FaultyVfs(MemoryVfs())
     file = vfs.open("file", create=True)
     file.write_at(0, b"abc")
-    vfs.plan = nth(0, Fault(errno.EIO), kind)
+    vfs.plan = nth(0, FileFault(errno.EIO), kind)
     calls = {
-        Kind.READ: lambda: file.read_at(0, 1),
-        Kind.WRITE: lambda: file.write_at(0, b"x"),
-        Kind.TRUNCATE: lambda: file.truncate(0),
-        Kind.SIZE: file.size,
-        Kind.SYNC: file.sync,
+        FileOperationKind.READ: lambda: file.read_at(0, 1),
+        FileOperationKind.WRITE: lambda: file.write_at(0, b"x"),
+        FileOperationKind.TRUNCATE: lambda: file.truncate(0),
+        FileOperationKind.SIZE: file.size,
+        FileOperationKind.SYNC: file.sync,
     }
     with pytest.raises(OSError, match="Input/output"):
         calls[kind]()
@@ -77,13 +97,13 @@ def test_every_operation_of_a_file_can_fail(kind: Kind) -> None:
 
 def test_the_watcher_sees_each_operation_after_it_was_carried_out() -> None:
     disk = MemoryVfs()
-    seen: list[tuple[Kind, int]] = []
+    seen: list[tuple[FileOperationKind, int]] = []
 
-    def watch(operation: Operation) -> None:
+    def watch(operation: FileOperation) -> None:
         there = disk.crash_clone(Keep.ALL)
         seen.append((operation.kind, there.open("file").size()))
 
     file = FaultyVfs(disk, watcher=watch).open("file", create=True)
     file.write_at(0, b"abc")
     file.truncate(1)
-    assert seen == [(Kind.OPEN, 0), (Kind.WRITE, 3), (Kind.TRUNCATE, 1)]
+    assert seen == [(FileOperationKind.OPEN, 0), (FileOperationKind.WRITE, 3), (FileOperationKind.TRUNCATE, 1)]

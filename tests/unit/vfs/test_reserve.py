@@ -6,7 +6,7 @@ import errno
 
 import pytest
 
-from penstock.vfs.faulty import Fault, FaultyVfs, Kind, no_faults, nth
+from penstock.vfs.faulty import FaultyVfs, FileFault, FileOperationKind, no_faults, nth
 from penstock.vfs.memory import MemoryVfs
 from penstock.vfs.reserve import RESERVE_BYTES, Reserve
 from tests.full_disk import BLOCK_BYTES, blocks_of, fill, full_at
@@ -71,7 +71,7 @@ def test_the_room_is_taken_back_as_far_as_there_is_any(vfs: FaultyVfs) -> None:
 
 def test_other_errors_take_nothing_from_it(vfs: FaultyVfs) -> None:
     reserve, log = filled(vfs), Log(vfs)
-    vfs.plan = nth(0, Fault(errno.EIO), Kind.WRITE)
+    vfs.plan = nth(0, FileFault(errno.EIO), FileOperationKind.WRITE)
     with pytest.raises(OSError, match="Input/output"):
         log.append(reserve)
     assert reserve.size_bytes == RESERVE_BYTES
@@ -80,7 +80,7 @@ def test_other_errors_take_nothing_from_it(vfs: FaultyVfs) -> None:
 def test_one_that_was_lost_or_cannot_be_made_stops_nothing(vfs: FaultyVfs) -> None:
     filled(vfs).close()
     vfs.inner.remove(PATH)
-    vfs.plan = lambda operation: Fault(errno.EACCES) if operation.path == PATH else None
+    vfs.plan = lambda operation: FileFault(errno.EACCES) if operation.path == PATH else None
     reserve, log = filled(vfs), Log(vfs)
     log.append(reserve)
     assert (log.size_bytes, reserve.size_bytes) == (100, 0)
