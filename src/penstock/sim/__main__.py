@@ -11,11 +11,11 @@ from pathlib import Path
 
 from penstock.sim import mutants
 from penstock.sim.kept import PlanFileError, keep, load
-from penstock.sim.plan import Plan
+from penstock.sim.plan import RunPlan
 from penstock.sim.report import Report
 from penstock.sim.run import plan_of, run_plan, run_seed, run_seeds, shrunk
 from penstock.sim.shrink import Part, from_ranges
-from penstock.sim.world import Result
+from penstock.sim.world import RunResult
 
 _OBSERVED_BROKERS = 5  # two more than replicas, so that observers are added and removed
 _BAR_CHARS = 30
@@ -73,7 +73,7 @@ def _one(options: argparse.Namespace) -> int:
     return 1 if result.error else 0
 
 
-def _save(path: Path, plan: Plan, result: Result) -> None:
+def _save(path: Path, plan: RunPlan, result: RunResult) -> None:
     if not result.error:
         _say(f"{path} is not written: the run did not fail")
         return
@@ -102,7 +102,7 @@ def _many(options: argparse.Namespace) -> int:
     return 1 if report.failures or report.mistakes() else 0
 
 
-def _explain(failed: Result, options: argparse.Namespace) -> None:
+def _explain(failed: RunResult, options: argparse.Namespace) -> None:
     if options.no_shrink:
         return
     _tell(f"shrinking seed {failed.seed}…")
@@ -130,7 +130,7 @@ def _mutants(options: argparse.Namespace) -> int:
         if mutant in mutants.MUTANTS_OF_OBSERVERS:
             brokers = max(brokers, _OBSERVED_BROKERS)
         runs = run_seeds(seeds, brokers, options.processes, mutant.name)
-        found: Result | None = None
+        found: RunResult | None = None
         for number, result in enumerate(runs, 1):
             _tell(f"{mutant.name}: {number} seeds")
             # A seed that also fails without the mutant does not count.

@@ -42,13 +42,13 @@ from penstock.messages.access import UserChangedResponse
 from penstock.node.audit import audit_config
 from penstock.sim import inspector
 from penstock.sim.broker import Surroundings
-from penstock.sim.checks import Checks, History
+from penstock.sim.checks import Checks, PartitionHistory
 from penstock.sim.client_state import kind_of
 from penstock.sim.logins import ADMIN, APP, Login
 from penstock.sim.plan import Act
-from penstock.sim.plan import Operation as Planned
-from penstock.sim.requests import Client
-from penstock.sim.rows import Rows
+from penstock.sim.plan import PlannedOperation as Planned
+from penstock.sim.requests import SimClient
+from penstock.sim.rows import ReadRows
 from penstock.sim.user_models import NAMES, SUBJECTS
 from penstock.sim.violation import ViolationError
 
@@ -68,7 +68,7 @@ class Ruling:
     """The administrator of one run. `admin`: its client; `logins`: the credentials of each other user, by name."""
 
     def __init__(
-        self, around: Surroundings, checks: Checks, admin: Client, logins: Mapping[str, Login], random: Random
+        self, around: Surroundings, checks: Checks, admin: SimClient, logins: Mapping[str, Login], random: Random
     ) -> None:
         assert around.rights is not None
         self.acts: dict[Act, Callable[[Planned], None]] = {Act.RULE: self._rule}
@@ -178,7 +178,7 @@ class Ruling:
             if not isinstance(response, FetchResponse):
                 self._trace(f"audit: {kind_of(response)}")
                 return
-            rows = Rows(raw)
+            rows = ReadRows(raw)
             self._rows += [
                 json.loads(value) for offset, value in zip(rows.offsets, rows.values, strict=True) if offset >= position
             ]
@@ -201,7 +201,7 @@ class Ruling:
         self._admin.ask(MetadataRequest(names=(AUDIT_STREAM,)), done)
 
     @property
-    def _history(self) -> History:
+    def _history(self) -> PartitionHistory:
         return self._checks.of(audit_config().subject, 0)
 
     @property
@@ -225,7 +225,7 @@ class Ruling:
 
     # The end
 
-    def waits_for(self, is_stuck: Callable[[History], bool]) -> Callable[[], str]:
+    def waits_for(self, is_stuck: Callable[[PartitionHistory], bool]) -> Callable[[], str]:
         """Return a function that names what is still missing: users with all rules, and all changes in `__audit`.
 
         The function returns an empty text when nothing is missing.

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from penstock.base.errors import CorruptionError, PenstockError
 from penstock.base.ids import PartitionId, PartitionKey, StreamId
 from penstock.sim import inspector
-from penstock.sim.checks import History
-from penstock.sim.compacted import Moment, Row, Seen
+from penstock.sim.checks import PartitionHistory
+from penstock.sim.compacted import CompactedRow, Moment, SeenRange
 from penstock.sim.violation import ViolationError
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class Agreement:
         for key in [key for key in self._compared if key[1] == broker.broker_id]:
             del self._compared[key]
 
-    def forget(self, history: History, broker: SimBroker) -> None:
+    def forget(self, history: PartitionHistory, broker: SimBroker) -> None:
         """Forget a replica that the broker no longer has, so that a later one is compared anew."""
         self._compared.pop((id(history), broker.broker_id), None)
 
@@ -75,7 +75,7 @@ class Agreement:
             if self._images.setdefault(standing.applied, digest) != digest:
                 raise ViolationError(f"{broker.name} has another image at index {standing.applied}")
 
-    def committed(self, history: History, broker: SimBroker, look: inspector.PartitionLook) -> None:
+    def committed(self, history: PartitionHistory, broker: SimBroker, look: inspector.PartitionLook) -> None:
         """Compare a broker's replica whose `committed_end` or ISR has changed."""
         if history.is_damaged:
             return
@@ -94,7 +94,7 @@ class Agreement:
                 raise ViolationError(text)
             self._members_have(history, broker, look)
 
-    def compacted(self, history: History, broker: SimBroker, look: inspector.PartitionLook) -> None:
+    def compacted(self, history: PartitionHistory, broker: SimBroker, look: inspector.PartitionLook) -> None:
         """Check a broker's replica of a compacted partition after a change."""
         compacted = history.compacted
         if compacted is None or history.is_damaged:
@@ -109,17 +109,17 @@ class Agreement:
             begin = look.log_start
         elif begin >= look.committed_end:
             return
-        rows: dict[int, Row] = {}
+        rows: dict[int, CompactedRow] = {}
         end = self._compare(history, broker, look, begin, rows)
         if end is None:
             replica.lose_sight()
             return
         replica.files = files
         at = Moment(broker.clock.now().wall_us, broker.clock.steps)
-        if mistake := compacted.compare(replica, Seen(look.log_start, begin, end, rows, at)):
+        if mistake := compacted.compare(replica, SeenRange(look.log_start, begin, end, rows, at)):
             raise ViolationError(f"{history.name()} on {broker.name}: {mistake}: {look}")
 
-    def cut(self, history: History, end: int) -> None:
+    def cut(self, history: PartitionHistory, end: int) -> None:
         """Forget what lay at or above `end`, after a permitted loss: new messages come there."""
         messages = self._messages.get(id(history), {})
         for offset in [offset for offset in messages if offset >= end]:
@@ -127,7 +127,7 @@ class Agreement:
         for key in [key for key, compared in self._compared.items() if key[0] == id(history) and compared > end]:
             self._compared[key] = end
 
-    def agreed_end(self, history: History, look: inspector.PartitionLook, broker: SimBroker) -> int:
+    def agreed_end(self, history: PartitionHistory, look: inspector.PartitionLook, broker: SimBroker) -> int:
         """Return the first offset where the broker's log differs from what was committed; else its log end offset."""
         known = self._messages.get(id(history), {})
         batches = self._read(history, broker, look, look.log_start, look.log_end)
@@ -136,7 +136,7 @@ class Agreement:
         others = (offset for offset, message in _messages(batches) if known.get(offset, message) != message)
         return min(others, default=look.log_end)
 
-    def has_committed(self, history: History, broker_id: int, end: int) -> bool:
+    def has_committed(self, history: PartitionHistory, broker_id: int, end: int) -> bool:
         """True if the running broker's log has an intact committed batch at or above `end`."""
         broker = self._brokers[broker_id]
         if broker.node is None:
@@ -150,7 +150,7 @@ class Agreement:
         known = self._messages.get(id(history), {})
         return any(known.get(offset) == message for offset, message in _messages(batches))
 
-    def can_be_read(self, history: History, broker: SimBroker) -> bool:
+    def can_be_read(self, history: PartitionHistory, broker: SimBroker) -> bool:
         """True if all of the broker's log is readable and the broker accepts batches from the leader."""
         look = None if broker.node is None else inspector.partition(broker.node, history.stream_id, history.partition)
         if look is None or look.is_damaged or look.is_failing:
@@ -159,12 +159,12 @@ class Agreement:
 
     @staticmethod
     def _read(
-        history: History,
+        history: PartitionHistory,
         broker: SimBroker,
         look: inspector.PartitionLook,
         begin: int,
         end: int,
-        by_key: dict[int, Row] | None = None,
+        by_key: dict[int, CompactedRow] | None = None,
     ) -> list[inspector.Batch] | None:
         """Return the batches in that range; None if unreadable now. Corruption that no fault caused is a violation."""
         assert broker.node is not None
@@ -181,11 +181,11 @@ class Agreement:
 
     def _compare(
         self,
-        history: History,
+        history: PartitionHistory,
         broker: SimBroker,
         look: inspector.PartitionLook,
         begin: int,
-        by_key: dict[int, Row] | None = None,
+        by_key: dict[int, CompactedRow] | None = None,
     ) -> int | None:
         """Compare a range with other brokers' logs; return its end (may exceed `committed_end`); None: unreadable."""
         messages = self._messages.setdefault(id(history), {})
@@ -203,7 +203,7 @@ class Agreement:
                 raise ViolationError(text)
         return batches[-1][0].end_offset if batches else begin
 
-    def _members_have(self, history: History, leader: SimBroker, look: inspector.PartitionLook) -> None:
+    def _members_have(self, history: PartitionHistory, leader: SimBroker, look: inspector.PartitionLook) -> None:
         assert leader.node is not None
         key = PartitionKey(StreamId(look.stream_id), PartitionId(look.partition))
         for broker_id in look.isr:

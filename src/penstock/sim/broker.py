@@ -29,13 +29,13 @@ from penstock.node.settings import Settings
 from penstock.node.startup_conflicts import OLDER_COPY
 from penstock.node.step import DiskWork, NatsAnswers, Step
 from penstock.sim import inspector
-from penstock.sim.connections import Connections
+from penstock.sim.connections import BrokerConnections
 from penstock.sim.disk import Disk, PowerCut
 from penstock.sim.keys import encrypted
-from penstock.sim.link import Link
+from penstock.sim.link import NatsLinkModel
 from penstock.sim.logins import first_user
-from penstock.sim.nats import NatsServer
-from penstock.sim.network import Connection, Network
+from penstock.sim.nats import NatsServerModel
+from penstock.sim.network import Network, SimConnection
 from penstock.sim.peers import Answer, PeerLinks
 from penstock.sim.rights import Rights
 from penstock.sim.scheduler import Call, Clock, Scheduler, Timer
@@ -71,7 +71,7 @@ class Surroundings:
 
     scheduler: Scheduler
     network: Network
-    nats: NatsServer
+    nats: NatsServerModel
     trace: Trace
     watchers: Watchers
     counters: Counter[str] = field(default_factory=Counter)
@@ -98,10 +98,10 @@ class SimBroker:
         self.run = 0  # number of starts
         self.is_stopping = False
         self.wants_to_run = True
-        self.doors = Connections(self, around)
+        self.doors = BrokerConnections(self, around)
         self._around = around
         self._random = random
-        self._link: Link | None = None
+        self._link: NatsLinkModel | None = None
         self._peers: PeerLinks | None = None
         self._was_clean = False
         self._is_refused = False  # its disk is an older copy, so the operator replaces it with an empty one
@@ -124,7 +124,7 @@ class SimBroker:
         self.node = node
         self.is_stopping = False
         around = self._around
-        self._link = Link(self.name, self, around.network, around.nats, self._random)
+        self._link = NatsLinkModel(self.name, self, around.network, around.nats, self._random)
         self._peers = PeerLinks(
             self.name,
             node,
@@ -316,10 +316,10 @@ class SimBroker:
 
     # Requests
 
-    def _ask_peer(self, name: str, connection: Connection, request: Request, raw: bytes, answer: Answer) -> None:
+    def _ask_peer(self, name: str, connection: SimConnection, request: Request, raw: bytes, answer: Answer) -> None:
         self._around.brokers[name].doors.ask(connection, request, raw, answer)
 
-    def ask(self, connection: Connection, request: Request, raw: bytes, answer: Answer) -> None:
+    def ask(self, connection: SimConnection, request: Request, raw: bytes, answer: Answer) -> None:
         """Take a request from `connection`; `answer` is called at the other end."""
         self.doors.ask(connection, request, raw, answer)
 

@@ -1,6 +1,6 @@
 """Invariants that must hold at every moment, whatever goes wrong.
 
-Rules: A promise is anything that was acked, answered or shown to a consumer. One `History` is kept for each partition
+Rules: A promise is anything that was acked, answered or shown to a consumer. One `PartitionHistory` is kept for each partition
 of each stream that ever existed. A stream that is recreated under the same name has another subject, so it gets another
 history.
 
@@ -45,16 +45,16 @@ from penstock.base.config import Durability, StreamConfig
 from penstock.base.errors import CorruptionError
 from penstock.base.ids import PartitionId, PartitionKey, StreamId
 from penstock.sim import inspector
-from penstock.sim.compacted import Compacted, Row
-from penstock.sim.rows import Rows
-from penstock.sim.sent import Message
-from penstock.sim.split import Split
+from penstock.sim.compacted import Compacted, CompactedRow
+from penstock.sim.rows import ReadRows
+from penstock.sim.sent import SentMessage
+from penstock.sim.split import SplitModel
 from penstock.sim.violation import ViolationError
 
 if TYPE_CHECKING:
     from penstock.sim.broker import SimBroker
 
-_KEYLESS = Row(None, is_tombstone=False)
+_KEYLESS = CompactedRow(None, is_tombstone=False)
 
 
 @dataclass(slots=True)
@@ -68,7 +68,7 @@ class Ends:
 
 
 @dataclass(slots=True)
-class History:
+class PartitionHistory:
     """All promises about one partition."""
 
     config: StreamConfig
@@ -100,7 +100,7 @@ class History:
     is_given_up: bool = False  # treated as damaged: an operator allowed an unclean leader election
     is_deleted: bool = False  # deleted, or about to be
     compacted: Compacted | None = None  # None: the stream is not compacted
-    split: Split | None = None  # of the stream; None: publishers choose the partition
+    split: SplitModel | None = None  # of the stream; None: publishers choose the partition
     began: Callable[[SimBroker, inspector.PartitionLook], None] | None = (
         None  # for staged rows: receives the log start offset of a broker
     )
@@ -142,15 +142,15 @@ class Checks:
     def __init__(
         self,
         brokers: int,
-        cut: Callable[[History, int], None],
+        cut: Callable[[PartitionHistory, int], None],
         now_us: Callable[[], int] = lambda: 0,
-        has_committed: Callable[[History, int, int], bool] = lambda _history, _broker_id, _end: False,
-        agreed_end: Callable[[History, inspector.PartitionLook, SimBroker], int] = lambda _history, look, _broker: (
-            look.log_end
-        ),
-        compacted: Callable[[History, SimBroker, inspector.PartitionLook], None] = lambda _history, _broker, _look: (
-            None
-        ),
+        has_committed: Callable[[PartitionHistory, int, int], bool] = lambda _history, _broker_id, _end: False,
+        agreed_end: Callable[
+            [PartitionHistory, inspector.PartitionLook, SimBroker], int
+        ] = lambda _history, look, _broker: look.log_end,
+        compacted: Callable[
+            [PartitionHistory, SimBroker, inspector.PartitionLook], None
+        ] = lambda _history, _broker, _look: None,
         key: Callable[[inspector.PartitionLook], str] = lambda look: look.subject,
     ) -> None:
         """Create the checks. `has_committed`, `agreed_end` and `compacted` are methods of `Agreement`.
@@ -168,16 +168,16 @@ class Checks:
         self._compacted = compacted
         self._is_alone = brokers == 1
         self._was_cut = cut
-        self.histories: dict[tuple[str, int], History] = {}  # by subject and partition
+        self.histories: dict[tuple[str, int], PartitionHistory] = {}  # by subject and partition
         self.sent: dict[bytes, str] = {}  # value → subject of the stream to which it is published
-        self.keyed: dict[bytes, Row] = {}  # value, or subject of a tombstone → key and tombstone flag
+        self.keyed: dict[bytes, CompactedRow] = {}  # value, or subject of a tombstone → key and tombstone flag
         self.message_ids: dict[bytes, bytes] = {}  # reply subject → Nats-Msg-Id of the message
         self.duplicates = 0  # acks of duplicates that were verified in the log
         self._refused: dict[bytes, str] = {}  # value → error that its publisher received
         self.recovered = 0  # recovered logs
         self.isr_changes = 0
         self.truncations = 0
-        self.created: dict[int, History] = {}  # streams whose creation was acknowledged, by id
+        self.created: dict[int, PartitionHistory] = {}  # streams whose creation was acknowledged, by id
         self.subjects: dict[int, str] = {}  # stream id → subject, as brokers report them
         self._seen: dict[int, inspector.Seen] = {}  # broker → its state at the last check in this run
         self._standings: dict[int, inspector.StandingLook] = {}  # broker → at its last check
@@ -185,26 +185,28 @@ class Checks:
     def begin(self, config: StreamConfig) -> None:
         """Register a stream, or its added partitions, before a client requests it."""
         before = self.histories.get((config.subject, 0))
-        split = Split.of(config) if before is None else before.split
+        split = SplitModel.of(config) if before is None else before.split
         if split is not None:
             split.grows(config)
         for partition in range(config.partitions):
-            history = self.histories.setdefault((config.subject, partition), History(config, partition))
+            history = self.histories.setdefault((config.subject, partition), PartitionHistory(config, partition))
             history.split = split
             history.stream_id = history.stream_id or (0 if before is None else before.stream_id)
             if config.compact:
                 history.compacted = Compacted(config.tombstone_retention_ms * 1_000)
 
-    def of(self, subject: str, partition: int) -> History:
+    def of(self, subject: str, partition: int) -> PartitionHistory:
         return self.histories[subject, partition]
 
-    def all_of(self, history: History) -> list[History]:
+    def all_of(self, history: PartitionHistory) -> list[PartitionHistory]:
         """Return the histories of all partitions of its stream."""
         return [one for (subject, _), one in self.histories.items() if subject == history.config.subject]
 
     # Clients
 
-    def promised(self, history: History, offset: int, leader_epoch: int, value: bytes, *, fsynced: bool) -> None:
+    def promised(
+        self, history: PartitionHistory, offset: int, leader_epoch: int, value: bytes, *, fsynced: bool
+    ) -> None:
         """Record and check an ack that a publisher received."""
         history.acks += 1
         if fsynced and offset >= history.synced_end:
@@ -217,13 +219,13 @@ class Checks:
         elif fsynced and not history.is_damaged:
             raise ViolationError(f"{history.name()}: offset {offset} was acked as synced, and is lost")
 
-    def promised_elsewhere(self, history: History, offset: int, value: bytes) -> None:
+    def promised_elsewhere(self, history: PartitionHistory, offset: int, value: bytes) -> None:
         """Record a duplicate's ack, received by its publisher, that names another partition as the message's place."""
         history.acks += 1
         if not history.is_lost(offset, 0):
             self._know(history, offset, value, "acked")
 
-    def sends(self, config: StreamConfig, message: Message) -> None:
+    def sends(self, config: StreamConfig, message: SentMessage) -> None:
         """Register a message before its publisher sends it."""
         self.sent[message.name] = config.subject
         if message.key is not None:
@@ -231,24 +233,26 @@ class Checks:
         if (split := self.of(config.subject, 0).split) is not None:
             split.sends(message.name, message.by, message.number)
 
-    def refused(self, history: History, value: bytes, why: str) -> None:
+    def refused(self, history: PartitionHistory, value: bytes, why: str) -> None:
         """Record an error by which a publisher learned that its message is not stored."""
         self._refused[value] = why
         if value in history.places:
             raise ViolationError(f"{history.name()}: {value!r} is there, and was refused: {why}")
 
-    def truncated(self, history: History, before: int) -> None:
+    def truncated(self, history: PartitionHistory, before: int) -> None:
         """Record that a client received the acknowledgement of a truncation request."""
         history.truncated = max(history.truncated, before)
         self._check_again(history)
 
-    def read(self, history: History, offset: int, end_offset: int, raw: bytes, broker_id: int = 0) -> Rows | None:
+    def read(
+        self, history: PartitionHistory, offset: int, end_offset: int, raw: bytes, broker_id: int = 0
+    ) -> ReadRows | None:
         """Check the batches that a consumer at `offset` received, which cover everything up to `end_offset`.
 
         Return their rows, or None if they are corrupt. `broker_id` is the broker that served the read; 0: the leader.
         """
         try:
-            rows = Rows(raw)
+            rows = ReadRows(raw)
         except CorruptionError as error:
             if not history.was_damaged_on(broker_id):
                 raise ViolationError(f"{history.name()}: read from {offset}: {error}") from error
@@ -270,7 +274,7 @@ class Checks:
         return rows
 
     @staticmethod
-    def passed_over(history: History, offsets: Iterable[int]) -> None:
+    def passed_over(history: PartitionHistory, offsets: Iterable[int]) -> None:
         """Check offsets that a consumer found empty.
 
         Not checked after a permitted loss: lost rows that reappear are not known to be committed.
@@ -280,7 +284,7 @@ class Checks:
         if mistake := history.compacted.passed_over(offsets):
             raise ViolationError(f"{history.name()}: {mistake}")
 
-    def _know(self, history: History, offset: int, value: bytes, how: str, key: bytes | None = None) -> None:
+    def _know(self, history: PartitionHistory, offset: int, value: bytes, how: str, key: bytes | None = None) -> None:
         """Record that a value is at `offset`. `key` is the key that was read."""
         if history.is_given_up:
             return
@@ -313,7 +317,7 @@ class Checks:
             history.committed_end = max(history.committed_end, offset + 1)
             self._check_again(history)
 
-    def _check_again(self, history: History) -> None:
+    def _check_again(self, history: PartitionHistory) -> None:
         """Check every broker again at its next event, because the promises changed."""
         key = PartitionKey(StreamId(history.stream_id), PartitionId(history.partition))
         for seen in self._seen.values():
@@ -323,7 +327,7 @@ class Checks:
 
     def acted(
         self, broker: SimBroker, standing: inspector.StandingLook
-    ) -> list[tuple[History, inspector.PartitionLook]]:
+    ) -> list[tuple[PartitionHistory, inspector.PartitionLook]]:
         """Check a broker after each event; return the partitions whose `committed_end` or ISR has changed.
 
         Only partitions whose state or promises have changed since the last check are checked (see `_check_again`).
@@ -371,7 +375,11 @@ class Checks:
         return moved
 
     def _in_sync(
-        self, history: History, broker: SimBroker, look: inspector.PartitionLook, standing: inspector.StandingLook
+        self,
+        history: PartitionHistory,
+        broker: SimBroker,
+        look: inspector.PartitionLook,
+        standing: inspector.StandingLook,
     ) -> None:
         if standing.applied > history.isr_index:
             history.isr_index = standing.applied
@@ -387,19 +395,19 @@ class Checks:
             history.unclean.discard(broker.broker_id)
 
     @staticmethod
-    def _lacks(history: History, broker: SimBroker, look: inspector.PartitionLook) -> None:
+    def _lacks(history: PartitionHistory, broker: SimBroker, look: inspector.PartitionLook) -> None:
         """Raise if an ISR member lacks an acked message without excuse: it could become leader at any moment."""
         may_lack = broker.broker_id in history.unclean or history.may_lose
         if not (may_lack or history.is_deleted or history.is_damaged):
             text = f"{history.name()}: {history.promised_end - 1} is acked, and {broker.name}, which is in the ISR"
             raise ViolationError(f"{text} {history.isr}, ends at {look.log_end}: {look}")
 
-    def _look_for_loss(self, history: History) -> None:
+    def _look_for_loss(self, history: PartitionHistory) -> None:
         if history.isr and history.unclean.issuperset(history.isr):
             history.may_lose = True
             self._check_again(history)
 
-    def _led(self, history: History, broker: SimBroker, look: inspector.PartitionLook) -> None:
+    def _led(self, history: PartitionHistory, broker: SimBroker, look: inspector.PartitionLook) -> None:
         who = (broker.broker_id, broker.run)
         leader = history.leaders.setdefault(look.leader_epoch, who)
         history.led_us.setdefault(look.leader_epoch, self._now_us())
@@ -429,7 +437,9 @@ class Checks:
             text = f"{history.name()} on {broker.name}, who leads: what comes before {history.truncated} was given up"
             raise ViolationError(f"{text}, and is back: {look}")
 
-    def _nobody_had_more(self, history: History, broker: SimBroker, look: inspector.PartitionLook, end: int) -> None:
+    def _nobody_had_more(
+        self, history: PartitionHistory, broker: SimBroker, look: inspector.PartitionLook, end: int
+    ) -> None:
         """Raise if a replica that counted in the election has messages on its disk that the new leader lacks."""
         if look.version != history.counting_version + 1:
             return  # the state from which it was elected was not observed
@@ -488,7 +498,7 @@ class Checks:
         for history in self.histories.values():
             history.ends.pop(broker.broker_id, None)  # of logs that are opened later
 
-    def _cut(self, history: History, end: int, last_epoch: int | None = None) -> None:
+    def _cut(self, history: PartitionHistory, end: int, last_epoch: int | None = None) -> None:
         """Forget what is at or above `end`, of leader epochs up to `last_epoch` (None: all so far)."""
         for offset in [offset for offset in history.known if offset >= end]:
             value = history.known.pop(offset)
@@ -505,7 +515,7 @@ class Checks:
         history.cuts.append((max(history.leaders, default=0) if last_epoch is None else last_epoch, end))
         self._was_cut(history, end)
 
-    def audited(self, history: History, log_start: int, end: int) -> None:
+    def audited(self, history: PartitionHistory, log_start: int, end: int) -> None:
         """Check that an auditor that read everything from `log_start` to `end` missed no promised message."""
         if end < history.promised_end and not history.is_damaged:
             raise ViolationError(f"{history.name()}: {history.promised_end - 1} is promised, the log ends at {end}")

@@ -9,10 +9,10 @@ import msgspec
 from penstock.base.config import StreamConfig
 from penstock.base.errors import RemoteError
 from penstock.messages import Response
-from penstock.sim.checks import History
+from penstock.sim.checks import PartitionHistory
 
 
-class PubAck(msgspec.Struct):
+class AckBody(msgspec.Struct):
     """The answer on a reply subject: an ack or an error."""
 
     stream: str
@@ -26,20 +26,20 @@ class PubAck(msgspec.Struct):
     duplicate: bool = False
 
 
-ACK = msgspec.json.Decoder(PubAck)
+ACK = msgspec.json.Decoder(AckBody)
 
 
-class Generation(NamedTuple):
+class StreamGeneration(NamedTuple):
     """A stream as it was requested; `stream_id` is 0 until a broker has returned it."""
 
     config: StreamConfig
     stream_id: int
 
 
-class Consumer:
+class ConsumerModel:
     """Reads one partition, operation by operation."""
 
-    def __init__(self, history: History, stream_id: int) -> None:
+    def __init__(self, history: PartitionHistory, stream_id: int) -> None:
         self.history = history
         self.stream_id = stream_id
         self.position = 0

@@ -49,18 +49,18 @@ from penstock.messages import (
     TruncateResponse,
 )
 from penstock.sim.broker import Surroundings
-from penstock.sim.checks import Checks, History
-from penstock.sim.client_state import Generation, kind_of
-from penstock.sim.grouping import Groups
+from penstock.sim.checks import Checks, PartitionHistory
+from penstock.sim.client_state import StreamGeneration, kind_of
+from penstock.sim.grouping import GroupModels
 from penstock.sim.optional_load import OptionalLoad
-from penstock.sim.plan import Act, Operation
-from penstock.sim.producing import Producers
+from penstock.sim.plan import Act, PlannedOperation
+from penstock.sim.producing import ProducerModels
 from penstock.sim.publishing import Publishing
 from penstock.sim.reading import Readers
 from penstock.sim.refusals import Refusals
-from penstock.sim.requests import Client
+from penstock.sim.requests import SimClient
 from penstock.sim.sending import TRIES_MAX, Sender
-from penstock.sim.sent import Message, keyed
+from penstock.sim.sent import SentMessage, keyed
 from penstock.sim.split import PARTITIONS, grown
 from penstock.sim.splitting import Splitting
 
@@ -97,7 +97,7 @@ class Clients:
         around: Surroundings,
         checks: Checks,
         refusals: Refusals,
-        programs: list[Client],
+        programs: list[SimClient],
         random: Random,
         way: dict[str, Any],
         hidden: frozenset[int],
@@ -107,7 +107,7 @@ class Clients:
         self._way = way
         self._hidden = hidden
         self.operations = 0
-        self.generations: list[Generation | None] = [None] * SLOTS
+        self.generations: list[StreamGeneration | None] = [None] * SLOTS
         self._around = around
         self._replicas = min(_REPLICAS, len(around.brokers))
         self._spare = len(around.brokers) - self._replicas  # brokers that can observe
@@ -118,13 +118,13 @@ class Clients:
         self._made = [0] * SLOTS
         self._changing = [False] * SLOTS
         self.readers = Readers(around, checks, self.generations, self._program)
-        self.groups = Groups(around, checks, self.generations, SHARED_SLOT, self._program, programs)
+        self.groups = GroupModels(around, checks, self.generations, SHARED_SLOT, self._program, programs)
         self.publishing = Publishing(around, checks, self.generations, SHARED_SLOT, self._program)
         self._sender = Sender(around, checks, refusals)
         self._splitting = Splitting(around, checks, self._sender)
-        self._producers = Producers(around, checks, self._program)
+        self._producers = ProducerModels(around, checks, self._program)
         self._messages = self._keyed_messages = 0
-        self._acts: dict[Act, Callable[[Operation], None]] = {
+        self._acts: dict[Act, Callable[[PlannedOperation], None]] = {
             Act.PUBLISH: self._publish,
             Act.APPEND: self._append,
             Act.METADATA: self._metadata,
@@ -140,18 +140,18 @@ class Clients:
         guests.settle(refusals, self.groups, programs, self._program)
         self._acts |= guests.acts
 
-    def do(self, operation: Operation) -> None:
+    def do(self, operation: PlannedOperation) -> None:
         """Carry out one operation of the plan."""
         self.operations += 1
         self._acts[operation.act](operation)
 
-    def _program(self) -> Client:
+    def _program(self) -> SimClient:
         return self._programs[int(self._random.random() * len(self._programs))]
 
     def _trace(self, what: str) -> None:
         self._around.trace.add("client", what)
 
-    def _message(self, config: StreamConfig, partition: int, chance: int = 0, size_bytes: int = 0) -> Message:
+    def _message(self, config: StreamConfig, partition: int, chance: int = 0, size_bytes: int = 0) -> SentMessage:
         """Make the next message for that partition."""
         if config.compact:
             self._keyed_messages += 1
@@ -161,11 +161,11 @@ class Clients:
         else:
             self._messages += 1
             value = f"{config.subject}/{self._messages}/".encode().ljust(size_bytes, b".")
-            message = Message(_subject(config, partition), value, value)
+            message = SentMessage(_subject(config, partition), value, value)
         self._checks.sends(config, message)
         return message
 
-    def _history(self, generation: Generation, partition: int = 0) -> History:
+    def _history(self, generation: StreamGeneration, partition: int = 0) -> PartitionHistory:
         return self._checks.of(generation.config.subject, partition)
 
     # Streams
@@ -193,7 +193,7 @@ class Clients:
         if slot == SPLIT_SLOT:
             self._around.count(f"split by {config.partition_by}")
         self._checks.begin(config)
-        self.generations[slot] = Generation(config, 0)
+        self.generations[slot] = StreamGeneration(config, 0)
         self._changing[slot] = True
         self._ask_to_create(slot, config)
 
@@ -202,7 +202,7 @@ class Clients:
             if isinstance(response, CreateStreamResponse):
                 self._trace(f"created {config.subject} {response.stream.stream_id}")
                 self._checks.created[response.stream.stream_id] = self._checks.of(config.subject, 0)
-                self.generations[slot] = Generation(config, response.stream.stream_id)
+                self.generations[slot] = StreamGeneration(config, response.stream.stream_id)
                 self._changing[slot] = False
                 return
             if isinstance(response, RemoteError):
@@ -221,14 +221,14 @@ class Clients:
             if isinstance(response, MetadataResponse) and response.streams:
                 (info,) = response.streams
                 if info.subject == config.subject:
-                    self.generations[slot] = Generation(config, info.stream_id)
+                    self.generations[slot] = StreamGeneration(config, info.stream_id)
                     self._changing[slot] = False
                     return
             self._around.scheduler.after(500_000, lambda: self._ask_to_create(slot, config))
 
         self._program().ask(MetadataRequest(names=(config.name,)), done)
 
-    def _recreate(self, operation: Operation) -> None:
+    def _recreate(self, operation: PlannedOperation) -> None:
         slot = _RECREATED_SLOT
         generation = self.generations[slot]
         if generation is None or not generation.stream_id or self._changing[slot]:
@@ -238,7 +238,7 @@ class Clients:
             self._history(generation, partition).is_deleted = True
         self._ask_to_delete(slot, generation)
 
-    def _ask_to_delete(self, slot: int, generation: Generation) -> None:
+    def _ask_to_delete(self, slot: int, generation: StreamGeneration) -> None:
         def done(response: Response | RemoteError | None, _raw: bytes) -> None:
             gone = (ErrorCode.STREAM_NOT_FOUND, ErrorCode.STREAM_CHANGED)
             if response is None or (isinstance(response, RemoteError) and response.code not in gone):
@@ -252,7 +252,7 @@ class Clients:
         stream_id = StreamId(generation.stream_id)
         self._program().ask(DeleteStreamRequest(name=generation.config.name, stream_id=stream_id), done)
 
-    def _alter(self, operation: Operation) -> None:
+    def _alter(self, operation: PlannedOperation) -> None:
         generation = self.generations[operation.slot]
         if generation is None:
             return
@@ -262,7 +262,7 @@ class Clients:
         request = AlterStreamRequest(name=generation.config.name, changes=changes)
         self._program().ask(request, lambda response, _raw: self._trace(f"altered: {kind_of(response)}"))
 
-    def _grow(self, operation: Operation) -> None:
+    def _grow(self, operation: PlannedOperation) -> None:
         """Add one or two partitions to a stream; retried until acknowledged."""
         generation = self.generations[operation.slot]
         if generation is None or not generation.stream_id or self._changing[operation.slot]:
@@ -279,7 +279,7 @@ class Clients:
                 self._around.count("growths")
                 generation = self.generations[slot]
                 assert generation is not None
-                self.generations[slot] = Generation(config, generation.stream_id)
+                self.generations[slot] = StreamGeneration(config, generation.stream_id)
                 self._changing[slot] = False
             else:
                 self._around.scheduler.after(500_000, lambda: self._ask_to_grow(slot, config))
@@ -289,7 +289,7 @@ class Clients:
             changes["range_bounds"] = config.range_bounds
         self._program().ask(AlterStreamRequest(name=config.name, changes=changes), done)
 
-    def _truncate(self, operation: Operation) -> None:
+    def _truncate(self, operation: PlannedOperation) -> None:
         generation = self.generations[operation.slot]
         if generation is None or not generation.stream_id:
             return
@@ -310,18 +310,18 @@ class Clients:
 
         self._program().ask_leader(generation.stream_id, partition, request, done)
 
-    def of(self, stream_id: int) -> Generation | None:
+    def of(self, stream_id: int) -> StreamGeneration | None:
         """Return the current stream with that id; None if there is none."""
         return next((one for one in self.generations if one is not None and one.stream_id == stream_id), None)
 
-    def allow_unclean_election(self, generation: Generation) -> None:
+    def allow_unclean_election(self, generation: StreamGeneration) -> None:
         """Allow an unclean leader election."""
         request = AlterStreamRequest(name=generation.config.name, changes={"allow_unclean_election": True})
         self._program().ask(request, lambda response, _raw: self._trace(f"unclean: {kind_of(response)}"))
 
     # Publishing
 
-    def _publish(self, operation: Operation) -> None:
+    def _publish(self, operation: PlannedOperation) -> None:
         generation = self.generations[operation.slot]
         if generation is not None and operation.slot == SPLIT_SLOT:
             self._splitting.publish(generation, operation)
@@ -360,7 +360,7 @@ class Clients:
         if self._messages % 4 == 0:
             self._sender.send(histories, message, 1)
 
-    def _append(self, operation: Operation) -> None:
+    def _append(self, operation: PlannedOperation) -> None:
         generation = self.generations[operation.slot]
         if generation is None or not generation.stream_id:
             return
@@ -393,14 +393,14 @@ class Clients:
 
     # Administrators
 
-    def _metadata(self, operation: Operation) -> None:
+    def _metadata(self, operation: PlannedOperation) -> None:
         def done(response: Response | RemoteError | None, _raw: bytes) -> None:
             names = [info.name for info in response.streams] if isinstance(response, MetadataResponse) else []
             self._trace(f"metadata: {kind_of(response)} {' '.join(names)}")
 
         self._program().ask(MetadataRequest(), done)
 
-    def _status(self, operation: Operation) -> None:
+    def _status(self, operation: PlannedOperation) -> None:
         self._program().ask(StatusRequest(), lambda response, _raw: self._trace(f"status: {kind_of(response)}"))
 
 

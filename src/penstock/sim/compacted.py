@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 
-class Row(NamedTuple):
+class CompactedRow(NamedTuple):
     """Key and tombstone flag of a message. `key` None: it has none."""
 
     key: bytes | None
@@ -43,24 +43,24 @@ class Moment(NamedTuple):
 _NOBODY_KNOWS = Moment(0, -1)
 
 
-class Seen(NamedTuple):
+class SeenRange(NamedTuple):
     """The committed rows that a broker has from `begin` to `end`, by its own high watermark, as just read."""
 
     log_start: int
     begin: int
     end: int
-    rows: dict[int, Row]
+    rows: dict[int, CompactedRow]
     at: Moment
 
 
 @dataclass(slots=True)
-class Replica:
+class DiskCopy:
     """Observations of one disk of one broker."""
 
     run: int = 0  # of the broker
     files: tuple[str, ...] | None = None  # rewritten segments; None: read everything again
     passed: int = 0  # end of what was read
-    rows: dict[int, Row] = field(default_factory=dict)
+    rows: dict[int, CompactedRow] = field(default_factory=dict)
     offsets: dict[bytes, list[int]] = field(default_factory=dict)  # of each key, in order
     alone: dict[int, Moment] = field(default_factory=dict)  # tombstone without older messages of its key → since when
     gone: set[int] = field(default_factory=set)  # removed tombstones
@@ -98,11 +98,11 @@ class Compacted:
         self.gone: set[int] = set()  # tombstones that a broker has removed
         self.taken = 0  # messages that brokers had and have removed
         self._retention_us = retention_us
-        self._rows: dict[int, Row] = {}
+        self._rows: dict[int, CompactedRow] = {}
         self._offsets: dict[bytes, list[int]] = {}  # of each key, in order
-        self._replicas: dict[tuple[int, int], Replica] = {}
+        self._replicas: dict[tuple[int, int], DiskCopy] = {}
 
-    def know(self, offset: int, row: Row) -> None:
+    def know(self, offset: int, row: CompactedRow) -> None:
         """Record a committed message."""
         if offset not in self._rows:
             self._rows[offset] = row
@@ -119,9 +119,9 @@ class Compacted:
         for replica in self._replicas.values():
             replica.cut(end)
 
-    def replica(self, broker_id: int, disk: int) -> Replica:
+    def replica(self, broker_id: int, disk: int) -> DiskCopy:
         """Return the observations of that disk of the broker."""
-        return self._replicas.setdefault((broker_id, disk), Replica())
+        return self._replicas.setdefault((broker_id, disk), DiskCopy())
 
     # Readers
 
@@ -139,7 +139,7 @@ class Compacted:
 
     # Brokers
 
-    def compare(self, replica: Replica, seen: Seen) -> str:
+    def compare(self, replica: DiskCopy, seen: SeenRange) -> str:
         """Return what is wrong with a broker's rows; empty if nothing is."""
         self._take_in(replica, seen)
         keys: dict[bytes, None] = dict.fromkeys(replica.awaited)
@@ -157,7 +157,7 @@ class Compacted:
         replica.is_new = replica.is_blind = False
         return mistake
 
-    def _take_in(self, replica: Replica, seen: Seen) -> None:
+    def _take_in(self, replica: DiskCopy, seen: SeenRange) -> None:
         if seen.begin > seen.log_start:
             replica.rows.update(seen.rows)
             for offset, row in seen.rows.items():
@@ -173,7 +173,7 @@ class Compacted:
             if row.key is not None:
                 replica.offsets.setdefault(row.key, []).append(offset)
 
-    def _mistake(self, key: bytes, replica: Replica, seen: Seen) -> str:
+    def _mistake(self, key: bytes, replica: DiskCopy, seen: SeenRange) -> str:
         known = _within(self._offsets.get(key, []), seen.log_start, seen.end)
         if not known:
             return ""
@@ -197,7 +197,7 @@ class Compacted:
             return f"{last}, the tombstone of key {key!r}, is gone, and {there[-1]} is there"
         return self._gone(last, replica, seen.at)
 
-    def _awaits(self, key: bytes, last: int, replica: Replica, seen: Seen) -> bool:
+    def _awaits(self, key: bytes, last: int, replica: DiskCopy, seen: SeenRange) -> bool:
         """True if a later message replaced `last` before the broker fetched it, and is not committed there yet."""
         later = self._offsets[key][-1]
         is_new = replica.is_blind or last >= replica.passed or replica.awaited.get(key, 0) >= seen.end
@@ -207,7 +207,7 @@ class Compacted:
         replica.awaited.pop(key, None)
         return False
 
-    def _gone(self, offset: int, replica: Replica, at: Moment) -> str:
+    def _gone(self, offset: int, replica: DiskCopy, at: Moment) -> str:
         """Check the removal of a tombstone together with all older messages of its key."""
         if offset in replica.gone:
             return ""

@@ -18,13 +18,13 @@ from penstock.messages import ReplicaFetchResponse, Request, Response
 from penstock.node.metadata_forwarding import THE_BROKER
 from penstock.node.partition_errors import read_failed
 from penstock.node.step import Reply
-from penstock.sim.network import Connection
+from penstock.sim.network import SimConnection
 from penstock.sim.payloads import CutShortError, bytes_of
 from penstock.sim.peers import Answer
 
 if TYPE_CHECKING:
     from penstock.sim.broker import SimBroker, Surroundings
-    from penstock.sim.rights import Asked
+    from penstock.sim.rights import AuthorizationCheck
 
 Told = Callable[[bytes | RemoteError], None]
 _FENCED = frozenset({ErrorCode.FENCED_EPOCH, ErrorCode.UNKNOWN_EPOCH, ErrorCode.STALE_INCARNATION})
@@ -34,20 +34,20 @@ _FENCED = frozenset({ErrorCode.FENCED_EPOCH, ErrorCode.UNKNOWN_EPOCH, ErrorCode.
 class SimCaller:
     """The caller of a request and the way back to it. `asked`: the expectation of `rights`; None: not checked."""
 
-    connection: Connection
+    connection: SimConnection
     answer: Answer
-    asked: Asked | None = None
+    asked: AuthorizationCheck | None = None
 
 
-class Connections:
+class BrokerConnections:
     """The connections of one broker."""
 
     def __init__(self, broker: SimBroker, around: Surroundings) -> None:
         self._broker = broker
         self._around = around
-        self._callers: dict[Connection, dict[SimCaller, None]] = {}
-        self._whos: dict[Connection, Principal] = {}
-        self._logins: dict[Connection, ServerHandshake] = {}
+        self._callers: dict[SimConnection, dict[SimCaller, None]] = {}
+        self._whos: dict[SimConnection, Principal] = {}
+        self._logins: dict[SimConnection, ServerHandshake] = {}
         self._nonces = 0
 
     def clear(self) -> None:
@@ -56,12 +56,12 @@ class Connections:
         self._whos.clear()
         self._logins.clear()
 
-    def accept(self, connection: Connection) -> None:
+    def accept(self, connection: SimConnection) -> None:
         """Accept a connection."""
         self._callers[connection] = {}
         connection.target_lost = lambda: self._broker.event(lambda: self._gone(connection))
 
-    def _gone(self, connection: Connection) -> None:
+    def _gone(self, connection: SimConnection) -> None:
         assert self._broker.node is not None
         self._whos.pop(connection, None)
         self._logins.pop(connection, None)
@@ -71,12 +71,12 @@ class Connections:
 
     # Logins
 
-    def log_in(self, connection: Connection, mechanism: str, data: bytes, told: Told) -> None:
+    def log_in(self, connection: SimConnection, mechanism: str, data: bytes, told: Told) -> None:
         """Take one message of a login; `told` receives the answer at the client."""
         if connection in self._callers:
             self._broker.event(partial(self._take, connection, mechanism, data, told))
 
-    def _take(self, connection: Connection, mechanism: str, data: bytes, told: Told) -> None:
+    def _take(self, connection: SimConnection, mechanism: str, data: bytes, told: Told) -> None:
         node = self._broker.node
         if node is None or connection not in self._callers:
             return
@@ -100,12 +100,12 @@ class Connections:
 
     # Requests
 
-    def ask(self, connection: Connection, request: Request, raw: bytes, answer: Answer, since: int = 0) -> None:
+    def ask(self, connection: SimConnection, request: Request, raw: bytes, answer: Answer, since: int = 0) -> None:
         """Take a request; `answer` is called at the client. `since`: last acknowledged user change known to it."""
         if connection in self._callers:  # else the connection belongs to an earlier run
             self._broker.event(partial(self._asked, connection, request, raw, answer, since))
 
-    def _asked(self, connection: Connection, request: Request, raw: bytes, answer: Answer, since: int) -> None:
+    def _asked(self, connection: SimConnection, request: Request, raw: bytes, answer: Answer, since: int) -> None:
         callers, broker = self._callers.get(connection), self._broker
         if callers is None or broker.node is None:
             return

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping
 
 from penstock.sim import inspector, nats
 from penstock.sim.broker import SimBroker, Surroundings
-from penstock.sim.plan import AIMED, Fault, Ill
+from penstock.sim.plan import AIMED, Ill, PlannedFault
 from penstock.sim.scheduler import Call
 from penstock.sim.targeted_faults import TargetedFaults
 
@@ -49,7 +49,7 @@ class Faults:
         self._full_until_us: dict[int, int] = {}  # by broker
         self._emptied = 0  # the only broker that may lose its disk: a majority of voters keeps theirs
 
-    def do(self, fault: Fault) -> None:
+    def do(self, fault: PlannedFault) -> None:
         """Carry out one fault of the plan."""
         if self.is_over:
             return
@@ -132,7 +132,7 @@ class Faults:
         own = inspector.logged(broker.node)
         return all(inspector.logged(node) == own for node in nodes if node is not None)
 
-    def _kill_all(self, fault: Fault, broker: SimBroker) -> None:
+    def _kill_all(self, fault: PlannedFault, broker: SimBroker) -> None:
         """Kill all processes within a moment, that of `broker` first."""
 
         def kill(_is_put: bool = False) -> None:
@@ -148,7 +148,7 @@ class Faults:
             self._take_disk(broker, broker.disk.replace)
         kill()
 
-    def _for_a_while(self, fault: Fault, broker: SimBroker) -> None:
+    def _for_a_while(self, fault: PlannedFault, broker: SimBroker) -> None:
         around, ill = self._around, fault.ill
         after = around.scheduler.after
         if ill is Ill.PAUSE:
@@ -195,7 +195,7 @@ class Faults:
 
         scheduler.at(until_us, empty)
 
-    def _on_the_network(self, fault: Fault, broker: SimBroker) -> None:
+    def _on_the_network(self, fault: PlannedFault, broker: SimBroker) -> None:
         network = self._around.network
         others = [nats.NAME, *self._programs, *(one.name for one in self._brokers.values() if one is not broker)]
         other = others[fault.number % len(others)]

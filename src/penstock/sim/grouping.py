@@ -40,11 +40,11 @@ from penstock.messages import (
 )
 from penstock.node.internal_streams import offsets_config
 from penstock.sim.broker import Surroundings
-from penstock.sim.checks import Checks, History
-from penstock.sim.client_state import Generation, kind_of
-from penstock.sim.plan import Act, Operation
+from penstock.sim.checks import Checks, PartitionHistory
+from penstock.sim.client_state import StreamGeneration, kind_of
+from penstock.sim.plan import Act, PlannedOperation
 from penstock.sim.refusals import DEPOSED_US_MAX
-from penstock.sim.requests import Client
+from penstock.sim.requests import SimClient
 from penstock.sim.violation import ViolationError
 
 MEMBERS = 3
@@ -92,7 +92,7 @@ class _Member:
         return f"m{self.number}-{self.era}"
 
 
-class Groups:
+class GroupModels:
     """All groups of one run. `generations`: the current stream of each slot; `program`: returns a client.
 
     With logins, a member always uses the same client of `programs`: the coordinator knows a member id only for the user
@@ -103,12 +103,12 @@ class Groups:
         self,
         around: Surroundings,
         checks: Checks,
-        generations: list[Generation | None],
+        generations: list[StreamGeneration | None],
         slot: int,
-        program: Callable[[], Client],
-        programs: Sequence[Client],
+        program: Callable[[], SimClient],
+        programs: Sequence[SimClient],
     ) -> None:
-        self.acts: dict[Act, Callable[[Operation], None]] = {
+        self.acts: dict[Act, Callable[[PlannedOperation], None]] = {
             Act.MEMBER: self._member,
             Act.COMMIT: self._commit_alone,
             Act.POSITION: self._ask_where,
@@ -146,7 +146,7 @@ class Groups:
         changed_us = max(history.led_us.values(), default=0)
         return self._is_held(group) and self._around.scheduler.now_us - changed_us > DEPOSED_US_MAX
 
-    def _history(self, group: str) -> History:
+    def _history(self, group: str) -> PartitionHistory:
         return self._checks.of(SUBJECT.decode(), self._number(group))
 
     def _number(self, group: str) -> int:
@@ -155,7 +155,7 @@ class Groups:
     def _place(self, group: str, partition: int) -> _Place:
         return self._places.setdefault((group, partition), _Place())
 
-    def _streams(self) -> tuple[Generation, StreamId] | None:
+    def _streams(self) -> tuple[StreamGeneration, StreamId] | None:
         """Return the stream that the groups read and the id of `__offsets`; None unless both exist."""
         generation = self._generations[self._slot]
         if generation is None or not generation.stream_id:
@@ -202,7 +202,7 @@ class Groups:
     def _committed(self, group: str) -> dict[int, int]:
         return {partition: place.committed for (name, partition), place in self._places.items() if name == group}
 
-    def _fetch(self, group: str, generation: Generation, done: Callable[[dict[int, int] | None], None]) -> None:
+    def _fetch(self, group: str, generation: StreamGeneration, done: Callable[[dict[int, int] | None], None]) -> None:
         committed = self._committed(group)
 
         def answered(response: Response | RemoteError | None) -> None:
@@ -217,14 +217,14 @@ class Groups:
         )
         self._ask(group, request, answered)
 
-    def _ask_where(self, operation: Operation) -> None:
+    def _ask_where(self, operation: PlannedOperation) -> None:
         if (streams := self._streams()) is not None:
             self._fetch((_GROUP, _ALONE)[operation.number % 2], streams[0], lambda _: None)
 
     def _send_commit(
         self,
         group: str,
-        generation: Generation,
+        generation: StreamGeneration,
         partition: int,
         offset: int,
         done: _Done,
@@ -266,7 +266,7 @@ class Groups:
         )
         self._ask(group, request, answered, member)
 
-    def _commit_alone(self, operation: Operation) -> None:
+    def _commit_alone(self, operation: PlannedOperation) -> None:
         streams = self._streams()
         if streams is None or self._is_busy:
             return
@@ -282,7 +282,7 @@ class Groups:
 
     # Members
 
-    def _member(self, operation: Operation) -> None:
+    def _member(self, operation: PlannedOperation) -> None:
         if self._streams() is None:
             return
         member, what = self._members[operation.number % MEMBERS], operation.number // MEMBERS
@@ -317,7 +317,9 @@ class Groups:
     def _has_session(self, member: _Member) -> bool:
         return self._around.scheduler.now_us < member.heard_us + _SESSION_US
 
-    def _request(self, member: _Member, generation: Generation, *, is_leaving: bool = False) -> GroupHeartbeatRequest:
+    def _request(
+        self, member: _Member, generation: StreamGeneration, *, is_leaving: bool = False
+    ) -> GroupHeartbeatRequest:
         member.beat += 1
         stream_id = StreamId(generation.stream_id)
         has = member.assigned.union(member.positions)  # the member may start with an assigned partition at any moment
@@ -466,7 +468,7 @@ class Groups:
         request = AlterStreamRequest(name=OFFSETS_STREAM, changes={"allow_unclean_election": True})
         self._program().ask(request, lambda response, _raw: self._trace(f"unclean: {kind_of(response)}"))
 
-    def waits_for(self, is_stuck: Callable[[History], bool]) -> Callable[[], str]:
+    def waits_for(self, is_stuck: Callable[[PartitionHistory], bool]) -> Callable[[], str]:
         """Return a function that names what is still wrong with the group; it returns an empty text when nothing is."""
         if not self._stream_id:
             return lambda: ""

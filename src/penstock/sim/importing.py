@@ -40,11 +40,11 @@ from penstock.messages import (
     Response,
 )
 from penstock.sim.broker import Surroundings
-from penstock.sim.checks import Checks, History
+from penstock.sim.checks import Checks, PartitionHistory
 from penstock.sim.client_state import kind_of
-from penstock.sim.plan import Act, Operation
-from penstock.sim.requests import Client
-from penstock.sim.rows import Rows
+from penstock.sim.plan import Act, PlannedOperation
+from penstock.sim.requests import SimClient
+from penstock.sim.rows import ReadRows
 from penstock.sim.scheduler import START_US
 from penstock.sim.violation import ViolationError
 
@@ -79,8 +79,8 @@ def drawn_source(chance: Random) -> list[SourceRow]:
 class Importing:
     """The import of one run. `program`: returns a client that may do everything."""
 
-    def __init__(self, around: Surroundings, checks: Checks, program: Callable[[], Client], random: Random) -> None:
-        self.acts: dict[Act, Callable[[Operation], None]] = {Act.IMPORT: self._act}
+    def __init__(self, around: Surroundings, checks: Checks, program: Callable[[], SimClient], random: Random) -> None:
+        self.acts: dict[Act, Callable[[PlannedOperation], None]] = {Act.IMPORT: self._act}
         self._around = around
         self._checks = checks
         self._program = program
@@ -102,7 +102,7 @@ class Importing:
         self._around.trace.add("import", what)
 
     @property
-    def _history(self) -> History:
+    def _history(self) -> PartitionHistory:
         return self._checks.of(NAME, 0)
 
     @property
@@ -135,7 +135,7 @@ class Importing:
         self._program().ask(request, lambda response, _raw: self._trace(f"unclean: {kind_of(response)}"))
         return True
 
-    def _act(self, operation: Operation) -> None:
+    def _act(self, operation: PlannedOperation) -> None:
         if not self._stream_id:
             return
         if operation.number % 3 == 0:
@@ -283,7 +283,7 @@ class Importing:
 
     # The end
 
-    def waits_for(self, is_stuck: Callable[[History], bool]) -> Callable[[], str]:
+    def waits_for(self, is_stuck: Callable[[PartitionHistory], bool]) -> Callable[[], str]:
         """Return a function that tells how far the import has come; it returns "" at the end of the source."""
         self._shown = 0
 
@@ -320,7 +320,7 @@ def _rows(raw: bytes) -> list[SourceRow]:
     view = memoryview(raw)
     while view:
         batch = view[: codec.read_header(view).size_bytes]
-        values = Rows(bytes(batch)).values
+        values = ReadRows(bytes(batch)).values
         plain = codec.uncompressed(batch)
         found += map(SourceRow, codec.offsets(plain), codec.timestamps(plain), values)
         view = view[len(batch) :]

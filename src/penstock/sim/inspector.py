@@ -18,7 +18,7 @@ from penstock.metadata.image import StreamState
 from penstock.metadata.snapshot import encode_image
 from penstock.node.node import Node
 from penstock.node.partition import Partition
-from penstock.sim.compacted import Row
+from penstock.sim.compacted import CompactedRow
 
 _READ_BYTES = 1 << 20  # bytes of batches read at once
 _KEY, _VALUE, _HEADERS = 1, 2, 3  # positions among the string columns
@@ -360,7 +360,9 @@ def written_anew(node: Node, look: PartitionLook) -> tuple[str, ...]:
     return tuple([path for path, name in zip(paths, names, strict=True) if name is not None and name.generation])
 
 
-def batches(node: Node, look: PartitionLook, start: int, end: int, by_key: dict[int, Row] | None = None) -> list[Batch]:
+def batches(
+    node: Node, look: PartitionLook, start: int, end: int, by_key: dict[int, CompactedRow] | None = None
+) -> list[Batch]:
     """Return the verified batches from `start` to `end` on disk: headers, and rows from `start` on.
 
     `by_key` is filled with the rows' keys and tombstone flags. Raises the log's errors, and CorruptionError if a file
@@ -428,13 +430,13 @@ def _is_there(validity: memoryview, row: int) -> int:
     return not validity or validity[row // 8] >> row % 8 & 1
 
 
-def _by_key(data: memoryview, start: int) -> Iterator[tuple[int, Row]]:
+def _by_key(data: memoryview, start: int) -> Iterator[tuple[int, CompactedRow]]:
     strings = _strings(data)
     (keys_there, ends, keys), (values_there, _, _) = strings[_KEY], strings[_VALUE]
     for row, offset in enumerate(codec.offsets(data)):
         if offset >= start:
             key = bytes(keys[ends[row] : ends[row + 1]]) if _is_there(keys_there, row) else None
-            yield offset, Row(key, key is not None and not _is_there(values_there, row))
+            yield offset, CompactedRow(key, key is not None and not _is_there(values_there, row))
 
 
 def _rows(data: memoryview, start: int) -> list[tuple[int, int]]:

@@ -19,7 +19,7 @@ from pathlib import Path
 import msgspec
 
 from penstock.sim.clients import SLOTS
-from penstock.sim.plan import Fault, Operation, Plan
+from penstock.sim.plan import PlannedFault, PlannedOperation, RunPlan
 
 _FILE_BYTES_MAX = 1 << 20
 
@@ -36,15 +36,15 @@ class Kept(msgspec.Struct, forbid_unknown_fields=True):
     end_us: int
     shows: str
     mended_by: str
-    operations: tuple[Operation, ...]
-    faults: tuple[Fault, ...]
+    operations: tuple[PlannedOperation, ...]
+    faults: tuple[PlannedFault, ...]
 
-    def plan(self) -> Plan:
+    def plan(self) -> RunPlan:
         """Return the plan to run."""
-        return Plan(self.seed, self.brokers, self.end_us, self.operations, self.faults)
+        return RunPlan(self.seed, self.brokers, self.end_us, self.operations, self.faults)
 
 
-def keep(path: Path, plan: Plan, shows: str) -> None:
+def keep(path: Path, plan: RunPlan, shows: str) -> None:
     """Write a plan to a new file: one line for each operation and fault. Raise OSError, also if the file exists."""
     head = {"seed": plan.seed, "brokers": plan.brokers, "end_us": plan.end_us, "shows": shows, "mended_by": ""}
     lines = [f'"{name}": {json.dumps(value)},' for name, value in head.items()]
@@ -54,7 +54,7 @@ def keep(path: Path, plan: Plan, shows: str) -> None:
         file.write("{\n" + "\n".join(lines) + "\n}\n")
 
 
-def _rows(rows: tuple[Operation, ...] | tuple[Fault, ...]) -> str:
+def _rows(rows: tuple[PlannedOperation, ...] | tuple[PlannedFault, ...]) -> str:
     return "[\n  " + ",\n  ".join(map(json.dumps, rows)) + "\n]" if rows else "[]"
 
 

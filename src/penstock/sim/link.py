@@ -22,7 +22,7 @@ from penstock.ingest.nats import (
 )
 from penstock.node.step import Barrier, NatsAnswers, Subscribe, Unsubscribe
 from penstock.sim import nats
-from penstock.sim.network import Connection, Network
+from penstock.sim.network import Network, SimConnection
 from penstock.sim.scheduler import Timer
 
 
@@ -54,10 +54,12 @@ class LinkOwner(Protocol):
         """Schedule `call` in true time."""
 
 
-class Link:
+class NatsLinkModel:
     """The NATS link of one broker. Call `start` first and `stop` last."""
 
-    def __init__(self, name: str, owner: LinkOwner, network: Network, server: nats.NatsServer, random: Random) -> None:
+    def __init__(
+        self, name: str, owner: LinkOwner, network: Network, server: nats.NatsServerModel, random: Random
+    ) -> None:
         self.is_up = False
         self._name = name
         self._owner = owner
@@ -66,7 +68,7 @@ class Link:
         self._random = random
         self._wanted: dict[int, tuple[str, str | None]] = {}
         self._session: NatsSession | None = None
-        self._connection: Connection | None = None
+        self._connection: SimConnection | None = None
         self._rest = b""
         self._barriers: dict[int, int | None] = {}  # the session's token → the node's; None: the link's own
         self._stopped = False
@@ -85,7 +87,7 @@ class Link:
             self._timer.cancel()
 
     @property
-    def connection(self) -> Connection | None:
+    def connection(self) -> SimConnection | None:
         """The current connection, or None."""
         return self._connection
 
@@ -148,7 +150,7 @@ class Link:
 
     # Events of the network
 
-    def _connected(self, connection: Connection | None) -> None:
+    def _connected(self, connection: SimConnection | None) -> None:
         if self._stopped:
             if connection is not None:
                 connection.close(by_source=True)

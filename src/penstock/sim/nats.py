@@ -22,7 +22,7 @@ from collections.abc import Callable
 from random import Random
 from typing import NamedTuple
 
-from penstock.sim.network import Connection, Network
+from penstock.sim.network import Network, SimConnection
 from penstock.sim.trace import Trace
 
 NAME = "nats"
@@ -32,7 +32,7 @@ _NOBODY = b"NATS/1.0 503\r\n\r\n"
 Inbox = Callable[[bytes], None]
 
 
-class Published(NamedTuple):
+class PublishedMessage(NamedTuple):
     """A message in transit."""
 
     subject: bytes
@@ -46,7 +46,7 @@ class _Peer:
 
     __slots__ = ("connection", "is_flushing", "left", "output", "queues", "rest", "subscriptions", "take")
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: SimConnection) -> None:
         self.connection = connection
         self.take: Callable[[bytes], None] | None = None  # set by the connecting side: receives the output
         self.rest = b""
@@ -62,19 +62,19 @@ class _Peer:
             kept.pop(sid, None)
 
 
-class NatsServer:
+class NatsServerModel:
     """The model server. Call `start` first."""
 
     def __init__(self, network: Network, random: Random, trace: Trace) -> None:
         self.messages = 0  # delivered messages
         self.is_losing = False  # drop half of the answers to publishers
-        self.published: Callable[[Published], None] = lambda _: None  # called with what programs publish
+        self.published: Callable[[PublishedMessage], None] = lambda _: None  # called with what programs publish
         self.answered: Callable[[bytes, bytes], None] = lambda _subject, _body: None  # called with what brokers publish
-        self._programs: dict[Connection, _Peer] = {}
+        self._programs: dict[SimConnection, _Peer] = {}
         self._network = network
         self._random = random
         self._trace = trace
-        self._peers: dict[Connection, _Peer] = {}
+        self._peers: dict[SimConnection, _Peer] = {}
         self._inboxes: dict[bytes, Inbox] = {}
 
     def start(self) -> None:
@@ -88,15 +88,15 @@ class NatsServer:
         self._peers.clear()
         self._programs.clear()
 
-    def _accept(self, connection: Connection) -> None:
+    def _accept(self, connection: SimConnection) -> None:
         self._peers[connection] = _Peer(connection)
         connection.target_lost = lambda: self._gone(connection)
 
-    def _gone(self, connection: Connection) -> None:
+    def _gone(self, connection: SimConnection) -> None:
         self._peers.pop(connection, None)
         self._programs.pop(connection, None)
 
-    def greet(self, connection: Connection, take: Callable[[bytes], None], *, is_program: bool = False) -> None:
+    def greet(self, connection: SimConnection, take: Callable[[bytes], None], *, is_program: bool = False) -> None:
         """The connecting side is ready to read."""
         peer = self._peers.get(connection)
         if peer is not None:
@@ -105,14 +105,14 @@ class NatsServer:
                 self._programs[connection] = peer
             self._say(peer, INFO)
 
-    def cut(self, connection: Connection) -> None:
+    def cut(self, connection: SimConnection) -> None:
         """Close one connection, as nats-server does with a slow consumer."""
         self._gone(connection)
         connection.close(by_source=False)
 
     # Brokers and programs
 
-    def receive(self, connection: Connection, data: bytes) -> None:
+    def receive(self, connection: SimConnection, data: bytes) -> None:
         """Take bytes from a connection."""
         peer = self._peers.get(connection)
         if peer is None:
@@ -153,15 +153,15 @@ class NatsServer:
             self.answered(fields[1], data)
             self._to_inbox(fields[1], data)
             if self._programs and not (self.is_losing and self._random.random() < 0.5):
-                self._deliver(Published(fields[1], b"", b"", data))
+                self._deliver(PublishedMessage(fields[1], b"", b"", data))
             return
         sizes = 2 if fields[0] == b"HPUB" else 1
         headers_end = int(fields[-2]) if sizes == 2 else 0
         reply = fields[2] if len(fields) == 3 + sizes else b""
-        message = Published(fields[1], reply, data[:headers_end], data[headers_end:])
+        message = PublishedMessage(fields[1], reply, data[:headers_end], data[headers_end:])
         self.published(message)
         if not self._deliver(message) and reply:
-            self._deliver(Published(reply, b"", _NOBODY, b""))
+            self._deliver(PublishedMessage(reply, b"", _NOBODY, b""))
 
     def _say(self, peer: _Peer, data: bytes) -> None:
         peer.output += data
@@ -187,12 +187,12 @@ class NatsServer:
     ) -> tuple[str, ...]:
         """Publish a message; return its receivers. Answers go to `inbox` until `forget`; b"" means no responders."""
         self._inboxes[reply] = inbox
-        receivers = self._deliver(Published(subject, reply, headers, value))
+        receivers = self._deliver(PublishedMessage(subject, reply, headers, value))
         if not receivers:
             self._to_inbox(reply, b"")
         return receivers
 
-    def _deliver(self, message: Published) -> tuple[str, ...]:
+    def _deliver(self, message: PublishedMessage) -> tuple[str, ...]:
         """Deliver to all subscribers, and to one member of each queue group."""
         tokens = tuple(message.subject.split(b"."))
         receivers: list[str] = []
@@ -212,7 +212,7 @@ class NatsServer:
             self._hand(peer, sid, message)
         return tuple(receivers)
 
-    def _hand(self, peer: _Peer, sid: bytes, message: Published) -> None:
+    def _hand(self, peer: _Peer, sid: bytes, message: PublishedMessage) -> None:
         self.messages += 1
         subject, reply, headers, value = message
         where = b"%b %b %b" % (subject, sid, reply) if reply else b"%b %b" % (subject, sid)

@@ -45,7 +45,7 @@ class _Way:
             self.on_the_way.popleft()
 
 
-class Connection:
+class SimConnection:
     """One TCP connection. `lost` and `target_lost` are called once, unless that side has closed it."""
 
     def __init__(self, network: Network, source: str, target: str, lost: Call) -> None:
@@ -162,8 +162,8 @@ class Network:
         self.delay_us_range = (50, 600)
         self._blocked: dict[tuple[str, str], set[int]] = {}  # direction → numbers of its blocks: see `block`
         self._blocks = 0
-        self._connections: dict[Connection, None] = {}
-        self._accept: dict[str, Callable[[Connection], None] | None] = {}
+        self._connections: dict[SimConnection, None] = {}
+        self._accept: dict[str, Callable[[SimConnection], None] | None] = {}
 
     def delay_us(self) -> int:
         """Draw the delay of the next message."""
@@ -176,11 +176,11 @@ class Network:
         low, high = _SILENCE_US
         return low + int(self.random.random() * (high - low))
 
-    def listen(self, name: str, accept: Callable[[Connection], None] | None) -> None:
+    def listen(self, name: str, accept: Callable[[SimConnection], None] | None) -> None:
         """Accept connections to `name` with `accept` from now on; None: refuse them."""
         self._accept[name] = accept
 
-    def connect(self, source: str, target: str, done: Callable[[Connection | None], None], lost: Call) -> None:
+    def connect(self, source: str, target: str, done: Callable[[SimConnection | None], None], lost: Call) -> None:
         """Connect. `done` receives the connection, or None if it failed; `lost` is called only after `done`."""
         if self.is_blocked(source, target) or self.is_blocked(target, source):
             self.scheduler.after(CONNECT_TIMEOUT_US, lambda: done(None))
@@ -204,7 +204,7 @@ class Network:
                 else:
                     done(None)
 
-            connection = Connection(self, source, target, ended)
+            connection = SimConnection(self, source, target, ended)
             self._connections[connection] = None
             accept(connection)
             connection.send_back(made)
@@ -241,12 +241,12 @@ class Network:
         for connection in list(self._connections):
             connection.unblocked()
 
-    def between(self, one: str, other: str) -> list[Connection]:
+    def between(self, one: str, other: str) -> list[SimConnection]:
         """Return the connections between two machines."""
         ends = {one, other}
         return [connection for connection in self._connections if {connection.source, connection.target} == ends]
 
-    def of(self, name: str) -> list[Connection]:
+    def of(self, name: str) -> list[SimConnection]:
         """Return the connections of one machine."""
         return [connection for connection in self._connections if name in (connection.source, connection.target)]
 
@@ -255,7 +255,7 @@ class Network:
         for connection in self.of(name):
             connection.close(by_source=connection.source == name)
 
-    def wait_for(self, connection: Connection) -> None:
+    def wait_for(self, connection: SimConnection) -> None:
         """Break a connection with a blocked direction after a while, unless the direction is free by then."""
 
         def give_up() -> None:
@@ -265,5 +265,5 @@ class Network:
 
         self.scheduler.after(self.silence_us(), give_up)
 
-    def closed(self, connection: Connection) -> None:
+    def closed(self, connection: SimConnection) -> None:
         self._connections.pop(connection, None)

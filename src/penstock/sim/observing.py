@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from penstock.base.ids import PartitionKey
 from penstock.sim import inspector
-from penstock.sim.checks import History
+from penstock.sim.checks import PartitionHistory
 from penstock.sim.violation import ViolationError
 
 if TYPE_CHECKING:
@@ -32,12 +32,12 @@ _SLACK_US = 1_000
 class Observing:
     """Observations of the observers of one run."""
 
-    def __init__(self, histories: Mapping[tuple[str, int], History]) -> None:
+    def __init__(self, histories: Mapping[tuple[str, int], PartitionHistory]) -> None:
         self._histories = histories
         self._held: dict[int, frozenset[PartitionKey]] = {}  # broker → its open partitions
         self._applied: dict[int, tuple[int, int]] = {}  # broker → its run and applied index
 
-    def acted(self, broker: SimBroker, applied: int) -> list[History]:
+    def acted(self, broker: SimBroker, applied: int) -> list[PartitionHistory]:
         """Check a broker after each of its events; return the partitions that it has given up."""
         assert broker.node is not None
         if self._applied.get(broker.broker_id) != (broker.run, applied):
@@ -65,17 +65,17 @@ class Observing:
         self._held.pop(broker.broker_id, None)
 
 
-class Promises:
+class CommitPromises:
     """High watermarks known at some times: a replica that claims to show all up to a time must show at least these."""
 
     def __init__(self) -> None:
         self._samples: deque[tuple[int, int]] = deque(maxlen=_SAMPLES_MAX)
 
-    def note(self, history: History, now_us: int) -> None:
+    def note(self, history: PartitionHistory, now_us: int) -> None:
         """Record the promised end at this time."""
         self._samples.append((now_us, history.promised_end))
 
-    def check(self, history: History, committed_end: int, asked_us: int, behind_us: int | None) -> None:
+    def check(self, history: PartitionHistory, committed_end: int, asked_us: int, behind_us: int | None) -> None:
         """Check a replica's answer to a fetch at `asked_us`: `behind_us` bounds its staleness."""
         if behind_us is None or history.cuts or history.may_lose or history.is_damaged or history.is_given_up:
             return

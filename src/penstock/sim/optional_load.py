@@ -12,14 +12,14 @@ from random import Random
 
 from penstock.sim.admin_model import USERS, Ruling
 from penstock.sim.broker import SimBroker, Surroundings
-from penstock.sim.checks import Checks, History
-from penstock.sim.client_state import Generation
-from penstock.sim.grouping import Groups
+from penstock.sim.checks import Checks, PartitionHistory
+from penstock.sim.client_state import StreamGeneration
+from penstock.sim.grouping import GroupModels
 from penstock.sim.importing import Importing
 from penstock.sim.logins import ADMIN, APP, Login
-from penstock.sim.plan import Act, Operation, Plan
+from penstock.sim.plan import Act, PlannedOperation, RunPlan
 from penstock.sim.refusals import Refusals
-from penstock.sim.requests import Client
+from penstock.sim.requests import SimClient
 from penstock.sim.rights import Rights
 from penstock.sim.user_models import Tenants
 
@@ -31,14 +31,14 @@ class OptionalLoad:
 
     def __init__(
         self,
-        plan: Plan,
+        plan: RunPlan,
         around: Surroundings,
         checks: Checks,
         brokers: Mapping[int, SimBroker],
         random: Callable[[str], Random],
     ) -> None:
         acts = {operation.act for operation in plan.operations}
-        self.acts: dict[Act, Callable[[Operation], None]] = {}
+        self.acts: dict[Act, Callable[[PlannedOperation], None]] = {}
         self.rights = Rights(around) if acts & {Act.ASK, Act.RULE} else None
         self._imports = Act.IMPORT in acts
         self._around = around
@@ -50,17 +50,19 @@ class OptionalLoad:
         self._tenants: Tenants | None = None
         self._importing: Importing | None = None
 
-    def programs(self, count: int) -> list[Client]:
+    def programs(self, count: int) -> list[SimClient]:
         """Return the clients c1, c2, … of the basic load; with users, c1 is the administrator's."""
         logins = [None] * count if self.rights is None else [Login(ADMIN), *[self._logins[APP]] * (count - 1)]
         return [self._program(f"c{number}", login) for number, login in enumerate(logins, 1)]
 
-    def _program(self, name: str, login: Login | None) -> Client:
+    def _program(self, name: str, login: Login | None) -> SimClient:
         rights = self.rights
         known = (lambda: 0) if rights is None else (lambda: rights.acknowledged)
-        return Client(name, self._around.network, self._brokers, self._random(name), login, known)
+        return SimClient(name, self._around.network, self._brokers, self._random(name), login, known)
 
-    def settle(self, refusals: Refusals, groups: Groups, programs: list[Client], program: Callable[[], Client]) -> None:
+    def settle(
+        self, refusals: Refusals, groups: GroupModels, programs: list[SimClient], program: Callable[[], SimClient]
+    ) -> None:
         """Create the optional load. `programs`: the basic clients; `program`: returns any of them."""
         if self.rights is not None:
             users = [self._program(name, self._logins[name]) for name in USERS]
@@ -83,7 +85,7 @@ class OptionalLoad:
             self._importing.create()
 
     @property
-    def generations(self) -> list[Generation]:
+    def generations(self) -> list[StreamGeneration]:
         """The streams that the audit also reads."""
         return [] if self._tenants is None else self._tenants.generations
 
@@ -92,7 +94,7 @@ class OptionalLoad:
         there = (self._ruling, self._tenants, self._importing)
         return any(one.allow_unclean_election(stream_id) for one in there if one is not None)
 
-    def waits_for(self, is_stuck: Callable[[History], bool]) -> Callable[[], str]:
+    def waits_for(self, is_stuck: Callable[[PartitionHistory], bool]) -> Callable[[], str]:
         """Return a function that names what the load still waits for; it returns an empty text when nothing is left."""
         waits: list[Callable[[], str]] = []
         if self._ruling is not None and self._tenants is not None:

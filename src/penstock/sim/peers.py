@@ -17,11 +17,11 @@ from penstock.messages import API_OF_REQUEST, Request, Response
 from penstock.messages.apis import is_asked_by_brokers
 from penstock.node.node import Node
 from penstock.node.step import PeerRequest
-from penstock.sim.network import Connection, Network
+from penstock.sim.network import Network, SimConnection
 from penstock.sim.scheduler import Call, Clock
 
 Answer = Callable[[Response | RemoteError, bytes], None]
-Ask = Callable[[str, Connection, Request, bytes, Answer], None]
+Ask = Callable[[str, SimConnection, Request, bytes, Answer], None]
 _RETRY_US = (100_000, 500_000)
 
 
@@ -50,7 +50,7 @@ class PeerLinks:
         self._event = event
         self._ask = ask
         self._names: dict[int, str] = {}  # peer → its machine
-        self._up: dict[int, Connection] = {}
+        self._up: dict[int, SimConnection] = {}
         self._is_over = False
 
     def stop(self) -> None:
@@ -92,12 +92,12 @@ class PeerLinks:
     def _connect(self, broker_id: int, name: str) -> None:
         if self._is_over or self._names.get(broker_id) != name or broker_id in self._up:
             return
-        made: list[Connection] = []
+        made: list[SimConnection] = []
 
         def lost() -> None:
             self._event(lambda: self._lost(broker_id, made[0]))
 
-        def done(connection: Connection | None) -> None:
+        def done(connection: SimConnection | None) -> None:
             if connection is None:
                 self._later(broker_id, name)
                 return
@@ -106,7 +106,7 @@ class PeerLinks:
 
         self._network.connect(self._name, name, done, lost)
 
-    def _connected(self, broker_id: int, name: str, connection: Connection) -> None:
+    def _connected(self, broker_id: int, name: str, connection: SimConnection) -> None:
         if self._is_over or self._names.get(broker_id) != name or broker_id in self._up or not connection.is_open:
             connection.close(by_source=True)
             self._later(broker_id, name)
@@ -114,7 +114,7 @@ class PeerLinks:
         self._up[broker_id] = connection
         self._node.peer_up(BrokerId(broker_id), self._clock.now(), is_proven=self._are_proven)
 
-    def _lost(self, broker_id: int, connection: Connection) -> None:
+    def _lost(self, broker_id: int, connection: SimConnection) -> None:
         if self._up.get(broker_id) is not connection:
             return
         del self._up[broker_id]

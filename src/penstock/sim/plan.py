@@ -187,7 +187,7 @@ AIMED = frozenset(
 CLUSTER_ONLY = AIMED | {Ill.EMPTY_DISK, Ill.OLDER_COPY}  # a single broker loses everything with its disk
 
 
-class Operation(NamedTuple):
+class PlannedOperation(NamedTuple):
     """One act. `slot` is the stream; `number` is the act's own random number."""
 
     at_us: int
@@ -196,7 +196,7 @@ class Operation(NamedTuple):
     number: int
 
 
-class Fault(NamedTuple):
+class PlannedFault(NamedTuple):
     """One fault with a duration; `number` is its own random number."""
 
     at_us: int
@@ -206,14 +206,14 @@ class Fault(NamedTuple):
     number: int
 
 
-class Plan(NamedTuple):
+class RunPlan(NamedTuple):
     """All operations and faults of one run, up to `end_us`; then all faults end."""
 
     seed: int
     brokers: int
     end_us: int
-    operations: tuple[Operation, ...]
-    faults: tuple[Fault, ...]
+    operations: tuple[PlannedOperation, ...]
+    faults: tuple[PlannedFault, ...]
 
 
 def _chosen(random: Random, weighted: tuple[tuple[Act, int], ...] | tuple[tuple[Ill, int], ...]) -> Act | Ill:
@@ -225,7 +225,7 @@ def _chosen(random: Random, weighted: tuple[tuple[Act, int], ...] | tuple[tuple[
     raise AssertionError
 
 
-def make_plan(seed: int, brokers: int, slots: int) -> Plan:
+def make_plan(seed: int, brokers: int, slots: int) -> RunPlan:
     """Draw the plan of a seed. The last three slots: the consumer groups' stream, the compacted and the split one."""
     shared_slot, keyed_slot, split_slot = range(slots - 3, slots)
     slots = keyed_slot
@@ -236,10 +236,12 @@ def make_plan(seed: int, brokers: int, slots: int) -> Plan:
         act = _chosen(random, _ACTS)
         assert isinstance(act, Act)
         at_us = int(random.random() * end_us)
-        operations.append(Operation(at_us, act, int(random.random() * slots), random.getrandbits(32)))
+        operations.append(PlannedOperation(at_us, act, int(random.random() * slots), random.getrandbits(32)))
     recreations = 1 + int(random.random() * 5)
     operations += [
-        Operation(int(random.random() * end_us), Act.RECREATE, int(random.random() * slots), random.getrandbits(32))
+        PlannedOperation(
+            int(random.random() * end_us), Act.RECREATE, int(random.random() * slots), random.getrandbits(32)
+        )
         for _ in range(recreations)
     ]
     operations += _truncations(seed, end_us, slots)
@@ -252,7 +254,7 @@ def make_plan(seed: int, brokers: int, slots: int) -> Plan:
         operations += _drawn_apart(seed, "users", end_us, 0, _USER_ACTS, USER_OPERATIONS)
     if _is_drawn(seed, "with an import"):
         operations += _drawn_apart(seed, "import", end_us, 0, _IMPORT_ACTS, IMPORT_OPERATIONS)
-    faults: list[Fault] = []
+    faults: list[PlannedFault] = []
     possible = tuple((ill, weight) for ill, weight in _ILLS if brokers > 1 or ill not in CLUSTER_ONLY)
     count = FAULTS_MIN + int(random.random() * (FAULTS_MAX - FAULTS_MIN))
     while len(faults) < count:
@@ -264,10 +266,10 @@ def make_plan(seed: int, brokers: int, slots: int) -> Plan:
             lasts_us *= 2
         lasts_us = _LONG_US.get(ill, 0) + lasts_us
         broker_id = 1 + int(random.random() * brokers)
-        faults.append(Fault(at_us, ill, broker_id, lasts_us, random.getrandbits(32)))
+        faults.append(PlannedFault(at_us, ill, broker_id, lasts_us, random.getrandbits(32)))
     if brokers > 1:
         faults += _faults_drawn_apart(seed, Ill.FULL_AND_DEPOSED, end_us, brokers)
-    return Plan(seed, brokers, end_us, tuple(sorted(operations)), tuple(sorted(faults)))
+    return RunPlan(seed, brokers, end_us, tuple(sorted(operations)), tuple(sorted(faults)))
 
 
 def _is_drawn(seed: int, what: str) -> bool:
@@ -275,32 +277,34 @@ def _is_drawn(seed: int, what: str) -> bool:
     return Random(f"{seed} {what}").random() < _WITH_USERS  # noqa: S311 (nothing secret)
 
 
-def _truncations(seed: int, end_us: int, slots: int) -> list[Operation]:
+def _truncations(seed: int, end_us: int, slots: int) -> list[PlannedOperation]:
     """Draw some truncations. Drawn separately, so that the rest of the plan stays unchanged."""
     random = Random(f"{seed} truncations")  # noqa: S311 (nothing secret)
     return [
-        Operation(int(random.random() * end_us), Act.TRUNCATE, int(random.random() * slots), random.getrandbits(32))
+        PlannedOperation(
+            int(random.random() * end_us), Act.TRUNCATE, int(random.random() * slots), random.getrandbits(32)
+        )
         for _ in range(int(random.random() * TRUNCATIONS_MAX))
     ]
 
 
-def _faults_drawn_apart(seed: int, ill: Ill, end_us: int, brokers: int) -> list[Fault]:
+def _faults_drawn_apart(seed: int, ill: Ill, end_us: int, brokers: int) -> list[PlannedFault]:
     """Draw two faults of one kind. Drawn separately, so that the rest of the plan stays unchanged."""
     random = Random(f"{seed} {ill}")  # noqa: S311 (nothing secret)
     return [
-        Fault(int(random.random() * end_us), ill, 1 + int(random.random() * brokers), 0, random.getrandbits(32))
+        PlannedFault(int(random.random() * end_us), ill, 1 + int(random.random() * brokers), 0, random.getrandbits(32))
         for _ in range(2)
     ]
 
 
 def _drawn_apart(
     seed: int, what: str, end_us: int, slot: int, acts: tuple[tuple[Act, int], ...], count: int
-) -> list[Operation]:
+) -> list[PlannedOperation]:
     """Draw operations of one kind. Drawn separately, so that the rest of the plan stays unchanged."""
     random = Random(f"{seed} {what}")  # noqa: S311 (nothing secret)
     operations = []
     for _ in range(count):
         act = _chosen(random, acts)
         assert isinstance(act, Act)
-        operations.append(Operation(int(random.random() * end_us), act, slot, random.getrandbits(32)))
+        operations.append(PlannedOperation(int(random.random() * end_us), act, slot, random.getrandbits(32)))
     return operations

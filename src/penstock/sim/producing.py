@@ -15,8 +15,8 @@ from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import PartitionId, StreamId
 from penstock.messages import AppendOnceRequest, AppendOnceResponse, Response
 from penstock.sim.broker import Surroundings
-from penstock.sim.checks import Checks, History
-from penstock.sim.requests import Client
+from penstock.sim.checks import Checks, PartitionHistory
+from penstock.sim.requests import SimClient
 from penstock.sim.violation import ViolationError
 
 _TRIES_MAX = 5
@@ -42,16 +42,16 @@ class _Batch:
     data: bytes
 
 
-class Producers:
+class ProducerModels:
     """All producers of one run."""
 
-    def __init__(self, around: Surroundings, checks: Checks, program: Callable[[], Client]) -> None:
+    def __init__(self, around: Surroundings, checks: Checks, program: Callable[[], SimClient]) -> None:
         self._around = around
         self._checks = checks
         self._program = program
         self._producers: dict[tuple[int, int], _Producer] = {}
 
-    def append(self, history: History, stream_id: int, values: Sequence[bytes], data: bytes) -> None:
+    def append(self, history: PartitionHistory, stream_id: int, values: Sequence[bytes], data: bytes) -> None:
         """Send the next batch of that partition's producer."""
         key = (stream_id, history.partition)
         producer = self._producers.setdefault(key, _Producer(len(self._producers) + 1))
@@ -62,7 +62,7 @@ class Producers:
         if producer.batches % 3 == 0:
             self._send(history, stream_id, producer, batch, 1)
 
-    def _send(self, history: History, stream_id: int, producer: _Producer, batch: _Batch, tries: int) -> None:
+    def _send(self, history: PartitionHistory, stream_id: int, producer: _Producer, batch: _Batch, tries: int) -> None:
         def done(response: Response | RemoteError | None, _raw: bytes) -> None:
             if isinstance(response, AppendOnceResponse):
                 self._stored(history, batch, response)
@@ -87,7 +87,7 @@ class Producers:
         )
         self._program().ask_leader(stream_id, history.partition, request, done, batch.data)
 
-    def _stored(self, history: History, batch: _Batch, response: AppendOnceResponse) -> None:
+    def _stored(self, history: PartitionHistory, batch: _Batch, response: AppendOnceResponse) -> None:
         self._around.count("repeated appends" if response.duplicate else "appends")
         self._around.trace.add("client", f"appended once {response.base_offset} {response.duplicate}")
         if response.end_offset - response.base_offset != len(batch.values):

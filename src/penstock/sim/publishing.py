@@ -45,11 +45,11 @@ from penstock.messages import (
 from penstock.node.internal_streams import staged_config
 from penstock.sim import inspector
 from penstock.sim.broker import SimBroker, Surroundings
-from penstock.sim.checks import Checks, History
-from penstock.sim.client_state import Generation, kind_of
-from penstock.sim.plan import Act, Operation
-from penstock.sim.requests import Client
-from penstock.sim.rows import Rows
+from penstock.sim.checks import Checks, PartitionHistory
+from penstock.sim.client_state import StreamGeneration, kind_of
+from penstock.sim.plan import Act, PlannedOperation
+from penstock.sim.requests import SimClient
+from penstock.sim.rows import ReadRows
 from penstock.sim.violation import ViolationError
 
 _AGAIN_US = 700_000
@@ -108,11 +108,11 @@ class Publishing:
         self,
         around: Surroundings,
         checks: Checks,
-        generations: list[Generation | None],
+        generations: list[StreamGeneration | None],
         slot: int,
-        program: Callable[[], Client],
+        program: Callable[[], SimClient],
     ) -> None:
-        self.acts: dict[Act, Callable[[Operation], None]] = {Act.RUN: self._run}
+        self.acts: dict[Act, Callable[[PlannedOperation], None]] = {Act.RUN: self._run}
         self._around = around
         self._checks = checks
         self._generations = generations
@@ -129,17 +129,17 @@ class Publishing:
     def _trace(self, what: str) -> None:
         self._around.trace.add("driver", what)
 
-    def _history(self, partition: int, *, staged: bool) -> History:
+    def _history(self, partition: int, *, staged: bool) -> PartitionHistory:
         generation = self._generations[self._slot]
         assert generation is not None
         subject = self._holder(generation).subject if staged else generation.config.subject
         return self._checks.of(subject, partition)
 
     @staticmethod
-    def _holder(generation: Generation) -> StreamConfig:
+    def _holder(generation: StreamGeneration) -> StreamConfig:
         return staged_config(StreamId(generation.stream_id), generation.config)
 
-    def _generation(self) -> Generation | None:
+    def _generation(self) -> StreamGeneration | None:
         """Return the target stream; None unless it and its stream of staged rows exist."""
         generation = self._generations[self._slot]
         if generation is None or not generation.stream_id:
@@ -152,7 +152,7 @@ class Publishing:
             self._ask_for_holder(generation)
         return generation if self._stream_id else None
 
-    def _ask_for_holder(self, generation: Generation) -> None:
+    def _ask_for_holder(self, generation: StreamGeneration) -> None:
         def done(response: Response | RemoteError | None, _raw: bytes) -> None:
             if isinstance(response, StagedStreamResponse):
                 self._stream_id = int(response.stream.stream_id)
@@ -164,7 +164,7 @@ class Publishing:
 
     # Attempts
 
-    def _run(self, operation: Operation) -> None:
+    def _run(self, operation: PlannedOperation) -> None:
         generation = self._generation()
         if generation is None:
             return
@@ -325,7 +325,7 @@ class Publishing:
         def done(response: Response | RemoteError | None, raw: bytes) -> None:
             self._trace(f"the plan: {kind_of(response)}")
             if isinstance(response, GetResponse):
-                rows = Rows(raw)
+                rows = ReadRows(raw)
                 row = rows.offsets.index(offset)
                 value = rows.values[row] if is_plan(mark, rows.epochs[row]) else b"another one"
                 attempt.values, attempt.ranges = self._plans.get(value, ([], []))
@@ -427,7 +427,7 @@ class Publishing:
         self._program().ask(request, lambda response, _raw: self._trace(f"unclean: {kind_of(response)}"))
         return True
 
-    def waits_for(self, is_stuck: Callable[[History], bool]) -> Callable[[], str]:
+    def waits_for(self, is_stuck: Callable[[PartitionHistory], bool]) -> Callable[[], str]:
         """Return a function that names a query without a newly completed batch; it returns "" when there is none."""
         before = {query.partition: query.completed for query in self._queries.values()}
         turn = 0
@@ -458,7 +458,7 @@ class Publishing:
             if not (history.is_damaged or history.is_given_up or history.cuts):
                 self._check(history, partition)
 
-    def _check(self, history: History, partition: int) -> None:
+    def _check(self, history: PartitionHistory, partition: int) -> None:
         found: dict[tuple[int, int], list[tuple[int, int, int, int]]] = {}  # era, batch → attempt, piece, row, offset
         for offset, value in sorted(history.known.items()):
             if b"/r/" in value and offset >= history.truncating:
@@ -482,7 +482,7 @@ class Publishing:
                 raise ViolationError(f"{history.name()}: batch {batch} of its query was published, and is not there")
 
 
-def _may_lose(history: History) -> bool:
+def _may_lose(history: PartitionHistory) -> bool:
     """True if a loss of messages of the partition is permitted."""
     return bool(history.cuts or history.may_lose or history.damaged or history.is_given_up)
 

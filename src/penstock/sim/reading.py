@@ -20,11 +20,11 @@ from penstock.messages import (
     Response,
 )
 from penstock.sim.broker import Surroundings
-from penstock.sim.checks import Checks, History
-from penstock.sim.client_state import Consumer, Generation, kind_of
-from penstock.sim.observing import Promises
-from penstock.sim.plan import Act, Operation
-from penstock.sim.requests import Client
+from penstock.sim.checks import Checks, PartitionHistory
+from penstock.sim.client_state import ConsumerModel, StreamGeneration, kind_of
+from penstock.sim.observing import CommitPromises
+from penstock.sim.plan import Act, PlannedOperation
+from penstock.sim.requests import SimClient
 from penstock.sim.violation import ViolationError
 
 
@@ -35,10 +35,10 @@ class Readers:
         self,
         around: Surroundings,
         checks: Checks,
-        generations: list[Generation | None],
-        program: Callable[[], Client],
+        generations: list[StreamGeneration | None],
+        program: Callable[[], SimClient],
     ) -> None:
-        self.acts: dict[Act, Callable[[Operation], None]] = {
+        self.acts: dict[Act, Callable[[PlannedOperation], None]] = {
             Act.FETCH: self._fetch,
             Act.REWIND: self._rewind,
             Act.OFFSETS: self._offsets,
@@ -49,43 +49,45 @@ class Readers:
         self._checks = checks
         self._generations = generations
         self._program = program
-        self._promises: dict[int, Promises] = {}  # by id() of the history
+        self._promises: dict[int, CommitPromises] = {}  # by id() of the history
         self._fetches = 0
-        self._consumers: dict[tuple[int, int], list[Consumer]] = {}  # by stream id and partition
+        self._consumers: dict[tuple[int, int], list[ConsumerModel]] = {}  # by stream id and partition
 
     def _trace(self, what: str) -> None:
         self._around.trace.add("client", what)
 
-    def _history(self, generation: Generation, partition: int) -> History:
+    def _history(self, generation: StreamGeneration, partition: int) -> PartitionHistory:
         return self._checks.of(generation.config.subject, partition)
 
-    def _consumer(self, operation: Operation) -> Consumer | None:
+    def _consumer(self, operation: PlannedOperation) -> ConsumerModel | None:
         generation = self._generations[operation.slot]
         if generation is None or not generation.stream_id:
             return None
         partition = operation.number // 2 % generation.config.partitions
         return self.consumers(generation, partition)[operation.number % 2]
 
-    def consumers(self, generation: Generation, partition: int) -> list[Consumer]:
+    def consumers(self, generation: StreamGeneration, partition: int) -> list[ConsumerModel]:
         """Return the two consumers of a partition."""
         key = (generation.stream_id, partition)
         if key not in self._consumers:
             history = self._history(generation, partition)
-            self._consumers[key] = [Consumer(history, generation.stream_id) for _ in range(2)]
+            self._consumers[key] = [ConsumerModel(history, generation.stream_id) for _ in range(2)]
         return self._consumers[key]
 
-    def _fetch(self, operation: Operation) -> None:
+    def _fetch(self, operation: PlannedOperation) -> None:
         consumer = self._consumer(operation)
         if consumer is not None and not consumer.is_asking:
             wait_ms = (0, 20, 300, 2_000)[operation.number // 2 % 4]
             self.fetch(consumer, (1_000, 20_000, 1_000_000)[operation.number // 8 % 3], wait_ms)
 
-    def fetch(self, consumer: Consumer, bytes_max: int, wait_ms: int, then: Callable[[], None] | None = None) -> None:
+    def fetch(
+        self, consumer: ConsumerModel, bytes_max: int, wait_ms: int, then: Callable[[], None] | None = None
+    ) -> None:
         """Read on; `then` is called in any case."""
         consumer.is_asking = True
         offset, history = consumer.position, consumer.history
         asked_us = self._around.scheduler.now_us
-        promises = self._promises.setdefault(id(history), Promises())
+        promises = self._promises.setdefault(id(history), CommitPromises())
         promises.note(history, asked_us)
         broker_id, max_staleness_ms = self._whom(consumer)
         request = FetchRequest(
@@ -112,7 +114,7 @@ class Readers:
         else:
             self._program().ask_leader(consumer.stream_id, consumer.history.partition, request, done)
 
-    def _whom(self, consumer: Consumer) -> tuple[int, int | None]:
+    def _whom(self, consumer: ConsumerModel) -> tuple[int, int | None]:
         """Choose the broker (0: the leader) and the accepted staleness; with observers, rotate over all brokers."""
         brokers = len(self._around.brokers)
         if consumer.broker_id or not consumer.history.config.observers:
@@ -121,7 +123,7 @@ class Readers:
         turn = self._fetches // 2
         return (1 + turn % brokers, (None, 2_000)[turn // brokers % 2]) if self._fetches % 2 else (0, None)
 
-    def _fetched(self, consumer: Consumer, response: Response | RemoteError | None, raw: bytes) -> None:
+    def _fetched(self, consumer: ConsumerModel, response: Response | RemoteError | None, raw: bytes) -> None:
         history = consumer.history
         if isinstance(response, FetchResponse):
             end_offset = int(response.end_offset)
@@ -143,7 +145,7 @@ class Readers:
         else:
             self._trace("read: no answer")
 
-    def _refused(self, consumer: Consumer, error: RemoteError) -> None:
+    def _refused(self, consumer: ConsumerModel, error: RemoteError) -> None:
         history, details = consumer.history, error.details
         if error.code == ErrorCode.OFFSET_OUT_OF_RANGE and consumer.position < details["log_start"]:
             if not history.may_begin_at(details["log_start"]):
@@ -166,13 +168,13 @@ class Readers:
             elif self._is_alone:  # else the broker does not know the stream yet
                 raise ViolationError(f"{history.name()}: {error}")
 
-    def _rewind(self, operation: Operation) -> None:
+    def _rewind(self, operation: PlannedOperation) -> None:
         consumer = self._consumer(operation)
         if consumer is not None and not consumer.is_asking:
             consumer.position = min(consumer.position, consumer.log_start)
             consumer.leader_epoch = None
 
-    def _offsets(self, operation: Operation) -> None:
+    def _offsets(self, operation: PlannedOperation) -> None:
         generation = self._generations[operation.slot]
         if generation is None or not generation.stream_id:
             return
@@ -193,7 +195,7 @@ class Readers:
 
         self._program().ask_leader(generation.stream_id, partition, request, done)
 
-    def _get(self, operation: Operation) -> None:
+    def _get(self, operation: PlannedOperation) -> None:
         generation = self._generations[operation.slot]
         if generation is None or not generation.stream_id:
             return

@@ -25,7 +25,7 @@ from penstock.base import limits
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.node.step import NatsAnswers
 from penstock.sim import inspector
-from penstock.sim.checks import Checks, History
+from penstock.sim.checks import Checks, PartitionHistory
 
 if TYPE_CHECKING:
     from penstock.sim.broker import SimBroker, Surroundings
@@ -55,7 +55,7 @@ _NOT_APPENDED = frozenset(
 class _Published:
     """A message without an answer so far. `brokers`: its receivers."""
 
-    histories: tuple[History, ...]  # it may be stored in one of these
+    histories: tuple[PartitionHistory, ...]  # it may be stored in one of these
     value: bytes
     brokers: tuple[str, ...]
     is_excused: bool = False
@@ -69,7 +69,9 @@ class Refusals:
         self._checks = checks
         self._published: dict[bytes, _Published] = {}  # by reply subject
 
-    def published(self, reply: bytes, histories: tuple[History, ...], value: bytes, brokers: tuple[str, ...]) -> None:
+    def published(
+        self, reply: bytes, histories: tuple[PartitionHistory, ...], value: bytes, brokers: tuple[str, ...]
+    ) -> None:
         """Record that a message was delivered to these brokers."""
         self._published[reply] = _Published(histories, value, brokers)
 
@@ -90,7 +92,7 @@ class Refusals:
             return False
         return any(self._is_new(broker, history) for history in published.histories)
 
-    def _is_new(self, broker: SimBroker, history: History) -> bool:
+    def _is_new(self, broker: SimBroker, history: PartitionHistory) -> bool:
         assert broker.node is not None
         now_us = self._around.scheduler.now_us
         look = inspector.partition(broker.node, history.stream_id, history.partition)
@@ -110,13 +112,13 @@ class Refusals:
             for history in published.histories:
                 self._hold(history, published.value, body.decode() or "no responders")
 
-    def append_refused(self, history: History, values: Sequence[bytes], error: RemoteError) -> None:
+    def append_refused(self, history: PartitionHistory, values: Sequence[bytes], error: RemoteError) -> None:
         """Record the error that a client received for its append."""
         if error.code in _NOT_APPENDED and error.details.get("reason") != ErrorCode.OUTCOME_UNKNOWN:
             for value in values:
                 self._hold(history, value, str(error))
 
-    def _hold(self, history: History, value: bytes, why: str) -> None:
+    def _hold(self, history: PartitionHistory, value: bytes, why: str) -> None:
         self._around.count("refusals that are held")
         self._checks.refused(history, value, why)
 

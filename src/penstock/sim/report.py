@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from penstock.sim.plan import AIMED, CLUSTER_ONLY, Ill
 from penstock.sim.split import WAYS
-from penstock.sim.world import Result
+from penstock.sim.world import RunResult
 
 BATCH_SEEDS_MIN = 100
 SEED_OPERATIONS_MIN = 2_000
@@ -94,7 +94,7 @@ class Report:
     """The totals of a batch."""
 
     def __init__(self, brokers: int) -> None:
-        self.failures: list[Result] = []
+        self.failures: list[RunResult] = []
         self.seeds = 0
         self._brokers = brokers
         self._counters: Counter[str] = Counter()
@@ -102,7 +102,7 @@ class Report:
         self._operations = self._faults = 0
         self._mistakes: list[str] = []
 
-    def add(self, result: Result) -> None:
+    def add(self, result: RunResult) -> None:
         """Add the result of one seed."""
         self.seeds += 1
         self._counters.update(result.counters)

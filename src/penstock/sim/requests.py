@@ -15,7 +15,7 @@ from penstock.base.errors import ErrorCode, RemoteError
 from penstock.messages import Request, Response
 from penstock.sim.broker import SimBroker
 from penstock.sim.logins import Login
-from penstock.sim.network import Connection, Network
+from penstock.sim.network import Network, SimConnection
 
 Done = Callable[[Response | RemoteError | None, bytes], None]
 _TIMEOUT_US = 12_000_000
@@ -44,12 +44,12 @@ class _Line:
     __slots__ = ("asked", "connection", "is_connecting")
 
     def __init__(self) -> None:
-        self.connection: Connection | None = None
+        self.connection: SimConnection | None = None
         self.is_connecting = False
         self.asked: dict[_Asked, None] = {}
 
 
-class Client:
+class SimClient:
     def __init__(
         self,
         name: str,
@@ -108,7 +108,7 @@ class Client:
         line.asked.pop(asked, None)
         asked.answer(None, b"")
 
-    def _connected(self, broker_id: int, connection: Connection | None) -> None:
+    def _connected(self, broker_id: int, connection: SimConnection | None) -> None:
         line = self._lines[broker_id]
         line.is_connecting = False
         if connection is None:
@@ -120,13 +120,13 @@ class Client:
             line.is_connecting = True
             self._log_in(broker_id, connection, self.login)
 
-    def _open(self, broker_id: int, connection: Connection) -> None:
+    def _open(self, broker_id: int, connection: SimConnection) -> None:
         line = self._lines[broker_id]
         line.connection = connection
         for asked in line.asked:
             self._send(broker_id, connection, asked)
 
-    def _log_in(self, broker_id: int, connection: Connection, login: Login) -> None:
+    def _log_in(self, broker_id: int, connection: SimConnection, login: Login) -> None:
         line, doors, shown = self._lines[broker_id], self._brokers[broker_id].doors, login.proof()
         tried = login.tried
 
@@ -155,12 +155,12 @@ class Client:
 
         connection.send(partial(doors.log_in, connection, shown.mechanism, shown.first(), challenged))
 
-    def _close(self, line: _Line, connection: Connection) -> None:
+    def _close(self, line: _Line, connection: SimConnection) -> None:
         connection.close(by_source=True)
         line.connection, line.is_connecting = None, False
         self._fail(line)
 
-    def _send(self, broker_id: int, connection: Connection, asked: _Asked) -> None:
+    def _send(self, broker_id: int, connection: SimConnection, asked: _Asked) -> None:
         broker, line = self._brokers[broker_id], self._lines[broker_id]
 
         def answered(response: Response | RemoteError, raw: bytes) -> None:

@@ -47,7 +47,7 @@ from penstock.sim.violation import ViolationError
 
 if TYPE_CHECKING:
     from penstock.sim.broker import SimBroker, Surroundings
-    from penstock.sim.checks import History
+    from penstock.sim.checks import PartitionHistory
 
 Users = Mapping[str, User]
 DENIALS = frozenset({ErrorCode.NOT_AUTHORIZED, ErrorCode.UNAUTHENTICATED})
@@ -63,7 +63,7 @@ _FOR_ADMINISTRATORS = (
 
 
 @dataclass(slots=True)
-class Asked:
+class AuthorizationCheck:
     """One request at its arrival. Each index is that of the last user change."""
 
     who: Principal | None
@@ -80,7 +80,7 @@ class Rights:
     def __init__(self, around: Surroundings) -> None:
         self.acknowledged = 0  # index of the last acknowledged user change
         self.names: dict[int, str] = {}  # stream id → name, of the streams that restricted users use
-        self.histories: dict[int, History] = {}  # stream id → history of their only partition
+        self.histories: dict[int, PartitionHistory] = {}  # stream id → history of their only partition
         self.altered: dict[tuple[str, int], str] = {}  # (stream, segment_bytes) of acknowledged alterations → user
         self._around = around
         self._users: dict[int, Users] = {}  # index of the last user change → users from then on
@@ -104,7 +104,9 @@ class Rights:
         """Forget a broker whose run has ended."""
         self._acted.pop(broker.broker_id, None)
 
-    def asks(self, broker: SimBroker, who: Principal | None, request: Request, raw: bytes, since: int) -> Asked:
+    def asks(
+        self, broker: SimBroker, who: Principal | None, request: Request, raw: bytes, since: int
+    ) -> AuthorizationCheck:
         """Record a client's request at its arrival at a broker."""
         assert broker.node is not None
         index, users = inspector.users(broker.node)
@@ -112,7 +114,7 @@ class Rights:
         subjects = frozenset[bytes]()
         if isinstance(request, AppendRequest) and request.stream_id in self.names:
             subjects = subjects_of(raw)
-        asked = Asked(who, request, subjects, index, min([index, *self._acted.values()]), since)
+        asked = AuthorizationCheck(who, request, subjects, index, min([index, *self._acted.values()]), since)
         may = self._may(users, asked)
         if isinstance(request, AlterStreamRequest) and not may:
             self._forbidden[request.name, int(request.changes.get("segment_bytes", 0))] = str(who)
@@ -121,7 +123,7 @@ class Rights:
             history.truncating = max(history.truncating, int(request.before))
         return asked
 
-    def answered(self, broker: SimBroker, asked: Asked, response: Response | RemoteError) -> None:
+    def answered(self, broker: SimBroker, asked: AuthorizationCheck, response: Response | RemoteError) -> None:
         """Check the answer of the broker that was asked."""
         if isinstance(response, RemoteError):
             self._refused(broker, asked, response)
@@ -138,7 +140,7 @@ class Rights:
             raise ViolationError(f"{text} by users of index {asked.acted}; those of {asked.since} were acknowledged")
         self._around.count("requests of users")
 
-    def _refused(self, broker: SimBroker, asked: Asked, error: RemoteError) -> None:
+    def _refused(self, broker: SimBroker, asked: AuthorizationCheck, error: RemoteError) -> None:
         if error.code == ErrorCode.NOT_YET:
             self._around.count("requests that were not judged")
         is_absent = error.code in _ABSENCES and self._stream(asked.request) is not None
@@ -161,7 +163,7 @@ class Rights:
         stream_id = getattr(request, "stream_id", None)
         return None if stream_id is None else self.names.get(stream_id)
 
-    def _may(self, users: Users, asked: Asked) -> bool:
+    def _may(self, users: Users, asked: AuthorizationCheck) -> bool:
         who = asked.who
         user = None if who is None else users.get(who.name)
         if who is None or user is None or user.made_index != who.made_index:
@@ -181,7 +183,7 @@ class Rights:
         return self._is_allowed(rules, asked, self._stream(request))
 
     @staticmethod
-    def _is_allowed(rules: set[Rule], asked: Asked, name: str | None) -> bool:
+    def _is_allowed(rules: set[Rule], asked: AuthorizationCheck, name: str | None) -> bool:
         if name is None:
             return isinstance(asked.request, MetadataRequest)
         operation = _OPERATIONS[type(asked.request)]

@@ -10,7 +10,7 @@ from penstock.sim.violation import ViolationError
 _OFFSETS, _SUBJECTS, _KEYS, _VALUES = 1, 4, 7, 10  # positions among the buffers of a batch
 
 
-class Rows:
+class ReadRows:
     """The decoded rows of some batches. For a tombstone `values` holds its unique subject."""
 
     __slots__ = ("compressed", "epochs", "keys", "leader_epoch", "offsets", "values")

@@ -13,26 +13,26 @@ from itertools import islice
 
 from penstock.sim import mutants
 from penstock.sim.clients import SLOTS
-from penstock.sim.plan import Plan, make_plan
+from penstock.sim.plan import RunPlan, make_plan
 from penstock.sim.shrink import Part, shrink
-from penstock.sim.world import Result, World
+from penstock.sim.world import RunResult, World
 
 _AHEAD = 4  # queued seeds for each process
 
 
-def plan_of(seed: int, brokers: int) -> Plan:
+def plan_of(seed: int, brokers: int) -> RunPlan:
     return make_plan(seed, brokers, SLOTS)
 
 
-def run_seed(seed: int, brokers: int) -> Result:
+def run_seed(seed: int, brokers: int) -> RunResult:
     return run_plan(plan_of(seed, brokers))
 
 
-def run_plan(plan: Plan, show: Callable[[str], None] | None = None) -> Result:
+def run_plan(plan: RunPlan, show: Callable[[str], None] | None = None) -> RunResult:
     return World(plan, show).run()
 
 
-def run_seeds(seeds: Iterable[int], brokers: int, processes: int, mutant: str = "") -> Iterator[Result]:
+def run_seeds(seeds: Iterable[int], brokers: int, processes: int, mutant: str = "") -> Iterator[RunResult]:
     """Run many seeds and yield their results as they finish. Close the generator to stop early."""
     context = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(processes, context, initializer=mutants.install, initargs=(mutant,))
@@ -51,10 +51,10 @@ def run_seeds(seeds: Iterable[int], brokers: int, processes: int, mutant: str = 
             pool.shutdown(wait=False, cancel_futures=True)
 
 
-def shrunk(failed: Result, brokers: int) -> Part:
+def shrunk(failed: RunResult, brokers: int) -> Part:
     """Return the smallest part of a failing seed's plan that fails in the same way."""
 
-    def run(plan: Plan) -> str:
+    def run(plan: RunPlan) -> str:
         return run_plan(plan).error
 
     return shrink(plan_of(failed.seed, brokers), failed.error, run, failed.simulated_us)

@@ -11,11 +11,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from penstock.sim.broker import Surroundings
-from penstock.sim.checks import Checks, History
-from penstock.sim.client_state import ACK, PubAck
+from penstock.sim.checks import Checks, PartitionHistory
+from penstock.sim.client_state import ACK, AckBody
 from penstock.sim.refusals import Refusals
 from penstock.sim.scheduler import Call
-from penstock.sim.sent import Message
+from penstock.sim.sent import SentMessage
 from penstock.sim.violation import ViolationError
 
 TRIES_MAX = 3
@@ -26,8 +26,8 @@ _ACK_TIMEOUT_US = 5_000_000
 class _Sent:
     """One message in flight. `then` is called when it is answered or given up; None: its publisher does not wait."""
 
-    histories: tuple[History, ...]  # it may be stored in one of these
-    message: Message
+    histories: tuple[PartitionHistory, ...]  # it may be stored in one of these
+    message: SentMessage
     is_once: bool  # a refusal means that it is not stored
     then: Call | None
     is_over: bool = False  # no more resends: the publisher's next message may have been sent already
@@ -48,7 +48,9 @@ class Sender:
         self._refusals = refusals
         self._replies = 0
 
-    def send(self, histories: tuple[History, ...], message: Message, tries: int, then: Call | None = None) -> None:
+    def send(
+        self, histories: tuple[PartitionHistory, ...], message: SentMessage, tries: int, then: Call | None = None
+    ) -> None:
         """Send at most `tries` times until answered; 0: once. `then` is called once, for a publisher that waits."""
         self._send(_Sent(histories, message, not tries, then), tries)
 
@@ -108,7 +110,7 @@ class Sender:
         self._acked(sent, history, ack)
         sent.end()
 
-    def _acked(self, sent: _Sent, history: History, ack: PubAck) -> None:
+    def _acked(self, sent: _Sent, history: PartitionHistory, ack: AckBody) -> None:
         name = sent.message.name
         if ack.duplicate and sent.is_once:
             raise ViolationError(f"{history.name()}: {name!r} was sent once, and is a duplicate: {ack}")

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from penstock.base.config import StreamConfig
-from penstock.sim.compacted import Row
+from penstock.sim.compacted import CompactedRow
 
 _IN_USE = 4  # keys
 _MESSAGES_EACH = 8  # approximate messages of a key before it is retired
@@ -18,7 +18,7 @@ _KEYLESS, _TOMBSTONES = 9, 4  # one message in so many
 _STRIDE = 7_919  # distance between the random numbers of successive messages
 
 
-class Message(NamedTuple):
+class SentMessage(NamedTuple):
     """One message. `name`: its unique identification; `value` None: a tombstone; `headers`: its NATS headers."""
 
     subject: bytes
@@ -30,21 +30,21 @@ class Message(NamedTuple):
     number: int = 0  # sequence of the messages with the same `by`; 0: the publisher did not wait
 
     @property
-    def row(self) -> Row:
+    def row(self) -> CompactedRow:
         """Key and tombstone flag, for compaction."""
-        return Row(self.key, self.value is None)
+        return CompactedRow(self.key, self.value is None)
 
 
-def keyed(config: StreamConfig, number: int, chance: int, size_bytes: int = 0) -> Message:
+def keyed(config: StreamConfig, number: int, chance: int, size_bytes: int = 0) -> SentMessage:
     """Make message number `number`, drawn with `chance`."""
     subject = config.subject.replace(">", str(number)).encode()
     value = (b"%b/" % subject).ljust(size_bytes, b".")
     chance += _STRIDE * number
     if chance % _KEYLESS == 0:
-        return Message(subject, value, value)
+        return SentMessage(subject, value, value)
     chance //= _KEYLESS
     key = b"k%d" % (number // _MESSAGES_EACH + chance % _IN_USE)
     headers = b"NATS/1.0\r\nPenstock-Key: %b\r\n" % key
     if chance // _IN_USE % _TOMBSTONES == 0:
-        return Message(subject, subject, None, headers + b"Penstock-Tombstone: 1\r\n\r\n", key)
-    return Message(subject, value, value, headers + b"\r\n", key)
+        return SentMessage(subject, subject, None, headers + b"Penstock-Tombstone: 1\r\n\r\n", key)
+    return SentMessage(subject, value, value, headers + b"\r\n", key)

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeVar
 
-from penstock.sim.plan import Plan
+from penstock.sim.plan import RunPlan
 
 TRIES_MAX = 250
 _T = TypeVar("_T")
@@ -26,7 +26,7 @@ class Part(NamedTuple):
     operations: tuple[int, ...] | None = None
     faults: tuple[int, ...] | None = None
 
-    def of(self, plan: Plan) -> Plan:
+    def of(self, plan: RunPlan) -> RunPlan:
         """Return the plan with only these."""
         operations, faults = plan.operations, plan.faults
         if self.operations is not None:
@@ -50,7 +50,7 @@ def kind(error: str) -> str:
     return _NUMBERS.sub("#", error)[:_KIND_CHARS]
 
 
-def shrink(plan: Plan, failing: str, run: Callable[[Plan], str], failed_us: int) -> Part:
+def shrink(plan: RunPlan, failing: str, run: Callable[[RunPlan], str], failed_us: int) -> Part:
     """Return the smallest part found that fails as `failing`; `run` returns the error of a plan, or an empty text."""
     tries = 0
 

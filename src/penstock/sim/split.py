@@ -59,7 +59,7 @@ class _Belongs(NamedTuple):
     number: int
 
 
-class Split:
+class SplitModel:
     """One stream. `mistake` checks a message that was acked or read at an offset."""
 
     def __init__(self, config: StreamConfig) -> None:
@@ -74,10 +74,10 @@ class Split:
         self.grows(config)
 
     @staticmethod
-    def of(config: StreamConfig) -> Split | None:
+    def of(config: StreamConfig) -> SplitModel | None:
         """Return the model of a stream; None: publishers choose the partition."""
         how = config.split
-        return Split(config) if how.is_by_leaders or how.how is PartitionBy.GROUP else None
+        return SplitModel(config) if how.is_by_leaders or how.how is PartitionBy.GROUP else None
 
     def grows(self, config: StreamConfig) -> None:
         """The stream may have this number of partitions from now on."""

@@ -11,12 +11,12 @@ from base64 import b64encode
 
 from penstock.base.config import StreamConfig
 from penstock.sim.broker import Surroundings
-from penstock.sim.checks import Checks, History
-from penstock.sim.client_state import Generation
-from penstock.sim.plan import Operation
+from penstock.sim.checks import Checks, PartitionHistory
+from penstock.sim.client_state import StreamGeneration
+from penstock.sim.plan import PlannedOperation
 from penstock.sim.sending import TRIES_MAX, Sender
-from penstock.sim.sent import Message
-from penstock.sim.split import Split
+from penstock.sim.sent import SentMessage
+from penstock.sim.split import SplitModel
 
 _STRIDE = 7_919  # distance between the random numbers of successive messages
 _KEYLESS = 5  # one message in so many has no key, where keys decide
@@ -36,7 +36,7 @@ class Splitting:
         self._numbers: dict[tuple[str, bytes], int] = {}  # (subject, by) → last number sent
         self._waiting: set[tuple[str, bytes]] = set()
 
-    def publish(self, generation: Generation, operation: Operation) -> None:
+    def publish(self, generation: StreamGeneration, operation: PlannedOperation) -> None:
         """Publish some messages, selected by the operation's random number."""
         for place in range(1 + operation.number % 5):
             chance = operation.number // 5 + place * _STRIDE
@@ -65,7 +65,7 @@ class Splitting:
         message = self.message(config, partition, chance, size_bytes)
         self._sender.send(self._where(config, message.by), message, 0)
 
-    def message(self, config: StreamConfig, partition: int, chance: int, size_bytes: int = 0) -> Message:
+    def message(self, config: StreamConfig, partition: int, chance: int, size_bytes: int = 0) -> SentMessage:
         """Make a message for that partition."""
         keys = self._split(config).keys_of(partition)
         return self._message(config, keys[chance % len(keys)], 1, size_bytes)
@@ -85,7 +85,7 @@ class Splitting:
             self._where(config, by), message, TRIES_MAX if chance % 2 else 0, lambda: self._waiting.discard(key)
         )
 
-    def _message(self, config: StreamConfig, by: bytes, chance: int, size_bytes: int, number: int = 0) -> Message:
+    def _message(self, config: StreamConfig, by: bytes, chance: int, size_bytes: int, number: int = 0) -> SentMessage:
         """Make a message with this `by`; without a key, where keys decide, the subject is its `by`."""
         self._messages += 1
         prefix = config.subject.removesuffix(".>").encode()
@@ -99,16 +99,16 @@ class Splitting:
             key = None
         else:
             subject, key = b"%b.x" % prefix, by
-        message = Message(subject, value, value, _headers(key, chance), key, by, number)
+        message = SentMessage(subject, value, value, _headers(key, chance), key, by, number)
         self._checks.sends(config, message)
         return message
 
-    def _split(self, config: StreamConfig) -> Split:
+    def _split(self, config: StreamConfig) -> SplitModel:
         split = self._checks.of(config.subject, 0).split
         assert split is not None
         return split
 
-    def _where(self, config: StreamConfig, by: bytes) -> tuple[History, ...]:
+    def _where(self, config: StreamConfig, by: bytes) -> tuple[PartitionHistory, ...]:
         """Return the histories of the partitions where messages with this `by` may be."""
         numbers = sorted(self._split(config).partitions_of(by)) or range(config.partitions)
         return tuple([self._checks.of(config.subject, number) for number in numbers])
@@ -121,6 +121,6 @@ def _headers(key: bytes | None, chance: int) -> bytes:
     return b"NATS/1.0\r\n%b\r\n" % line
 
 
-def _with_id(message: Message) -> Message:
+def _with_id(message: SentMessage) -> SentMessage:
     lines = message.headers.removesuffix(b"\r\n") or b"NATS/1.0\r\n"
     return message._replace(headers=b"%b%b\r\n" % (lines, _ID % message.name.rstrip(b".")))

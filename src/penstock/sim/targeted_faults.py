@@ -34,8 +34,8 @@ from functools import partial
 from penstock.base.ids import PartitionKey
 from penstock.sim import inspector, nats
 from penstock.sim.broker import SimBroker, Surroundings
-from penstock.sim.network import Connection
-from penstock.sim.plan import Fault, Ill
+from penstock.sim.network import SimConnection
+from penstock.sim.plan import Ill, PlannedFault
 
 ARMED_US = 25_000_000
 _STALLED_US = 1_900_000  # shorter than the leader's time-out for the proposal, and than its session
@@ -58,7 +58,7 @@ class TargetedFaults:
         self._brokers = brokers
         self._armed: list[_Aim] = []
         self._taken_until_us = 0  # time until which no other aim strikes at a join
-        self._kinds: dict[Ill, Callable[[Fault], _Aim]] = {
+        self._kinds: dict[Ill, Callable[[PlannedFault], _Aim]] = {
             Ill.SHRINK_IN_DOUBT: self._shrink_in_doubt,
             Ill.JOIN_OF_A_PAST_RUN: self._join_of_a_past_run,
             Ill.CHANGES_CROSS: self._changes_cross,
@@ -69,7 +69,7 @@ class TargetedFaults:
             Ill.FULL_AND_DEPOSED: self._full_and_deposed,
         }
 
-    def arm(self, fault: Fault) -> None:
+    def arm(self, fault: PlannedFault) -> None:
         """Arm an aim from now on."""
         aim = self._kinds[fault.ill](fault)
         next(aim)
@@ -96,7 +96,7 @@ class TargetedFaults:
 
     # Strikes
 
-    def _strike(self, fault: Fault, text: str, *acts: Callable[[], None]) -> None:
+    def _strike(self, fault: PlannedFault, text: str, *acts: Callable[[], None]) -> None:
         """Carry out the acts right after the inspected event."""
         self._around.trace.add("fault", f"{fault.ill}: {text}")
         self._around.count(f"struck: {fault.ill}")
@@ -125,7 +125,7 @@ class TargetedFaults:
 
     # The aims
 
-    def _shrink_in_doubt(self, fault: Fault) -> _Aim:
+    def _shrink_in_doubt(self, fault: PlannedFault) -> _Aim:
         while True:
             leader = yield
             lead = self._lead_of(leader, fault, in_sync=3)
@@ -147,7 +147,7 @@ class TargetedFaults:
         else:
             self._strike(fault, f"{metadata_leader.name} is gone", metadata_leader.crash)
 
-    def _join_of_a_past_run(self, fault: Fault) -> _Aim:
+    def _join_of_a_past_run(self, fault: PlannedFault) -> _Aim:
         found = None
         while found is None:
             leader = yield
@@ -171,7 +171,7 @@ class TargetedFaults:
         self._around.scheduler.after(after_us, cut)
         self._around.scheduler.after(after_us + 100_000, joining.start)
 
-    def _changes_cross(self, fault: Fault) -> _Aim:
+    def _changes_cross(self, fault: PlannedFault) -> _Aim:
         found = None
         while found is None:
             leader = yield
@@ -187,7 +187,7 @@ class TargetedFaults:
             *(partial(connection.leave_half_open, late_us) for connection in asked),
         )
 
-    def _join(self, leader: SimBroker) -> tuple[SimBroker, list[Connection]] | None:
+    def _join(self, leader: SimBroker) -> tuple[SimBroker, list[SimConnection]] | None:
         """Return the follower that is to join and the connections that carry the proposal to the metadata leader."""
         metadata_leader = None if leader.node is None else self._metadata_leader(leader)
         if metadata_leader in (None, leader):
@@ -204,7 +204,7 @@ class TargetedFaults:
                 return joining, [one for one in between if one.source == leader.name]
         return None
 
-    def _vote_then_restart(self, fault: Fault) -> _Aim:
+    def _vote_then_restart(self, fault: PlannedFault) -> _Aim:
         while True:
             before = yield
             if before.node is not None and inspector.standing(before.node).is_metadata_leader:
@@ -221,7 +221,7 @@ class TargetedFaults:
         self._strike(fault, f"{voter.name} has voted for {elected.name}", voter.crash, free)
         self._cut_off(elected, self._others(elected), 6_000_000)
 
-    def _uneven_failover(self, fault: Fault) -> _Aim:
+    def _uneven_failover(self, fault: PlannedFault) -> _Aim:
         while True:
             leader = yield
             lead = self._lead_of(leader, fault, in_sync=3)
@@ -249,7 +249,7 @@ class TargetedFaults:
             other.disk.is_slow = True
             self._around.scheduler.after(9_000_000, lambda: setattr(other.disk, "is_slow", False))
 
-    def _deposed_and_back(self, fault: Fault) -> _Aim:
+    def _deposed_and_back(self, fault: PlannedFault) -> _Aim:
         while True:
             leader = yield
             lead = self._lead_of(leader, fault, in_sync=2)
@@ -267,7 +267,7 @@ class TargetedFaults:
         successor = self._brokers[own.leader or 0]
         self._strike(fault, f"{leader.name} is back, {successor.name} stops", successor.stop)
 
-    def _joiner_behind(self, fault: Fault) -> _Aim:
+    def _joiner_behind(self, fault: PlannedFault) -> _Aim:
         found = None
         while found is None:
             leader = yield
@@ -290,7 +290,7 @@ class TargetedFaults:
                 break
         self._around.scheduler.after(1_000 + fault.number % 200_000, free)
 
-    def _full_and_deposed(self, fault: Fault) -> _Aim:
+    def _full_and_deposed(self, fault: PlannedFault) -> _Aim:
         while True:
             leader = yield
             lead = self._lead_of(leader, fault, in_sync=2)
@@ -314,7 +314,7 @@ class TargetedFaults:
         hear = [one for one in self._others(leader) if any(one in some for some in found.values())]
         return (list(found), hear) if found else None
 
-    def _lead_of(self, broker: SimBroker, fault: Fault, *, in_sync: int) -> inspector.Lead | None:
+    def _lead_of(self, broker: SimBroker, fault: PlannedFault, *, in_sync: int) -> inspector.Lead | None:
         """Return a partition that the broker leads with at least so many in sync."""
         if broker.node is None:
             return None

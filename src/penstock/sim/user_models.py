@@ -37,14 +37,14 @@ from penstock.messages import (
     TruncateRequest,
 )
 from penstock.sim.broker import Surroundings
-from penstock.sim.checks import Checks, History
-from penstock.sim.client_state import Generation, kind_of
-from penstock.sim.grouping import Groups
-from penstock.sim.plan import Act, Operation
+from penstock.sim.checks import Checks, PartitionHistory
+from penstock.sim.client_state import StreamGeneration, kind_of
+from penstock.sim.grouping import GroupModels
+from penstock.sim.plan import Act, PlannedOperation
 from penstock.sim.refusals import Refusals
-from penstock.sim.requests import Client, Done
+from penstock.sim.requests import Done, SimClient
 from penstock.sim.rights import DENIALS
-from penstock.sim.sent import Message
+from penstock.sim.sent import SentMessage
 from penstock.sim.violation import ViolationError
 
 NAMES = ("t0", "t1")
@@ -64,12 +64,12 @@ class Tenants:
         around: Surroundings,
         checks: Checks,
         refusals: Refusals,
-        users: list[Client],
-        groups: Groups,
-        program: Callable[[], Client],
+        users: list[SimClient],
+        groups: GroupModels,
+        program: Callable[[], SimClient],
     ) -> None:
-        self.acts: dict[Act, Callable[[Operation], None]] = {Act.ASK: self._ask}
-        self.generations: list[Generation] = []
+        self.acts: dict[Act, Callable[[PlannedOperation], None]] = {Act.ASK: self._ask}
+        self.generations: list[StreamGeneration] = []
         self._around = around
         self._checks = checks
         self._refusals = refusals
@@ -103,7 +103,7 @@ class Tenants:
             stream_id, history = int(response.stream.stream_id), self._checks.of(config.subject, 0)
             self._trace(f"created {config.name} {stream_id}")
             self._checks.created[stream_id] = history
-            self.generations.append(Generation(config, stream_id))
+            self.generations.append(StreamGeneration(config, stream_id))
             assert self._around.rights is not None
             self._around.rights.names[stream_id] = config.name
             self._around.rights.histories[stream_id] = history
@@ -123,7 +123,7 @@ class Tenants:
 
     # Requests
 
-    def _ask(self, operation: Operation) -> None:
+    def _ask(self, operation: PlannedOperation) -> None:
         chance = operation.number
         if not self.generations:
             return
@@ -136,16 +136,16 @@ class Tenants:
         acts = (*appends, *reads, self._alter, self._commit, self._cut)
         acts[chance % len(acts)](user, generation, history, chance // len(acts))
 
-    def _append(self, user: Client, generation: Generation, history: History, chance: int) -> None:
+    def _append(self, user: SimClient, generation: StreamGeneration, history: PartitionHistory, chance: int) -> None:
         subjects = [f"{generation.config.name}.{one}" for one in SUBJECTS]
         rows = [(subjects[0],), (subjects[1],), (subjects[0], subjects[0]), (subjects[0], subjects[1])][chance % 4]
         self.append(user, generation, history, rows)
 
     def append(
         self,
-        user: Client,
-        generation: Generation,
-        history: History,
+        user: SimClient,
+        generation: StreamGeneration,
+        history: PartitionHistory,
         rows: tuple[str, ...],
         acked: Callable[[], None] = lambda: None,
     ) -> None:
@@ -154,7 +154,7 @@ class Tenants:
         for subject in rows:
             self._sent += 1
             value = f"{subject}/{user.name}/{self._sent}/".encode().ljust(self._sent % 5 * 100, b".")
-            messages.append(Message(subject.encode(), value, value))
+            messages.append(SentMessage(subject.encode(), value, value))
             self._checks.sends(generation.config, messages[-1])
         names = [one.name for one in messages]
         group = MessageGroup.of(
@@ -175,7 +175,7 @@ class Tenants:
         request = AppendRequest(stream_id=StreamId(generation.stream_id))
         self._ask_leader(user, generation.stream_id, 0, request, done, data)
 
-    def _fetch(self, user: Client, generation: Generation, history: History, chance: int) -> None:
+    def _fetch(self, user: SimClient, generation: StreamGeneration, history: PartitionHistory, chance: int) -> None:
         offset = history.promised_end - chance % 3 if history.promised_end > 2 else 0
         offset = max(offset, history.truncating)
         wait_ms = _WAITS_MS[chance // 3 % len(_WAITS_MS)]
@@ -188,7 +188,7 @@ class Tenants:
         request = FetchRequest(stream_id=StreamId(generation.stream_id), offset=Offset(offset), wait_ms_max=wait_ms)
         self._ask_leader(user, generation.stream_id, 0, request, done)
 
-    def _alter(self, user: Client, generation: Generation, history: History, chance: int) -> None:
+    def _alter(self, user: SimClient, generation: StreamGeneration, history: PartitionHistory, chance: int) -> None:
         self._altered += 1
         changes: dict[str, Any] = {"segment_bytes": _SEGMENT_BYTES + self._altered}
         request = AlterStreamRequest(name=generation.config.name, changes=changes)
@@ -202,7 +202,7 @@ class Tenants:
 
         user.ask(request, done)
 
-    def _cut(self, user: Client, generation: Generation, history: History, chance: int) -> None:
+    def _cut(self, user: SimClient, generation: StreamGeneration, history: PartitionHistory, chance: int) -> None:
         before = chance % (history.committed_end + 1)
         request = TruncateRequest(
             stream_id=StreamId(generation.stream_id), partition=PartitionId(0), before=Offset(before)
@@ -211,7 +211,7 @@ class Tenants:
 
     def _ask_leader(
         self,
-        user: Client,
+        user: SimClient,
         stream_id: int,
         partition: int,
         request: Request,
@@ -229,12 +229,12 @@ class Tenants:
 
         user.ask_leader(stream_id, partition, request, heard, raw)
 
-    def _told(self, user: Client, request: Request) -> Done:
+    def _told(self, user: SimClient, request: Request) -> Done:
         return lambda response, _raw: self._trace(f"{user.name}: {type(request).__name__}: {kind_of(response)}")
 
     # Committed offsets
 
-    def _commit(self, user: Client, generation: Generation, history: History, chance: int) -> None:
+    def _commit(self, user: SimClient, generation: StreamGeneration, history: PartitionHistory, chance: int) -> None:
         offsets = self._groups.offsets
         if offsets is None:
             return
@@ -273,7 +273,7 @@ class Tenants:
 
     # The end
 
-    def waits_for(self, user: Client, is_stuck: Callable[[History], bool]) -> Callable[[], str]:
+    def waits_for(self, user: SimClient, is_stuck: Callable[[PartitionHistory], bool]) -> Callable[[], str]:
         """Return a function that names the streams to which the user's appends are not acked yet; "" when all are."""
         left = set(NAMES)
         turn = 0

@@ -18,16 +18,16 @@ from penstock.node.step import NatsAnswers
 from penstock.sim import alone, duplicates, inspector
 from penstock.sim.agreement import Agreement
 from penstock.sim.broker import SimBroker, Surroundings, Watchers
-from penstock.sim.checks import Checks, History
-from penstock.sim.client_state import Consumer
+from penstock.sim.checks import Checks, PartitionHistory
+from penstock.sim.client_state import ConsumerModel
 from penstock.sim.clients import LATER_SLOTS, SLOTS, Clients
 from penstock.sim.faults import Faults
 from penstock.sim.keys import encrypted_slots
-from penstock.sim.nats import NatsServer
+from penstock.sim.nats import NatsServerModel
 from penstock.sim.network import Network
 from penstock.sim.observing import Observing
 from penstock.sim.optional_load import OptionalLoad
-from penstock.sim.plan import Plan
+from penstock.sim.plan import RunPlan
 from penstock.sim.refusals import Refusals
 from penstock.sim.scheduler import Clock, Scheduler
 from penstock.sim.split import WAYS
@@ -44,7 +44,7 @@ _SKEW_PPM_MAX = 200
 _OFFSET_US_MAX = 5_000_000
 
 
-class Result(NamedTuple):
+class RunResult(NamedTuple):
     """The outcome of one run. `error` is empty if no violation was found."""
 
     seed: int
@@ -59,7 +59,7 @@ class Result(NamedTuple):
 class World:
     """The run of one plan."""
 
-    def __init__(self, plan: Plan, show: Callable[[str], None] | None = None) -> None:
+    def __init__(self, plan: RunPlan, show: Callable[[str], None] | None = None) -> None:
         self._plan = plan
         self._scheduler = Scheduler()
         self._trace = Trace(self._scheduler, show)
@@ -77,7 +77,7 @@ class World:
             agreement.compacted,
         )
         self._observing = Observing(self.checks.histories)
-        nats = NatsServer(self._network, self._random("nats"), self._trace)
+        nats = NatsServerModel(self._network, self._random("nats"), self._trace)
         watchers = Watchers(self._acted, self._started, self._ended, self._answered)
         self._around = Surroundings(self._scheduler, self._network, nats, self._trace, watchers)
         self._refusals = Refusals(self._around, self.checks)
@@ -101,7 +101,7 @@ class World:
     def _random(self, what: str) -> Random:
         return Random(f"{self._plan.seed} {what}")  # noqa: S311 (nothing secret)
 
-    def run(self) -> Result:
+    def run(self) -> RunResult:
         """Run the plan to its end."""
         error = ""
         try:
@@ -121,7 +121,7 @@ class World:
         epochs = (len(history.leaders) for history in self.checks.histories.values())
         self._around.count("leader changes", sum(count - 1 for count in epochs if count))
         self._trace.add("end", error)
-        return Result(
+        return RunResult(
             self._plan.seed,
             self._trace.digest(),
             error,
@@ -207,11 +207,11 @@ class World:
             if not history.is_deleted
         )
 
-    def _others_with_all(self, history: History, broker: SimBroker) -> set[int]:
+    def _others_with_all(self, history: PartitionHistory, broker: SimBroker) -> set[int]:
         """Return the other ISR members that have lost no power since and have no corruption."""
         return set(history.isr) - history.unclean - self._damaged_of(history) - {broker.broker_id}
 
-    def _damaged_of(self, history: History) -> set[int]:
+    def _damaged_of(self, history: PartitionHistory) -> set[int]:
         """Return the brokers whose log of this partition is corrupt and not yet repaired."""
         there = {one for one, disk in history.damaged - history.mended if disk == self.brokers[one].disk.number}
         now_us = self._scheduler.now_us
@@ -223,7 +223,7 @@ class World:
         self._around.count("mended logs", len(mended))
         return there - mended
 
-    def _is_stuck(self, history: History) -> bool:
+    def _is_stuck(self, history: PartitionHistory) -> bool:
         """True if corruption has left no sound ISR member, so the partition can neither commit nor be repaired."""
         damaged = self._damaged_of(history)
         return history.is_damaged or (bool(damaged) and damaged.issuperset(history.isr))
@@ -286,7 +286,7 @@ class World:
         """Check that every partition accepts messages and every consumer reaches the end within LIVENESS_US."""
         began_us = self._scheduler.now_us
         # (slot, partition) → its history, and the number of its acks when this phase began.
-        left: dict[tuple[int, int], tuple[History | None, int]] = {}
+        left: dict[tuple[int, int], tuple[PartitionHistory | None, int]] = {}
         for slot, generation in enumerate(self._clients.generations):
             if generation is None:
                 continue
@@ -343,7 +343,7 @@ class World:
                 return f"{history.name()} is not mended on {', '.join(f'b{one}' for one in sorted(damaged))}"
         return ""
 
-    def _read_on(self, consumer: Consumer) -> None:
+    def _read_on(self, consumer: ConsumerModel) -> None:
         """Read to the end, unless an error interrupts."""
         position = consumer.position
 
@@ -362,7 +362,7 @@ class World:
             for partition in range(generation.config.partitions):
                 history = self.checks.of(generation.config.subject, partition)
                 if not history.is_damaged and (not self._damaged_of(history) or self._sound(history)):
-                    auditors.append(Consumer(history, generation.stream_id))
+                    auditors.append(ConsumerModel(history, generation.stream_id))
         for auditor in auditors:
             self._audit_one(auditor)
         self._scheduler.run_until(
@@ -374,7 +374,7 @@ class World:
         if not all(auditor.is_over for auditor in auditors):
             raise ViolationError("the audit did not come to its end")
 
-    def _audit_one(self, auditor: Consumer) -> None:
+    def _audit_one(self, auditor: ConsumerModel) -> None:
         def then() -> None:
             end = max(auditor.committed_end, auditor.history.promised_end)  # a replica's high watermark may be late
             if (end and not auditor.committed_end) or auditor.position < end:  # added partitions may be empty
@@ -387,12 +387,12 @@ class World:
             auditor.broker_id = self._sound(auditor.history)
         self._clients.readers.fetch(auditor, 1_000_000, 0, then)
 
-    def _sound(self, history: History) -> int:
+    def _sound(self, history: PartitionHistory) -> int:
         """Return an ISR member without corruption; 0 if there is none."""
         return next((one for one in history.isr if one not in self._damaged_of(history)), 0)
 
 
-def _has_all(consumer: Consumer) -> bool:
+def _has_all(consumer: ConsumerModel) -> bool:
     return consumer.is_over or consumer.position >= consumer.history.promised_end
 
 

@@ -26,8 +26,8 @@ from penstock.messages import Request, Response
 from penstock.sim import inspector, nats, plan
 from penstock.sim.broker import SimBroker, Surroundings, Watchers
 from penstock.sim.faults import Faults
-from penstock.sim.nats import NatsServer, Published
-from penstock.sim.network import Connection, Network
+from penstock.sim.nats import NatsServerModel, PublishedMessage
+from penstock.sim.network import Network, SimConnection
 from penstock.sim.scheduler import Clock, Scheduler
 from penstock.sim.trace import Trace
 from penstock.sim.violation import ViolationError
@@ -101,7 +101,7 @@ class Cluster:
         self._network = Network(scheduler, self._random("network"))
         self._brokers: dict[int, SimBroker] = {}
         self._promises = Promises(self._brokers, scheduler)
-        self._nats = NatsServer(self._network, self._random("nats"), self._trace)
+        self._nats = NatsServerModel(self._network, self._random("nats"), self._trace)
         self._nats.published = self._published
         self._nats.answered = self._promises.answered
         promises = self._promises
@@ -416,7 +416,7 @@ class Cluster:
                 broker.stop()
         self._scheduler.after(_OPERATOR_US, self._operate)
 
-    def _strike(self, kind: Fault, drawn: plan.Fault) -> None:
+    def _strike(self, kind: Fault, drawn: plan.PlannedFault) -> None:
         if kind is Fault.PROGRAM:
             running = [one for name, one in self._programs.items() if name != TEST and one.is_running]
             if running:
@@ -472,12 +472,12 @@ class Cluster:
 
         return watch
 
-    def _published(self, message: Published) -> None:
+    def _published(self, message: PublishedMessage) -> None:
         subject = message.subject.decode(errors="replace")
         self._trace.add(nats.NAME, f"{subject} {len(message.value)} bytes {crc32c(message.value):08x}")
         self._promises.published(message)
 
-    def _took(self, connection: Connection, request: Request, raw: bytes) -> Heard:
+    def _took(self, connection: SimConnection, request: Request, raw: bytes) -> Heard:
         who, whom = connection.source, connection.target
         self._trace.add(who, f"asks {whom}: {type(request).__name__}")
         heard = self._promises.asked(request, raw)

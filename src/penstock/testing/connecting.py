@@ -14,7 +14,7 @@ from typing import Any
 
 from penstock.client.addresses import DEFAULT_PORT
 from penstock.sim import nats
-from penstock.sim.network import CONNECT_TIMEOUT_US, Connection, Network
+from penstock.sim.network import CONNECT_TIMEOUT_US, Network, SimConnection
 from penstock.sim.trace import Trace
 from penstock.testing.loop import Loop
 from penstock.testing.transport import Service, Transport
@@ -58,7 +58,7 @@ class Connector:
         made: asyncio.Future[tuple[Any, Any]] = loop.create_future()
         transports: list[Transport] = []
 
-        def done(connection: Connection | None) -> None:
+        def done(connection: SimConnection | None) -> None:
             if loop.is_closed() or made.done():
                 if connection is not None:
                     connection.close(by_source=True)
@@ -68,7 +68,7 @@ class Connector:
             else:
                 loop.call_soon(opened, connection)
 
-        def opened(connection: Connection) -> None:
+        def opened(connection: SimConnection) -> None:
             if made.done():  # the caller has given up meanwhile
                 connection.close(by_source=True)
                 return

@@ -105,7 +105,7 @@ class Storm:
         kinds: tuple[Fault, ...],
         every_s: float,
         brokers: int,
-        strike: Callable[[Fault, plan.Fault], None],
+        strike: Callable[[Fault, plan.PlannedFault], None],
     ) -> None:
         self._scheduler = scheduler
         self._random = random
@@ -131,7 +131,7 @@ class Storm:
         kind = self._kinds[int(random.random() * len(self._kinds))]
         lasts_us = int(100_000 + random.random() ** 3 * (_LASTS_US_MAX - 100_000))
         broker_id = 1 + int(random.random() * self._brokers)
-        drawn = plan.Fault(
+        drawn = plan.PlannedFault(
             self._scheduler.now_us, ILLS.get(kind, Ill.CRASH), broker_id, lasts_us, random.getrandbits(32)
         )
         self._strike(kind, drawn)

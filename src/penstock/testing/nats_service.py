@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from penstock.sim.nats import NatsServer
-from penstock.sim.network import Connection
+from penstock.sim.nats import NatsServerModel
+from penstock.sim.network import SimConnection
 
 
 class NatsService:
     """Adapts the NATS server to `transport.Service`."""
 
-    def __init__(self, server: NatsServer) -> None:
+    def __init__(self, server: NatsServerModel) -> None:
         self._server = server
         self.receive = server.receive
 
-    def opened(self, connection: Connection, take: Callable[[bytes], None]) -> None:
+    def opened(self, connection: SimConnection, take: Callable[[bytes], None]) -> None:
         """Greet a program that has connected."""
         self._server.greet(connection, take, is_program=True)

@@ -37,10 +37,10 @@ from penstock.messages import (
 from penstock.sim import inspector
 from penstock.sim.agreement import Agreement
 from penstock.sim.broker import SimBroker
-from penstock.sim.checks import Checks, History
+from penstock.sim.checks import Checks, PartitionHistory
 from penstock.sim.client_state import ACK
-from penstock.sim.nats import Published
-from penstock.sim.rows import Rows
+from penstock.sim.nats import PublishedMessage
+from penstock.sim.rows import ReadRows
 from penstock.sim.scheduler import Scheduler
 from penstock.sim.violation import ViolationError
 
@@ -68,7 +68,7 @@ class Promises:
         self._streams: dict[int, StreamConfig] = {}
         self._ids: dict[str, int] = {}  # the latest stream id by name
         self._applied: dict[int, int] = {}  # by broker: up to where its image was examined
-        self._published: dict[bytes, Published] = {}  # by reply subject
+        self._published: dict[bytes, PublishedMessage] = {}  # by reply subject
 
     @property
     def leader_changes(self) -> int:
@@ -107,7 +107,7 @@ class Promises:
             config = self._streams[state.stream_id] = state.config
             self._ids[config.name] = max(state.stream_id, self._ids.get(config.name, 0))
             for number in range(config.partitions):
-                history = History(config, number, state.stream_id)
+                history = PartitionHistory(config, number, state.stream_id)
                 if _may_begin_anywhere(config):
                     history.truncating = _ANYWHERE
                 if config.storage is Storage.MEMORY:
@@ -125,7 +125,7 @@ class Promises:
 
     # Programs
 
-    def published(self, message: Published) -> None:
+    def published(self, message: PublishedMessage) -> None:
         """Record a program's publish."""
         if message.reply:
             if len(self._published) >= _PUBLISHED_MAX:
@@ -169,7 +169,7 @@ class Promises:
                 pass
         return lambda _response, _payload: None
 
-    def _of(self, stream_id: int) -> Iterable[History]:
+    def _of(self, stream_id: int) -> Iterable[PartitionHistory]:
         return [one for one in self.checks.histories.values() if one.stream_id == stream_id]
 
     def _appended(
@@ -177,7 +177,7 @@ class Promises:
     ) -> None:
         if isinstance(response, AppendResponse):
             self.acks += 1
-            rows = enumerate(Rows(raw).values, response.base_offset)
+            rows = enumerate(ReadRows(raw).values, response.base_offset)
             epoch = response.leader_epoch
             self._promised(request.stream_id, request.partition, epoch, rows, fsynced=response.fsynced)
 
@@ -186,7 +186,7 @@ class Promises:
         history = self.checks.histories.get((str(request.stream_id), request.partition))
         if history is None or not isinstance(response, FetchResponse) or not payload:
             return
-        rows = Rows(payload)
+        rows = ReadRows(payload)
         durability = history.config.durability
         fsynced = durability is Durability.FSYNC or (durability is Durability.AUTO and len(self._brokers) == 1)
         for offset, value, epoch in zip(rows.offsets, rows.values, rows.epochs, strict=True):
@@ -212,7 +212,7 @@ class Promises:
             if not (history.is_deleted or history.is_given_up or history.is_damaged):
                 self._audit(history)
 
-    def _audit(self, history: History) -> None:
+    def _audit(self, history: PartitionHistory) -> None:
         for broker in self._brokers.values():
             look = (
                 None if broker.node is None else inspector.partition(broker.node, history.stream_id, history.partition)
@@ -223,12 +223,12 @@ class Promises:
                 batches = list(inspector.raw_batches(broker.node, look, look.log_start, look.committed_end))
             there: dict[int, bytes] = {}
             for raw in batches:
-                rows = Rows(raw)
+                rows = ReadRows(raw)
                 there.update(zip(rows.offsets, rows.values, strict=True))
             self._compare(history, look, there)
 
     @staticmethod
-    def _compare(history: History, look: inspector.PartitionLook, there: Mapping[int, bytes]) -> None:
+    def _compare(history: PartitionHistory, look: inspector.PartitionLook, there: Mapping[int, bytes]) -> None:
         config = history.config
         may_go = config.compact or config.allow_message_ttl or config.allow_rollup
         for offset, name in history.known.items():

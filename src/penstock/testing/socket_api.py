@@ -12,11 +12,11 @@ from penstock.base import limits
 from penstock.base.errors import RemoteError
 from penstock.messages import Api, Request, Response
 from penstock.sim.broker import SimBroker
-from penstock.sim.network import Connection
+from penstock.sim.network import SimConnection
 from penstock.wire import Frame, FrameDecoder, decode_request, encode_answer, encode_error
 
 Heard = Callable[[Response | RemoteError, bytes], None]
-Took = Callable[[Connection, Request, bytes], Heard]
+Took = Callable[[SimConnection, Request, bytes], Heard]
 _FRAME_BYTES_MAX = limits.REQUEST_BODY_BYTES_MAX + limits.APPEND_BYTES_MAX
 
 
@@ -26,14 +26,14 @@ class SocketApi:
     def __init__(self, broker: SimBroker, took: Took) -> None:
         self._broker = broker
         self._took = took
-        self._open: dict[Connection, tuple[FrameDecoder, Callable[[bytes], None]]] = {}
+        self._open: dict[SimConnection, tuple[FrameDecoder, Callable[[bytes], None]]] = {}
 
-    def opened(self, connection: Connection, take: Callable[[bytes], None]) -> None:
+    def opened(self, connection: SimConnection, take: Callable[[bytes], None]) -> None:
         """Register a program's new connection."""
         self._open = {one: kept for one, kept in self._open.items() if one.is_open}
         self._open[connection] = (FrameDecoder(_FRAME_BYTES_MAX, limits.REQUEST_BODY_BYTES_MAX), take)
 
-    def receive(self, connection: Connection, data: bytes) -> None:
+    def receive(self, connection: SimConnection, data: bytes) -> None:
         """Take bytes from a program."""
         if connection not in self._open:
             return  # the connection is closed
@@ -47,7 +47,7 @@ class SocketApi:
             connection.send_back(lambda: take(said))
             connection.close(by_source=False)
 
-    def _request(self, connection: Connection, frame: Frame, take: Callable[[bytes], None]) -> None:
+    def _request(self, connection: SimConnection, frame: Frame, take: Callable[[bytes], None]) -> None:
         head = frame._replace(body=b"", raw=b"")
         request = decode_request(frame)
         raw = bytes(frame.raw)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from random import Random
 from typing import Any, Protocol
 
-from penstock.sim.network import Connection
+from penstock.sim.network import SimConnection
 from penstock.testing.loop import Loop
 
 Buffer = bytes | bytearray | memoryview
@@ -22,10 +22,10 @@ Buffer = bytes | bytearray | memoryview
 class Service(Protocol):
     """A service that listens on a simulated machine."""
 
-    def opened(self, connection: Connection, take: Callable[[bytes], None]) -> None:
+    def opened(self, connection: SimConnection, take: Callable[[bytes], None]) -> None:
         """Accept a program's connection; `take` receives the answers when they arrive at the program."""
 
-    def receive(self, connection: Connection, data: bytes) -> None:
+    def receive(self, connection: SimConnection, data: bytes) -> None:
         """Take bytes that have arrived from the program."""
 
 
@@ -38,14 +38,14 @@ class Transport(asyncio.Transport):
         self._service = service
         self._protocol = protocol
         self._random = random
-        self._connection: Connection | None = None
+        self._connection: SimConnection | None = None
         self._is_closing = False
         self._is_paused = False
         self._has_ended = False  # the peer sends and receives nothing more
         self._waiting: deque[bytes] = deque()  # received while reading was paused
         self._ends: BaseException | str | None = None  # the end of the connection, after those bytes
 
-    def begin(self, connection: Connection) -> None:
+    def begin(self, connection: SimConnection) -> None:
         """Report that the connection is established."""
         self._connection = connection
         self._protocol.connection_made(self)

@@ -5,14 +5,14 @@ from __future__ import annotations
 from functools import cache
 
 from penstock.sim.clients import SLOTS
-from penstock.sim.plan import Act, Operation, make_plan
+from penstock.sim.plan import Act, PlannedOperation, make_plan
 from penstock.sim.world import World
 
 
 @cache
 def world() -> World:
     """One that has run for a while, and has read `__audit`."""
-    operations = (Operation(1, Act.RULE, 0, 3),)
+    operations = (PlannedOperation(1, Act.RULE, 0, 3),)
     made = World(make_plan(1, 1, SLOTS)._replace(end_us=4_000_000, operations=operations, faults=()))
     assert not made.run().error
     return made

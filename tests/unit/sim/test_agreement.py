@@ -16,9 +16,9 @@ from penstock.messages import ListOffsetsRequest, ListOffsetsResponse
 from penstock.sim import inspector
 from penstock.sim.agreement import Agreement
 from penstock.sim.broker import SimBroker
-from penstock.sim.checks import Checks, History
+from penstock.sim.checks import Checks, PartitionHistory
 from penstock.sim.clients import SLOTS
-from penstock.sim.plan import Act, Operation, make_plan
+from penstock.sim.plan import Act, PlannedOperation, make_plan
 from penstock.sim.violation import ViolationError
 from penstock.sim.world import World
 from tests.damage import flip
@@ -26,7 +26,7 @@ from tests.extent import each_change
 
 SUBJECT = "s0.g1.>"
 QUIET = make_plan(2, 3, SLOTS)._replace(operations=(), faults=(), end_us=6_000_000)
-BUSY = QUIET._replace(operations=tuple(Operation(5_000_000 + n, Act.PUBLISH, 0, 4) for n in range(3)))
+BUSY = QUIET._replace(operations=tuple(PlannedOperation(5_000_000 + n, Act.PUBLISH, 0, 4) for n in range(3)))
 
 
 class Replicas(NamedTuple):
@@ -63,9 +63,9 @@ def busy() -> World:
     return ran(World(BUSY))
 
 
-def fresh(world: World) -> History:
+def fresh(world: World) -> PartitionHistory:
     """The history of the partition, nothing known yet."""
-    return History(world.checks.of(SUBJECT, 0).config, 0)
+    return PartitionHistory(world.checks.of(SUBJECT, 0).config, 0)
 
 
 def standing(broker: SimBroker) -> inspector.StandingLook:
@@ -317,7 +317,7 @@ def test_latest_never_goes_back(quiet: World, behind: int, epochs_behind: int, i
     epoch = max(history.leaders)
     clients._programs = [Answering(history.promised_end - behind, epoch - epochs_behind)]  # type: ignore[list-item]
     history.may_lose = is_lost
-    ask = Operation(0, Act.OFFSETS, 0, 0)
+    ask = PlannedOperation(0, Act.OFFSETS, 0, 0)
     if is_told:
         with pytest.raises(ViolationError, match=rf"latest is .* in epoch {epoch}, and {history.promised_end} was"):
             clients.do(ask)

@@ -8,16 +8,16 @@ from penstock.base.config import Durability, StreamConfig
 from penstock.batch import codec
 from penstock.hot.message_group import MessageGroup
 from penstock.sim import inspector
-from penstock.sim.checks import Checks, History
+from penstock.sim.checks import Checks, PartitionHistory
 from penstock.sim.clients import SLOTS
 from penstock.sim.plan import make_plan
-from penstock.sim.sent import Message
+from penstock.sim.sent import SentMessage
 from penstock.sim.violation import ViolationError
 from penstock.sim.world import World
 from tests.extent import each_change
 
 
-def checks_with(*values: bytes, **config) -> tuple[Checks, History]:
+def checks_with(*values: bytes, **config) -> tuple[Checks, PartitionHistory]:
     checks = Checks(1, lambda _history, _end: None)
     checks.begin(StreamConfig(name="a", subject="a.>", **config))
     checks.sent.update(dict.fromkeys(values, "a.>"))
@@ -76,17 +76,17 @@ def test_a_hole() -> None:
         checks.read(history, 0, 2, batch(1, b"2"))
 
 
-def keyed_batch(base_offset: int, *messages: Message) -> bytes:
+def keyed_batch(base_offset: int, *messages: SentMessage) -> bytes:
     subjects, values, keys = ([one[at] for one in messages] for at in (0, 2, 4))
     group = MessageGroup.of(subjects, values, keys=keys)
     data, _ = codec.encode(group, 0, len(messages), base_offset=base_offset, timestamp_us=1, leader_epoch=1)
     return bytes(data)
 
 
-OLD, GONE = Message(b"a.1", b"old", b"old", key=b"x"), Message(b"a.2", b"a.2", None, key=b"x")
+OLD, GONE = SentMessage(b"a.1", b"old", b"old", key=b"x"), SentMessage(b"a.2", b"a.2", None, key=b"x")
 
 
-def compacted(*messages: Message) -> tuple[Checks, History]:
+def compacted(*messages: SentMessage) -> tuple[Checks, PartitionHistory]:
     checks, history = checks_with(compact=True)
     for offset, message in enumerate(messages):
         checks.sends(history.config, message)
@@ -274,7 +274,7 @@ def test_what_a_power_loss_took_is_gone_back_behind_and_no_further() -> None:
     assert not history.is_cut_at(4)
 
 
-def split_by(partition_by: str) -> tuple[Checks, list[History]]:
+def split_by(partition_by: str) -> tuple[Checks, list[PartitionHistory]]:
     """Of a stream whose messages find their partitions; `m` and `n`, in this order, belong into the second one."""
     checks = Checks(1, lambda _history, _end: None)
     config = StreamConfig(name="a", subject="a.>", partitions=3, partition_by=partition_by)
@@ -283,7 +283,7 @@ def split_by(partition_by: str) -> tuple[Checks, list[History]]:
     assert histories[0].split is not None
     key = histories[0].split.keys_of(1)[0]
     for number, name in enumerate((b"m", b"n"), 1):
-        checks.sends(config, Message(b"a.x", name, name, by=key, number=number))
+        checks.sends(config, SentMessage(b"a.x", name, name, by=key, number=number))
     return checks, histories
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.sim.compacted import Compacted, Moment, Replica, Row, Seen
+from penstock.sim.compacted import Compacted, CompactedRow, DiskCopy, Moment, SeenRange
 
 RETENTION_US = 1_000_000
-X1, X2, GONE = Row(b"x", False), Row(b"x", False), Row(b"x", True)
-NO_KEY = Row(None, False)
+X1, X2, GONE = CompactedRow(b"x", False), CompactedRow(b"x", False), CompactedRow(b"x", True)
+NO_KEY = CompactedRow(None, False)
 
 
-def known(*rows: Row) -> Compacted:
+def known(*rows: CompactedRow) -> Compacted:
     """A partition in which these are committed, from offset 0 on."""
     compacted = Compacted(RETENTION_US)
     for offset, row in enumerate(rows):
@@ -21,7 +21,7 @@ def known(*rows: Row) -> Compacted:
 
 def compare(
     compacted: Compacted,
-    replica: Replica,
+    replica: DiskCopy,
     *offsets: int,
     end: int,
     log_start: int = 0,
@@ -32,7 +32,7 @@ def compare(
     """What is wrong with a replica that has these of what is known."""
     first = log_start if begin is None else begin
     rows = {offset: compacted._rows[offset] for offset in offsets}
-    return compacted.compare(replica, Seen(log_start, first, end, rows, Moment(at_us, steps)))
+    return compacted.compare(replica, SeenRange(log_start, first, end, rows, Moment(at_us, steps)))
 
 
 def test_what_has_a_later_one_may_go() -> None:
@@ -65,7 +65,7 @@ def test_what_nobody_has_seen_is_not_missed() -> None:
 
 
 def test_what_was_given_up_is_not_missed() -> None:
-    compacted = known(X1, NO_KEY, Row(b"y", False))
+    compacted = known(X1, NO_KEY, CompactedRow(b"y", False))
     assert compare(compacted, compacted.replica(1, 1), 2, end=3, log_start=2) == ""
 
 

@@ -8,18 +8,18 @@ from penstock.base.errors import CorruptionError
 from penstock.sim import inspector
 from penstock.sim.agreement import Agreement
 from penstock.sim.broker import SimBroker
-from penstock.sim.checks import History
+from penstock.sim.checks import PartitionHistory
 from penstock.sim.clients import KEYED_SLOT, SLOTS
-from penstock.sim.compacted import Compacted, Row
-from penstock.sim.plan import Act, Operation, make_plan
+from penstock.sim.compacted import Compacted, CompactedRow
+from penstock.sim.plan import Act, PlannedOperation, make_plan
 from penstock.sim.violation import ViolationError
 from penstock.sim.world import World
 from tests.extent import each_change
 
 SUBJECT = f"s{KEYED_SLOT}.g1.>"
 QUIET = make_plan(2, 1, SLOTS)._replace(operations=(), faults=(), end_us=1_000_000)
-KEYED = tuple(Operation(1_000_000 + 100_000 * n, Act.PUBLISH, KEYED_SLOT, 7 * n) for n in range(120))
-READ = (Operation(90_000_000, Act.FETCH, KEYED_SLOT, 8), Operation(90_500_000, Act.GET, KEYED_SLOT, 0))
+KEYED = tuple(PlannedOperation(1_000_000 + 100_000 * n, Act.PUBLISH, KEYED_SLOT, 7 * n) for n in range(120))
+READ = (PlannedOperation(90_000_000, Act.FETCH, KEYED_SLOT, 8), PlannedOperation(90_500_000, Act.GET, KEYED_SLOT, 0))
 
 
 def ran() -> World:
@@ -36,17 +36,17 @@ def world() -> World:
     return ran()
 
 
-def seen(world: World) -> tuple[SimBroker, inspector.PartitionLook, History]:
+def seen(world: World) -> tuple[SimBroker, inspector.PartitionLook, PartitionHistory]:
     """The broker, what it has of the stream; and a history of it in which nothing is known yet."""
     broker = world.brokers[1]
     assert broker.node is not None
     look = next(one for one in inspector.partitions(broker.node) if one.subject == SUBJECT)
     config = world.checks.of(SUBJECT, 0).config
-    return broker, look, History(config, 0, compacted=Compacted(config.tombstone_retention_ms * 1_000))
+    return broker, look, PartitionHistory(config, 0, compacted=Compacted(config.tombstone_retention_ms * 1_000))
 
 
-def rows(broker: SimBroker, look: inspector.PartitionLook) -> dict[int, Row]:
-    found: dict[int, Row] = {}
+def rows(broker: SimBroker, look: inspector.PartitionLook) -> dict[int, CompactedRow]:
+    found: dict[int, CompactedRow] = {}
     assert broker.node is not None
     inspector.batches(broker.node, look, look.log_start, look.committed_end, found)
     return found
@@ -76,7 +76,7 @@ def test_what_may_not_go_is_missed(world: World) -> None:
     agreement.compacted(history, broker, look)
     missing = next(offset for offset in range(look.log_start, look.committed_end) if offset not in there)
     assert history.compacted is not None
-    history.compacted.know(missing, Row(None, is_tombstone=False))
+    history.compacted.know(missing, CompactedRow(None, is_tombstone=False))
     agreement.compacted(history, broker, look)  # nothing has changed in it
     history.compacted.replica(1, 1).files = ()
     with pytest.raises(ViolationError, match=f"on b1: {missing} has no key, and is gone"):

@@ -8,20 +8,20 @@ from penstock.base.ids import Offset, PartitionId
 from penstock.groups.rows import SUBJECT
 from penstock.messages import CommittedOffset, FetchOffsetsResponse, GroupHeartbeatResponse, GroupPartition
 from penstock.sim.clients import SHARED_SLOT, SLOTS
-from penstock.sim.grouping import MEMBERS, Groups
-from penstock.sim.plan import Act, Operation, make_plan
+from penstock.sim.grouping import MEMBERS, GroupModels
+from penstock.sim.plan import Act, PlannedOperation, make_plan
 from penstock.sim.violation import ViolationError
 from penstock.sim.world import World
 
 QUIET = make_plan(4, 1, SLOTS)._replace(faults=(), end_us=20_000_000)
-JOIN = tuple(Operation(2_000_000 + 1_000_000 * n, Act.MEMBER, SHARED_SLOT, n) for n in range(MEMBERS))
-COMMIT = tuple(Operation(3_000_000 + 400_000 * n, Act.COMMIT, SHARED_SLOT, n) for n in range(30))
-ASK = tuple(Operation(3_100_000 + 700_000 * n, Act.POSITION, SHARED_SLOT, n) for n in range(20))
+JOIN = tuple(PlannedOperation(2_000_000 + 1_000_000 * n, Act.MEMBER, SHARED_SLOT, n) for n in range(MEMBERS))
+COMMIT = tuple(PlannedOperation(3_000_000 + 400_000 * n, Act.COMMIT, SHARED_SLOT, n) for n in range(30))
+ASK = tuple(PlannedOperation(3_100_000 + 700_000 * n, Act.POSITION, SHARED_SLOT, n) for n in range(20))
 KILL = MEMBERS * 1  # of the member with number 0
 SILENT = MEMBERS * (2 + 8 * 6_000_000) + 1  # the member with number 1, for 6 s
 
 
-def ran(*more: Operation) -> World:
+def ran(*more: PlannedOperation) -> World:
     world = World(QUIET._replace(operations=tuple(sorted(JOIN + COMMIT + ASK + more))))
     result = world.run()
     assert result.error == ""
@@ -33,7 +33,7 @@ def world() -> World:
     return ran()
 
 
-def groups_of(world: World) -> Groups:
+def groups_of(world: World) -> GroupModels:
     return world._clients.groups
 
 
@@ -57,8 +57,8 @@ def test_members_share_what_there_is_and_commit_it(world: World) -> None:
 
 
 def test_one_that_is_killed_or_says_nothing_loses_what_it_had() -> None:
-    kill = Operation(8_000_000, Act.MEMBER, SHARED_SLOT, KILL)
-    silence = Operation(9_000_000, Act.MEMBER, SHARED_SLOT, SILENT)
+    kill = PlannedOperation(8_000_000, Act.MEMBER, SHARED_SLOT, KILL)
+    silence = PlannedOperation(9_000_000, Act.MEMBER, SHARED_SLOT, SILENT)
     world = ran(kill, silence)
     assert world._around.counters["partitions that changed hands"] >= 6
     assert world._around.counters["fenced commits"] > 0

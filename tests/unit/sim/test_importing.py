@@ -13,12 +13,12 @@ from penstock.batch import codec
 from penstock.messages import AppendAtResponse, FetchResponse, ListOffsetsResponse, Response
 from penstock.sim.clients import SLOTS
 from penstock.sim.importing import NAME, ROWS, Importing, SourceRow, _message, _rows, drawn_source
-from penstock.sim.plan import Act, Operation, make_plan
+from penstock.sim.plan import Act, PlannedOperation, make_plan
 from penstock.sim.requests import Done
 from penstock.sim.violation import ViolationError
 from penstock.sim.world import World
 
-LOOK, READ = Operation(0, Act.IMPORT, 0, 1), Operation(0, Act.IMPORT, 0, 3)
+LOOK, READ = PlannedOperation(0, Act.IMPORT, 0, 1), PlannedOperation(0, Act.IMPORT, 0, 3)
 
 
 class Told:

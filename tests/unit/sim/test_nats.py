@@ -7,8 +7,8 @@ from random import Random
 import pytest
 
 from penstock.ingest.nats import BarrierReached, NatsSession, SessionReady
-from penstock.sim.nats import NAME, NatsServer, matches
-from penstock.sim.network import Connection, Network
+from penstock.sim.nats import NAME, NatsServerModel, matches
+from penstock.sim.network import Network, SimConnection
 from penstock.sim.scheduler import Scheduler
 from penstock.sim.trace import Trace
 
@@ -19,7 +19,7 @@ class Stage:
     def __init__(self, seed: int = 0) -> None:
         self.scheduler = Scheduler()
         self.network = Network(self.scheduler, Random(seed))
-        self.server = NatsServer(self.network, Random(seed), Trace(self.scheduler))
+        self.server = NatsServerModel(self.network, Random(seed), Trace(self.scheduler))
         self.server.start()
         self.session = NatsSession(name="b1", version="1")
         self.rest = b""
@@ -27,11 +27,11 @@ class Stage:
         self.events: list[object] = []
         self.lost = 0
         self.answers: list[bytes] = []
-        self.connection: Connection | None = None
+        self.connection: SimConnection | None = None
         self.network.connect("b1", NAME, self._connected, self._lost)
         self.wait()
 
-    def _connected(self, connection: Connection | None) -> None:
+    def _connected(self, connection: SimConnection | None) -> None:
         assert connection is not None
         self.connection = connection
         self.server.greet(connection, self._take)
@@ -142,12 +142,12 @@ class Program:
 
     def __init__(self, stage: Stage, name: str) -> None:
         self.said = b""
-        self.connection: Connection | None = None
+        self.connection: SimConnection | None = None
         self._stage = stage
         stage.network.connect(name, NAME, self._connected, lambda: None)
         stage.wait()
 
-    def _connected(self, connection: Connection | None) -> None:
+    def _connected(self, connection: SimConnection | None) -> None:
         assert connection is not None
         self.connection = connection
         self._stage.server.greet(connection, self._take, is_program=True)

@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from penstock.sim.network import CONNECT_TIMEOUT_US, Connection, Network
+from penstock.sim.network import CONNECT_TIMEOUT_US, Network, SimConnection
 from penstock.sim.scheduler import Scheduler
 
 
@@ -18,11 +18,11 @@ class Line:
         self.scheduler = Scheduler()
         self.network = Network(self.scheduler, Random(seed))
         self.seen: list[str] = []
-        self.connections: list[Connection | None] = []
+        self.connections: list[SimConnection | None] = []
         self.network.listen("b", self._accept)
         self.connect()
 
-    def _accept(self, connection: Connection) -> None:
+    def _accept(self, connection: SimConnection) -> None:
         connection.target_lost = lambda: self.seen.append("b lost")
 
     def connect(self) -> None:
@@ -30,7 +30,7 @@ class Line:
         self.wait(CONNECT_TIMEOUT_US)
 
     @property
-    def connection(self) -> Connection:
+    def connection(self) -> SimConnection:
         connection = self.connections[0]
         assert connection is not None
         return connection

@@ -15,14 +15,14 @@ from penstock.node.step import FileRange
 from penstock.sim import inspector
 from penstock.sim.clients import SLOTS
 from penstock.sim.payloads import CutShortError, bytes_of
-from penstock.sim.plan import Act, Operation, make_plan
-from penstock.sim.requests import Client
+from penstock.sim.plan import Act, PlannedOperation, make_plan
+from penstock.sim.requests import SimClient
 from penstock.sim.world import World
 from penstock.vfs.memory import MemoryVfs
 
 SUBJECT = "s0.g1.>"
 QUIET = make_plan(2, 1, SLOTS)._replace(operations=(), faults=(), end_us=6_000_000)
-BUSY = QUIET._replace(operations=tuple(Operation(5_000_000 + n, Act.PUBLISH, 0, 4) for n in range(3)))
+BUSY = QUIET._replace(operations=tuple(PlannedOperation(5_000_000 + n, Act.PUBLISH, 0, 4) for n in range(3)))
 
 
 def test_a_payload_is_its_pieces() -> None:
@@ -64,7 +64,7 @@ def test_a_reader_of_what_was_cut_off_gets_no_answer_and_the_next_one_is_told() 
 def fetched(world: World, stream_id: int) -> tuple[Response | RemoteError | None, bytes]:
     """What a program is told that reads the first messages."""
     scheduler, network = world._scheduler, world._network
-    program = Client("test", network, world.brokers, world._random("test"))
+    program = SimClient("test", network, world.brokers, world._random("test"))
     answers: list[tuple[Response | RemoteError | None, bytes]] = []
     request = FetchRequest(
         stream_id=StreamId(stream_id), partition=PartitionId(0), offset=Offset(0), bytes_max=1_000, wait_ms_max=0

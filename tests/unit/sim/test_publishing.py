@@ -6,16 +6,18 @@ import pytest
 
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.sim import inspector
-from penstock.sim.checks import History
+from penstock.sim.checks import PartitionHistory
 from penstock.sim.clients import SHARED_SLOT, SLOTS
-from penstock.sim.plan import Act, Operation, make_plan
+from penstock.sim.plan import Act, PlannedOperation, make_plan
 from penstock.sim.publishing import Publishing, _Attempt, _Query
 from penstock.sim.violation import ViolationError
 from penstock.sim.world import World
 from tests.extent import each_change
 
 QUIET = make_plan(3, 1, SLOTS)._replace(faults=(), end_us=20_000_000)
-RUNS = tuple(Operation(2_000_000 + 100_000 * n, Act.RUN, SHARED_SLOT, n * 2_654_435_761 % 2**32) for n in range(90))
+RUNS = tuple(
+    PlannedOperation(2_000_000 + 100_000 * n, Act.RUN, SHARED_SLOT, n * 2_654_435_761 % 2**32) for n in range(90)
+)
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +32,7 @@ def drivers_of(world: World) -> Publishing:
     return world._clients.publishing
 
 
-def history_of(world: World) -> History:
+def history_of(world: World) -> PartitionHistory:
     return drivers_of(world)._history(0, staged=False)
 
 

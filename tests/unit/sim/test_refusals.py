@@ -10,7 +10,7 @@ from penstock.base.errors import ErrorCode, RemoteError
 from penstock.ingest import acks
 from penstock.node.step import NatsAnswers
 from penstock.sim import inspector
-from penstock.sim.checks import History
+from penstock.sim.checks import PartitionHistory
 from penstock.sim.clients import SLOTS
 from penstock.sim.plan import make_plan
 from penstock.sim.refusals import DEPOSED_US_MAX, Refusals
@@ -37,7 +37,7 @@ class Stage:
         self.checks, self.broker = world().checks, world().brokers[1]
         self.refusals = Refusals(world()._around, self.checks)
         there = self.checks.of("s0.g1.>", 0)
-        self.history = History(there.config, 0, there.stream_id)
+        self.history = PartitionHistory(there.config, 0, there.stream_id)
         self.checks.sent[VALUE] = there.config.subject
         self.checks._refused.clear()
         self.refusals.published(REPLY, (self.history,), VALUE, receivers or ("b1",))
@@ -134,7 +134,7 @@ def test_an_append_that_was_refused(error: RemoteError, is_held: bool) -> None:
 
 def test_what_one_of_a_queue_group_refuses_is_in_none_of_its_partitions() -> None:
     stage = Stage("b1")
-    others = [History(stage.history.config, number, stage.history.stream_id) for number in (1, 2)]
+    others = [PartitionHistory(stage.history.config, number, stage.history.stream_id) for number in (1, 2)]
     stage.refusals.published(REPLY, (stage.history, *others), VALUE, ("b1",))
     for one in others:
         one.leaders.update({1: (2, 1), 2: (3, 1)})  # whoever leads them now: nobody else got it

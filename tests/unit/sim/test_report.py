@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from penstock.sim.report import BATCH_SEEDS_MIN, Report, required
-from penstock.sim.world import Result
+from penstock.sim.world import RunResult
 
 
-def result(seed: int, counters: dict[str, int], *, operations: int = 3_000, error: str = "") -> Result:
-    return Result(seed, "", error, operations, 30, 60_000_000, counters)
+def result(seed: int, counters: dict[str, int], *, operations: int = 3_000, error: str = "") -> RunResult:
+    return RunResult(seed, "", error, operations, 30, 60_000_000, counters)
 
 
 def test_a_seed_that_does_too_little_is_told() -> None:

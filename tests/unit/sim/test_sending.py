@@ -9,7 +9,7 @@ import pytest
 from penstock.sim.clients import SLOTS
 from penstock.sim.plan import make_plan
 from penstock.sim.sending import Sender
-from penstock.sim.sent import Message
+from penstock.sim.sent import SentMessage
 from penstock.sim.violation import ViolationError
 from penstock.sim.world import World
 
@@ -25,7 +25,7 @@ class Stage:
         assert not world.run().error
         self.scheduler, self.checks = world._scheduler, world.checks
         self.history = self.checks.of("s0.g1.>", 0)
-        self.message = Message(b"s0.g1.x", NAME, NAME)
+        self.message = SentMessage(b"s0.g1.x", NAME, NAME)
         self.checks.sends(self.history.config, self.message)
         self.replies: list[tuple[bytes, Callable[[bytes], None]]] = []
         world._around.nats.publish = self.published  # type: ignore[method-assign]

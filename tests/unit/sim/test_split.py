@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from penstock.base.config import StreamConfig
-from penstock.sim.split import PARTITIONS, WAYS, Split, grown
+from penstock.sim.split import PARTITIONS, WAYS, SplitModel, grown
 
 BY_LEADERS = [way for way in WAYS if way["partition_by"] != "group"]
 
@@ -18,13 +18,13 @@ def config_of(way: dict[str, Any]) -> StreamConfig:
     return msgspec.convert({"name": "a", "subject": "a.g1.>", "partitions": PARTITIONS, **way}, StreamConfig)
 
 
-def made(way: dict[str, Any]) -> Split:
-    split = Split.of(config_of(way))
+def made(way: dict[str, Any]) -> SplitModel:
+    split = SplitModel.of(config_of(way))
     assert split is not None
     return split
 
 
-def sent(split: Split, *names: bytes, partition: int = 1, waits: bool = True) -> Split:
+def sent(split: SplitModel, *names: bytes, partition: int = 1, waits: bool = True) -> SplitModel:
     """One after the other, what belongs together."""
     by = split.keys_of(partition)[0]
     for number, name in enumerate(names, 1):
@@ -33,8 +33,8 @@ def sent(split: Split, *names: bytes, partition: int = 1, waits: bool = True) ->
 
 
 def test_where_publishers_choose_there_is_none() -> None:
-    assert Split.of(StreamConfig(name="a", subject="a", partitions=PARTITIONS)) is None
-    assert Split.of(StreamConfig(name="a", subject="a")) is None
+    assert SplitModel.of(StreamConfig(name="a", subject="a", partitions=PARTITIONS)) is None
+    assert SplitModel.of(StreamConfig(name="a", subject="a")) is None
 
 
 @pytest.mark.parametrize("way", BY_LEADERS, ids=lambda way: way["partition_by"])
@@ -96,7 +96,7 @@ def test_what_was_cut_may_come_elsewhere_and_later() -> None:
 @pytest.mark.parametrize("way", BY_LEADERS, ids=lambda way: way["partition_by"])
 def test_where_partitions_were_added_a_key_may_have_moved_and_its_order_holds(way: dict[str, Any]) -> None:
     config = config_of(way)
-    split = Split(config)
+    split = SplitModel(config)
     split.grows(grown(config, 2))
     moved = next(
         by

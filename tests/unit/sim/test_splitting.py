@@ -9,7 +9,7 @@ import pytest
 
 from penstock.sim import world as worlds
 from penstock.sim.clients import SLOTS, SPLIT_SLOT
-from penstock.sim.plan import Act, Operation, make_plan
+from penstock.sim.plan import Act, PlannedOperation, make_plan
 from penstock.sim.split import PARTITIONS, WAYS
 from penstock.sim.world import World
 from tests.extent import each_change
@@ -18,9 +18,9 @@ SUBJECT = f"s{SPLIT_SLOT}.g1.>"
 QUIET = make_plan(2, 1, SLOTS)._replace(operations=(), faults=(), end_us=8_000_000)
 CHANCE = Random(1)
 PUBLISHED = tuple(
-    Operation(1_000_000 + 10_000 * n, Act.PUBLISH, SPLIT_SLOT, CHANCE.getrandbits(32)) for n in range(200)
+    PlannedOperation(1_000_000 + 10_000 * n, Act.PUBLISH, SPLIT_SLOT, CHANCE.getrandbits(32)) for n in range(200)
 )
-APPENDED = tuple(Operation(4_000_000 + 10_000 * n, Act.APPEND, SPLIT_SLOT, n) for n in range(30))
+APPENDED = tuple(PlannedOperation(4_000_000 + 10_000 * n, Act.APPEND, SPLIT_SLOT, n) for n in range(30))
 
 
 def ran(way: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> World:

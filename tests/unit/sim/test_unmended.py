@@ -6,15 +6,15 @@ import pytest
 
 from penstock.node.partition import Partition
 from penstock.node.repairs import Repairs
-from penstock.sim.checks import History
+from penstock.sim.checks import PartitionHistory
 from penstock.sim.clients import SLOTS
-from penstock.sim.plan import Act, Operation, make_plan
+from penstock.sim.plan import Act, PlannedOperation, make_plan
 from penstock.sim.violation import ViolationError
 from penstock.sim.world import World
 from tests.extent import each_change
 
 SUBJECT = "s0.g1.>"
-PUBLISHED = tuple(Operation(2_000_000 + 30_000 * n, Act.PUBLISH, 0, 7 * n) for n in range(400))
+PUBLISHED = tuple(PlannedOperation(2_000_000 + 30_000 * n, Act.PUBLISH, 0, 7 * n) for n in range(400))
 QUIET = make_plan(2, 3, SLOTS)._replace(operations=PUBLISHED, faults=(), end_us=16_000_000)
 
 
@@ -25,7 +25,7 @@ def world() -> World:
     return world
 
 
-def damage_followers(world: World) -> History:
+def damage_followers(world: World) -> PartitionHistory:
     """A bit of the oldest segment is turned over on all who do not lead."""
     history = world.checks.of(SUBJECT, 0)
     leader, _ = history.leaders[max(history.leaders)]
