@@ -22,7 +22,7 @@ from penstock.bench.processes import children_of
 from penstock.bench.readers import PASSES, Consumed, ReadTask, read_batches, read_blocking, read_messages, read_nats_py
 from penstock.bench.report import Comparison, Report, read_json
 from penstock.bench.rounds import Measurement, publish_measure, untrue
-from penstock.bench.systems import VARIANTS, JetStreamLog, Log, PenstockLog
+from penstock.bench.systems import VARIANTS, JetStreamLog, MeasuredLog, PenstockLog
 from penstock.bench.throughput import publishing, reading, started
 from tests.broker_process import OF_OTHERS
 from tests.extent import each_change, needs_time
@@ -61,7 +61,7 @@ def test_every_kind_of_system_is_published_to_and_read(tmp_path: Path) -> None:
         assert "penstock-batches / nats-py" in consumed.ratios
 
 
-class Tampering(Log):
+class Tampering(MeasuredLog):
     """A log into which somebody else writes one message more."""
 
     def __init__(self, log: PenstockLog) -> None:

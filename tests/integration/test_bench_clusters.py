@@ -67,7 +67,7 @@ def test_messages_are_written_once_and_sent_once_to_each_follower(tmp_path: Path
 
 @needs_time
 def test_a_broker_with_an_empty_disk_catches_up_while_messages_are_acked(tmp_path: Path) -> None:
-    plan = msgspec.structs.replace(catch_up.Plan(30_000_000), quiet_s=3.0)
+    plan = msgspec.structs.replace(catch_up.CatchUpPlan(30_000_000), quiet_s=3.0)
     figures = {one.name: one for one in catch_up.run(plan, tmp_path, lambda what: None)}
     assert figures["catch-up"].got > 0
     assert figures["catch-up"].at_least
@@ -76,7 +76,7 @@ def test_a_broker_with_an_empty_disk_catches_up_while_messages_are_acked(tmp_pat
 
 @needs_time
 def test_reads_are_measured_over_one_replica_and_over_three(tmp_path: Path) -> None:
-    plan = read_replicas.Plan(size_bytes=1 << 20, consumers=6, rounds=1)
+    plan = read_replicas.ReadReplicasPlan(size_bytes=1 << 20, consumers=6, rounds=1)
     steps: list[str] = []
     found = {one.name: one for one in read_replicas.run(plan, tmp_path, steps.append)}
     assert len(steps) == plan.steps

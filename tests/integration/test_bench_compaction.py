@@ -14,7 +14,7 @@ from tests.extent import needs_time
 @needs_time
 def test_a_small_run_measures_everything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     steps: list[str] = []
-    plan = compaction.Plan(messages=700_000, keys=1_000, rounds=1)  # of 64 MiB are 250,000
+    plan = compaction.CompactionPlan(messages=700_000, keys=1_000, rounds=1)  # of 64 MiB are 250,000
     figures = {one.name: one for one in compaction.run(plan, tmp_path, steps.append)}
     assert len(steps) == plan.steps
     assert all(one.reach is None for one in figures.values())  # it is smaller than what has a goal
@@ -23,7 +23,7 @@ def test_a_small_run_measures_everything(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_a_key_without_its_last_message_fails_a_round(tmp_path: Path) -> None:
-    plan = compaction.Plan(messages=2_000, keys=10)
+    plan = compaction.CompactionPlan(messages=2_000, keys=10)
     last = compaction.make(tmp_path, plan)
     compaction._check(tmp_path, last)
     last[3] = 2_000

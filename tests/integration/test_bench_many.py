@@ -19,7 +19,7 @@ def test_idle_streams_hold_nothing_and_the_loss_of_a_broker_loses_nothing(tmp_pa
     steps: list[str] = []
     load = Load(messages=1_000, window=100, seconds_max=1.0)
     settle_seconds = 1.5 * LOG_REST_MS / 1_000
-    plan = many.Plan(STREAMS, idle_seconds=1.0, settle_seconds=settle_seconds, load=load)
+    plan = many.ManyStreamsPlan(STREAMS, idle_seconds=1.0, settle_seconds=settle_seconds, load=load)
     found = many.measure(plan, tmp_path, steps.append)
     assert len(steps) == many.STEPS
     for number, before in found.empty.held.items():
@@ -37,6 +37,6 @@ def test_idle_streams_hold_nothing_and_the_loss_of_a_broker_loses_nothing(tmp_pa
 
 
 def test_goals_are_about_as_many_as_they_name() -> None:
-    plan = many.Plan()
+    plan = many.ManyStreamsPlan()
     assert plan.has_goals
     assert not msgspec.structs.replace(plan, streams=9_999).has_goals

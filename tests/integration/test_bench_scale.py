@@ -17,7 +17,7 @@ from tests.extent import each_change, needs_time
 @needs_time
 def test_a_small_run_measures_everything(tmp_path: Path) -> None:
     steps: list[str] = []
-    sizes = scale.Plan(streams=4, messages=40_000, short_messages=20_000)
+    sizes = scale.ScalePlan(streams=4, messages=40_000, short_messages=20_000)
     plan = msgspec.structs.replace(sizes, idle_seconds=0.05, settle_seconds=0.0, start_rounds=2)
     figures = scale.run(plan, tmp_path, steps.append)
     assert len(steps) == scale.STEPS
@@ -30,7 +30,7 @@ def test_a_small_run_measures_everything(tmp_path: Path) -> None:
 
 
 def test_only_what_the_goals_are_about_is_judged() -> None:
-    plans = (scale.Plan(), reach.planned(short=True).scale, scale.Plan(streams=9_999))
+    plans = (scale.ScalePlan(), reach.planned(short=True).scale, scale.ScalePlan(streams=9_999))
     assert [(plan.has_idle_goals, plan.has_long_goals) for plan in plans] == [
         (True, True),
         (True, False),

@@ -14,7 +14,7 @@ from tests.extent import needs_time
 @pytest.mark.filterwarnings("ignore::FutureWarning")  # of PySpark, about pandas 3
 def test_all_is_measured(tmp_path: Path) -> None:
     said: list[str] = []
-    plan = measured.Plan(messages=20_000, rounds=1)
+    plan = measured.SparkPlan(messages=20_000, rounds=1)
     figures = {one.name: one for one in measured.run(plan, tmp_path, said.append)}
     assert len(said) == plan.steps
     assert {f"{goal}-ratio" for goal in ("read", "offsets", "available", "archive", "sink")} <= figures.keys()

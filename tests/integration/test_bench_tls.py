@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from penstock.bench.tls import Plan, run
+from penstock.bench.tls import TlsPlan, run
 from tests.extent import needs_time
 
 
 @needs_time
 def test_every_figure_is_found_and_what_was_read_is_what_was_sent(tmp_path: Path) -> None:
     steps: list[str] = []
-    plan = Plan(messages=4_096, rounds=1)
+    plan = TlsPlan(messages=4_096, rounds=1)
     figures = {figure.name: figure for figure in run(plan, tmp_path, steps.append)}
     assert len(steps) == plan.steps
     assert set(figures) == {

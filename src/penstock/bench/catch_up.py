@@ -1,7 +1,7 @@
 """The speed at which a broker with an empty disk catches up, and its effect on ack latency.
 
 Rules: There are three brokers. One of them, which does not lead the stream, is stopped and loses its disk; the other
-two get a log of `Plan.size_bytes`, in batches of many rows, as a bulk writer makes them. Then a sender publishes at a
+two get a log of `CatchUpPlan.size_bytes`, in batches of many rows, as a bulk writer makes them. Then a sender publishes at a
 fixed rate all the time, on schedule (`latency`): first for a while alone (quiet), then while the broker catches up. The
 catch-up is timed from the first bytes of the log on the broker's disk until it is in sync. An ack belongs to the phase
 in which its message was due. The log is read from the page cache if memory suffices: it was written just before.
@@ -42,7 +42,7 @@ _PERCENTILES = ("50", "99")
 Step = Callable[[str], None]
 
 
-class Plan(msgspec.Struct, frozen=True):
+class CatchUpPlan(msgspec.Struct, frozen=True):
     """The size of the log and the duration of the quiet phase."""
 
     size_bytes: int
@@ -77,7 +77,7 @@ class _Caught(msgspec.Struct, frozen=True):
         return (self.ended_ns - self.began_ns) / 1e9
 
 
-def run(plan: Plan, folder: Path, said: Step) -> list[Figure]:
+def run(plan: CatchUpPlan, folder: Path, said: Step) -> list[Figure]:
     """Measure the catch-up. Raise OperationalError if it takes too long."""
     with penstock_cluster(folder) as cluster, cluster.log() as log:
         victim = next(number for number in cluster.brokers.addresses if number != _leader(log.stream))
@@ -115,7 +115,7 @@ def _pass(seconds: float) -> None:
         time.sleep(min(left_s, _LOOK_S))
 
 
-def _catch_up(brokers: Brokers, stream: StreamInfo, victim: int, plan: Plan) -> _Caught:
+def _catch_up(brokers: Brokers, stream: StreamInfo, victim: int, plan: CatchUpPlan) -> _Caught:
     """Start the broker with the empty disk, and wait until it is in sync."""
     brokers.start(victim)
     folder = brokers.folder(victim)

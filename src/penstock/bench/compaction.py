@@ -54,7 +54,7 @@ Said = Callable[[str], None]
 """Receives the name of every finished step."""
 
 
-class Plan(msgspec.Struct, frozen=True):
+class CompactionPlan(msgspec.Struct, frozen=True):
     """The log and the rounds to measure."""
 
     messages: int = MESSAGES
@@ -88,7 +88,7 @@ class Compacted(msgspec.Struct, frozen=True):
     size_bytes: int = 0  # of the log afterwards, or of the copy
 
 
-def make(folder: Path, plan: Plan) -> array[int]:
+def make(folder: Path, plan: CompactionPlan) -> array[int]:
     """Make a log in `folder`; return the last offset of each key, -1 for a key without messages."""
     import pyarrow as pa
 
@@ -186,7 +186,7 @@ def _in_a_process(what: str, folder: Path, compression: Compression = Compressio
     return msgspec.json.decode(found.stdout, type=Compacted)
 
 
-def run(plan: Plan, folder: Path, said: Said) -> list[Figure]:
+def run(plan: CompactionPlan, folder: Path, said: Said) -> list[Figure]:
     """Run the whole plan."""
     made = folder / "made"
     made.mkdir()
@@ -229,7 +229,9 @@ def _check(work: Path, last: array[int]) -> None:
         raise OperationalError(f"{len(wanted)} keys have lost their last message, as that at offset {min(wanted)}")
 
 
-def _figures(plan: Plan, compacted: list[Compacted], copied: list[Compacted], size_bytes: int) -> list[Figure]:
+def _figures(
+    plan: CompactionPlan, compacted: list[Compacted], copied: list[Compacted], size_bytes: int
+) -> list[Figure]:
     which = f"{plan.messages:,} messages of {plan.keys:,} keys"
     is_judged = plan.messages >= MESSAGES and plan.compression is Compression.NONE
     ratios = [one.seconds / other.seconds for one, other in zip(compacted, copied, strict=True)]

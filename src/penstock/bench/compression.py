@@ -52,7 +52,7 @@ Said = Callable[[str], None]
 """Receives the name of every finished step."""
 
 
-class Plan(msgspec.Struct, frozen=True):
+class CompressionPlan(msgspec.Struct, frozen=True):
     """The log and the rounds to measure."""
 
     messages: int = MESSAGES
@@ -82,14 +82,14 @@ class Cleaned(msgspec.Struct, frozen=True):
     size_bytes: int  # of the log afterwards
 
 
-class Found(msgspec.Struct, frozen=True):
+class CompressionResult(msgspec.Struct, frozen=True):
     """One codec in one round."""
 
     cleaned: Cleaned
     read_seconds: float
 
 
-def make(folder: Path, plan: Plan) -> int:
+def make(folder: Path, plan: CompressionPlan) -> int:
     """Make a data directory with one stream; return the checksum of all its values."""
     chance = random.Random(1)  # noqa: S311 (content, no secret)
     crc = 0
@@ -186,20 +186,20 @@ def _read(folder: Path, messages: int, crc: int) -> float:
     return seconds
 
 
-def run(plan: Plan, folder: Path, said: Said) -> list[Figure]:
+def run(plan: CompressionPlan, folder: Path, said: Said) -> list[Figure]:
     """Run the whole plan."""
     made = folder / "made"
     crc = make(made, plan)
     said(f"{plan.messages:,} messages made")
     size_bytes = sum(path.stat().st_size for path in segment_files(_log_of(made)))
-    found: dict[str, list[Found]] = {one: [] for one in Compression}
+    found: dict[str, list[CompressionResult]] = {one: [] for one in Compression}
     for number in range(plan.rounds):
         for name in order_of(list(found), number):
             work = folder / "work"
             _clone(made, work)
             os.sync()
             cleaned = _cleaned(work, Compression(name))
-            found[name].append(Found(cleaned, _read(work, plan.messages, crc)))
+            found[name].append(CompressionResult(cleaned, _read(work, plan.messages, crc)))
             shutil.rmtree(work)
             said(name)
     return _figures(plan, found, size_bytes)
@@ -218,7 +218,7 @@ def _clone(made: Path, work: Path) -> None:
     shutil.copytree(made, work, copy_function=put)
 
 
-def _figures(plan: Plan, found: dict[str, list[Found]], size_bytes: int) -> list[Figure]:
+def _figures(plan: CompressionPlan, found: dict[str, list[CompressionResult]], size_bytes: int) -> list[Figure]:
     which = f"{plan.messages:,} messages"
     figures = [Figure("before", f"{which}: on the disk before", "MB", size_bytes / 1e6)]
     plain = found[Compression.NONE]

@@ -44,7 +44,7 @@ from penstock.bench.frames import Pool, sent_content
 from penstock.bench.generator import GENERATOR, Load, Published
 from penstock.bench.processes import cpu_seconds_of, listening_on
 from penstock.bench.readers import Clock, Consumed, ReadTask, chained
-from penstock.bench.systems import Log, System, Variant, time_for
+from penstock.bench.systems import MeasuredLog, System, Variant, time_for
 
 if TYPE_CHECKING:
     import confluent_kafka
@@ -111,7 +111,7 @@ def _mock(folder: Path) -> Iterator[System]:
     yield MockSystem()
 
 
-class MockLog(Log):
+class MockLog(MeasuredLog):
     """A log that librdkafka's mock broker acks and drops."""
 
     def publish(self, load: Load) -> Published:
@@ -126,11 +126,11 @@ class MockSystem(System):
     """No product: a broker inside the generator."""
 
     @contextmanager
-    def log(self) -> Iterator[Log]:
+    def log(self) -> Iterator[MeasuredLog]:
         yield MockLog()
 
 
-class KafkaLog(Log):
+class KafkaLog(MeasuredLog):
     """A topic of one partition."""
 
     def __init__(self, system: KafkaSystem, topic: str) -> None:
@@ -233,7 +233,7 @@ class KafkaSystem(System):
         self.processes = {} if process_id is None else {"kafka": process_id}
 
     @contextmanager
-    def log(self) -> Iterator[Log]:
+    def log(self) -> Iterator[MeasuredLog]:
         admin = imported("confluent_kafka.admin")
         name = f"penstock-bench-{secrets.token_hex(8)}"
         new = admin.NewTopic(name, num_partitions=1, replication_factor=1, config=self._topic)

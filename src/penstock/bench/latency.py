@@ -29,13 +29,13 @@ from penstock.base.errors import OperationalError
 from penstock.bench import worker
 from penstock.bench.content import Content, difference
 from penstock.bench.histogram import Latencies, latencies_ns
-from penstock.bench.latency_receiver import Received, ReceiveTask, follow_jetstream, follow_penstock
+from penstock.bench.latency_receiver import LatencyReceiveTask, Received, follow_jetstream, follow_penstock
 from penstock.bench.latency_sender import SendTask, Sent, send
 from penstock.bench.processes import Child, cpu_seconds_of
 from penstock.bench.refusals import refusal
 from penstock.bench.rounds import Measure, Measurement
-from penstock.bench.schedule import Plan
-from penstock.bench.systems import JetStreamLog, Log, NatsLog, PenstockLog, System
+from penstock.bench.schedule import SchedulePlan
+from penstock.bench.systems import JetStreamLog, MeasuredLog, NatsLog, PenstockLog, System
 
 ACK, CONSUMER, LATE = "ack", "consumer", "late"
 PATHS = {ACK: "publish → ack", CONSUMER: "publish → consumer", LATE: "the sender's own delay"}
@@ -52,11 +52,11 @@ class LatencyLoad(msgspec.Struct, frozen=True):
     seconds: float = 30.0
     consumer: bool = True
 
-    def plan(self, seed: int) -> Plan:
+    def plan(self, seed: int) -> SchedulePlan:
         """Return the schedule of the messages."""
         measured = max(1, round(self.seconds * self.rate_per_s))
         warm_up = max(1, round(WARM_UP_S * self.rate_per_s))
-        return Plan(size=self.size, rate_per_s=self.rate_per_s, measured=measured, warm_up=warm_up, seed=seed)
+        return SchedulePlan(size=self.size, rate_per_s=self.rate_per_s, measured=measured, warm_up=warm_up, seed=seed)
 
 
 class LatencyMeasurement(Measurement, frozen=True, kw_only=True):
@@ -99,7 +99,7 @@ def latency_measure(name: str, system: System, load: LatencyLoad) -> Measure:
     return measure
 
 
-def histograms_of(plan: Plan, sent: Sent, received: Received | None) -> dict[str, str]:
+def histograms_of(plan: SchedulePlan, sent: Sent, received: Received | None) -> dict[str, str]:
     """Encode the measured messages' latencies by path. A missing message counts with the time waited for it."""
     due_ns = sent.due_ns[plan.warm_up :]
     found = {
@@ -110,13 +110,13 @@ def histograms_of(plan: Plan, sent: Sent, received: Received | None) -> dict[str
     return {path: Latencies(samples).encode() for path, samples in found.items()}
 
 
-def missing_of(plan: Plan, sent: Sent, received: Received | None) -> dict[str, int]:
+def missing_of(plan: SchedulePlan, sent: Sent, received: Received | None) -> dict[str, int]:
     """Count the missing messages by path; omit paths without any."""
     counts = {path: sum(one <= 0 for one in moments) for path, (moments, _) in _moments(plan, sent, received).items()}
     return {path: count for path, count in counts.items() if count}
 
 
-def _moments(plan: Plan, sent: Sent, received: Received | None) -> dict[str, tuple[list[int], int]]:
+def _moments(plan: SchedulePlan, sent: Sent, received: Received | None) -> dict[str, tuple[list[int], int]]:
     """Return by path the arrival times of the measured messages, and the time at which waiting ended."""
     found = {ACK: (sent.acked_ns[plan.warm_up :], sent.gave_up_ns)}
     if received is not None:
@@ -124,7 +124,7 @@ def _moments(plan: Plan, sent: Sent, received: Received | None) -> dict[str, tup
     return found
 
 
-def untrue(log: Log, sent: Sent, received: Received | None) -> str | None:
+def untrue(log: MeasuredLog, sent: Sent, received: Received | None) -> str | None:
     """Return why a run does not count; None if acks, deliveries and log match what was sent."""
     if sent.errors:
         return f"{sent.errors:,} answers were no acks; the first: {refusal(sent.first_error)}"
@@ -163,7 +163,7 @@ def _wrong_bytes(sent: Sent, found: Content) -> str | None:
     return f"{found.messages:,} messages of {size:,} bytes came back as {found.value_bytes:,} bytes"
 
 
-def _run(log: NatsLog, plan: Plan, consumer: bool) -> tuple[Sent, Received | None]:
+def _run(log: NatsLog, plan: SchedulePlan, consumer: bool) -> tuple[Sent, Received | None]:
     seconds_max = plan.duration_s + ACK_WAIT_S + limits.BENCH_START_S
     with ExitStack() as stack:
         receiver = _receiver(stack, log, plan, seconds_max + _CONSUMER_WAIT_S) if consumer else None
@@ -174,13 +174,13 @@ def _run(log: NatsLog, plan: Plan, consumer: bool) -> tuple[Sent, Received | Non
         return sent, msgspec.json.decode(line, type=Received)
 
 
-def _receiver(stack: ExitStack, log: NatsLog, plan: Plan, seconds_max: float) -> Child | None:
+def _receiver(stack: ExitStack, log: NatsLog, plan: SchedulePlan, seconds_max: float) -> Child | None:
     """Start a process that follows the log; return it when ready, or None for a log that stores nothing."""
     if isinstance(log, PenstockLog):
-        task = ReceiveTask(parse_address(log.client_address), log.stream.name, plan, seconds_max)
+        task = LatencyReceiveTask(parse_address(log.client_address), log.stream.name, plan, seconds_max)
         _, process = stack.enter_context(worker.working(follow_penstock, task))
     elif isinstance(log, JetStreamLog):
-        task = ReceiveTask(log.nats, log.stream, plan, seconds_max)
+        task = LatencyReceiveTask(log.nats, log.stream, plan, seconds_max)
         _, process = stack.enter_context(worker.working(follow_jetstream, task))
     else:
         return None

@@ -26,7 +26,7 @@ import msgspec
 from penstock.base.addresses import Address
 from penstock.bench.content import Content, Tally
 from penstock.bench.nats_socket import NatsSocket, inbox
-from penstock.bench.schedule import Plan, index_of
+from penstock.bench.schedule import SchedulePlan, index_of
 from penstock.bench.timed_socket import TimedSocket
 from penstock.client.aio import Client
 from penstock.client.connecting import connect
@@ -35,12 +35,12 @@ READY = "ready"
 _HEARTBEAT_NS = 5_000_000_000  # as nats-py's ordered consumer
 
 
-class ReceiveTask(msgspec.Struct, frozen=True):
+class LatencyReceiveTask(msgspec.Struct, frozen=True):
     """The expected messages and their stream; `server` is Penstock's broker, or the nats-server with JetStream."""
 
     server: Address
     stream: str
-    plan: Plan
+    plan: SchedulePlan
     seconds_max: float  # for everything
 
 
@@ -54,7 +54,7 @@ class Received(msgspec.Struct, frozen=True):
 
 
 class _Arrivals:
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: SchedulePlan) -> None:
         self._plan = plan
         self._arrived = array("q", bytes(8 * plan.count))
         self._tally = Tally()
@@ -74,7 +74,7 @@ class _Arrivals:
         return Received(self._arrived.tolist(), self._tally.content(), time.process_time(), time.monotonic_ns())
 
 
-def follow_penstock(task: ReceiveTask) -> Iterator[str | Received]:
+def follow_penstock(task: LatencyReceiveTask) -> Iterator[str | Received]:
     """Worker: follow the log through Penstock's client."""
     import pyarrow  # noqa: F401 (decoding imports it: not while the first message waits)
 
@@ -91,7 +91,7 @@ async def _connected(server: Address) -> Client:
     return await connect(str(server), name="penstock-bench")
 
 
-async def _follow(client: Client, task: ReceiveTask, arrivals: _Arrivals) -> None:
+async def _follow(client: Client, task: LatencyReceiveTask, arrivals: _Arrivals) -> None:
     async with client:
         batches = client.read(task.stream, 0, follow=True, columns=("value",))
         with contextlib.suppress(TimeoutError):
@@ -105,7 +105,7 @@ async def _follow(client: Client, task: ReceiveTask, arrivals: _Arrivals) -> Non
                         return
 
 
-def follow_jetstream(task: ReceiveTask) -> Iterator[str | Received]:
+def follow_jetstream(task: LatencyReceiveTask) -> Iterator[str | Received]:
     """Worker: follow the stream by an ordered consumer, without a client library."""
     deliver = inbox()
     config = {

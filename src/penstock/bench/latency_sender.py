@@ -22,7 +22,7 @@ from penstock.base.addresses import Address
 from penstock.bench import frames
 from penstock.bench.content import Content, Tally
 from penstock.bench.nats_socket import inbox
-from penstock.bench.schedule import Contents, Plan
+from penstock.bench.schedule import Contents, SchedulePlan
 from penstock.bench.timed_socket import TimedSocket, sharpen_timers
 
 _LEAD_NS = 50_000_000  # between the start and the first message
@@ -34,7 +34,7 @@ class SendTask(msgspec.Struct, frozen=True):
 
     nats: Address
     subject: str
-    plan: Plan
+    plan: SchedulePlan
     wait_s: float  # for missing acks, after the last message's due time
 
 

@@ -26,7 +26,7 @@ from penstock.bench.extras import LIFTBRIDGE, imported
 from penstock.bench.nats_socket import NatsSocket
 from penstock.bench.processes import listening_on
 from penstock.bench.readers import Clock, Consumed, ReadTask, chained
-from penstock.bench.systems import Log, NatsLog, System, Variant
+from penstock.bench.systems import MeasuredLog, NatsLog, System, Variant
 
 if TYPE_CHECKING:
     import grpc
@@ -146,7 +146,7 @@ class LiftbridgeSystem(System):
         self.processes = {name: process_id for name, process_id in found.items() if process_id is not None}
 
     @contextmanager
-    def log(self) -> Iterator[Log]:
+    def log(self) -> Iterator[MeasuredLog]:
         name = f"penstock-bench-{secrets.token_hex(8)}"
         self.service.call("CreateStream", liftbridge_format.create_stream(name, name))
         try:

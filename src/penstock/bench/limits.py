@@ -60,7 +60,7 @@ class Amounts(NamedTuple):
     written_bytes: int = 256 * MIB
 
 
-class Place(NamedTuple):
+class LimitsPlace(NamedTuple):
     """The folder for files, the nats-server, and the amounts."""
 
     folder: Path
@@ -74,7 +74,7 @@ class LimitKind(NamedTuple):
     name: str
     title: str
     unit: str
-    measure: Callable[[Place], float]
+    measure: Callable[[LimitsPlace], float]
 
 
 def count(rounds: int) -> int:
@@ -97,7 +97,7 @@ def measured(
     """Measure every limit; `said` receives the name after each measurement."""
     values: dict[str, list[float]] = {kind.name: [] for kind in LIMITS}
     with tempfile.TemporaryDirectory(prefix="limits-", dir=folder) as inside, nats_server(Path(inside)) as (nats, _):
-        place = Place(Path(inside), nats, amounts)
+        place = LimitsPlace(Path(inside), nats, amounts)
         for _ in range(rounds):
             for kind in LIMITS:
                 values[kind.name].append(kind.measure(place))
@@ -113,12 +113,12 @@ def limit_of(kind: LimitKind, values: list[float]) -> Limit:
 # Round trips
 
 
-def _ping(place: Place) -> float:
+def _ping(place: LimitsPlace) -> float:
     with NatsSocket(place.nats) as nats:
         return _median_us(nats.barrier, place.amounts.tries)
 
 
-def _echo(place: Place) -> float:
+def _echo(place: LimitsPlace) -> float:
     subject, reply = inbox(), inbox()
     with worker.working(respond_asyncio, RespondTask(place.nats, subject)), NatsSocket(place.nats) as nats:
         nats.send(f"SUB {reply} 1\r\n".encode())
@@ -161,7 +161,7 @@ def flood(task: FloodTask) -> Iterator[str]:
         nats.barrier()
 
 
-def _subscribe(place: Place) -> float:
+def _subscribe(place: LimitsPlace) -> float:
     """Return messages per second, from the first bytes to the last."""
     subject = inbox()
     with NatsSocket(place.nats) as nats:
@@ -199,7 +199,7 @@ def send_file(task: SendFileTask) -> Iterator[Address]:
     os.close(number)
 
 
-def _sendfile(place: Place) -> float:
+def _sendfile(place: LimitsPlace) -> float:
     """Return MiB per second."""
     with _file(place) as (file, number):
         _write(number, _FILE_BYTES)
@@ -227,7 +227,7 @@ def _seconds_to_read(connection: socket.socket, wanted: int) -> float:
 # The disk
 
 
-def _page_cache(place: Place) -> float:
+def _page_cache(place: LimitsPlace) -> float:
     """Return MiB per second."""
     with _file(place) as (_, number):
         started_s = time.perf_counter()
@@ -235,7 +235,7 @@ def _page_cache(place: Place) -> float:
         return place.amounts.written_bytes / _MIB / (time.perf_counter() - started_s)
 
 
-def _sync(place: Place, *, pause_s: float = 0.0) -> float:
+def _sync(place: LimitsPlace, *, pause_s: float = 0.0) -> float:
     """Return the median in microseconds."""
     data = os.urandom(_SYNC_BYTES)
     took: list[int] = []
@@ -251,12 +251,12 @@ def _sync(place: Place, *, pause_s: float = 0.0) -> float:
     return statistics.median(took) / 1000
 
 
-def _sync_rested(place: Place) -> float:
+def _sync_rested(place: LimitsPlace) -> float:
     return _sync(place, pause_s=_PAUSE_S)
 
 
 @contextmanager
-def _file(place: Place) -> Iterator[tuple[Path, int]]:
+def _file(place: LimitsPlace) -> Iterator[tuple[Path, int]]:
     number, name = tempfile.mkstemp(dir=place.folder)
     try:
         yield Path(name), number

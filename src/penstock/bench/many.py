@@ -45,7 +45,7 @@ Said = Callable[[str], None]
 """Receives the name of every finished step."""
 
 
-class Plan(msgspec.Struct, frozen=True):
+class ManyStreamsPlan(msgspec.Struct, frozen=True):
     """The streams, times and load of a run."""
 
     streams: int = STREAMS
@@ -87,7 +87,7 @@ class Failover(msgspec.Struct, frozen=True):
     read_back: int  # acked messages that were read back: all, or the run has failed
 
 
-class Found(msgspec.Struct, frozen=True):
+class ManyStreamsResult(msgspec.Struct, frozen=True):
     """Everything that was measured."""
 
     empty: Rest
@@ -100,12 +100,12 @@ class Found(msgspec.Struct, frozen=True):
     cpu_us_among_many: float
 
 
-def run(plan: Plan, folder: Path, said: Said) -> list[Figure]:
+def run(plan: ManyStreamsPlan, folder: Path, said: Said) -> list[Figure]:
     """Run the whole plan and return its figures."""
     return figures(plan, measure(plan, folder, said))
 
 
-def measure(plan: Plan, folder: Path, said: Said) -> Found:
+def measure(plan: ManyStreamsPlan, folder: Path, said: Said) -> ManyStreamsResult:
     """Run the whole plan. Raise OperationalError if an acked message is not at the offset of its ack."""
     with penstock_cluster(folder) as cluster:
         empty = rest(cluster, plan)
@@ -130,12 +130,12 @@ def measure(plan: Plan, folder: Path, said: Said) -> Found:
         finally:
             publisher.close()
         said("read back")
-    return Found(
+    return ManyStreamsResult(
         empty, many, create_seconds, first_messages_seconds, list_seconds, failover, cpu_us_alone, cpu_us_among_many
     )
 
 
-def rest(cluster: PenstockCluster, plan: Plan) -> Rest:
+def rest(cluster: PenstockCluster, plan: ManyStreamsPlan) -> Rest:
     """Measure the cluster's resources over an idle period."""
     _pass(plan.settle_seconds)
     before, began_s = {number: held(pid) for number, pid in cluster.brokers.process_ids.items()}, time.monotonic()
@@ -233,7 +233,7 @@ async def _read_back(addresses: list[str], acked: Iterable[tuple[str, Acked]]) -
     return count
 
 
-def figures(plan: Plan, found: Found) -> list[Figure]:
+def figures(plan: ManyStreamsPlan, found: ManyStreamsResult) -> list[Figure]:
     """Return the figures of the report; a figure of several brokers is that of the worst."""
     which = f"{plan.streams:,} idle streams"
 

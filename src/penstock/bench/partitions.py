@@ -44,7 +44,7 @@ _MESSAGES_A_SECOND = 60_000  # for the time estimate
 Step = Callable[[str], None]
 
 
-class Plan(msgspec.Struct, frozen=True):
+class PartitionsPlan(msgspec.Struct, frozen=True):
     """The partitions, rounds and load of a run."""
 
     partitions: int = 4
@@ -67,7 +67,7 @@ class Plan(msgspec.Struct, frozen=True):
         return GIB + 2 * self.load.messages * (self.load.size + 128)
 
 
-def run(plan: Plan, folder: Path, said: Step) -> list[Figure]:
+def run(plan: PartitionsPlan, folder: Path, said: Step) -> list[Figure]:
     """Run the whole plan. Raise OperationalError if no measurement is valid."""
     with nats_server(folder / "nats-server") as (nats, _), running_brokers(folder, nats, _BROKERS) as brokers:
 
@@ -85,7 +85,7 @@ def run(plan: Plan, folder: Path, said: Step) -> list[Figure]:
     return _figures(plan, found)
 
 
-def _measured(brokers: Brokers, nats: Any, plan: Plan, name: str, round_number: int) -> Measurement:
+def _measured(brokers: Brokers, nats: Any, plan: PartitionsPlan, name: str, round_number: int) -> Measurement:
     """Measure acked messages per second of CPU time, of both brokers together."""
     stream = f"bench-{name}-{round_number + 1}"
     config: dict[str, Any] = {"replicas": 1, "durability": "os", "dedup_window_ms": None}
@@ -119,7 +119,7 @@ def _measured(brokers: Brokers, nats: Any, plan: Plan, name: str, round_number: 
     )
 
 
-def _figures(plan: Plan, found: list[Measurement]) -> list[Figure]:
+def _figures(plan: PartitionsPlan, found: list[Measurement]) -> list[Figure]:
     figures = []
     for name in (_ONE, *_WAYS):
         costs = sorted(1e6 / one.value for one in found if one.system == name and one.void is None)

@@ -25,7 +25,7 @@ KNOWN = (*kafka.NAMES, *liftbridge.NAMES)
 """All variants of these products."""
 
 
-class Addresses(msgspec.Struct, frozen=True):
+class ProductAddresses(msgspec.Struct, frozen=True):
     """The addresses that the user gave."""
 
     kafka: Address | None = None
@@ -33,7 +33,7 @@ class Addresses(msgspec.Struct, frozen=True):
     liftbridge_nats: Address | None = None
 
 
-def variants(names: Iterable[str], addresses: Addresses) -> tuple[Variant, ...]:
+def variants(names: Iterable[str], addresses: ProductAddresses) -> tuple[Variant, ...]:
     """Return the variants of external products among these names.
 
     Raise ValueError if an address is missing, OperationalError if the client's package is.

@@ -35,7 +35,7 @@ _LOAD = Load(messages=1_000_000)
 _SHORT_LOAD = Load(messages=200_000, seconds_max=3.0)
 _READ = Load(messages=1_000_000)
 _SHORT_READ = Load(messages=400_000)
-_SHORT_SCALE = scale.Plan(messages=5_000_000)
+_SHORT_SCALE = scale.ScalePlan(messages=5_000_000)
 
 
 class Goal(NamedTuple):
@@ -83,9 +83,9 @@ CLUSTER_GOALS = (
 class ReachPlan(NamedTuple):
     """The plans of all parts."""
 
-    throughput: throughput.Plan
+    throughput: throughput.ThroughputPlan
     latency: LatencyPlan
-    scale: scale.Plan
+    scale: scale.ScalePlan
     limit_rounds: int
 
     @property
@@ -116,9 +116,9 @@ def planned(*, short: bool, rounds: int | None = None) -> ReachPlan:
         seconds = [msgspec.structs.replace(load, seconds=_seconds(load, rounds_count)) for load in latency.loads]
         latency = msgspec.structs.replace(latency, loads=tuple(seconds))
     return ReachPlan(
-        throughput.Plan(_VARIANTS, loads, (read,), rounds_count),
+        throughput.ThroughputPlan(_VARIANTS, loads, (read,), rounds_count),
         latency,
-        _SHORT_SCALE if short else scale.Plan(),
+        _SHORT_SCALE if short else scale.ScalePlan(),
         min(rounds_count, _LIMIT_ROUNDS_MAX),
     )
 

@@ -48,7 +48,7 @@ _BYTES_PER_S = 800 * MIB  # for the time estimate
 Step = Callable[[str], None]
 
 
-class Plan(msgspec.Struct, frozen=True):
+class ReadReplicasPlan(msgspec.Struct, frozen=True):
     """The size of the log and the number of concurrent consumers."""
 
     size_bytes: int = 256 * MIB
@@ -71,7 +71,7 @@ class Plan(msgspec.Struct, frozen=True):
         return GIB + _BROKERS * self.size_bytes * 11 // 10
 
 
-def run(plan: Plan, folder: Path, said: Step) -> list[Figure]:
+def run(plan: ReadReplicasPlan, folder: Path, said: Step) -> list[Figure]:
     """Run the whole plan. Raise OperationalError if the observers do not catch up, or no measurement is valid."""
     with nats_server(folder / "nats-server") as (nats, _), running_brokers(folder, nats, _BROKERS) as brokers:
         _fill(brokers, plan.size_bytes)

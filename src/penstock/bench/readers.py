@@ -261,7 +261,7 @@ def _send_file(connection: socket.socket, file: Path) -> None:
             position += sent
 
 
-class ReceiveTask(msgspec.Struct, frozen=True):
+class FileReceiveTask(msgspec.Struct, frozen=True):
     """The address to receive from until the sender closes, and the number of passes."""
 
     address: Address
@@ -269,7 +269,7 @@ class ReceiveTask(msgspec.Struct, frozen=True):
     watched: dict[str, int] = {}
 
 
-def receive_all(task: ReceiveTask) -> Iterator[Consumed]:
+def receive_all(task: FileReceiveTask) -> Iterator[Consumed]:
     """Worker: receive all bytes into one buffer, without looking at them."""
     room = bytearray(_READ_BYTES)
     clock = Clock(task.watched)
@@ -287,5 +287,5 @@ def _received_once(address: Address, room: bytearray) -> Content:
 def through_sendfile(files: list[Path], passes: int) -> Consumed:
     """Measure sending these files with sendfile(2) over loopback."""
     with worker.working(send_files, FilesTask([str(file) for file in files])) as (address, sender):
-        task = ReceiveTask(address, passes, {"sender": sender.process_id})
+        task = FileReceiveTask(address, passes, {"sender": sender.process_id})
         return worker.run(receive_all, task, timeout_s=2 * BENCH_STALL_S)

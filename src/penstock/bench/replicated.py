@@ -34,13 +34,13 @@ _REACH, _STRETCH = 1.15, 1.08
 Step = Callable[[str], None]
 
 
-class Plan(msgspec.Struct, frozen=True):
+class ReplicatedPlan(msgspec.Struct, frozen=True):
     """The plans of all parts."""
 
-    throughput: throughput.Plan
+    throughput: throughput.ThroughputPlan
     latency: LatencyPlan
     counted: Load
-    catch_up: catch_up.Plan
+    catch_up: catch_up.CatchUpPlan
 
     @property
     def steps(self) -> int:
@@ -60,15 +60,15 @@ class Plan(msgspec.Struct, frozen=True):
         return max(copies, self.latency.bytes_needed, self.catch_up.bytes_needed)
 
 
-def planned(*, short: bool, rounds: int | None = None, catch_up_bytes: int | None = None) -> Plan:
+def planned(*, short: bool, rounds: int | None = None, catch_up_bytes: int | None = None) -> ReplicatedPlan:
     """Return the long or the short plan."""
     load, count = _SHORT_LOAD if short else _LOAD, rounds or ROUNDS_MIN
     latency = LatencyLoad(seconds=_SHORT_SECONDS if short else _SECONDS)
-    return Plan(
-        throughput.Plan(_VARIANTS, (load,), (), count, clusters.variants(_VARIANTS)),
+    return ReplicatedPlan(
+        throughput.ThroughputPlan(_VARIANTS, (load,), (), count, clusters.variants(_VARIANTS)),
         LatencyPlan(_LATENCY_VARIANTS, (latency,), count),
         msgspec.structs.replace(load, size=1_024, messages=min(load.messages, GIB // 4_096)),
-        catch_up.Plan(catch_up_bytes or (_SHORT_BYTES if short else _BYTES)),
+        catch_up.CatchUpPlan(catch_up_bytes or (_SHORT_BYTES if short else _BYTES)),
     )
 
 

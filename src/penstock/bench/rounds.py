@@ -20,7 +20,7 @@ from penstock.bench import vital
 from penstock.bench.content import difference
 from penstock.bench.generator import Load, Published
 from penstock.bench.refusals import refusal
-from penstock.bench.systems import Log, System
+from penstock.bench.systems import MeasuredLog, System
 
 ROUNDS_MIN = 5  # fewer are for trying out: their spread means little
 
@@ -136,7 +136,7 @@ def publish_measure(name: str, system: System, load: Load) -> Measure:
     return measure
 
 
-def untrue(log: Log, published: Published, *, ordered: bool) -> str | None:
+def untrue(log: MeasuredLog, published: Published, *, ordered: bool) -> str | None:
     """Return why a round does not count; None if the log holds exactly the acked messages."""
     if published.errors:
         return f"{published.errors:,} answers were no acks; the first: {refusal(published.first_error)}"

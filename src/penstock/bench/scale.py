@@ -66,7 +66,7 @@ Said = Callable[[str], None]
 """Receives the name of every finished step."""
 
 
-class Plan(msgspec.Struct, frozen=True):
+class ScalePlan(msgspec.Struct, frozen=True):
     """The streams, messages and times of a run."""
 
     streams: int = IDLE_STREAMS
@@ -157,7 +157,7 @@ def _kill(ready: ReadyLine) -> None:
         os.kill(ready.process_id, signal.SIGKILL)
 
 
-def idle(folder: Path, plan: Plan, seconds: float, *, kill: bool) -> Idle:
+def idle(folder: Path, plan: ScalePlan, seconds: float, *, kill: bool) -> Idle:
     """Start a broker on `folder`, leave it idle for `seconds`, and stop or kill it."""
     with started(folder) as (ready, start_seconds):
         broker = ("penstock serve", ready.process_id)
@@ -221,12 +221,12 @@ def first_at(place: int, messages: int) -> int:
     return min(-(-place // _ROWS) * _ROWS, messages)
 
 
-def run(plan: Plan, folder: Path, said: Said) -> list[Figure]:
+def run(plan: ScalePlan, folder: Path, said: Said) -> list[Figure]:
     """Run the whole plan."""
     return [*_streams(plan, folder, said), *_long_stream(plan, folder, said)]
 
 
-def _streams(plan: Plan, folder: Path, said: Said) -> list[Figure]:
+def _streams(plan: ScalePlan, folder: Path, said: Said) -> list[Figure]:
     one, many = folder / "one", folder / "many"
     make_streams(one, 1)
     make_streams(many, plan.streams)
@@ -251,7 +251,7 @@ def _streams(plan: Plan, folder: Path, said: Said) -> list[Figure]:
     ]
 
 
-def _long_stream(plan: Plan, folder: Path, said: Said) -> list[Figure]:
+def _long_stream(plan: ScalePlan, folder: Path, said: Said) -> list[Figure]:
     short, long = folder / "short", folder / "long"
     make_long(short, plan.short_messages)
     make_long(long, plan.messages)

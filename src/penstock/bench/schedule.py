@@ -22,7 +22,7 @@ _POOL_BYTES = 4 * limits.MIB  # in addition to a value's own size; made once in 
 _STRIDE = 1_000_003  # a prime: slices of neighbours overlap little
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
+class SchedulePlan(msgspec.Struct, frozen=True, kw_only=True):
     """One run at a fixed rate. The first `warm_up` messages are sent and stored like others, and not measured."""
 
     size: int
@@ -49,7 +49,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 class Contents:
     """The values of a plan."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: SchedulePlan) -> None:
         assert plan.size >= INDEX_BYTES
         self._body_bytes = plan.size - INDEX_BYTES
         self._pool = memoryview(Random(plan.seed).randbytes(_POOL_BYTES + self._body_bytes))  # noqa: S311

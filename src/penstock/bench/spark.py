@@ -52,7 +52,7 @@ Said = Callable[[str], None]
 """Receives the name of every finished step."""
 
 
-class Plan(msgspec.Struct, frozen=True):
+class SparkPlan(msgspec.Struct, frozen=True):
     """The messages and rounds to measure."""
 
     messages: int = MESSAGES
@@ -112,7 +112,7 @@ _GOALS = (
 )
 
 
-def make(folder: Path, plan: Plan) -> None:
+def make(folder: Path, plan: SparkPlan) -> None:
     """Make a data directory with the stream, and its rows as Parquet files."""
     import pyarrow.parquet as pq
 
@@ -262,7 +262,7 @@ class _Turns:
             raise OperationalError(f"{stored:,} messages are in the stream, of {self._messages:,}")
 
 
-def run(plan: Plan, folder: Path, said: Said) -> list[Figure]:
+def run(plan: SparkPlan, folder: Path, said: Said) -> list[Figure]:
     """Run the whole plan."""
     make(folder, plan)
     said(f"{plan.messages:,} messages made")
@@ -278,7 +278,7 @@ def run(plan: Plan, folder: Path, said: Said) -> list[Figure]:
     return _figures(plan, found)
 
 
-def _figures(plan: Plan, found: Mapping[str, list[Cost]]) -> list[Figure]:
+def _figures(plan: SparkPlan, found: Mapping[str, list[Cost]]) -> list[Figure]:
     figures = []
     for name, costs in found.items():
         million = plan.messages / 1e6

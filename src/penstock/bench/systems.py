@@ -54,7 +54,7 @@ _TIMEOUT_S = 60.0
 _LOADED_ROWS = 16_384
 
 
-class Log(ABC):
+class MeasuredLog(ABC):
     """An empty log, for one round."""
 
     @abstractmethod
@@ -72,7 +72,7 @@ class System(ABC):
     processes: Mapping[str, int] = {}
 
     @abstractmethod
-    def log(self) -> AbstractContextManager[Log]:
+    def log(self) -> AbstractContextManager[MeasuredLog]:
         """Return an empty log that is deleted when the context ends."""
 
 
@@ -85,7 +85,7 @@ class Variant(NamedTuple):
     start: Callable[[Path], AbstractContextManager[System]]
 
 
-class NatsLog(Log):
+class NatsLog(MeasuredLog):
     """A log that is written through NATS: the raw generator publishes on `subject` to the server at `nats`."""
 
     dialect = "jetstream"

@@ -23,7 +23,7 @@ from penstock.bench.generator import Load
 from penstock.bench.readers import Consumed, ReadTask
 from penstock.bench.report import Comparison, compared
 from penstock.bench.rounds import Measure, Measurement
-from penstock.bench.systems import VARIANTS, JetStreamLog, Log, PenstockLog, System, Variant, variant
+from penstock.bench.systems import VARIANTS, JetStreamLog, MeasuredLog, PenstockLog, System, Variant, variant
 
 PENSTOCK = ("penstock", "penstock-os", "penstock-memory")
 AGAINST = {"jetstream": ("jetstream", "jetstream-always", "jetstream-async", "jetstream-memory"), **peers.NAMES}
@@ -108,7 +108,7 @@ _LONG = Axes((256, 1_024, 5_120), (1, 100, 4_000), (1, 4, 16))
 _SHORT = Axes(windows=(1, 4_000))
 
 
-class Plan(msgspec.Struct, frozen=True):
+class ThroughputPlan(msgspec.Struct, frozen=True):
     """The variants, loads and rounds of a run."""
 
     variants: tuple[str, ...]
@@ -141,7 +141,7 @@ class Wish(msgspec.Struct, frozen=True):
 
     against: tuple[str, ...] = ()
     only: tuple[str, ...] = ()
-    addresses: peers.Addresses = peers.Addresses()
+    addresses: peers.ProductAddresses = peers.ProductAddresses()
     axes: Axes = Axes((), (), ())
     messages: int | None = None
     seconds_max: float | None = None
@@ -163,7 +163,7 @@ def _read_seconds(load: Load, name: str) -> float:
     return _TURN_SECONDS + readers.PASSES * load.messages / _RATES_READ.get(name, _RATE_READ)
 
 
-def planned(wish: Wish) -> Plan:
+def planned(wish: Wish) -> ThroughputPlan:
     """Return the plan for a wish. Loads combine the given lists, or the default ones if `every`; else one axis varies.
 
     No window exceeds the messages of its round. Raise ValueError if the address of an external product is missing, or
@@ -189,7 +189,7 @@ def planned(wish: Wish) -> Plan:
     reads = tuple(read_load(msgspec.structs.replace(base, size=size), read) for size in sizes)
     names = wish.only or variants
     others = (*clusters.variants(names), *peers.variants(names, wish.addresses))
-    return Plan(names, loads, reads, rounds_count, others)
+    return ThroughputPlan(names, loads, reads, rounds_count, others)
 
 
 def systems_of(replicas: int) -> tuple[Sequence[str], Mapping[str, Sequence[str]]]:
@@ -285,13 +285,13 @@ def pairs_of(names: Sequence[str]) -> list[tuple[str, str]]:
 # Readers
 
 
-def _published(log: Log, load: Load) -> tuple[Content, str | None]:
+def _published(log: MeasuredLog, load: Load) -> tuple[Content, str | None]:
     """Write a log through NATS; the broker forms the batches."""
     published = log.publish(load)
     return published.sent, rounds.untrue(log, published, ordered=True)
 
 
-def _loaded(log: Log, load: Load) -> tuple[Content, str | None]:
+def _loaded(log: MeasuredLog, load: Load) -> tuple[Content, str | None]:
     """Write a log as a bulk writer does, in batches of many rows."""
     assert isinstance(log, PenstockLog)
     sent = log.load(load)
@@ -299,14 +299,14 @@ def _loaded(log: Log, load: Load) -> tuple[Content, str | None]:
     return sent, difference(sent, found)
 
 
-Write = Callable[[Log, Load], tuple[Content, str | None]]
+Write = Callable[[MeasuredLog, Load], tuple[Content, str | None]]
 """Fills a log; returns its content, and the reason if it is void."""
 
 
 class Written(NamedTuple):
     """A log for readers."""
 
-    log: Log
+    log: MeasuredLog
     sent: Content
     void: str | None
 
@@ -317,12 +317,12 @@ class Reader(NamedTuple):
     name: str
     title: str
     variant: str
-    read: Callable[[Log, Content], Consumed]
+    read: Callable[[MeasuredLog, Content], Consumed]
     write: Write = _published
 
 
-def _from_penstock(work: Callable[[ReadTask], Iterator[Consumed]]) -> Callable[[Log, Content], Consumed]:
-    def read(log: Log, sent: Content) -> Consumed:
+def _from_penstock(work: Callable[[ReadTask], Iterator[Consumed]]) -> Callable[[MeasuredLog, Content], Consumed]:
+    def read(log: MeasuredLog, sent: Content) -> Consumed:
         assert isinstance(log, PenstockLog)
         address = log.client_address
         task = ReadTask(address, log.stream.name, log.subject, sent.messages, watched=dict(log.processes))
@@ -331,25 +331,25 @@ def _from_penstock(work: Callable[[ReadTask], Iterator[Consumed]]) -> Callable[[
     return read
 
 
-def _from_jetstream(log: Log, sent: Content) -> Consumed:
+def _from_jetstream(log: MeasuredLog, sent: Content) -> Consumed:
     assert isinstance(log, JetStreamLog)
     task = ReadTask(f"nats://{log.nats}", log.stream, log.subject, sent.messages, watched=dict(log.processes))
     return worker.run(readers.read_nats_py, task, timeout_s=_time_for(sent))
 
 
-def _from_kafka(log: Log, sent: Content) -> Consumed:
+def _from_kafka(log: MeasuredLog, sent: Content) -> Consumed:
     assert isinstance(log, kafka.KafkaLog)
     task = ReadTask(str(log.address), log.topic, "", sent.messages, watched=dict(log.processes))
     return worker.run(kafka.read, task, timeout_s=_time_for(sent))
 
 
-def _from_liftbridge(log: Log, sent: Content) -> Consumed:
+def _from_liftbridge(log: MeasuredLog, sent: Content) -> Consumed:
     assert isinstance(log, liftbridge.LiftbridgeLog)
     task = ReadTask(str(log.service), log.stream, log.subject, sent.messages, watched=dict(log.processes))
     return worker.run(liftbridge.read, task, timeout_s=_time_for(sent))
 
 
-def _through_sendfile(log: Log, sent: Content) -> Consumed:
+def _through_sendfile(log: MeasuredLog, sent: Content) -> Consumed:
     assert isinstance(log, PenstockLog)
     files = log.files(".arrows")
     consumed = readers.through_sendfile(files, readers.PASSES)
@@ -424,7 +424,7 @@ def reading(systems: dict[str, System], load: Load, rounds_count: int, said: Sai
         )
 
 
-def _written(reader: Reader, log: Log, load: Load) -> Written:
+def _written(reader: Reader, log: MeasuredLog, load: Load) -> Written:
     """Write the log of a reader. A failure voids the rounds of the readers of this log only."""
     try:
         return Written(log, *reader.write(log, load))
@@ -457,7 +457,7 @@ def _read_measure(reader: Reader, written: Written) -> Measure:
     return measure
 
 
-def run(plan: Plan, folder: Path, said: Said, done: Callable[[Comparison], None]) -> list[Comparison]:
+def run(plan: ThroughputPlan, folder: Path, said: Said, done: Callable[[Comparison], None]) -> list[Comparison]:
     """Run the whole plan; `done` receives every comparison."""
     found = []
     with started(plan.variants, folder, plan.others) as systems:

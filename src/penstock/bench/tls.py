@@ -43,7 +43,7 @@ _TIMEOUT_S = 2 * BENCH_STALL_S
 Step = Callable[[str], None]
 
 
-class Plan(msgspec.Struct, frozen=True):
+class TlsPlan(msgspec.Struct, frozen=True):
     """The messages and rounds to measure."""
 
     messages: int = 262_144
@@ -66,7 +66,7 @@ class Plan(msgspec.Struct, frozen=True):
         return GIB + 3 * self.messages * (self.size + 128)
 
 
-class Task(msgspec.Struct, frozen=True):
+class TlsTask(msgspec.Struct, frozen=True):
     """A log and its values. `broker` is the process id."""
 
     server: str
@@ -86,7 +86,7 @@ class Done(msgspec.Struct, frozen=True):
     stood_still_ms: float = 0.0  # longest time for which the event loop was blocked
 
 
-def append(task: Task) -> Iterator[Done]:
+def append(task: TlsTask) -> Iterator[Done]:
     """Worker: append as a bulk writer."""
     import pyarrow as pa
 
@@ -104,12 +104,12 @@ def append(task: Task) -> Iterator[Done]:
         yield clock.done(sent, crc)
 
 
-def read(task: Task) -> Iterator[Done]:
+def read(task: TlsTask) -> Iterator[Done]:
     """Worker: read on asyncio."""
     yield asyncio.run(_read(task))
 
 
-async def _read(task: Task) -> Done:
+async def _read(task: TlsTask) -> Done:
     async with await connecting.connect(task.server, name="penstock-bench", timeout=_TIMEOUT_S) as client:
         await anext(client.messages(task.stream, end=1))  # imports of the first call are not part of the reading cost
         stood_still_s = 0.0
@@ -147,7 +147,7 @@ async def _once(client: object, stream: str) -> tuple[int, int]:
 class _Clock:
     """Measures wall and CPU time from its construction on."""
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: TlsTask) -> None:
         self._processes = {_BROKER: task.broker, _CLIENT: os.getpid()}
         self._before = cpu_seconds_of(self._processes)
         self._started_s = time.perf_counter()
@@ -158,7 +158,7 @@ class _Clock:
         return Done(seconds, {name: after[name] - self._before[name] for name in after}, messages, crc)
 
 
-def run(plan: Plan, folder: Path, said: Step) -> list[Figure]:
+def run(plan: TlsPlan, folder: Path, said: Step) -> list[Figure]:
     """Run the whole plan. Raise OperationalError if no measurement is valid."""
     certificates = folder / "certificates"
     written(issued(["127.0.0.1"], "client", 1), certificates)
@@ -186,7 +186,7 @@ class _Measures:
 
     def __init__(
         self,
-        plan: Plan,
+        plan: TlsPlan,
         servers: dict[str, tuple[str, int]],
         stood_still: dict[str, list[float]],
         said: Step,
@@ -246,16 +246,16 @@ class _Measures:
             self._stood_still[how].append(done.stood_still_ms)
         return done
 
-    def _task(self, how: str, stream: str) -> Task:
+    def _task(self, how: str, stream: str) -> TlsTask:
         server, process = self._servers[how]
-        return Task(server, stream, self._plan.messages, self._plan.size, process)
+        return TlsTask(server, stream, self._plan.messages, self._plan.size, process)
 
     def _untrue(self, how: str, done: Done) -> str | None:
         kept = self._kept[how]
         return None if (done.messages, done.crc) == (kept.messages, kept.crc) else "what was read is not what was sent"
 
 
-def _figures(plan: Plan, found: list[Measurement], stood_still: dict[str, list[float]]) -> list[Figure]:
+def _figures(plan: TlsPlan, found: list[Measurement], stood_still: dict[str, list[float]]) -> list[Figure]:
     figures = []
     for what, verb in (("append", "appended over the socket"), ("read", "read")):
         for how in (_PLAIN, _TLS):

@@ -40,7 +40,7 @@ from penstock.cli.help import Command, Group
 from penstock.cli.options import Debug, examples
 
 if TYPE_CHECKING:
-    from penstock.bench.throughput import Plan, Wish
+    from penstock.bench.throughput import ThroughputPlan, Wish
 
 app = typer.Typer(
     cls=Group,
@@ -190,7 +190,7 @@ def throughput(
         run.found["limits"] = machine_limits.measured(run.folder, rounds=plan.rounds, said=run.step)
 
 
-def check_windows(wish: Wish, plan: Plan) -> None:
+def check_windows(wish: Wish, plan: ThroughputPlan) -> None:
     """Raise BadParameter if a window exceeds the messages of a round; note limits on default windows."""
     from penstock.bench.generator import Load
 
@@ -249,7 +249,7 @@ def scale(
     """
     from penstock.bench import scale as measured
 
-    plan = measured.Plan(streams, messages, min(messages, measured.Plan().short_messages), seconds)
+    plan = measured.ScalePlan(streams, messages, min(messages, measured.ScalePlan().short_messages), seconds)
     place = Place(folder, plan.bytes_needed, "give fewer --messages")
     with running("scale", place, total=measured.STEPS, json_file=json_file) as run:
         run.will_take(plan.seconds)
@@ -290,7 +290,7 @@ def compaction(
     """
     from penstock.bench import compaction as measured
 
-    plan = measured.Plan(messages, keys, rounds or measured.ROUNDS, codec)
+    plan = measured.CompactionPlan(messages, keys, rounds or measured.ROUNDS, codec)
     place = Place(folder, plan.bytes_needed, "give fewer --messages")
     with running("compaction", place, total=plan.steps, json_file=json_file) as run:
         run.will_take(plan.seconds)
@@ -324,7 +324,7 @@ def compression(
     """
     from penstock.bench import compression as measured
 
-    plan = measured.Plan(messages, rounds or measured.ROUNDS)
+    plan = measured.CompressionPlan(messages, rounds or measured.ROUNDS)
     place = Place(folder, plan.bytes_needed, "give fewer --messages")
     with running("compression", place, total=plan.steps, json_file=json_file) as run:
         run.will_take(plan.seconds)
@@ -361,7 +361,7 @@ def spark(
     check_versions()
     from penstock.bench import spark as measured
 
-    plan = measured.Plan(messages, rounds or measured.ROUNDS)
+    plan = measured.SparkPlan(messages, rounds or measured.ROUNDS)
     place = Place(folder, plan.bytes_needed, "give fewer --messages")
     with running("spark", place, total=plan.steps, json_file=json_file) as run:
         run.will_take(plan.seconds)

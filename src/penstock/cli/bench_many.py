@@ -49,7 +49,7 @@ def many(
     """
     from penstock.bench import many as measured
 
-    plan = measured.Plan(streams, seconds)
+    plan = measured.ManyStreamsPlan(streams, seconds)
     place = Place(folder, plan.bytes_needed, "give fewer --streams")
     with running("many", place, total=measured.STEPS, json_file=json_file) as run:
         run.will_take(plan.seconds)

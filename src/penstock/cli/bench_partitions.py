@@ -38,7 +38,7 @@ def partitions(
     """
     from penstock.bench import partitions as measured
 
-    plan = measured.Plan(partitions=count, rounds=rounds or measured.ROUNDS)
+    plan = measured.PartitionsPlan(partitions=count, rounds=rounds or measured.ROUNDS)
     plan = msgspec.structs.replace(plan, load=msgspec.structs.replace(plan.load, messages=messages))
     place = Place(folder, plan.bytes_needed, "give fewer --messages")
     with running("partitions", place, total=plan.steps, json_file=json_file) as run:

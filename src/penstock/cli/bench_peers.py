@@ -9,7 +9,7 @@ import typer
 
 if TYPE_CHECKING:
     from penstock.base.addresses import Address
-    from penstock.bench.peers import Addresses
+    from penstock.bench.peers import ProductAddresses
 
 PRODUCTS = ("kafka", "liftbridge")
 _PANEL = "Products that you run"
@@ -64,14 +64,14 @@ LiftbridgeNats = Annotated[
 ]
 
 
-def addresses(kafka: str | None, liftbridge: str | None, liftbridge_nats: str | None) -> Addresses:
+def addresses(kafka: str | None, liftbridge: str | None, liftbridge_nats: str | None) -> ProductAddresses:
     """Return the three options as addresses."""
-    from penstock.bench.peers import Addresses
+    from penstock.bench.peers import ProductAddresses
 
-    return Addresses(_address(kafka), _address(liftbridge), _address(liftbridge_nats))
+    return ProductAddresses(_address(kafka), _address(liftbridge), _address(liftbridge_nats))
 
 
-def check_used(given: Addresses, systems: Collection[str]) -> None:
+def check_used(given: ProductAddresses, systems: Collection[str]) -> None:
     """Raise BadParameter if an address belongs to a product that is not measured: --against is missing."""
     from penstock.bench.peers import NAMES
 

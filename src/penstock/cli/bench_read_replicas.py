@@ -35,7 +35,7 @@ def read_replicas(
     """
     from penstock.bench import read_replicas as measured
 
-    plan = measured.Plan(consumers=consumers, rounds=rounds or measured.ROUNDS)
+    plan = measured.ReadReplicasPlan(consumers=consumers, rounds=rounds or measured.ROUNDS)
     place = Place(folder, plan.bytes_needed, "give --dir a larger disk")
     with running("read-replicas", place, total=plan.steps, json_file=json_file) as run:
         run.will_take(plan.seconds)

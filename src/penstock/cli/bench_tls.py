@@ -34,7 +34,7 @@ def tls(
     """
     from penstock.bench import tls as measured
 
-    plan = measured.Plan(messages, rounds=rounds or measured.ROUNDS)
+    plan = measured.TlsPlan(messages, rounds=rounds or measured.ROUNDS)
     place = Place(folder, plan.bytes_needed, "give fewer --messages")
     with running("tls", place, total=plan.steps, json_file=json_file) as run:
         run.will_take(plan.seconds)

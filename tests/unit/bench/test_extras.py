@@ -14,7 +14,7 @@ from penstock.base.errors import OperationalError
 from penstock.bench import extras, kafka, latency_run, liftbridge, peers, reach
 
 ADDRESS = Address("127.0.0.1", 1)
-ADDRESSES = peers.Addresses(ADDRESS, ADDRESS, ADDRESS)
+ADDRESSES = peers.ProductAddresses(ADDRESS, ADDRESS, ADDRESS)
 PROJECT = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())
 
 

@@ -22,8 +22,8 @@ from penstock.bench.latency import (
 from penstock.bench.latency_receiver import Received
 from penstock.bench.latency_sender import Sent
 from penstock.bench.rounds import Measurement, interleave
-from penstock.bench.schedule import Plan
-from penstock.bench.systems import Log
+from penstock.bench.schedule import SchedulePlan
+from penstock.bench.systems import MeasuredLog
 from tests.extent import each_change
 
 CONTENT = Content(3, 768, 42, 43)
@@ -31,7 +31,7 @@ OTHER = Content(3, 768, 41, 43)
 GAVE_UP_NS = 50_000
 
 
-class Stored(Log):
+class Stored(MeasuredLog):
     """A log that holds what it is told to hold."""
 
     def __init__(self, content: Content | None) -> None:
@@ -97,7 +97,7 @@ def test_a_round_with_a_missing_ack_stays_whether_the_message_was_stored_or_not(
 
 
 def test_what_is_missing_counts_as_the_time_that_was_waited_for_it() -> None:
-    plan = Plan(size=256, rate_per_s=1e6, measured=2, warm_up=1, seed=1)
+    plan = SchedulePlan(size=256, rate_per_s=1e6, measured=2, warm_up=1, seed=1)
     samples = {path: Latencies.decode(one) for path, one in histograms_of(plan, STALLED, BEHIND).items()}
     assert {path: one.count for path, one in samples.items()} == {ACK: 2, CONSUMER: 2, LATE: 2}
     for path in (ACK, CONSUMER):
@@ -107,14 +107,14 @@ def test_what_is_missing_counts_as_the_time_that_was_waited_for_it() -> None:
 
 
 def test_what_the_connection_never_took_has_no_delay_of_the_sender() -> None:
-    plan = Plan(size=256, rate_per_s=1e6, measured=2, warm_up=1, seed=1)
+    plan = SchedulePlan(size=256, rate_per_s=1e6, measured=2, warm_up=1, seed=1)
     blocked = msgspec.structs.replace(STALLED, content=Content(2, 512, 40, 41))
     samples = {path: Latencies.decode(one) for path, one in histograms_of(plan, blocked, None).items()}
     assert {path: one.count for path, one in samples.items()} == {ACK: 2, LATE: 1}
 
 
 def test_the_first_messages_are_not_measured_and_all_count_from_when_they_were_due() -> None:
-    plan = Plan(size=256, rate_per_s=1e6, measured=2, warm_up=1, seed=1)
+    plan = SchedulePlan(size=256, rate_per_s=1e6, measured=2, warm_up=1, seed=1)
     found = histograms_of(plan, sent_of(ALL_ACKED), received_of([1_500, 3_000, 10_000]))
     samples = {path: Latencies.decode(encoded) for path, encoded in found.items()}
     assert {path: one.count for path, one in samples.items()} == {ACK: 2, CONSUMER: 2, LATE: 2}

@@ -11,7 +11,7 @@ from penstock.base.errors import OperationalError
 from penstock.bench.content import Content
 from penstock.bench.generator import Load, Published
 from penstock.bench.rounds import Measurement, counted, interleave, median, publish_measure, ratio
-from penstock.bench.systems import Log, System
+from penstock.bench.systems import MeasuredLog, System
 from tests.extent import needs_time
 
 SENT = Content(10, 100, 5, 6)
@@ -73,7 +73,7 @@ def test_ratios_are_of_pairs_and_void_rounds_do_not_count() -> None:
     assert ratio(found, "a", "c") is None
 
 
-class FakeLog(Log):
+class FakeLog(MeasuredLog):
     """A log that says what it is told to say: the products cannot be made to lie."""
 
     def __init__(self, published: Published, found: Content | Exception | None) -> None:
@@ -94,7 +94,7 @@ class FakeSystem(System):
         self._log = log
 
     @contextmanager
-    def log(self) -> Iterator[Log]:
+    def log(self) -> Iterator[MeasuredLog]:
         yield self._log
 
 

@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.bench.schedule import INDEX_BYTES, Contents, Plan, index_of
+from penstock.bench.schedule import INDEX_BYTES, Contents, SchedulePlan, index_of
 from tests.extent import each_change
 
 
-def plan_of(**changes: object) -> Plan:
+def plan_of(**changes: object) -> SchedulePlan:
     fields = {"size": 256, "rate_per_s": 50.0, "measured": 1_500, "warm_up": 50, "seed": 1}
-    return Plan(**{**fields, **changes})
+    return SchedulePlan(**{**fields, **changes})
 
 
 def test_messages_are_due_at_a_fixed_rate() -> None:

@@ -9,7 +9,7 @@ from penstock.base.addresses import Address
 from penstock.base.limits import BENCH_IN_FLIGHT_BYTES_MAX, GIB
 from penstock.bench import clusters, kafka
 from penstock.bench.generator import Load
-from penstock.bench.peers import Addresses
+from penstock.bench.peers import ProductAddresses
 from penstock.bench.readers import joined_values
 from penstock.bench.systems import VARIANTS
 from penstock.bench.throughput import (
@@ -17,7 +17,7 @@ from penstock.bench.throughput import (
     PENSTOCK,
     READERS,
     Axes,
-    Plan,
+    ThroughputPlan,
     Wish,
     ceilings_of,
     pairs_of,
@@ -27,7 +27,7 @@ from penstock.bench.throughput import (
 )
 
 
-def shapes(plan: Plan) -> set[tuple[int, int, int]]:
+def shapes(plan: ThroughputPlan) -> set[tuple[int, int, int]]:
     return {(load.size, load.window, load.publishers) for load in plan.loads}
 
 
@@ -145,8 +145,8 @@ def test_all_values_of_a_batch_lie_behind_each_other() -> None:
     assert bytes(joined_values(batch.slice(4))) == b""
 
 
-KAFKA = Addresses(kafka=Address("127.0.0.1", 9092))
-LIFTBRIDGE = Addresses(liftbridge=Address("127.0.0.1", 9292), liftbridge_nats=Address("127.0.0.1", 4222))
+KAFKA = ProductAddresses(kafka=Address("127.0.0.1", 9092))
+LIFTBRIDGE = ProductAddresses(liftbridge=Address("127.0.0.1", 9292), liftbridge_nats=Address("127.0.0.1", 4222))
 
 
 def test_products_of_somebody_else_are_measured_at_their_addresses() -> None:
@@ -163,7 +163,7 @@ def test_products_of_somebody_else_are_measured_at_their_addresses() -> None:
         (Wish(against=("kafka",)), "--kafka-address"),
         (Wish(against=("kafka",), addresses=LIFTBRIDGE), "--kafka-address"),
         (Wish(against=("liftbridge",)), "--liftbridge-address"),
-        (Wish(only=("liftbridge",), addresses=Addresses(liftbridge=Address("::1", 1))), "--liftbridge-nats"),
+        (Wish(only=("liftbridge",), addresses=ProductAddresses(liftbridge=Address("::1", 1))), "--liftbridge-nats"),
         (Wish(only=("penstock", "kafka-fsync")), "--kafka-address"),
     ],
 )
