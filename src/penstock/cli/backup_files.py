@@ -45,7 +45,7 @@ _Number = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 """Valid range of offsets, ids and counts; checked because a manifest is untrusted input."""
 
 
-class File(msgspec.Struct, frozen=True):
+class BackupFile(msgspec.Struct, frozen=True):
     """A file of contiguous batches for `[base_offset, end_offset)`; the path is relative to the backup's folder."""
 
     path: str
@@ -63,7 +63,7 @@ class PartitionBackup(msgspec.Struct):
     log_start: _Number = 0
     end: _Number = 0
     leader_epoch: _Number | None = None  # of the last batch
-    files: list[File] = msgspec.field(default_factory=list)
+    files: list[BackupFile] = msgspec.field(default_factory=list)
 
 
 class StreamBackup(msgspec.Struct):
@@ -229,14 +229,14 @@ class FileWriter:
         self._end_offset = header.end_offset
         self._rows += header.count
 
-    def finish(self) -> File:
+    def finish(self) -> BackupFile:
         """Sync and rename the file; return its manifest entry."""
         sync(self._out)
         self._out.close()
         self._part.replace(self._target)
         sync_folder_if_possible(self._target.parent)
         sha = self._sha.hexdigest()
-        return File(self._path.as_posix(), self._base_offset, self._end_offset, self._rows, self.size_bytes, sha)
+        return BackupFile(self._path.as_posix(), self._base_offset, self._end_offset, self._rows, self.size_bytes, sha)
 
     def drop(self) -> None:
         """Delete the unfinished file."""
@@ -245,7 +245,7 @@ class FileWriter:
             self._part.unlink()
 
 
-def check_file(folder: Path, partition: PartitionBackup, file: File) -> None:
+def check_file(folder: Path, partition: PartitionBackup, file: BackupFile) -> None:
     """Raise CorruptionError with file and position if the file differs from its manifest entry. Raise OSError."""
     path = folder / file.path
     if not path.is_file():
@@ -265,7 +265,7 @@ def check_file(folder: Path, partition: PartitionBackup, file: File) -> None:
     raise CorruptionError(str(path), 0, f"a file with the SHA-256 {file.sha256}", sha.hexdigest())
 
 
-def messages(folder: Path, partition: PartitionBackup, file: File) -> Iterator[tuple[BatchHeader, bytes]]:
+def messages(folder: Path, partition: PartitionBackup, file: BackupFile) -> Iterator[tuple[BatchHeader, bytes]]:
     """Yield the file's batches, each verified. Raise CorruptionError if it does not cover its range. Raise OSError."""
     path = folder / file.path
     end, position = file.base_offset, SCHEMA_BYTES

@@ -33,7 +33,7 @@ from penstock.cli.bench_options import (
     sizes,
 )
 from penstock.cli.bench_peers import KafkaAddress, LiftbridgeAddress, LiftbridgeNats
-from penstock.cli.bench_run import Place, running
+from penstock.cli.bench_run import BenchPlace, running
 from penstock.cli.connection_options import among_brokers_of_its_own
 from penstock.cli.failure import clearly, say_note
 from penstock.cli.help import Command, Group
@@ -183,7 +183,7 @@ def throughput(
     bench_peers.check_used(wish.addresses, plan.variants)
     check_windows(wish, plan)
     total = plan.measurements + machine_limits.count(plan.rounds)
-    place = Place(folder, plan.bytes_needed, "give fewer --messages")
+    place = BenchPlace(folder, plan.bytes_needed, "give fewer --messages")
     with running("throughput", place, total=total, json_file=json_file, html_file=html_file) as run:
         run.will_take(plan.seconds + machine_limits.seconds(plan.rounds))
         measured.run(plan, run.folder, run.said, run.show)
@@ -250,7 +250,7 @@ def scale(
     from penstock.bench import scale as measured
 
     plan = measured.ScalePlan(streams, messages, min(messages, measured.ScalePlan().short_messages), seconds)
-    place = Place(folder, plan.bytes_needed, "give fewer --messages")
+    place = BenchPlace(folder, plan.bytes_needed, "give fewer --messages")
     with running("scale", place, total=measured.STEPS, json_file=json_file) as run:
         run.will_take(plan.seconds)
         run.found["figures"] = measured.run(plan, run.folder, run.step)
@@ -291,7 +291,7 @@ def compaction(
     from penstock.bench import compaction as measured
 
     plan = measured.CompactionPlan(messages, keys, rounds or measured.ROUNDS, codec)
-    place = Place(folder, plan.bytes_needed, "give fewer --messages")
+    place = BenchPlace(folder, plan.bytes_needed, "give fewer --messages")
     with running("compaction", place, total=plan.steps, json_file=json_file) as run:
         run.will_take(plan.seconds)
         run.found["figures"] = measured.run(plan, run.folder, run.step)
@@ -325,7 +325,7 @@ def compression(
     from penstock.bench import compression as measured
 
     plan = measured.CompressionPlan(messages, rounds or measured.ROUNDS)
-    place = Place(folder, plan.bytes_needed, "give fewer --messages")
+    place = BenchPlace(folder, plan.bytes_needed, "give fewer --messages")
     with running("compression", place, total=plan.steps, json_file=json_file) as run:
         run.will_take(plan.seconds)
         run.found["figures"] = measured.run(plan, run.folder, run.step)
@@ -362,7 +362,7 @@ def spark(
     from penstock.bench import spark as measured
 
     plan = measured.SparkPlan(messages, rounds or measured.ROUNDS)
-    place = Place(folder, plan.bytes_needed, "give fewer --messages")
+    place = BenchPlace(folder, plan.bytes_needed, "give fewer --messages")
     with running("spark", place, total=plan.steps, json_file=json_file) as run:
         run.will_take(plan.seconds)
         run.found["figures"] = measured.run(plan, run.folder, run.step)

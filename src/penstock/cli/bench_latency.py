@@ -25,7 +25,7 @@ from penstock.cli.bench_options import (
     seconds_of,
     sizes,
 )
-from penstock.cli.bench_run import Place, running
+from penstock.cli.bench_run import BenchPlace, running
 from penstock.cli.failure import clearly
 from penstock.cli.options import Debug, examples
 
@@ -144,7 +144,7 @@ def latency(
     _check_count(plan)
     limit_rounds = min(plan.rounds, _LIMIT_ROUNDS_MAX)
     total = plan.measurements + machine_limits.count(limit_rounds)
-    place = Place(folder, plan.bytes_needed, "give a shorter --duration")
+    place = BenchPlace(folder, plan.bytes_needed, "give a shorter --duration")
     with running("latency", place, total=total, json_file=json_file, html_file=html_file) as run:
         run.will_take(plan.seconds + machine_limits.seconds(limit_rounds))
         for line in latency_run.too_short_for(plan):
@@ -197,7 +197,7 @@ def limits_of_the_machine(
     from penstock.bench import limits as machine_limits
 
     wanted = rounds or machine_limits.ROUNDS
-    place, total = Place(folder, _LIMIT_BYTES), machine_limits.count(wanted)
+    place, total = BenchPlace(folder, _LIMIT_BYTES), machine_limits.count(wanted)
     with running("limits", place, total=total, json_file=json_file, html_file=html_file) as run:
         run.found["limits"] = machine_limits.measured(run.folder, rounds=wanted, said=run.step)
 

@@ -8,7 +8,7 @@ import typer
 
 from penstock.base import limits
 from penstock.cli.bench_options import Dir, JsonFile
-from penstock.cli.bench_run import Place, running
+from penstock.cli.bench_run import BenchPlace, running
 from penstock.cli.failure import clearly
 from penstock.cli.options import Debug, examples
 
@@ -50,7 +50,7 @@ def many(
     from penstock.bench import many as measured
 
     plan = measured.ManyStreamsPlan(streams, seconds)
-    place = Place(folder, plan.bytes_needed, "give fewer --streams")
+    place = BenchPlace(folder, plan.bytes_needed, "give fewer --streams")
     with running("many", place, total=measured.STEPS, json_file=json_file) as run:
         run.will_take(plan.seconds)
         run.found["figures"] = measured.run(plan, run.folder, run.step)

@@ -27,7 +27,7 @@ _SPARED_PERCENTILES = ("75", "95")
 _WARNING = "yellow"
 
 
-class Step(Protocol):
+class ProgressStep(Protocol):
     """Advances the progress bar by one step."""
 
     def __call__(self, what: str) -> None:
@@ -40,7 +40,7 @@ def command_line() -> str:
 
 
 @contextmanager
-def steps(total: int, tables: Console) -> Iterator[Step]:
+def steps(total: int, tables: Console) -> Iterator[ProgressStep]:
     """Show a progress bar below the tables, or on stderr if stdout is no terminal; yield the function that advances it.
 
     Without a terminal no bar is shown.

@@ -8,7 +8,7 @@ import msgspec
 import typer
 
 from penstock.cli.bench_options import Dir, JsonFile, Rounds
-from penstock.cli.bench_run import Place, running
+from penstock.cli.bench_run import BenchPlace, running
 from penstock.cli.failure import clearly
 from penstock.cli.options import Debug, examples
 
@@ -40,7 +40,7 @@ def partitions(
 
     plan = measured.PartitionsPlan(partitions=count, rounds=rounds or measured.ROUNDS)
     plan = msgspec.structs.replace(plan, load=msgspec.structs.replace(plan.load, messages=messages))
-    place = Place(folder, plan.bytes_needed, "give fewer --messages")
+    place = BenchPlace(folder, plan.bytes_needed, "give fewer --messages")
     with running("partitions", place, total=plan.steps, json_file=json_file) as run:
         run.will_take(plan.seconds)
         run.found["figures"] = measured.run(plan, run.folder, run.step)

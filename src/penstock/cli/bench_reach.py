@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock.cli.bench_options import Dir, HtmlFile, JsonFile, Rounds, Short
-from penstock.cli.bench_run import Place, running
+from penstock.cli.bench_run import BenchPlace, running
 from penstock.cli.failure import clearly
 from penstock.cli.options import Debug, examples
 
@@ -34,7 +34,7 @@ def reach(
     from penstock.bench import reach as goals
 
     plan = goals.planned(short=short, rounds=rounds)
-    place = Place(folder, plan.bytes_needed, "" if short else "measure less with --short")
+    place = BenchPlace(folder, plan.bytes_needed, "" if short else "measure less with --short")
     with running("reach", place, total=plan.steps, json_file=json_file, html_file=html_file) as run:
         run.will_take(plan.seconds)
         comparisons = throughput.run(plan.throughput, run.folder / "throughput", run.said, run.show)

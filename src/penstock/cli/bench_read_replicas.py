@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from penstock.cli.bench_options import Dir, JsonFile, Rounds
-from penstock.cli.bench_run import Place, running
+from penstock.cli.bench_run import BenchPlace, running
 from penstock.cli.failure import clearly
 from penstock.cli.options import Debug, examples
 
@@ -36,7 +36,7 @@ def read_replicas(
     from penstock.bench import read_replicas as measured
 
     plan = measured.ReadReplicasPlan(consumers=consumers, rounds=rounds or measured.ROUNDS)
-    place = Place(folder, plan.bytes_needed, "give --dir a larger disk")
+    place = BenchPlace(folder, plan.bytes_needed, "give --dir a larger disk")
     with running("read-replicas", place, total=plan.steps, json_file=json_file) as run:
         run.will_take(plan.seconds)
         run.found["figures"] = measured.run(plan, run.folder, run.step)

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from penstock.cli.bench_options import RUN_PANEL, Dir, HtmlFile, JsonFile, Rounds, Short, bytes_of
-from penstock.cli.bench_run import Place, running
+from penstock.cli.bench_run import BenchPlace, running
 from penstock.cli.failure import clearly
 from penstock.cli.options import Debug, examples
 
@@ -50,7 +50,7 @@ def replicated(
     from penstock.bench import replicated as measured
 
     plan = measured.planned(short=short, rounds=rounds, catch_up_bytes=bytes_of("--catch-up", catch_up))
-    place = Place(folder, plan.bytes_needed, "give a smaller --catch-up")
+    place = BenchPlace(folder, plan.bytes_needed, "give a smaller --catch-up")
     with running("replicated", place, total=plan.steps, json_file=json_file, html_file=html_file) as run:
         run.will_take(plan.seconds)
         comparisons = throughput.run(plan.throughput, run.folder / "throughput", run.said, run.show)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from penstock.bench.rounds import Measurement
 
 
-class Place(NamedTuple):
+class BenchPlace(NamedTuple):
     """The folder of the logs (None: one on a disk), the space they need, and a hint how to need less."""
 
     parent: Path | None
@@ -59,10 +59,12 @@ class Files(NamedTuple):
         return failures
 
 
-class Run:
+class BenchRun:
     """A run in progress. `found` holds the results, which are fields of the report."""
 
-    def __init__(self, folder: Path, shown: bench_output.Shown, step: bench_output.Step, found: dict[str, Any]) -> None:
+    def __init__(
+        self, folder: Path, shown: bench_output.Shown, step: bench_output.ProgressStep, found: dict[str, Any]
+    ) -> None:
         self.folder = folder
         self.shown = shown
         self.step = step
@@ -95,8 +97,8 @@ class Run:
 
 @contextmanager
 def running(
-    kind: str, place: Place, *, total: int, json_file: Path | None = None, html_file: Path | None = None
-) -> Iterator[Run]:
+    kind: str, place: BenchPlace, *, total: int, json_file: Path | None = None, html_file: Path | None = None
+) -> Iterator[BenchRun]:
     """Start a run of `total` steps; at its end write and show the report."""
     from penstock.bench.machine import machine
     from penstock.bench.place import folder_on_disk, left_behind
@@ -123,7 +125,7 @@ def running(
         ):
             facts = machine(folder)
             shown.machine(facts)
-            yield Run(folder, shown, step, found)
+            yield BenchRun(folder, shown, step, found)
         notes = (SHARED,)
     except KeyboardInterrupt:
         if not found:

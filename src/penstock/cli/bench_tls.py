@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from penstock.cli.bench_options import Dir, JsonFile, Rounds
-from penstock.cli.bench_run import Place, running
+from penstock.cli.bench_run import BenchPlace, running
 from penstock.cli.failure import clearly
 from penstock.cli.options import Debug, examples
 
@@ -35,7 +35,7 @@ def tls(
     from penstock.bench import tls as measured
 
     plan = measured.TlsPlan(messages, rounds=rounds or measured.ROUNDS)
-    place = Place(folder, plan.bytes_needed, "give fewer --messages")
+    place = BenchPlace(folder, plan.bytes_needed, "give fewer --messages")
     with running("tls", place, total=plan.steps, json_file=json_file) as run:
         run.will_take(plan.seconds)
         run.found["figures"] = measured.run(plan, run.folder, run.step)

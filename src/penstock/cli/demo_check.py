@@ -61,7 +61,7 @@ def _difference(name: str, position: int, wanted: pa.Array, found: pa.Array) -> 
     return f"more messages came back than were published: {position + len(found):,} of {position + len(wanted):,}"
 
 
-class Route(NamedTuple):
+class FlightRoute(NamedTuple):
     """Count and mean delay of the flights between two airports."""
 
     origin: str
@@ -70,11 +70,11 @@ class Route(NamedTuple):
     delay_min: float | None  # mean arrival delay in minutes; None if no flight has one
 
 
-class Routes(NamedTuple):
+class FlightRoutes(NamedTuple):
     """The busiest and the most delayed routes."""
 
-    busiest: list[Route]
-    most_delayed: list[Route]
+    busiest: list[FlightRoute]
+    most_delayed: list[FlightRoute]
 
 
 def routes_of(batches: Iterable[pa.RecordBatch]) -> pa.Table:
@@ -91,23 +91,23 @@ def routes_of(batches: Iterable[pa.RecordBatch]) -> pa.Table:
     return found.rename_columns([names.get(name, name) for name in found.column_names])
 
 
-def busiest_of(routes: pa.Table, count: int) -> list[Route]:
+def busiest_of(routes: pa.Table, count: int) -> list[FlightRoute]:
     """Return the `count` routes with the most flights."""
     return _first(routes, "flights", count)
 
 
-def most_delayed_of(routes: pa.Table, count: int, flights_min: int) -> list[Route]:
+def most_delayed_of(routes: pa.Table, count: int, flights_min: int) -> list[FlightRoute]:
     """Return the `count` routes with the greatest mean delay, among those with `flights_min` known delays."""
     return _first(routes.filter(pc.greater_equal(routes["delays"], flights_min)), "delay", count)
 
 
-def _first(routes: pa.Table, by: str, count: int) -> list[Route]:
+def _first(routes: pa.Table, by: str, count: int) -> list[FlightRoute]:
     # Ties are ordered by name, so that Spark and Arrow give the same order.
     top = routes.sort_by([(by, "descending"), ("origin", "ascending"), ("dest", "ascending")]).slice(0, count)
-    return [Route(row["origin"], row["dest"], row["flights"], row["delay"]) for row in top.to_pylist()]
+    return [FlightRoute(row["origin"], row["dest"], row["flights"], row["delay"]) for row in top.to_pylist()]
 
 
-def check_equal(what: str, one: tuple[str, list[Route]], other: tuple[str, list[Route]]) -> None:
+def check_equal(what: str, one: tuple[str, list[FlightRoute]], other: tuple[str, list[FlightRoute]]) -> None:
     """Raise Disagreement with the first difference of two results; each is given as (name of its source, routes)."""
     (name, routes), (other_name, other_routes) = one, other
     for place, (route, other_route) in enumerate(zip(routes, other_routes, strict=False), 1):

@@ -23,7 +23,7 @@ from penstock.base.errors import OperationalError, PenstockError
 from penstock.broker.child import Launched, free_ports, launched
 from penstock.cli import output
 from penstock.cli.demo_check import Disagreement
-from penstock.cli.demo_load import Load, publishing
+from penstock.cli.demo_load import DemoLoad, publishing
 from penstock.cli.interrupts import Interrupts
 from penstock.client import blocking
 
@@ -101,7 +101,7 @@ class _ClusterDemo:
         who = f"replicas on brokers {holders}; broker {part.leader_id} leads"
         self._say("Stream", f"{info.name} on {info.subject}: {who}")
 
-    def _kill_leader(self, load: Load) -> None:
+    def _kill_leader(self, load: DemoLoad) -> None:
         victim = self._leader()
         load.forget_silence()
         self._kill(victim)
@@ -111,7 +111,7 @@ class _ClusterDemo:
         self._say("", f"broker {leader} leads; the longest time without an ack was {load.longest_silence_s:.2f} s")
         self._restart(victim, load)
 
-    def _replace_disk(self, load: Load) -> None:
+    def _replace_disk(self, load: DemoLoad) -> None:
         victim = self._leader()
         load.forget_silence()
         self._kill(victim)
@@ -121,7 +121,7 @@ class _ClusterDemo:
         self._say("", f"the longest time without an ack was {load.longest_silence_s:.2f} s")
         self._restart(victim, load)
 
-    def _restart(self, number: int, load: Load) -> None:
+    def _restart(self, number: int, load: DemoLoad) -> None:
         started_s = time.monotonic()
         self._launch(number).wait_until_ready()
         self._until(self._is_whole, f"broker {number} is in sync again")
@@ -129,7 +129,7 @@ class _ClusterDemo:
         self._say("", f"broker {number} was started again and is in sync, {seconds:.1f} s later")
         self._wait_for_acks(load, _BETWEEN_ACKS)
 
-    def _check(self, load: Load) -> None:
+    def _check(self, load: DemoLoad) -> None:
         started_s = time.monotonic()
         with self._client() as client:
             count = check(load.acked, client)
@@ -203,7 +203,7 @@ class _ClusterDemo:
         part = self._partition()
         return part.leader_id is not None and set(part.isr) == set(part.replicas)
 
-    def _wait_for_acks(self, load: Load, count: int) -> None:
+    def _wait_for_acks(self, load: DemoLoad, count: int) -> None:
         wanted = len(load.acked) + count
 
         def have_come() -> bool:

@@ -54,7 +54,7 @@ class Requirement(NamedTuple):
     text: str  # pip's argument: `pyspark>=4.2`
 
 
-class Place(NamedTuple):
+class InstallTarget(NamedTuple):
     """The Python that packages are installed for."""
 
     python: str
@@ -64,7 +64,7 @@ class Place(NamedTuple):
     is_writable: bool
 
     @classmethod
-    def here(cls) -> Place:
+    def here(cls) -> InstallTarget:
         """Return the running Python."""
         folder = sysconfig.get_path("purelib")
         # PEP 668: the marker does not apply in a virtual environment.
@@ -81,7 +81,7 @@ def install_missing(*, yes: bool) -> None:
     missing = missing_requirements(EXTRAS)
     if not missing:
         return
-    place = Place.here()
+    place = InstallTarget.here()
     names = ", ".join(one.name for one in missing)
     if (found := obstacle(place)) is not None:
         raise OperationalError(f"Spark needs packages that are not installed: {names}; {found}")
@@ -145,7 +145,7 @@ def sizes_mb(missing: Iterable[Requirement]) -> tuple[int, int]:
     return sum(fetched for fetched, _ in sizes), sum(disk for _, disk in sizes)
 
 
-def obstacle(place: Place) -> str | None:
+def obstacle(place: InstallTarget) -> str | None:
     """Return why packages cannot be installed there and what to do; None if they can."""
     checkout = extras.checkout()
     what = f"'.[{','.join(EXTRAS)}]'"
@@ -172,7 +172,7 @@ def _has_java() -> bool:
     return True
 
 
-def _install(place: Place, missing: list[Requirement]) -> None:
+def _install(place: InstallTarget, missing: list[Requirement]) -> None:
     sys.stdout.flush()  # before pip writes to it
     status = subprocess.call([place.python, *_PIP, *(one.text for one in missing)])
     if status != 0:

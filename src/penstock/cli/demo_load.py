@@ -28,7 +28,7 @@ _PAUSE_S = 0.01  # after a message without an ack
 _START_S = 20.0
 
 
-class Load:
+class DemoLoad:
     """Publishes numbered messages and records their acks."""
 
     def __init__(self, folder: Path, subject: str) -> None:
@@ -142,9 +142,9 @@ class Load:
 
 
 @contextmanager
-def publishing(folder: Path, subject: str) -> Iterator[Load]:
+def publishing(folder: Path, subject: str) -> Iterator[DemoLoad]:
     """Yield a load whose nats-server runs, and which publishes after `begin`; stop both at the end of the block."""
-    load = Load(folder, subject)
+    load = DemoLoad(folder, subject)
     try:
         load.start()
         yield load

@@ -23,7 +23,7 @@ from penstock.base.errors import OperationalError
 from penstock.base.units import format_bytes
 from penstock.broker.child import ReadyLine, serving
 from penstock.cli import flights, output
-from penstock.cli.demo_check import Expected, Route, busiest_of, routes_of
+from penstock.cli.demo_check import Expected, FlightRoute, busiest_of, routes_of
 from penstock.cli.flights import Messages
 from penstock.cli.interrupts import Interrupts
 from penstock.cli.next_steps import next_steps
@@ -268,7 +268,7 @@ def _what_next(console: Console, ready: ReadyLine, lake: Path | None) -> None:
         console.print(f"  {line}", style="dim" if line.startswith("#") else "", soft_wrap=True)
 
 
-def shown_delay(route: Route) -> str:
+def shown_delay(route: FlightRoute) -> str:
     """Return the delay such as `+4.2 min`; empty if it is unknown."""
     return "" if route.delay_min is None else f"{route.delay_min:+.1f} min"
 

@@ -19,7 +19,15 @@ from typing import TYPE_CHECKING
 from penstock.base.errors import OperationalError
 from penstock.base.units import format_bytes
 from penstock.cli import demo_run, flights, output
-from penstock.cli.demo_check import Disagreement, Route, Routes, busiest_of, check_equal, most_delayed_of, routes_of
+from penstock.cli.demo_check import (
+    Disagreement,
+    FlightRoute,
+    FlightRoutes,
+    busiest_of,
+    check_equal,
+    most_delayed_of,
+    routes_of,
+)
 from penstock.cli.demo_run import ROUTES_SHOWN, say, shown_delay, timed
 from penstock.cli.next_steps import LATEST
 from penstock.cli.spark_session import spark_session
@@ -125,18 +133,18 @@ def _started(console: Console, folder: Path, used: java.Java) -> Iterator[SparkS
         yield spark
 
 
-def of_spark(spark: SparkSession, lake: Path, count: int) -> Routes:
+def of_spark(spark: SparkSession, lake: Path, count: int) -> FlightRoutes:
     """Compute the routes with Spark SQL from the files of a lake of `count` flights."""
     routes = spark.sql(_ROUTES, lake=spark.read.parquet(str(lake)))
     busiest = spark.sql(_BUSIEST, routes=routes, count=ROUTES_SHOWN)
     most_delayed = spark.sql(_MOST_DELAYED, routes=routes, count=ROUTES_SHOWN, flights_min=flights_min(count))
-    return Routes(*([Route(*row) for row in found.collect()] for found in (busiest, most_delayed)))
+    return FlightRoutes(*([FlightRoute(*row) for row in found.collect()] for found in (busiest, most_delayed)))
 
 
-def of_arrow(batches: list[pa.RecordBatch], count: int) -> Routes:
+def of_arrow(batches: list[pa.RecordBatch], count: int) -> FlightRoutes:
     """Compute the routes with Arrow from the messages that were read from the log."""
     routes = routes_of(batches)
-    return Routes(busiest_of(routes, ROUTES_SHOWN), most_delayed_of(routes, ROUTES_SHOWN, flights_min(count)))
+    return FlightRoutes(busiest_of(routes, ROUTES_SHOWN), most_delayed_of(routes, ROUTES_SHOWN, flights_min(count)))
 
 
 def flights_min(count: int) -> int:
@@ -144,7 +152,7 @@ def flights_min(count: int) -> int:
     return max(1, min(_ROUTE_FLIGHTS_MAX, count // _ROUTE_SHARE))
 
 
-def _show(console: Console, theirs: Routes, ours: Routes, count: int) -> None:
+def _show(console: Console, theirs: FlightRoutes, ours: FlightRoutes, count: int) -> None:
     """Print both tables. Raise Disagreement before a table whose columns differ."""
     spark, arrow = "Spark SQL", "Arrow"
     console.print()
@@ -160,7 +168,7 @@ def _show(console: Console, theirs: Routes, ours: Routes, count: int) -> None:
     say(console, "Equal", "Spark and Arrow have the same routes, flights and delays, to the last bit")
 
 
-def _table(what: str, theirs: list[Route], ours: list[Route], shown: Callable[[Route], str]) -> Table:
+def _table(what: str, theirs: list[FlightRoute], ours: list[FlightRoute], shown: Callable[[FlightRoute], str]) -> Table:
     names = (f"{what}: Spark SQL", f"{what}: Arrow")
     table = output.table("from", "to", *names, right=names)
     for one, other in zip(theirs, ours, strict=True):

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from penstock.cli.jetstream import Info, JetStream, Rows
+    from penstock.cli.jetstream import Info, JetStream, JetStreamRows
     from penstock.client.blocking import Client
     from penstock.client.placing import Placer
     from penstock.client.threads import LoopThread
@@ -194,7 +194,7 @@ class _Course:
             raise
 
 
-class Done(NamedTuple):
+class ImportResult(NamedTuple):
     """Counts of one run. Up to sequence `end` the stream has all messages; `looked_to` is JetStream's last sequence."""
 
     messages: int
@@ -238,15 +238,15 @@ class _Job(NamedTuple):
             return there
         return create_paused(self.client, mapped.config(), timeout=self.timeout_s)
 
-    def run(self, stream: StreamInfo, info: Info) -> Done:
+    def run(self, stream: StreamInfo, info: Info) -> ImportResult:
         """Copy the messages that the target lacks, up to the last sequence in `info`."""
-        from penstock.cli.jetstream import Rows
+        from penstock.cli.jetstream import JetStreamRows
         from penstock.client.placing import Placer
 
         placer = Placer(self.client, stream, timeout=max(self.timeout_s, _PUT_TIMEOUT_S))
         self.course.stream, self.course.end = stream.name, placer.end
         last_us, latest_us = self._last_us(stream, placer)
-        rows = Rows(
+        rows = JetStreamRows(
             last_us,
             pattern=stream.subject,
             bytes_max=stream.config.max_message_bytes,
@@ -264,9 +264,11 @@ class _Job(NamedTuple):
             gone = "skipped or deleted" if rows.skipped else "deleted"
             text = f"JetStream's sequences from {placer.end + 1} to {info.state.last_seq} were {gone}"
             say_note(f"note: {text}: the next message here gets {placer.end + 1}")
-        return Done(messages, placer.end, info.state.last_seq, rows.raised, rows.skipped, tuple(rows.skips_told))
+        return ImportResult(
+            messages, placer.end, info.state.last_seq, rows.raised, rows.skipped, tuple(rows.skips_told)
+        )
 
-    def switch(self, stream: StreamInfo, info: Info, done: Done) -> Done:
+    def switch(self, stream: StreamInfo, info: Info, done: ImportResult) -> ImportResult:
         """Give JetStream's stream another subject, copy the rest, and resume the target stream."""
         self.thread.run(self.js.move_aside(info, jetstream_config.subject_aside(self.source)))
         self.course.is_aside = True
@@ -282,7 +284,7 @@ class _Job(NamedTuple):
             skips_told=done.skips_told + rest.skips_told,
         )
 
-    def _put(self, placer: Placer, info: Info, rows: Rows, latest_us: int | None) -> int:
+    def _put(self, placer: Placer, info: Info, rows: JetStreamRows, latest_us: int | None) -> int:
         """Put the batches and return the count of messages.
 
         Each batch is held back until the next arrives, because the last one must cover the deleted sequences after it.
@@ -391,7 +393,7 @@ async def _settled(js: JetStream, source: str) -> Info:
     return info
 
 
-def _check_rest(info: Info, stream: StreamInfo, rest: Done) -> None:
+def _check_rest(info: Info, stream: StreamInfo, rest: ImportResult) -> None:
     if info.state.last_seq > rest.looked_to:
         text = f"JetStream has stored sequences up to {info.state.last_seq} after its subject was taken away"
         raise OperationalError(f"{text}; stream {stream.name} lacks those after {rest.looked_to}")
@@ -408,7 +410,7 @@ def _check_cut_over(stream: StreamInfo, info: Info, subject: str) -> None:
         raise ValueError(f"{text}; docs/how-to/move-from-jetstream.md says how to switch by hand")
 
 
-def _say(stream: StreamInfo, source: str, done: Done, *, is_cut_over: bool, as_json: bool) -> None:
+def _say(stream: StreamInfo, source: str, done: ImportResult, *, is_cut_over: bool, as_json: bool) -> None:
     if done.raised:
         count = output.counted(done.raised, "message")
         say_note(f"note: JetStream's clock stepped back: {count} got the time of the message before")

@@ -115,7 +115,7 @@ class UnstorableError(OperationalError):
         self.is_large = is_large
 
 
-class Rows:
+class JetStreamRows:
     """Collects messages into batches; raises times that step back, and counts them in `raised`.
 
     `pattern` and `bytes_max` are the target stream's subject and size limit. With `skips`, messages that it cannot hold
@@ -341,7 +341,7 @@ class JetStream:
         return msgspec.json.decode(answer, type=_StoredAnswer).message if answer else None
 
     async def batches(
-        self, info: Info, first_seq: int, rows: Rows, subject: str | None
+        self, info: Info, first_seq: int, rows: JetStreamRows, subject: str | None
     ) -> AsyncGenerator[pa.RecordBatch, None]:
         """Yield the messages from `first_seq` to the last sequence in `info`; only those on `subject`, if given."""
         gives_away = info.config.get("retention") in _GIVES_AWAY
@@ -360,7 +360,7 @@ class JetStream:
             raise refused
 
     async def _one_by_one(
-        self, info: Info, first_seq: int, rows: Rows, subject: str | None
+        self, info: Info, first_seq: int, rows: JetStreamRows, subject: str | None
     ) -> AsyncGenerator[None, None]:
         name, seq = info.config["name"], first_seq
         while seq <= info.state.last_seq:
@@ -376,7 +376,7 @@ class JetStream:
             yield
 
     async def _consumed(
-        self, info: Info, first_seq: int, rows: Rows, subject: str | None
+        self, info: Info, first_seq: int, rows: JetStreamRows, subject: str | None
     ) -> AsyncGenerator[None, None]:
         if first_seq > info.state.last_seq:
             return
@@ -406,7 +406,7 @@ class JetStream:
             await subscription.unsubscribe()
             await self._ask(f"CONSUMER.DELETE.{name}.{made['name']}")
 
-    async def _pulled(self, ask: str, inbox: str, info: Info, rows: Rows) -> AsyncGenerator[None, None]:
+    async def _pulled(self, ask: str, inbox: str, info: Info, rows: JetStreamRows) -> AsyncGenerator[None, None]:
         many = msgspec.json.encode({"batch": _ASKED_AT_ONCE, "max_bytes": 2 * _BYTES_MAX, "no_wait": True})
         one = msgspec.json.encode({"batch": 1, "no_wait": True})  # without max_bytes: a message of any size
         body = many

@@ -39,7 +39,7 @@ NOBODY_LISTENS = (
 )
 
 
-class Refused(NamedTuple):
+class RelayRefusal(NamedTuple):
     """A stream's rejection of a message."""
 
     partition: int
@@ -94,7 +94,7 @@ class Answers:
     def __init__(self, attempt: int, partition: int, needed: dict[int, int]) -> None:
         self.attempt = attempt
         self.duplicates = 0
-        self.refused: Refused | None = None  # the rejected message with the lowest offset so far
+        self.refused: RelayRefusal | None = None  # the rejected message with the lowest offset so far
         self.later = ""  # temporary error, after which messages are published again
         self._partition = partition
         self._missing = {offset: count for offset, count in needed.items() if count}
@@ -113,7 +113,7 @@ class Answers:
         if answer is None:
             return
         if answer.error and not answer.is_for_now:
-            refused = Refused(partition, offset, answer.stream, answer.error)
+            refused = RelayRefusal(partition, offset, answer.stream, answer.error)
             if self.refused is None or refused < self.refused:
                 self.refused = refused
         elif attempt != self.attempt:

@@ -104,7 +104,7 @@ def _loop(target: str) -> str:
     return f"the stream itself stores messages on {target}: this would be an endless loop"
 
 
-class Frames(NamedTuple):
+class RelayFrames(NamedTuple):
     """Frames of a batch. `size_max`: bytes of headers and value of the largest row, which nats-server limits."""
 
     data: memoryview
@@ -132,7 +132,7 @@ def frames_of(
     *,
     reply: str = "",
     without: bytes | None = None,
-) -> Frames:
+) -> RelayFrames:
     """Return the frames of all rows, in order. Raise ValueError like `SubjectMapping.of`.
 
     `reply` is the prefix of the reply subjects, before the offset; empty for none. `without` is a regex of header lines
@@ -172,7 +172,7 @@ def frames_of(
     )
     size_max = pc.max(sizes).as_py()
     largest = batch.column("offset")[pc.index(sizes, size_max).as_py()].as_py()
-    return Frames(memoryview(_bytes_of(made)), size_max, largest, dropped)
+    return RelayFrames(memoryview(_bytes_of(made)), size_max, largest, dropped)
 
 
 def _bytes_of(column: pa.Array) -> pa.Buffer:

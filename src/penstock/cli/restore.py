@@ -21,7 +21,7 @@ from penstock.cli.failure import clearly, say_note
 from penstock.cli.options import DEFAULT_TIMEOUT, Debug, Json, Server, Timeout, Yes, connected, examples
 
 if TYPE_CHECKING:
-    from penstock.cli.backup_files import File, GroupBackup, Manifest, PartitionBackup, StreamBackup
+    from penstock.cli.backup_files import BackupFile, GroupBackup, Manifest, PartitionBackup, StreamBackup
     from penstock.cli.backup_users import RestoredUsers
     from penstock.client.blocking import Client
     from penstock.client.placing import Placer
@@ -220,7 +220,7 @@ class _Job(NamedTuple):
 
     def is_done(self) -> bool:
         """True if an earlier run has completed it, so that this one does not change it; prints a note."""
-        from penstock.cli.restored_already import Held, held_of
+        from penstock.cli.restored_already import RestoredState, held_of
         from penstock.client.errors import StreamNotFound
 
         with suppress(StreamNotFound):
@@ -229,19 +229,19 @@ class _Job(NamedTuple):
             if there.intake == Intake.PAUSED:
                 return False
             held = held_of(self.client, self.folder, self.entry, there, self.times, timeout_s)
-            if held is Held.ALL:
+            if held is RestoredState.ALL:
                 text = f"note: stream {there.name} is {there.intake}, and already has all rows of the backup"
                 say_note(f"{text}: it is left as it is")
-            elif held is Held.REST:
+            elif held is RestoredState.REST:
                 text = f"note: stream {there.name} is {there.intake}, and has only the last rows of the backup"
                 text = f"{text}: the earlier ones were deleted, but not by its current limits. It is left as it is"
                 say_note(f"{text}. To have all of it, restore under another name (--stream, --as)")
-            elif held is Held.EXPIRED:
+            elif held is RestoredState.EXPIRED:
                 text = f"note: stream {there.name} is {there.intake}, and goes as far as the backup"
                 text = f"{text}, but its limits have deleted the backup's rows: it is left as it is"
                 hint = "restore under another name (--stream, --as) with --without-max-age"
                 say_note(f"{text}. To have them, {hint}")
-            return held is not Held.NOTHING
+            return held is not RestoredState.NOTHING
         return False
 
     def there(self) -> StreamInfo | None:
@@ -254,9 +254,9 @@ class _Job(NamedTuple):
             return there
         return None
 
-    def needed(self, there: StreamInfo | None) -> list[tuple[Path, PartitionBackup, File]]:
+    def needed(self, there: StreamInfo | None) -> list[tuple[Path, PartitionBackup, BackupFile]]:
         """Return the files with missing rows. Raise OperationalError if existing rows differ from the backup's."""
-        found: list[tuple[Path, PartitionBackup, File]] = []
+        found: list[tuple[Path, PartitionBackup, BackupFile]] = []
         for partition in self.entry.partitions:
             end = 0
             if there is not None:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from penstock.messages import StreamInfo
 
 
-class Held(Enum):
+class RestoredState(Enum):
     """Part of a backup that a stream holds."""
 
     NOTHING = "other rows, or it ends before the backup"
@@ -37,18 +37,18 @@ class Held(Enum):
 
 def held_of(
     client: Client, folder: Path, entry: StreamBackup, there: StreamInfo, times: RowTimes, timeout_s: float
-) -> Held:
+) -> RestoredState:
     """Return which part of `entry` the stream `there`, which accepts messages, holds."""
     from penstock.client.placing import Placer
 
     if there.subject != entry.config.subject or len(there.partitions) != len(entry.partitions):
-        return Held.NOTHING
+        return RestoredState.NOTHING
     expired = compared = 0
     is_purged = False
     for partition in entry.partitions:
         placer = Placer(client, there, partition.partition, timeout=timeout_s)
         if placer.end < partition.end:
-            return Held.NOTHING
+            return RestoredState.NOTHING
         if partition.log_start >= partition.end:
             continue
         begin = max(placer.start, partition.log_start)
@@ -57,18 +57,18 @@ def held_of(
         )
         if begin >= partition.end:
             if not is_explained:
-                return Held.NOTHING
+                return RestoredState.NOTHING
             expired += 1
         elif _is_empty(client, there, partition, begin, timeout_s):
             expired += 1
         elif not _is_same(client, folder, partition, there, begin, times, timeout_s):
-            return Held.NOTHING
+            return RestoredState.NOTHING
         else:
             compared += 1
             is_purged = is_purged or not (is_explained or _loses_rows(there))
     if is_purged:
-        return Held.REST
-    return Held.EXPIRED if expired and not compared else Held.ALL
+        return RestoredState.REST
+    return RestoredState.EXPIRED if expired and not compared else RestoredState.ALL
 
 
 def _loses_rows(there: StreamInfo) -> bool:

@@ -23,7 +23,7 @@ from penstock.cli.options import DEFAULT_TIMEOUT, Debug, Globals, Json, Server, 
 from penstock.cli.verify_backup import is_backup, verify_backup
 from penstock.cli.verify_brokers import verify_brokers, which_of
 from penstock.cli.verify_files import verify_files
-from penstock.cli.verify_report import Differing, Replica
+from penstock.cli.verify_report import Differing, VerifiedReplica
 
 EXAMPLES = examples(
     "# every stream of a cluster: each broker reads its own replicas",
@@ -134,7 +134,7 @@ def _verify_streams(
     _finish(*done, as_json=as_json)
 
 
-def _finish(replicas: list[Replica], found: list[Differing], *, as_json: bool) -> None:
+def _finish(replicas: list[VerifiedReplica], found: list[Differing], *, as_json: bool) -> None:
     """Print the result; exit with 1 unless all is sound."""
     verify_report.show(replicas, found, as_json=as_json)
     is_sound = verify_report.is_sound(replicas)

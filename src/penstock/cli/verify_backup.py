@@ -30,7 +30,7 @@ class Verdict(NamedTuple):
     found: str = ""
 
 
-class Users(NamedTuple):
+class BackupUsers(NamedTuple):
     """Result for the users' file."""
 
     users: int
@@ -77,7 +77,7 @@ def _verdict(
     return Verdict(*counts, "damaged", mistake.file, mistake.position, str(mistake.expected), str(mistake.found))
 
 
-def _users(folder: Path, manifest: backup_files.Manifest, stream: str | None) -> Users | None:
+def _users(folder: Path, manifest: backup_files.Manifest, stream: str | None) -> BackupUsers | None:
     """Verify the users' file; None if there is none, or if only one stream is verified."""
     if manifest.access is None or stream is not None:
         return None
@@ -85,12 +85,12 @@ def _users(folder: Path, manifest: backup_files.Manifest, stream: str | None) ->
     try:
         backup_users.read_users(folder, manifest.access)
     except CorruptionError as error:
-        return Users(manifest.access.users, "damaged", str(file), str(error.expected), str(error.found))
-    return Users(manifest.access.users, "sound")
+        return BackupUsers(manifest.access.users, "damaged", str(file), str(error.expected), str(error.found))
+    return BackupUsers(manifest.access.users, "sound")
 
 
-def _show(folder: Path, found: list[Verdict], users: Users | None, *, as_json: bool) -> None:
-    damaged: list[Verdict | Users] = [one for one in found if one.verdict != "sound"]
+def _show(folder: Path, found: list[Verdict], users: BackupUsers | None, *, as_json: bool) -> None:
+    damaged: list[Verdict | BackupUsers] = [one for one in found if one.verdict != "sound"]
     if users is not None and users.verdict != "sound":
         damaged.append(users)
     if as_json:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.base.errors import PenstockError
 from penstock.cli import output
-from penstock.cli.verify_report import Differing, Place, Replica, differing, judge, note_compared
+from penstock.cli.verify_report import DamagedPlace, Differing, VerifiedReplica, differing, judge, note_compared
 
 if TYPE_CHECKING:
     from penstock.client.blocking import Client
@@ -31,12 +31,12 @@ def which_of(text: str) -> Which:
 
 def verify_brokers(
     client: Client, wanted: Sequence[Which], *, rate: int, seconds: float
-) -> tuple[list[Replica], list[Differing]]:
+) -> tuple[list[VerifiedReplica], list[Differing]]:
     """Verify all replicas of `wanted`, or of all streams. `rate`: bytes per second on each broker. Raise ValueError."""
     from penstock.base.ids import PartitionId
     from penstock.client.verifying import Verifier
 
-    replicas: list[Replica] = []
+    replicas: list[VerifiedReplica] = []
     found: list[Differing] = []
     checks = [
         (info, number, Verifier(client, info, PartitionId(number), rate=rate, timeout_s=seconds))
@@ -76,7 +76,7 @@ def _name(one: ReplicaCheck) -> str:
     return f"broker {one.broker_id}"
 
 
-def _compared(info: StreamInfo, number: int, check: Verifier) -> tuple[list[Replica], list[Differing]]:
+def _compared(info: StreamInfo, number: int, check: Verifier) -> tuple[list[VerifiedReplica], list[Differing]]:
     from penstock.commitlog.checksums import RangeSum, rows_between
     from penstock.commitlog.replica_comparison import ComparedReplica, differences
 
@@ -116,8 +116,8 @@ def _fields(one: object) -> tuple[int, int, int, int, int, tuple[int, ...]]:
     return astuple(one)  # type: ignore[arg-type]
 
 
-def _replica(info: StreamInfo, number: int, one: ReplicaCheck) -> Replica:
-    return Replica(
+def _replica(info: StreamInfo, number: int, one: ReplicaCheck) -> VerifiedReplica:
+    return VerifiedReplica(
         stream=info.name,
         partition=number,
         replica=_name(one),
@@ -131,8 +131,8 @@ def _replica(info: StreamInfo, number: int, one: ReplicaCheck) -> Replica:
     )
 
 
-def _place(damage: DamageInfo, one: ReplicaCheck) -> Place:
-    return Place(
+def _place(damage: DamageInfo, one: ReplicaCheck) -> DamagedPlace:
+    return DamagedPlace(
         file=f"{damage.file} of {_name(one)}",
         position=damage.position,
         base_offset=damage.base_offset,

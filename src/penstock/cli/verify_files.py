@@ -19,7 +19,7 @@ from penstock.cli import output
 from penstock.cli.failure import say_note
 from penstock.cli.keys import opened
 from penstock.cli.known_streams import EncryptedStreams
-from penstock.cli.verify_report import Differing, Place, Replica, differing, judge, note_compared
+from penstock.cli.verify_report import DamagedPlace, Differing, VerifiedReplica, differing, judge, note_compared
 
 if TYPE_CHECKING:
     from penstock.base.config import StreamConfig
@@ -101,7 +101,7 @@ def _log(folder: Path) -> LogFolder:
 
 def verify_files(
     paths: Iterable[Path], stream: str | None, keys: EncryptionKeys | None
-) -> tuple[list[Replica], list[Differing]]:
+) -> tuple[list[VerifiedReplica], list[Differing]]:
     """Verify all logs at these paths, or those of one stream; `keys` decrypt. Raise ValueError or OSError."""
     found_logs = (log for path in paths for log in logs_of(path) if stream is None or log.stream == stream)
     encrypted = EncryptedStreams()
@@ -113,7 +113,7 @@ def verify_files(
     for log in logs:
         is_alone = log.stream_id < 0 or log.segment is not None
         together.setdefault(log if is_alone else (log.stream_id, log.partition), []).append(log)
-    replicas: list[Replica] = []
+    replicas: list[VerifiedReplica] = []
     found: list[Differing] = []
     configs = _Configs()
     with output.progress("verifying", sum(map(_size, logs))) as show:
@@ -175,7 +175,7 @@ def _size(log: LogFolder) -> int:
 @dataclass(slots=True)
 class _Looked:
     log: LogFolder
-    replica: Replica
+    replica: VerifiedReplica
     compared: ComparedReplica | None
 
 
@@ -186,7 +186,7 @@ class _Group:
         self._logs = logs
         self._configs = configs
         self._tell = tell
-        self.replicas: list[Replica] = []
+        self.replicas: list[VerifiedReplica] = []
         self.found: list[Differing] = []
 
     def verify(self) -> None:
@@ -250,7 +250,9 @@ class _Group:
             else:
                 found = verify_log(_vfs(log), name, ids=log.ids, is_made=log.is_made, cuts=cuts, tell=self._tell)
         except (NotALogError, OSError) as error:
-            replica = Replica(stream=log.stream, partition=log.partition, replica=log.replica, log_start=0, log_end=0)
+            replica = VerifiedReplica(
+                stream=log.stream, partition=log.partition, replica=log.replica, log_start=0, log_end=0
+            )
             replica.not_verified = str(error)
             return _Looked(log, replica, None)
         sums = {one.begin: one for one in found.sums}
@@ -260,12 +262,12 @@ class _Group:
         )
 
 
-def _replica(log: LogFolder, found: VerifiedLog) -> Replica:
-    def place(one: FileMistake) -> Place:
+def _replica(log: LogFolder, found: VerifiedLog) -> VerifiedReplica:
+    def place(one: FileMistake) -> DamagedPlace:
         base_offset, end_offset = one.base_offset, one.end_offset
         if base_offset is not None and base_offset == end_offset:
             base_offset = end_offset = None
-        return Place(
+        return DamagedPlace(
             file=str(log.folder / one.file.rpartition("/")[2]),
             position=one.position,
             base_offset=base_offset,
@@ -274,7 +276,7 @@ def _replica(log: LogFolder, found: VerifiedLog) -> Replica:
             found=one.found,
         )
 
-    return Replica(
+    return VerifiedReplica(
         stream=log.stream,
         partition=log.partition,
         replica=log.replica,

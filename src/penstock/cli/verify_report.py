@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _SHOWN_MAX = 50  # most corrupt places, and most differences, to print; --json has all
 
 
-class Place(msgspec.Struct, frozen=True, kw_only=True):
+class DamagedPlace(msgspec.Struct, frozen=True, kw_only=True):
     """A corrupt place in a file and the range of offsets lost with it; (None, None) if no row is lost."""
 
     file: str
@@ -27,7 +27,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     found: str
 
 
-class Replica(msgspec.Struct, kw_only=True):
+class VerifiedReplica(msgspec.Struct, kw_only=True):
     """Result for one replica of a partition. `committed_end` is 0 if unknown."""
 
     stream: str
@@ -38,9 +38,9 @@ class Replica(msgspec.Struct, kw_only=True):
     committed_end: int = 0
     rows: int = 0
     size_bytes: int = 0
-    damage: list[Place] = []
+    damage: list[DamagedPlace] = []
     unlisted: int = 0  # count of corrupt places beyond those in `damage`
-    torn: Place | None = None  # start of a possibly torn tail, which is not verified
+    torn: DamagedPlace | None = None  # start of a possibly torn tail, which is not verified
     not_verified: str | None = None  # why it could not be verified
     compared_from: int | None = None
     compared_end: int | None = None
@@ -93,7 +93,7 @@ def differing(stream: str, partition: int, found: ReplicaDifference) -> Differin
     )
 
 
-def note_compared(replica: Replica, one: ComparedReplica, all_of_them: Sequence[ComparedReplica]) -> None:
+def note_compared(replica: VerifiedReplica, one: ComparedReplica, all_of_them: Sequence[ComparedReplica]) -> None:
     """Set the range of the replica's offsets that another replica has, too."""
     shared = [
         (begin, end)
@@ -106,7 +106,7 @@ def note_compared(replica: Replica, one: ComparedReplica, all_of_them: Sequence[
         replica.compared_end = max(end for _, end in shared)
 
 
-def judge(replicas: Iterable[Replica], found: Iterable[Differing]) -> None:
+def judge(replicas: Iterable[VerifiedReplica], found: Iterable[Differing]) -> None:
     """Set `differs`: on the minority if one exists, else on all replicas of a difference."""
     by_name = {one.replica: one for one in replicas}
     for one in found:
@@ -116,12 +116,12 @@ def judge(replicas: Iterable[Replica], found: Iterable[Differing]) -> None:
                 by_name[name].differs = True
 
 
-def is_sound(replicas: Iterable[Replica]) -> bool:
+def is_sound(replicas: Iterable[VerifiedReplica]) -> bool:
     """True if all replicas were verified and are sound."""
     return all(one.verdict == "sound" for one in replicas)
 
 
-def show(replicas: Sequence[Replica], found: Sequence[Differing], *, as_json: bool) -> None:
+def show(replicas: Sequence[VerifiedReplica], found: Sequence[Differing], *, as_json: bool) -> None:
     """Print the table and all problems, or JSON."""
     if as_json:
         for one in replicas:
@@ -148,7 +148,7 @@ def show(replicas: Sequence[Replica], found: Sequence[Differing], *, as_json: bo
     _print_all(console, _notes(replicas, found), "dim")
 
 
-def _json_row(one: Replica, found: Sequence[Differing]) -> dict[str, Any]:
+def _json_row(one: VerifiedReplica, found: Sequence[Differing]) -> dict[str, Any]:
     row: dict[str, Any] = msgspec.to_builtins(one)
     row["verdict"] = one.verdict
     of_partition = (each for each in found if (each.stream, each.partition) == (one.stream, one.partition))
@@ -164,7 +164,7 @@ def _print_all(console: Any, lines: list[str], style: str) -> None:
         console.print(output.cell(f"and {len(lines) - _SHOWN_MAX} more; --json has all", style))
 
 
-def _damage_lines(one: Replica) -> list[str]:
+def _damage_lines(one: VerifiedReplica) -> list[str]:
     lines = []
     if one.not_verified is not None:
         lines.append(f"{one.stream}/{one.partition} on {one.replica} was not verified: {one.not_verified}")
@@ -193,7 +193,7 @@ def _difference_line(one: Differing) -> str:
     return f"{text}: {', '.join(parts)}; first offsets: {', '.join(map(str, one.first_offsets))}"
 
 
-def _notes(replicas: Sequence[Replica], found: Sequence[Differing]) -> list[str]:
+def _notes(replicas: Sequence[VerifiedReplica], found: Sequence[Differing]) -> list[str]:
     lines = []
     let_go: dict[tuple[str, int], int] = {}
     for one in found:
@@ -210,7 +210,7 @@ def _notes(replicas: Sequence[Replica], found: Sequence[Differing]) -> list[str]
     return lines
 
 
-def _torn_text(torn: Place) -> str:
+def _torn_text(torn: DamagedPlace) -> str:
     return f"the end of {torn.file} from byte {torn.position} on"
 
 

@@ -14,7 +14,7 @@ from penstock.base.config import StreamConfig
 from penstock.base.errors import CorruptionError, OperationalError
 from penstock.batch.codec import read_header
 from penstock.cli.backup_files import (
-    File,
+    BackupFile,
     FileWriter,
     Manifest,
     PartitionBackup,
@@ -62,7 +62,7 @@ def test_what_is_no_file_is_damage(tmp_path: Path, kind: str) -> None:
         path.mkdir()
     else:
         path.symlink_to("/dev/zero")
-    file = File("rows", 0, 1, 1, 1_000, "0" * 64)
+    file = BackupFile("rows", 0, 1, 1, 1_000, "0" * 64)
     with pytest.raises(CorruptionError):
         check_file(tmp_path, PartitionBackup(0), file)
 

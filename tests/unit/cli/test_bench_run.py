@@ -13,7 +13,7 @@ from penstock.base.errors import OperationalError
 from penstock.bench.place import place
 from penstock.bench.report import SHARED, STOPPED, compared, read_json
 from penstock.bench.rounds import Measurement
-from penstock.cli.bench_run import Place, running
+from penstock.cli.bench_run import BenchPlace, running
 
 COMPARISON = compared(
     name="publish",
@@ -42,7 +42,7 @@ def _handlers_as_before() -> Iterator[None]:
 
 def test_a_whole_run_is_written_and_its_folder_is_gone(tmp_path: Path, logs: Path) -> None:
     file, page = tmp_path / "run.json", tmp_path / "run.html"
-    with running("throughput", Place(logs, 1), total=1, json_file=file, html_file=page) as run:
+    with running("throughput", BenchPlace(logs, 1), total=1, json_file=file, html_file=page) as run:
         (run.folder / "log").write_bytes(b"1")
         run.show(COMPARISON)
     report = read_json(file)
@@ -58,7 +58,7 @@ def test_what_was_found_before_a_run_ended_too_early_is_written(
 ) -> None:
     file = tmp_path / "run.json"
     with pytest.raises(type(error)):  # noqa: PT012 (what happens inside is what is tested)
-        with running("throughput", Place(logs, 1), total=1, json_file=file) as run:
+        with running("throughput", BenchPlace(logs, 1), total=1, json_file=file) as run:
             run.show(COMPARISON)
             raise error
     report = read_json(file)
@@ -70,7 +70,7 @@ def test_what_was_found_before_a_run_ended_too_early_is_written(
 def test_a_run_that_found_nothing_writes_nothing(tmp_path: Path, logs: Path) -> None:
     file = tmp_path / "run.json"
     with pytest.raises(OperationalError):
-        with running("throughput", Place(logs, 1), total=1, json_file=file):
+        with running("throughput", BenchPlace(logs, 1), total=1, json_file=file):
             raise OperationalError("no nats-server")
     assert not file.exists()
 
@@ -79,7 +79,7 @@ def test_ctrl_c_before_anything_was_found_says_so(
     tmp_path: Path, logs: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "run.json"
-    with pytest.raises(KeyboardInterrupt), running("throughput", Place(logs, 1), total=1, json_file=file):
+    with pytest.raises(KeyboardInterrupt), running("throughput", BenchPlace(logs, 1), total=1, json_file=file):
         raise KeyboardInterrupt
     assert "stopped before anything was finished" in capsys.readouterr().err
     assert not file.exists()
@@ -92,7 +92,9 @@ def test_a_file_that_cannot_be_written_costs_neither_the_other_nor_the_tables(
     files = {"json": tmp_path / "run.json", "html": tmp_path / "run.html"}
     whole = next(file for kind, file in files.items() if kind != broken)
     with pytest.raises(typer.Exit) as ended:  # noqa: PT012 (what happens inside is what is tested)
-        with running("throughput", Place(logs, 1), total=1, json_file=files["json"], html_file=files["html"]) as run:
+        with running(
+            "throughput", BenchPlace(logs, 1), total=1, json_file=files["json"], html_file=files["html"]
+        ) as run:
             run.show(COMPARISON)
             files[broken].mkdir()  # as good as a disk that has become full meanwhile
     shown = capsys.readouterr()
@@ -106,7 +108,7 @@ def test_two_reports_do_not_go_to_one_file(tmp_path: Path, logs: Path) -> None:
     file, same = tmp_path / "run.json", tmp_path / "logs" / ".." / "run.json"
     with (
         pytest.raises(typer.BadParameter, match="what --json writes"),
-        running("throughput", Place(logs, 1), total=1, json_file=file, html_file=same),
+        running("throughput", BenchPlace(logs, 1), total=1, json_file=file, html_file=same),
     ):
         pytest.fail("it is said before anything begins")
 
@@ -118,12 +120,12 @@ def test_a_folder_is_named_so_that_it_can_be_removed_from_anywhere(
     killed.mkdir(parents=True)
     (killed / "bench.pid").write_text("1\n")
     monkeypatch.chdir(logs)
-    with running("throughput", Place(Path("my disk"), 1), total=1):
+    with running("throughput", BenchPlace(Path("my disk"), 1), total=1):
         assert f"rm -r '{killed}'\n" in capsys.readouterr().err
 
 
 def test_a_run_says_beforehand_how_long_it_will_be(logs: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with running("throughput", Place(logs, 1), total=1) as run:
+    with running("throughput", BenchPlace(logs, 1), total=1) as run:
         run.will_take(300)
         assert "about 5 minutes\n" in capsys.readouterr().out
 
@@ -134,7 +136,7 @@ def test_a_folder_that_a_killed_run_left_is_named_and_left_alone(
     killed = logs / "penstock-bench-killed"
     killed.mkdir()
     (killed / "bench.pid").write_text("1\n")
-    with place(logs, bytes_needed=1) as alive, running("throughput", Place(logs, 1), total=1):
+    with place(logs, bytes_needed=1) as alive, running("throughput", BenchPlace(logs, 1), total=1):
         said = capsys.readouterr().err
     assert f"left behind by a bench that was killed: rm -r {killed}\n" in said
     assert str(alive) not in said

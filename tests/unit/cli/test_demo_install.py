@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from penstock.cli.demo_install import EXTRAS, Place, Requirement, is_there, obstacle, requirements, sizes_mb
+from penstock.cli.demo_install import EXTRAS, InstallTarget, Requirement, is_there, obstacle, requirements, sizes_mb
 
 ROOT = Path(__file__).resolve().parents[3]
 NAMED = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
 LINES = [f'{text}; extra == "{extra}"' for extra, texts in NAMED.items() for text in texts]
-HOME = Place("/venv/bin/python", "/venv/lib", has_pip=True, is_managed=False, is_writable=True)
+HOME = InstallTarget("/venv/bin/python", "/venv/lib", has_pip=True, is_managed=False, is_writable=True)
 
 
 def test_what_the_extras_name_is_found_in_the_metadata() -> None:
@@ -64,7 +64,7 @@ def test_the_sizes_are_those_that_dev_says() -> None:
         (HOME._replace(is_writable=False), "cannot be written to by you, in /venv/lib"),
     ],
 )
-def test_where_nothing_can_be_installed_it_is_said_what_to_do(place: Place, said: str | None) -> None:
+def test_where_nothing_can_be_installed_it_is_said_what_to_do(place: InstallTarget, said: str | None) -> None:
     found = obstacle(place)
     if said is None:
         assert found is None

@@ -121,10 +121,12 @@ def test_a_route_is_among_the_most_delayed_with_enough_flights_only(messages: Me
     ],
 )
 def test_two_answers_that_differ_are_told_apart(others: list[tuple[str, str, int, float]], said: str) -> None:
-    routes = [demo_check.Route("JFK", "LAX", 4, 3.0), demo_check.Route("EWR", "LAX", 1, 3.0)]
+    routes = [demo_check.FlightRoute("JFK", "LAX", 4, 3.0), demo_check.FlightRoute("EWR", "LAX", 1, 3.0)]
     demo_check.check_equal("busiest", ("Spark", routes), ("Arrow", list(routes)))
     with pytest.raises(demo_check.Disagreement, match=said):
-        demo_check.check_equal("busiest", ("Spark", routes), ("Arrow", [demo_check.Route(*one) for one in others]))
+        demo_check.check_equal(
+            "busiest", ("Spark", routes), ("Arrow", [demo_check.FlightRoute(*one) for one in others])
+        )
 
 
 def test_the_schema_has_all_that_a_document_has(messages: Messages) -> None:

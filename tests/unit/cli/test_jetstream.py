@@ -7,7 +7,7 @@ import pytest
 from penstock.base import limits
 from penstock.base.config import Acks, Compression, Storage
 from penstock.batch.schema import arrow_schema
-from penstock.cli.jetstream import Rows, UnstorableError, place_of
+from penstock.cli.jetstream import JetStreamRows, UnstorableError, place_of
 from penstock.cli.jetstream_config import mapped
 from penstock.client.errors import InvalidConfig
 
@@ -18,7 +18,7 @@ def test_the_place_of_a_delivery_is_in_its_reply_subject() -> None:
 
 
 def test_rows_have_the_schema_of_the_log_and_times_never_go_back() -> None:
-    rows = Rows(last_us=1_000)
+    rows = JetStreamRows(last_us=1_000)
     rows.add(5, 900, b"a", None, b"1")
     rows.add(7, 2_000, b"a.b", b"NATS/1.0\r\nA: 1\r\nA: 2\r\n\r\n", b"2")
     rows.add(8, 1_999, b"a", b"NATS/1.0\r\nPenstock-Key: k\r\n\r\n", b"3")
@@ -47,13 +47,13 @@ UNSTORABLE = [
 def test_what_a_stream_cannot_hold_is_named_or_passed_over(
     subject: bytes, headers: bytes | None, value: bytes, why: str
 ) -> None:
-    rows = Rows(0, pattern="a.>", bytes_max=100)
+    rows = JetStreamRows(0, pattern="a.>", bytes_max=100)
     with pytest.raises(UnstorableError) as refused:
         rows.add(5, 900, subject, headers, value)
     assert str(refused.value).startswith("the message with sequence 5 cannot be stored: ")
     assert why in str(refused.value)
     assert (refused.value.seq, refused.value.is_large, len(rows)) == (5, "limit" in why, 0)
-    skipping = Rows(0, pattern="a.>", bytes_max=100, skips=True)
+    skipping = JetStreamRows(0, pattern="a.>", bytes_max=100, skips=True)
     skipping.add(5, 900, subject, headers, value)
     skipping.add(6, 901, "a.\u00a0".encode(), None, b"x" * 100)
     assert (len(skipping), skipping.skipped, [seq for seq, _ in skipping.skips_told]) == (1, 1, [5])
@@ -61,7 +61,7 @@ def test_what_a_stream_cannot_hold_is_named_or_passed_over(
 
 
 def test_a_key_that_is_no_base64_is_a_header_like_others() -> None:
-    rows = Rows(0)
+    rows = JetStreamRows(0)
     rows.add(1, 1, b"a", b"NATS/1.0\r\nPenstock-Key-Base64: no base64\r\n\r\n", b"1")
     assert rows.take().column("key").to_pylist() == [None]
 

@@ -7,7 +7,7 @@ import json
 import pyarrow as pa
 import pytest
 
-from penstock.cli.relay_answers import NOBODY_LISTENS, Answer, Answers, Refused, Storing, parse
+from penstock.cli.relay_answers import NOBODY_LISTENS, Answer, Answers, RelayRefusal, Storing, parse
 from penstock.cli.relay_frames import SubjectMapping
 
 ACK = b'{"stream":"copies","seq":43,"partition":0,"offset":42}'
@@ -70,7 +70,7 @@ def test_the_first_refused_message_is_named_also_of_an_attempt_before() -> None:
     answers.take("3.1-8", None, error(400, 10166))
     answers.take("2.1-4", None, error(400, 10054))
     answers.take("3.1-7", None, error(500, 10111))
-    assert answers.refused == Refused(1, 4, "copies", "said so (10054)")
+    assert answers.refused == RelayRefusal(1, 4, "copies", "said so (10054)")
     assert answers.is_settled
 
 
