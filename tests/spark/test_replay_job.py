@@ -18,7 +18,7 @@ from penstock.spark import archive, table
 from penstock.spark import lake as lakes
 from penstock.spark.jobs import BatchDone
 from penstock.spark.lake_files import staged
-from penstock.spark.replay_job import Note, Replayed, Span, replay
+from penstock.spark.replay_job import Note, Replayed, ReplaySpan, replay
 from tests.broker_process import BrokerProcess
 from tests.extent import needs_time
 
@@ -211,7 +211,7 @@ def test_what_cannot_be_replayed_is_said(
 
 
 def test_the_batches_of_a_plan_have_each_offset_once() -> None:
-    note = Note("q", "s", 1, (Span("a", 0, 5, 18), Span("a", 1, 0, 2), Span("b", 0, 7, 7)), batches=5)
+    note = Note("q", "s", 1, (ReplaySpan("a", 0, 5, 18), ReplaySpan("a", 1, 0, 2), ReplaySpan("b", 0, 7, 7)), batches=5)
     seen = [
         (one.topic, one.partition, at) for n in range(5) for one in note.spans(n) for at in range(one.start, one.end)
     ]

@@ -24,7 +24,7 @@ from penstock.spark import brokers, latest
 from penstock.spark.jobs import BatchDone
 from penstock.spark.lake import OvertakenError
 from penstock.spark.planning import DataLossError
-from penstock.spark.table_job import About, Upkeep, _schema, new_group, table
+from penstock.spark.table_job import TableManifest, Upkeep, _schema, new_group, table
 from tests.broker_process import BrokerProcess, running_broker
 from tests.extent import needs_time
 from tests.spark.delta import delta_rows
@@ -387,7 +387,7 @@ def test_a_log_that_is_led_by_another_epoch_goes_on(spark: SparkSession, tmp_pat
 
 
 def stream_id_of(folder: Path) -> int:
-    about = About.of_text(DeltaTable(folder).metadata().description)
+    about = TableManifest.of_text(DeltaTable(folder).metadata().description)
     assert about is not None
     return about.stream_id
 

@@ -30,7 +30,7 @@ from penstock.bench.report import Figure
 from penstock.bench.rounds import order_of
 from penstock.client import blocking
 from penstock.node.log_creation_markers import LogCreationMarkers
-from penstock.spark.columns import Place, default_columns, spark_batch
+from penstock.spark.columns import RowOrigin, default_columns, spark_batch
 from penstock.spark.columns import arrow_schema as spark_schema
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ def make(folder: Path, plan: SparkPlan) -> None:
                     writer.close()
                 writer, written = pq.ParquetWriter(lake / f"part-{offset:012}.parquet", schema), 0
             assert writer is not None
-            writer.write_batch(spark_batch(_as_stored(batch, offset), schema, Place(_STREAM, 0)))
+            writer.write_batch(spark_batch(_as_stored(batch, offset), schema, RowOrigin(_STREAM, 0)))
             written += batch.num_rows
         if writer is not None:
             writer.close()

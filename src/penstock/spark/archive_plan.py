@@ -17,7 +17,7 @@ from penstock.base import limits
 from penstock.base.errors import ConfigError
 from penstock.spark import lake
 from penstock.spark.decoding import COLUMNS, DECODERS, inferred_json, rows_schema
-from penstock.spark.lake import About, Table
+from penstock.spark.lake import ArchiveManifest, Table
 from penstock.spark.options import SourceOptions, source_options
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ def plan_of(
     )
 
 
-def _name_mistakes(name: str, about: About | None) -> list[str]:
+def _name_mistakes(name: str, about: ArchiveManifest | None) -> list[str]:
     if not name:
         return []
     if not _NAME.fullmatch(name):

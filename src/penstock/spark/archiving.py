@@ -38,7 +38,7 @@ from penstock.spark.agreement import check_held, checked_cluster
 from penstock.spark.archive_plan import Plan, decoded, open_table, plan_of
 from penstock.spark.decoding import COLUMNS, DATA, rejects_schema, with_json, write_avro, write_json
 from penstock.spark.jobs import BatchDone, Pace, Report, no_report, session_of, without_pandas_warning
-from penstock.spark.lake import About, Commit, LakeFile, Table
+from penstock.spark.lake import ArchiveManifest, Commit, LakeFile, Table
 from penstock.spark.lake_files import LakeWriter, Writing, empty_file, told_files
 from penstock.spark.naming import loss_named
 from penstock.spark.places import Earliest, Key, Position
@@ -256,7 +256,9 @@ class ArchiveJob:
         new = Chosen(chosen.streams, tuple(key for key in chosen.keys if key not in starts))
         starts |= find(self._client(), new, Earliest(), plan.source)
         self._name = (about.name if about else "") or plan.name  # another job may have written it first
-        now = About(plan.format, ids | chosen.stream_ids, starts, plan.decode, plan.schema, self._name, cluster)
+        now = ArchiveManifest(
+            plan.format, ids | chosen.stream_ids, starts, plan.decode, plan.schema, self._name, cluster
+        )
         if now != about:
             lake.write_about(plan.root, now)
         return {key: starts[key] for key in chosen.keys} | self._table.ends(chosen.keys)

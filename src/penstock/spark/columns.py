@@ -32,7 +32,7 @@ HEADER = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())
 """One header. A name may occur several times, and a value need not be text."""
 
 
-class Place(NamedTuple):
+class RowOrigin(NamedTuple):
     """The partition whose rows a batch holds."""
 
     stream: str
@@ -45,14 +45,14 @@ class Column(NamedTuple):
     ddl: str
     arrow: pa.DataType
     of: str | None
-    make: Callable[[pa.RecordBatch, Place], pa.Array]
+    make: Callable[[pa.RecordBatch, RowOrigin], pa.Array]
 
 
-def _as_it_is(name: str) -> Callable[[pa.RecordBatch, Place], pa.Array]:
+def _as_it_is(name: str) -> Callable[[pa.RecordBatch, RowOrigin], pa.Array]:
     return lambda batch, _: batch.column(name)
 
 
-def _repeated(value: Callable[[Place], pa.Scalar]) -> Callable[[pa.RecordBatch, Place], pa.Array]:
+def _repeated(value: Callable[[RowOrigin], pa.Scalar]) -> Callable[[pa.RecordBatch, RowOrigin], pa.Array]:
     return lambda batch, place: pa.repeat(value(place), batch.num_rows)
 
 
@@ -108,7 +108,7 @@ def log_columns(names: Sequence[str]) -> list[str]:
     ]
 
 
-def spark_batch(batch: pa.RecordBatch, schema: pa.Schema, place: Place) -> pa.RecordBatch:
+def spark_batch(batch: pa.RecordBatch, schema: pa.Schema, place: RowOrigin) -> pa.RecordBatch:
     """Convert a batch with the log's columns to one of Spark's `schema`."""
     made = [COLUMNS[name].make(batch, place) for name in schema.names]
     return pa.RecordBatch.from_arrays(

@@ -18,7 +18,7 @@ from penstock.client.filters import Filter
 from penstock.client.ranges import LogRange, read_range
 from penstock.client.read_from import FOLLOWERS
 from penstock.spark import brokers
-from penstock.spark.columns import Place, arrow_schema, log_columns, spark_batch
+from penstock.spark.columns import RowOrigin, arrow_schema, log_columns, spark_batch
 from penstock.spark.places import Key
 from penstock.spark.planning import DataLossError, Piece, check_there, passed_over
 
@@ -37,7 +37,7 @@ def read(how: Fetching, piece: Piece) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a piece in Spark's schema. Raise DataLossError, or an error of the client."""
     client = brokers.client(how.servers, how.timeout_s)
     schema = arrow_schema(how.columns)
-    place = Place(piece.stream, piece.partition)
+    place = RowOrigin(piece.stream, piece.partition)
     for batch in _rows(client, how, piece):
         yield spark_batch(batch, schema, place)
 

@@ -97,7 +97,7 @@ class Table(Protocol):
         """Return the committed files of these streams, or of all."""
 
 
-class About(NamedTuple):
+class ArchiveManifest(NamedTuple):
     """The content of `_penstock/archive.json`: the streams with their ids and start positions, and the options."""
 
     format: str
@@ -123,7 +123,7 @@ class About(NamedTuple):
         return {"version": 1, "name": self.name, "cluster": self.cluster, **how, "streams": streams}
 
     @classmethod
-    def of_json(cls, found: Mapping[str, Any]) -> About:
+    def of_json(cls, found: Mapping[str, Any]) -> ArchiveManifest:
         """Parse `archive.json`. Raise KeyError, TypeError or ValueError if it is invalid or of a newer version."""
         if found["version"] != 1:
             raise ValueError(f"version {found['version']} is newer than this Penstock")
@@ -148,11 +148,11 @@ def about_file(root: Path) -> Path:
     return root / OWN / "archive.json"
 
 
-def read_about(root: Path) -> About | None:
+def read_about(root: Path) -> ArchiveManifest | None:
     """Return the content of `archive.json`; None if there is no archive. Raise CorruptionError if it is invalid."""
     file = about_file(root)
     try:
-        return About.of_json(json.loads(file.read_bytes()))
+        return ArchiveManifest.of_json(json.loads(file.read_bytes()))
     except FileNotFoundError:
         return None
     except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -161,7 +161,7 @@ def read_about(root: Path) -> About | None:
         ) from None
 
 
-def write_about(root: Path, about: About) -> None:
+def write_about(root: Path, about: ArchiveManifest) -> None:
     """Write `archive.json` atomically and durably."""
     write_durably(about_file(root), json.dumps(about.to_json(), indent=1).encode() + b"\n")
 

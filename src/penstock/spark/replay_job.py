@@ -45,7 +45,7 @@ NEEDED = ("value", "partition", "offset")
 TAKEN = ("key", "value", "subject", "headers")
 
 
-class Span(NamedTuple):
+class ReplaySpan(NamedTuple):
     """Offsets `[start, end)` of one partition of the archive."""
 
     topic: str
@@ -61,7 +61,7 @@ class Note:
     query_id: str
     stream: str
     stream_id: int
-    ranges: tuple[Span, ...] = ()
+    ranges: tuple[ReplaySpan, ...] = ()
     batches: int = 0
     first: int = 0
     done: int = 0
@@ -75,7 +75,7 @@ class Note:
         """Number of offsets in the plan, written or not; the archive may lack some."""
         return sum(one.end - one.start for one in self.ranges)
 
-    def spans(self, number: int) -> list[Span]:
+    def spans(self, number: int) -> list[ReplaySpan]:
         """Return the offset ranges of batch `number` of this plan."""
         out = []
         for one in self.ranges:
@@ -250,9 +250,9 @@ def _planned(rows: DataFrame, before: Note, batch_rows: int) -> Note:
     ranges, total = [], 0
     for one in found.collect():
         start = max(one.start, done.get((one.topic, one.partition), 0))
-        ranges.append(Span(one.topic, one.partition, start, max(start, one["last"] + 1)))
+        ranges.append(ReplaySpan(one.topic, one.partition, start, max(start, one["last"] + 1)))
         total += one["rows"] if start == one.start else ranges[-1].end - start
-    kept = [Span(*key, end, end) for key, end in done.items() if key not in {one[:2] for one in ranges}]
+    kept = [ReplaySpan(*key, end, end) for key, end in done.items() if key not in {one[:2] for one in ranges}]
     is_more = any(one.start < one.end for one in ranges)
     batches = max(1, -(-total // batch_rows)) if is_more else 0
     first = before.first + before.batches
@@ -310,7 +310,7 @@ def _is_of_a_task(trace: str) -> bool:
     return "write" in frames and not {"commit", "_publish"} & set(frames)
 
 
-def _within(spans: Sequence[Span]) -> Column:
+def _within(spans: Sequence[ReplaySpan]) -> Column:
     from pyspark.sql import functions as f
 
     found = f.lit(False)
@@ -324,7 +324,7 @@ def _read(folder: Path) -> Note | None:
     file = folder / "replay.json"
     try:
         found: dict[str, Any] = json.loads(file.read_bytes())
-        ranges = tuple(Span(*one) for one in found.pop("ranges"))
+        ranges = tuple(ReplaySpan(*one) for one in found.pop("ranges"))
         return Note(**found, ranges=ranges)
     except FileNotFoundError:
         return None

@@ -75,7 +75,7 @@ _GROUP_ID_BYTES = 4
 _EPOCH = "/epoch"  # suffix of a partition's application id in Delta's log, for the leader epoch of its end
 
 
-class About(NamedTuple):
+class TableManifest(NamedTuple):
     """Identity of a table, stored in its description; a run with another identity is refused."""
 
     stream: str
@@ -90,7 +90,7 @@ class About(NamedTuple):
         return json.dumps({"kind": _KIND, **self._asdict()}, sort_keys=True)
 
     @classmethod
-    def of_text(cls, text: str | None) -> About | None:
+    def of_text(cls, text: str | None) -> TableManifest | None:
         """Parse a description; None if this job did not create the table."""
         try:
             found = json.loads(text or "")
@@ -230,7 +230,9 @@ class _Job:
         (self._info,) = self._chosen.streams.values()
         cluster = self._client().cluster_id(timeout=plan.source.timeout_s)
         group = "" if plan.as_of else new_group(plan.root)
-        self._about = About(self._info.name, int(self._info.stream_id), plan.buckets, plan.as_of, cluster, group)
+        self._about = TableManifest(
+            self._info.name, int(self._info.stream_id), plan.buckets, plan.as_of, cluster, group
+        )
 
     def run(self, *, once: bool, report: Report) -> Upkeep:
         plan = self._plan
@@ -354,7 +356,7 @@ class _Job:
             by = [latest.BUCKET]
             DeltaTable.create(place, _schema(), mode="ignore", partition_by=by, name=name, description=ours.to_text())
         found = DeltaTable(place)
-        about = About.of_text(found.metadata().description)
+        about = TableManifest.of_text(found.metadata().description)
         if about is None:
             raise ConfigError([f"{place} holds a Delta table that is not of this kind; give another folder"])
         what, timeout_s = f"the table in {place}", self._plan.source.timeout_s

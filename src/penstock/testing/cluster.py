@@ -32,7 +32,7 @@ from penstock.sim.scheduler import Clock, Scheduler
 from penstock.sim.trace import Trace
 from penstock.sim.violation import ViolationError
 from penstock.testing.chance import simulated
-from penstock.testing.connecting import Place
+from penstock.testing.connecting import ProgramPlace
 from penstock.testing.errors import NotLiveError, StuckError
 from penstock.testing.faults import Fault, Storm, chosen
 from penstock.testing.nats_service import NatsService
@@ -119,7 +119,7 @@ class Cluster:
             services[broker.name] = SocketApi(broker, self._took)
         self._around.brokers.update({broker.name: broker for broker in self._brokers.values()})
         services[nats.NAME] = NatsService(self._nats)
-        self._place = Place(self._network, self._trace, self._random("programs"), services, self._failed)
+        self._place = ProgramPlace(self._network, self._trace, self._random("programs"), services, self._failed)
         self._programs: dict[str, Program] = {}
         self._faults = Faults(self._around, self._brokers, lambda *_: None, promises.is_needed, self._programs.keys())
         self._storm = Storm(scheduler, self._random("faults"), self._kinds, every_s, brokers, self._strike)

@@ -23,7 +23,7 @@ _NATS_PORT = 4222
 _HERE = ("localhost", "127.0.0.1", "::1")
 
 
-class Place:
+class ProgramPlace:
     """The environment that all programs share."""
 
     def __init__(
@@ -42,10 +42,10 @@ class Place:
         self.failed = failed
 
 
-class Connector:
+class ClientConnector:
     """Makes the connections of one program."""
 
-    def __init__(self, place: Place, name: str) -> None:
+    def __init__(self, place: ProgramPlace, name: str) -> None:
         self._place = place
         self._name = name
 

@@ -19,7 +19,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from penstock.base.errors import PenstockError
-from penstock.testing.connecting import Connector, Place
+from penstock.testing.connecting import ClientConnector, ProgramPlace
 from penstock.testing.errors import ProgramError
 from penstock.testing.loop import Loop
 from penstock.testing.where import of_coroutine
@@ -34,14 +34,14 @@ Main = Callable[[], Coroutine[Any, Any, Any]]
 class Program:
     """A program; made by `Cluster.start`."""
 
-    def __init__(self, place: Place, name: str, main: Main, *, restarts: bool = True) -> None:
+    def __init__(self, place: ProgramPlace, name: str, main: Main, *, restarts: bool = True) -> None:
         self.name = name
         self.runs = 0
         self._place = place
         self._main = main
         self._restarts = restarts
         self.loops: list[Loop] = []  # one for each run
-        self._connector = Connector(place, name)
+        self._connector = ClientConnector(place, name)
         self._loop: Loop | None = None
         self._task: asyncio.Task[Any] | None = None
         self._waiters: list[asyncio.Future[Any]] = []  # of callers of `finished`, each on the caller's loop
