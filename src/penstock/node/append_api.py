@@ -165,7 +165,7 @@ class AppendApi:
 
     def _put(self, partition: Partition, write: Callable[[], None]) -> None:
         if not partition.leads:
-            self._replicas.upkeep.lead(partition)
+            self._replicas.log_maintenance.lead(partition)
         committed_end = partition.committed_end
         write()
         self.written(partition, committed_end)
@@ -173,8 +173,8 @@ class AppendApi:
     def written(self, partition: Partition, committed_end: int) -> None:
         """Notify upkeep and followers of a write; `committed_end` is the value before it."""
         if partition.leadership is not None:
-            self._replicas.leading.appended(partition)
-        self._replicas.upkeep.moved(partition, committed_end)
+            self._replicas.leader_replication.appended(partition)
+        self._replicas.log_maintenance.moved(partition, committed_end)
 
 
 def _rules_of(stream: StreamState, partition: int) -> RowRules:

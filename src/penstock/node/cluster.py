@@ -91,12 +91,12 @@ class Cluster:
         self._clock = clock
         self._consequences = consequences
         self._told = told
-        self._belonging = StartupConflicts(settings, outbox)
-        self.guarded = AuthMarkers(vfs, settings, outbox, peers.is_proven, lambda: self.is_current(self._clock()))
+        self._startup_conflicts = StartupConflicts(settings, outbox)
+        self.auth_markers = AuthMarkers(vfs, settings, outbox, peers.is_proven, lambda: self.is_current(self._clock()))
         self._is_started = False
         self._is_heard = True
         self._looked_us = 0  # elapsed time of the last session check
-        self._runs = ProcessHistory(vfs)
+        self._process_history = ProcessHistory(vfs)
         self._next_tick_us = 0
         self._heard_leader: BrokerId | None = None
         self._heard_us: int | None = None  # when a metadata leader was last known
@@ -126,9 +126,11 @@ class Cluster:
         last_index = max((entry.index for entry in storage.state.entries), default=storage.state.snapshot.index)
         begins = EntryPosition(last_index, storage.state.hard_state.term)
         check_folders(self._vfs, last_index)
-        self._runs.begin(settings.process, has_data=has_data)  # only now: a refused start leaves everything as it is
+        self._process_history.begin(
+            settings.process, has_data=has_data
+        )  # only now: a refused start leaves everything as it is
         stopped = take_clean_stop(self._vfs)
-        for note in (*missing, *notices, *self._runs.notices):
+        for note in (*missing, *notices, *self._process_history.notices):
             self._outbox.notice(note)
         raft = Raft(RaftConfig(settings.broker_id), self._chance, storage.state)
         self.quorum = Quorum(
@@ -136,14 +138,14 @@ class Cluster:
             raft,
             self._outbox,
             self._peers,
-            own=PeerProcess(settings.data_dir_id, self._runs.process),
-            start=ProcessStart(self._runs.names, begins.log_index, begins.raft_term),
+            own=PeerProcess(settings.data_dir_id, self._process_history.process),
+            start=ProcessStart(self._process_history.names, begins.log_index, begins.raft_term),
             observer=self,
         )
         ask_here: Local = lambda request, done, who: self._metadata_leader.request(request, done, who)  # noqa: E731
         self.link = MetadataForwarder(self.quorum, self._peers, settings.broker_id, self._clock, ask_here)
         controller = Controller(settings.broker_id, ControllerConfig(), has_keys=settings.encrypted is not None)
-        self._administration = StreamAdmin(
+        self._stream_admin = StreamAdmin(
             self.quorum,
             self._peers,
             settings.broker_id,
@@ -154,26 +156,26 @@ class Cluster:
             access=self._access,
         )
         self._users = UserAdmin(self.quorum, self._peers, settings.broker_id, self._clock, self._access, self._chance)
-        self._applied_here = LocalApplyBarrier(lambda: self.image.index)
+        self._apply_barrier = LocalApplyBarrier(lambda: self.image.index)
         self._metadata_leader = MetadataLeader(
             self.quorum,
             controller,
-            self._administration,
+            self._stream_admin,
             self._users,
             self._access,
             settings,
             self._clock,
         )
-        self.standing = self._new_standing(stopped, begins)
-        parts = (self.quorum, self.link, self._peers, self.standing)
-        self.departure = ControlledShutdown(*parts, self._outbox, self._clock)
+        self.registration = self._new_standing(stopped, begins)
+        parts = (self.quorum, self.link, self._peers, self.registration)
+        self.controlled_shutdown = ControlledShutdown(*parts, self._outbox, self._clock)
         self._audit.begin(self.image)
-        self.guarded.open(self.image, has_data=has_data)
+        self.auth_markers.open(self.image, has_data=has_data)
         self.quorum.start()
 
     def _new_standing(self, stopped: Incarnation | None, begins: EntryPosition) -> BrokerRegistration:
         """`begins`: end of the metadata log at this start; `stopped`: incarnation that stopped cleanly before it."""
-        who = register_command(self._settings, self._runs, stopped, begins)
+        who = register_command(self._settings, self._process_history, stopped, begins)
         return BrokerRegistration(
             who,
             self._ask_for_standing,
@@ -191,10 +193,10 @@ class Cluster:
         """Let the image take effect, now that the logs are open. A broker that is alone registers here; blocking."""
         self._is_started = True
         about = (self._settings, self._outbox, self._clock, self.quorum, self._metadata_leader)
-        self._peer_requests = PeerRequests(self, *about, self._consequences.wait_for, self._applied_here)
+        self._peer_requests = PeerRequests(self, *about, self._consequences.wait_for, self._apply_barrier)
         if self.quorum.is_alone:
-            self.standing.tick(self._clock())
-            if self.standing.incarnation is None:
+            self.registration.tick(self._clock())
+            if self.registration.incarnation is None:
                 self._outbox.notice("streams can be read, and store nothing until the disk has room for the metadata")
         if self.quorum.trouble and not self.quorum.is_alone:
             raise OperationalError(self.quorum.trouble)
@@ -218,26 +220,26 @@ class Cluster:
     def _ask_for_standing(self, request: Request, done: Callable[[Response | RemoteError], None]) -> None:
         def answered(response: Response | RemoteError) -> None:
             if isinstance(response, RemoteError) and is_id_conflict(response):
-                self._belonging.id_conflict_reported(response, self._clock().elapsed_us)
+                self._startup_conflicts.id_conflict_reported(response, self._clock().elapsed_us)
             elif isinstance(response, RemoteError) and is_stale_data_dir(response):
-                self._belonging.stale_data_dir_reported(response)
+                self._startup_conflicts.stale_data_dir_reported(response)
             elif _is_too_early(response) and self.quorum.leader is not None:
-                self.standing.retry(self._clock())
+                self.registration.retry(self._clock())
             done(response)
 
         self.link.ask(request, answered)
 
     def peer_up(self, broker_id: BrokerId, cluster_id: str) -> None:
         """Note a connected broker of this cluster; an empty `cluster_id`: it does not know the cluster's id yet."""
-        self._belonging.same_cluster_confirmed(broker_id)
-        self.quorum.forming.cluster_id_reported(broker_id, cluster_id)
+        self._startup_conflicts.same_cluster_confirmed(broker_id)
+        self.quorum.cluster_formation.cluster_id_reported(broker_id, cluster_id)
 
     def peer_refused(self, broker_id: BrokerId, where: str, error: RemoteError) -> None:
         """Handle a refusal by the broker at `where` (0: unknown which): other cluster, or number or address in use."""
         if is_cluster_mismatch(error):
-            self._belonging.refused(f"the broker at {where}", broker_id, error, self.quorum.membership.voters)
+            self._startup_conflicts.refused(f"the broker at {where}", broker_id, error, self.quorum.membership.voters)
         elif is_id_conflict(error):
-            self._belonging.id_conflict_reported(error, self._clock().elapsed_us)
+            self._startup_conflicts.id_conflict_reported(error, self._clock().elapsed_us)
 
     def joined(self, response: JoinResponse) -> None:
         """Take the members of the cluster from a member's answer: they are asked for the metadata leader."""
@@ -246,12 +248,12 @@ class Cluster:
         if not self.image.cluster_id:
             self._say_cluster_id(response.cluster_id)
         self._tell_addresses()
-        self.standing.heartbeat_now()
+        self.registration.heartbeat_now()
 
     @property
     def process(self) -> str:
         """Name of this process in its messages to peers."""
-        return self._runs.process
+        return self._process_history.process
 
     @property
     def cluster_id(self) -> str:
@@ -276,7 +278,7 @@ class Cluster:
     def waits_for(self) -> str:
         """Reason, for people, why this broker has no part in the cluster yet; empty once it has."""
         reason = not_ready_reason(
-            self.quorum, self.standing, self._belonging, self._settings.broker_id, self.voters_reachable
+            self.quorum, self.registration, self._startup_conflicts, self._settings.broker_id, self.voters_reachable
         )
         if not reason and self._settings.requires_login and not self.image.users:
             return "waiting for the first user, without which no client can log in: one broker must create it (--auth)"
@@ -287,7 +289,7 @@ class Cluster:
 
         False once this broker is leaving: a change of users is answered without waiting for such a broker.
         """
-        standing = self.standing
+        standing = self.registration
         is_heard = standing.incarnation is not None and standing.is_heard(now) and not standing.is_leaving
         return self._is_started and (self.quorum.is_alone or is_heard)
 
@@ -328,18 +330,18 @@ class Cluster:
     @property
     def confirmed_us(self) -> int | None:
         """Elapsed time of the latest heartbeat that counts (`BrokerRegistration.confirmed_us`); now if alone."""
-        return self._clock().elapsed_us if self.quorum.is_alone else self.standing.confirmed_us
+        return self._clock().elapsed_us if self.quorum.is_alone else self.registration.confirmed_us
 
     @property
     def beats(self) -> HeartbeatNumbers:
         """Heartbeats of this broker (`BrokerRegistration`); a constant if it is alone, as it then sends none."""
-        return HeartbeatNumbers(0, 1) if self.quorum.is_alone else self.standing.beats
+        return HeartbeatNumbers(0, 1) if self.quorum.is_alone else self.registration.beats
 
     # Callbacks of the quorum
 
     def applied(self, place: EntryPosition, command: Command, outcome: CommandOutcome | RemoteError) -> None:
         """Handle a command that was applied."""
-        self.guarded.update(self.image)
+        self.auth_markers.update(self.image)
         if isinstance(outcome, CommandOutcome):
             self._audit.applied(place.log_index, command, outcome)
         if isinstance(command, RegisterBroker) and command.broker_id == self._settings.broker_id:
@@ -353,11 +355,11 @@ class Cluster:
             if outcome.changed:
                 self._consequences.applied(outcome)
         self._metadata_leader.applied(place.log_index, place.raft_term, self.image, outcome)
-        self._applied_here.answer_due(self._clock())
+        self._apply_barrier.answer_due(self._clock())
 
     def replaced(self, before: ClusterImage) -> None:
         """Handle a snapshot that has replaced the image."""
-        self.guarded.update(self.image)
+        self.auth_markers.update(self.image)
         self._audit.begin(self.image)
         if self._is_started:
             self._tell_cluster_id()
@@ -367,14 +369,14 @@ class Cluster:
     def answered(self, broker_id: BrokerId, response: Response | RemoteError, raw: bytes | memoryview) -> None:
         """Handle a voter's answer to a Raft message sent before this run was registered."""
         if not isinstance(response, RemoteError):
-            self._belonging.accepted_by(broker_id)
+            self._startup_conflicts.accepted_by(broker_id)
         elif is_stale_data_dir(response):
-            self._belonging.stale_data_dir_reported_by(broker_id, response, self.quorum.membership.voters)
+            self._startup_conflicts.stale_data_dir_reported_by(broker_id, response, self.quorum.membership.voters)
 
     def metadata_leadership_gained(self) -> None:
         """Handle this broker's election as metadata leader."""
         self._metadata_leader.lead()
-        self.standing.heartbeat_now()
+        self.registration.heartbeat_now()
 
     def metadata_leadership_lost(self) -> None:
         """Handle the loss of the metadata leadership."""
@@ -389,10 +391,10 @@ class Cluster:
             self._outbox.notice(f"{reason}; no stream can be created or changed until a restart")
             return
         self._outbox.step.failure = reason
-        incarnation = self.standing.incarnation
+        incarnation = self.registration.incarnation
         if not self._is_started or incarnation is None:
             return
-        self.standing.end()
+        self.registration.end()
         self._consequences.standing_changed(None)
         request = StopBrokerRequest(broker_id=self._settings.broker_id, incarnation=incarnation)
         self.link.ask(request, lambda response: None)
@@ -400,15 +402,15 @@ class Cluster:
     def _look_at_standing(self) -> None:
         if not self._is_started:
             return
-        self.standing.image(self.image.brokers.get(self._settings.broker_id))
-        if self.standing.incarnation is not None and not self._belonging.is_settled:
-            self._belonging.is_settled = True
-            self.quorum.speakers.registered()
-            if (forget := self._runs.registered()) is not None:
+        self.registration.image(self.image.brokers.get(self._settings.broker_id))
+        if self.registration.incarnation is not None and not self._startup_conflicts.is_settled:
+            self._startup_conflicts.is_settled = True
+            self.quorum.peer_fencing.registered()
+            if (forget := self._process_history.registered()) is not None:
                 self._outbox.work(Lane.WRITE, forget, lambda error: None)
         self.check_session(self._clock())
         self._tell_addresses()
-        self._consequences.standing_changed(self.standing.incarnation)
+        self._consequences.standing_changed(self.registration.incarnation)
 
     def _tell_addresses(self) -> None:
         self._addresses.tell(self.image.brokers.values())
@@ -435,7 +437,7 @@ class Cluster:
     def peer_said(self, broker_id: BrokerId, address: str, cluster_id: str) -> None:
         """Note a peer's address, and its cluster id if it knows that."""
         if not self._peers.is_up(broker_id):
-            self.quorum.forming.cluster_id_reported(broker_id, cluster_id)
+            self.quorum.cluster_formation.cluster_id_reported(broker_id, cluster_id)
         if self._addresses.said(broker_id, address):
             self._tell_addresses()
 
@@ -449,21 +451,21 @@ class Cluster:
                 self.quorum.tick()
             self._metadata_leader.tick(now)
             self.link.tick(now)
-            self._applied_here.answer_due(now)
-            self.guarded.update(self.image)
+            self._apply_barrier.answer_due(now)
+            self.auth_markers.update(self.image)
             if self.quorum.leader is not None:
                 self._heard_us = now.elapsed_us
-        if not self.quorum.is_alone or self.standing.incarnation is None:
-            self.standing.tick(now)
+        if not self.quorum.is_alone or self.registration.incarnation is None:
+            self.registration.tick(now)
         self.check_session(now)
 
     def check_session(self, now: Now) -> None:
         """Check before each decision whether this broker's session may have ended: the process may have slept."""
         if self.quorum.leader != self._heard_leader:  # let the new leader know at once that this broker is live
             self._heard_leader = self.quorum.leader
-            self.standing.heartbeat_now()
-        self.departure.check_progress()
-        is_heard = self.quorum.is_alone or self.standing.is_heard(now)
+            self.registration.heartbeat_now()
+        self.controlled_shutdown.check_progress()
+        is_heard = self.quorum.is_alone or self.registration.is_heard(now)
         if is_heard != self._is_heard:
             self._is_heard = is_heard
             self._consequences.metadata_contact_changed(
@@ -475,38 +477,36 @@ class Cluster:
     def next_deadline_us(self) -> int | None:
         """Latest time at which `tick` has something to do."""
         if not self.quorum.is_alone:
-            unheard_us = self.standing.unheard_us if self._is_heard else None
-            leave_us = self.departure.next_deadline_us
-            return earliest(self._next_tick_us, self.standing.next_deadline_us, unheard_us, leave_us)
+            unheard_us = self.registration.unheard_us if self._is_heard else None
+            leave_us = self.controlled_shutdown.next_deadline_us
+            return earliest(self._next_tick_us, self.registration.next_deadline_us, unheard_us, leave_us)
         waiting_us = (
             0
             if self.quorum.needs_ticks or self._metadata_leader.has_to_form
-            else earliest(
-                self.link.next_deadline_us, self._administration.next_deadline_us, self._users.next_deadline_us
-            )
+            else earliest(self.link.next_deadline_us, self._stream_admin.next_deadline_us, self._users.next_deadline_us)
         )
         return earliest(
             None if waiting_us is None else max(waiting_us, self._next_tick_us),
-            self.standing.next_deadline_us if self.standing.incarnation is None else None,
+            self.registration.next_deadline_us if self.registration.incarnation is None else None,
         )
 
     # Shutdown
 
     def leave(self, done: Callable[[], None]) -> None:
         """Have other brokers lead what this one leads; call `done` once they do, or if that is not possible."""
-        incarnation = self.standing.incarnation
+        incarnation = self.registration.incarnation
         if self.quorum.is_alone or incarnation is None:
             done()
             return
-        self.standing.leave()
-        self.departure.leave(incarnation, done)
+        self.registration.leave()
+        self.controlled_shutdown.leave(incarnation, done)
 
     def stop(self, error: RemoteError) -> None:
         """Answer all that wait and close the files: the broker is stopping."""
         self.link.stop(error)
-        self._administration.stop(error)
+        self._stream_admin.stop(error)
         self._users.stop(error)
-        self._applied_here.stop(error)
+        self._apply_barrier.stop(error)
         self.quorum.stop(error)
 
 

@@ -77,7 +77,7 @@ class FetchApi:
         self._unanswered: dict[PartitionKey, None] = {}
         self._stopping: RemoteError | None = None
         self._looking: dict[Hashable, _Look] = {}  # lookups in a disk thread or waiting for one
-        self._desk = QueryExecutor(
+        self._executor = QueryExecutor(
             outbox, running_max=limits.PROJECTIONS_RUNNING_MAX, waiting_max=limits.PROJECTIONS_WAITING_MAX
         )
 
@@ -123,7 +123,7 @@ class FetchApi:
         self._waiters.drop(callers)
         for caller in callers:
             self._looking.pop(caller, None)
-        self._desk.callers_disconnected(callers)
+        self._executor.callers_disconnected(callers)
 
     def refuse(self, key: PartitionKey, error: RemoteError) -> None:
         """Answer all that wait for a partition that is closed here."""
@@ -141,7 +141,7 @@ class FetchApi:
         for look in looks:
             del self._looking[look.caller]
             self._outbox.reply(look.caller, error)
-        self._desk.callers_disconnected([look.caller for look in looks])
+        self._executor.callers_disconnected([look.caller for look in looks])
 
     def _look_again(self, waiter: ParkedFetch, partition: Partition, *, is_final: bool) -> None:
         try:
@@ -269,7 +269,7 @@ class FetchApi:
             if self._stopping is not None:
                 raise self._stopping
             self._looking[caller] = look
-            self._desk.ask(caller, query, done, look.who)
+            self._executor.ask(caller, query, done, look.who)
         except RemoteError as error:
             self._looking.pop(caller, None)
             self._outbox.reply(caller, error)

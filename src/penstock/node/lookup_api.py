@@ -41,7 +41,7 @@ class LookupApi:
         self._deleted = deleted
         self._stopping = stopping
         self._is_stopped = False
-        self._desk = QueryExecutor(
+        self._executor = QueryExecutor(
             outbox, running_max=limits.QUERIES_RUNNING_MAX, waiting_max=limits.QUERIES_WAITING_MAX
         )
         self._open: set[Hashable] = set()  # callers without an answer
@@ -50,12 +50,12 @@ class LookupApi:
         """Forget the requests of disconnected callers."""
         gone = self._open.intersection(callers)
         self._open -= gone
-        self._desk.callers_disconnected(gone)
+        self._executor.callers_disconnected(gone)
 
     def stop(self) -> None:
         """Cancel all queries because the broker is about to stop. May be called twice."""
         self._is_stopped = True
-        self._desk.stop(self._stopping)
+        self._executor.stop(self._stopping)
 
     def ask_get(
         self, find: PartitionLookup, caller: Hashable, request: GetRequest, raw: bytes | memoryview, now: Now
@@ -155,7 +155,7 @@ class LookupApi:
             else:
                 self._outbox.reply(caller, as_remote_error(error), looked_bytes=_searched_bytes(query))
 
-        self._desk.ask(caller, query, done, who)
+        self._executor.ask(caller, query, done, who)
         self._open.add(caller)
 
 

@@ -56,7 +56,7 @@ class MetadataApi:
         self._access = access
         self._report = report
         self._in_flight_bytes = in_flight_bytes
-        self._directory = StreamIndex()
+        self._stream_index = StreamIndex()
         self.handlers: Mapping[type[Request], Handler] = {
             HelloRequest: self._hello,
             MetadataRequest: self._metadata,
@@ -95,7 +95,7 @@ class MetadataApi:
             if not image.cluster_id:
                 self._cluster.check_knows()
             page = max(1, min(request.streams_max, limits.METADATA_STREAMS_MAX))
-            names, next_after = self._directory.page(image, request.after, page, self._access.seen_names)
+            names, next_after = self._stream_index.page(image, request.after, page, self._access.seen_names)
         names = [name for name in names if self._access.may_see(image.by_name(name))]
         streams = tuple(self._report().stream(image.by_name(name)) for name in names)
         self._outbox.reply(
@@ -105,7 +105,7 @@ class MetadataApi:
     def _find_streams(self, caller: Hashable, request: FindStreamsRequest, raw: bytes | memoryview, now: Now) -> None:
         if (mistake := subject_mistake(request.subject)) is not None:
             raise RemoteError(ErrorCode.BAD_REQUEST, mistake)
-        found = self._directory.covering(self._cluster.image, request.subject)
+        found = self._stream_index.covering(self._cluster.image, request.subject)
         if not found:
             self._cluster.check_knows()
         found = [state for state in found if self._access.may_see(state)]

@@ -160,7 +160,7 @@ class MetadataLeader:
 
     @property
     def _lacks_name(self) -> bool:
-        has_name = self._quorum.image.cluster_id or self._is_forming or self._quorum.forming.elder is not None
+        has_name = self._quorum.image.cluster_id or self._is_forming or self._quorum.cluster_formation.elder is not None
         return self._quorum.is_leader and not has_name
 
     @property
@@ -318,9 +318,9 @@ class MetadataLeader:
 
     def _heard_of(self, request: RegisterBrokerRequest) -> RaftContact:
         broker_id = request.broker_id
-        index, raft_term = self._quorum.speakers.acknowledged(broker_id, request.process)
+        index, raft_term = self._quorum.peer_fencing.acknowledged(broker_id, request.process)
         knows = self._quorum.disk_of(broker_id) == request.data_dir_id and request.raft_term <= raft_term
-        return RaftContact(index if knows else 0, self._quorum.speakers.lately(broker_id))
+        return RaftContact(index if knows else 0, self._quorum.peer_fencing.lately(broker_id))
 
     def _change(self, membership: RaftMembership, done: Callable[[CommandOutcome | RemoteError], None]) -> None:
         self._is_changing = True

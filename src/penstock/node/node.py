@@ -84,7 +84,7 @@ class Node:
         version = settings.format_version
         as_of_us = lambda one: self._replicas.as_of_us(one)  # noqa: E731
         self._fetches = FetchApi(self._outbox, version, lambda: self._now, as_of_us, lambda: self.access)
-        self._listening = NatsListener(
+        self._listener = NatsListener(
             vfs,
             self._outbox,
             confirmed=lambda partition: self._replicas.streams.confirmed(partition),
@@ -96,11 +96,11 @@ class Node:
         self.access = Access(
             lambda: self._cluster.image,
             lambda: self._now.wall_us,
-            requires_login=lambda: self._cluster.guarded.requires_login,
-            requires_proof=lambda: self._cluster.guarded.requires_proof,
+            requires_login=lambda: self._cluster.auth_markers.requires_login,
+            requires_proof=lambda: self._cluster.auth_markers.requires_proof,
             is_current=lambda: self._cluster.is_current(self._now),
         )
-        self._questions = LookupApi(
+        self._lookups = LookupApi(
             self._outbox,
             settings.format_version,
             self.access,
@@ -110,8 +110,8 @@ class Node:
         self._verifying = VerifyApi(self._outbox, self.access, stopping=_STOPPING)
         self._replicas = self._new_replicas(chance)
         self._partitions = self._replicas.partitions
-        self._upkeep = self._replicas.upkeep
-        self._listened = ListenedFile(vfs, self._outbox, self._partitions, self._replicas.roles, self._listening)
+        self._upkeep = self._replicas.log_maintenance
+        self._listened = ListenedFile(vfs, self._outbox, self._partitions, self._replicas.roles, self._listener)
         parts = (self._outbox, self._peers, chance, lambda: self._now, self._replicas, lambda: self._report)
         self._audit = AuditLog(
             self._outbox,
@@ -126,7 +126,7 @@ class Node:
         )
         self._is_stopped = False
         self._next_tick_us = 0
-        self._arrivals = IngestBacklog(self._ingest)
+        self._ingest_backlog = IngestBacklog(self._ingest)
         # partitions that stored messages, each with its earlier committed_end: see `take`
         self._stored: list[tuple[Partition, int]] = []
         answering = self._answering()
@@ -139,7 +139,7 @@ class Node:
             self._settings,
             self._outbox,
             self._peers,
-            self._listening,
+            self._listener,
             self._budget,
             chance,
             lambda: self._now,
@@ -147,9 +147,9 @@ class Node:
             ask_metadata=lambda request, done: self._cluster.link.ask(request, done),
             administer=lambda request, done, who=THE_BROKER: self._cluster.link.administer(request, done, who),
             who=lambda: self.access.who,
-            hurry=lambda: self._cluster.standing.heartbeat_now(),
-            waits=lambda partition: self._arrivals.waits(partition.sid),
-            go_on=lambda: self._arrivals.go_on(),
+            hurry=lambda: self._cluster.registration.heartbeat_now(),
+            waits=lambda partition: self._ingest_backlog.waits(partition.sid),
+            go_on=lambda: self._ingest_backlog.go_on(),
             confirmed_us=lambda: self._cluster.confirmed_us,
             committed=self._grown,
             resigned=self._resigned,
@@ -168,7 +168,7 @@ class Node:
             peers=self._peers,
             refusals=self._budget.refusals,
             fetches=self._fetches,
-            questions=self._questions,
+            questions=self._lookups,
             verifying=self._verifying,
             report=lambda: self._report,
             in_flight_bytes=lambda: self.in_flight_bytes,
@@ -185,19 +185,19 @@ class Node:
             self._settings,
             cluster,
             self._replicas,
-            self._listening,
+            self._listener,
             self.meters,
             started_us=now.wall_us,
         )
-        parts = (cluster, self._replicas, self._listening, self._offsets, self._report, self.meters)
+        parts = (cluster, self._replicas, self._listener, self._offsets, self._report, self.meters)
         held = (lambda: self.in_flight_bytes, self._settings.broker_in_flight_bytes_max)
-        self._measures = NodeMetricsCollector(*parts, lambda: self._now, *held)
+        self._metrics_collector = NodeMetricsCollector(*parts, lambda: self._now, *held)
         listened, broker_id = self._listened.load(now.wall_us), self._settings.broker_id
         self._replicas.streams.start(cluster.deleted, listened)
         self._replicas.scrubber.start()
         last_message_us = max((p.log.last_timestamp_us for p in self._partitions.values()), default=0)
         led = [one for one in self._partitions.values() if was_led_by(broker_id, one)]
-        self._listening.load(
+        self._listener.load(
             led=[one for one in led if not listened.was_led_by_others(one.key)],  # the image may be older
             last_sign_of_life_us=max(last_message_us, cluster.registered_us, listened.broker_us),
             now_us=now.wall_us,
@@ -207,26 +207,26 @@ class Node:
 
     def give_up_queries(self) -> None:
         """Fail long-running queries because the broker is about to stop."""
-        self._questions.stop()
+        self._lookups.stop()
         self._verifying.stop()
         self._fetches.give_up(_STOPPING)
-        self._replicas.ids_elsewhere.stop()
+        self._replicas.remote_dedup.stop()
         self._offsets.stop()
 
     def hand_over(self, now: Now, done: Callable[[], None]) -> None:
         """Transfer the metadata leadership before a stop; call `done` once transferred, or if no broker can take it."""
         self._now = now
-        self._cluster.departure.hand_over(done)
+        self._cluster.controlled_shutdown.hand_over(done)
 
     def drain(self, now: Now) -> None:
         """Note that the broker is about to stop and to leave NATS."""
         self._now = now
-        self._replicas.leading.drain(now)
-        self._listening.drain(now.wall_us)
+        self._replicas.leader_replication.drain(now)
+        self._listener.drain(now.wall_us)
 
     def not_drained(self, nats_proven_us: int) -> None:
         """Note that NATS did not confirm the drain: messages it sent after `nats_proven_us` may not have arrived."""
-        self._listening.drain(nats_proven_us)
+        self._listener.drain(nats_proven_us)
 
     def leave(self, now: Now, done: Callable[[], None]) -> None:
         """Hand over all leaderships before a stop; call `done` once that is done, or if it is impossible."""
@@ -244,11 +244,11 @@ class Node:
     def stop(self, now: Now) -> Step:
         """Fail pending requests, sync and close everything; blocks. NATS and disk threads were drained before."""
         self._is_stopped = True
-        self._questions.stop()
+        self._lookups.stop()
         self._verifying.stop()
         self._now = now
         self._listened.stop(now)
-        self._arrivals.go_on(must=True)
+        self._ingest_backlog.go_on(must=True)
         for partition in self._partitions.values():
             self._upkeep.close(partition)
             self._fetches.refuse(partition.key, _STOPPING)
@@ -256,9 +256,9 @@ class Node:
         self._publishing.stop(_STOPPING)
         self._replicas.stop(_STOPPING)
         self._cluster.stop(_STOPPING)
-        self._listening.stop(now)
+        self._listener.stop(now)
         if self._replicas.streams.are_open:
-            whole_since = self._cluster.standing.whole_since
+            whole_since = self._cluster.registration.whole_since
             mark_if_synced(self._vfs, whole_since, self._partitions.values(), self._outbox)
         return self._outbox.take()
 
@@ -278,8 +278,8 @@ class Node:
     def _settle_refusals(self) -> None:
         refusals, step = self._budget.refusals, self._outbox.step
         if refusals and refusals.settle(self._cluster.beats, self._now, step):
-            self._cluster.standing.heartbeat_now()
-            self._cluster.standing.tick(self._now)
+            self._cluster.registration.heartbeat_now()
+            self._cluster.registration.tick(self._now)
             # again, for this broker may be the metadata leader and have answered itself
             refusals.settle(self._cluster.beats, self._now, step)
 
@@ -291,7 +291,7 @@ class Node:
     def families(self, now: Now) -> Families:
         """Return the metrics; the caller must take the node's steps at each pause of the iterator."""
         self._now = now
-        return iter(()) if self._is_stopped else self._measures.families()
+        return iter(()) if self._is_stopped else self._metrics_collector.families()
 
     @property
     def stalled_syncs(self) -> int:
@@ -321,20 +321,20 @@ class Node:
     @property
     def in_flight_bytes(self) -> int:
         """Bytes received or written, and not yet answered."""
-        return self._storing.appends.size_bytes + self._arrivals.size_bytes + self._budget.used_bytes
+        return self._storing.appends.size_bytes + self._ingest_backlog.size_bytes + self._budget.used_bytes
 
     def messages(self, groups: Mapping[int, MessageGroup], now: Now) -> None:
         """Take the messages of one read of the NATS connection, by subscription id."""
         if self._is_stopped:
             return  # the drain took too long
         self._at(now)
-        if self._arrivals.add((partition.sid, group) for partition, group in self._listening.assign(groups)):
+        if self._ingest_backlog.add((partition.sid, group) for partition, group in self._listener.assign(groups)):
             # sync the stored messages now as well: their log holds a file open that a queued group may need
             self._next_tick_us = now.elapsed_us
 
     def _ingest(self, sid: int, group: MessageGroup, must: bool) -> bool:
         """Store the messages. Return False, unless `must`, if the log must be read first or no file can be opened."""
-        partition = self._listening.subscriptions.find(sid)
+        partition = self._listener.subscriptions.find(sid)
         if partition is None:
             return True  # the stream was just deleted
         if not must and partition.reads_log:
@@ -345,7 +345,7 @@ class Node:
             self._upkeep.lead(partition)
         committed_end = partition.committed_end
         while not partition.ingest(group, self._now, self._outbox.step, must=must):
-            if not self._replicas.ids_elsewhere.request_missing(partition):
+            if not self._replicas.remote_dedup.request_missing(partition):
                 return False
         if not self._is_stopped:  # else the log is about to be closed, and synced with that
             self._stored.append((partition, committed_end))
@@ -354,23 +354,23 @@ class Node:
     def nats_up(self) -> None:
         """Handle a connection to NATS with all subscriptions renewed; a barrier shows which of them NATS granted."""
         if not self._is_stopped:
-            self._listening.up()
+            self._listener.up()
 
     def reached(self, token: int, now: Now) -> None:
         """Handle NATS's answer to a step's barrier: everything sent before it is done."""
         if not self._is_stopped:
-            self._listening.subscriptions.reached(token, now)
+            self._listener.subscriptions.reached(token, now)
 
     def refused(self, sid: int | None, reason: str, now: Now) -> None:
         """Handle a subscription that NATS refused or revoked; `sid` is None if NATS does not say which."""
         if not self._is_stopped:
-            self._listening.subscriptions.refused(sid, reason, now)
+            self._listener.subscriptions.refused(sid, reason, now)
 
     def nats_lost(self, now: Now, reason: str) -> None:
         """Handle the loss of the NATS connection: no partition is subscribed from `now` on."""
         if not self._is_stopped:
             self._replicas.streams.lost()
-            self._listening.lost(now, reason)
+            self._listener.lost(now, reason)
 
     # Peers
 
@@ -427,8 +427,8 @@ class Node:
         """Handle finished disk work; `error` is None if it succeeded."""
         self._at(now)
         work.done(error)
-        if self._arrivals:
-            self._arrivals.go_on()
+        if self._ingest_backlog:
+            self._ingest_backlog.go_on()
 
     def keys_read(self, now: Now) -> None:
         """Handle new encryption keys."""
@@ -453,14 +453,14 @@ class Node:
         if now.elapsed_us < self._next_tick_us:
             return
         self._next_tick_us = now.elapsed_us + TICK_US
-        self._arrivals.go_on()
+        self._ingest_backlog.go_on()
         self._publishing.tick()
         self._audit.write_missing()
-        self._listening.subscriptions.tick(now)
+        self._listener.subscriptions.tick(now)
         self._listened.tick(now, nats_proven_us)
         self._cluster.quorum.keep_reserve()
-        self._replicas.chronicle.report_due(self._cluster.seen, now.elapsed_us, is_alone=self._cluster.quorum.is_alone)
-        if not self._upkeep.tick(self._partitions, now.wall_us) or self._arrivals:
+        self._replicas.event_log.report_due(self._cluster.seen, now.elapsed_us, is_alone=self._cluster.quorum.is_alone)
+        if not self._upkeep.tick(self._partitions, now.wall_us) or self._ingest_backlog:
             self._next_tick_us = now.elapsed_us + limits.UPKEEP_TURN_MS * 1_000
 
     @property
@@ -502,7 +502,7 @@ class Node:
         """Forget the pending requests of disconnected callers."""
         callers = list(callers)
         self._fetches.callers_disconnected(callers)
-        self._questions.callers_disconnected(callers)
+        self._lookups.callers_disconnected(callers)
         self._verifying.callers_disconnected(callers)
         self._replicas.callers_disconnected(callers)
 
@@ -511,7 +511,7 @@ class Node:
         self._storing.appends.refuse(partition.key, error)
         self._publishing.refuse(partition.key, error)
         self._publishing.grown(partition)
-        self._listening.remove(partition)
+        self._listener.remove(partition)
         self._offsets.ended(partition)
         self.meters.forget(partition.key)
 

@@ -77,12 +77,12 @@ class Quorum:
         self._outbox = outbox
         self._peers = peers
         self._observer = observer
-        self.speakers = PeerFencing(own, start, lambda: self.image, self._acknowledged_now)
-        self.speakers.note(storage.state.entries)
-        self.forming = ClusterFormation(lambda: self.image, lambda: self.membership)
-        self.forming.note(storage.state.entries)
+        self.peer_fencing = PeerFencing(own, start, lambda: self.image, self._acknowledged_now)
+        self.peer_fencing.note(storage.state.entries)
+        self.cluster_formation = ClusterFormation(lambda: self.image, lambda: self.membership)
+        self.cluster_formation.note(storage.state.entries)
         self._is_starting = True
-        self._saving = MetadataSave(raft)
+        self._metadata_save = MetadataSave(raft)
         self._is_acting = False  # between the core's `ready` and `advance`
         self._full = ""  # the error of a full disk, until the next tick or command retries the save
         self._waits_ticks = 0  # ticks until it may ask another voter again to lead, because of a full disk
@@ -101,7 +101,7 @@ class Quorum:
     @property
     def leader(self) -> BrokerId | None:
         """Known metadata leader; None if unknown."""
-        leader = self._saving.leader
+        leader = self._metadata_save.leader
         return None if self.trouble and leader == self._raft.id else leader
 
     @property
@@ -135,7 +135,7 @@ class Quorum:
     @property
     def missed(self) -> str:
         """Why this broker cannot follow the metadata log although it receives it; empty if it can."""
-        return "" if self.is_alone else self._saving.stall or self._missed
+        return "" if self.is_alone else self._metadata_save.stall or self._missed
 
     @property
     def obstacle(self) -> str:
@@ -146,7 +146,7 @@ class Quorum:
     def needs_ticks(self) -> bool:
         """True if ticks matter. A single member needs them only to retry after a full disk."""
         return not self.is_alone or bool(
-            self._full and not self._saving.is_under_way and not self.trouble and self._raft.has_ready()
+            self._full and not self._metadata_save.is_under_way and not self.trouble and self._raft.has_ready()
         )
 
     def match_index(self, broker_id: BrokerId) -> int:
@@ -169,16 +169,16 @@ class Quorum:
 
     def tick(self) -> None:
         """Pass one tick to Raft."""
-        self.speakers.tick()
+        self.peer_fencing.tick()
         if self.trouble:
             return
-        if self._saving.is_under_way:
-            self._note(self._saving.tick)
+        if self._metadata_save.is_under_way:
+            self._note(self._metadata_save.tick)
             return
         self._full = ""
         self._look_for_room()
         self._waits_ticks = max(0, self._waits_ticks - 1)
-        self._raft.may_stand = self.forming.elder is None
+        self._raft.may_stand = self.cluster_formation.elder is None
         self._raft.tick()
         self._pump()
 
@@ -235,31 +235,31 @@ class Quorum:
     def received(self, request: RaftRequest, raw: bytes | memoryview) -> None:
         """Handle a peer's Raft message. Raise RemoteError: bad_frame, or cluster_mismatch (sender on an older copy)."""
         message = decode_message(bytes(raw))
-        is_heard = self.speakers.may_speak(request, message, is_member=message.sender in self.membership)
-        if self.trouble or not (is_heard and self.forming.takes(message)):
+        is_heard = self.peer_fencing.may_speak(request, message, is_member=message.sender in self.membership)
+        if self.trouble or not (is_heard and self.cluster_formation.takes(message)):
             return
-        if self._saving.is_under_way:
-            self._note(partial(self._saving.received, message, len(raw)))
+        if self._metadata_save.is_under_way:
+            self._note(partial(self._metadata_save.received, message, len(raw)))
             return
         self._raft.step(message)
         self._pump()
 
     def disk_of(self, broker_id: BrokerId) -> str:
         """Return the data directory id registered for a broker; empty if unknown."""
-        return self.speakers.of(broker_id).data_dir_id
+        return self.peer_fencing.of(broker_id).data_dir_id
 
     def process_of(self, broker_id: BrokerId) -> str:
         """Return the process id registered for a broker; empty if unknown."""
-        return self.speakers.of(broker_id).process
+        return self.peer_fencing.of(broker_id).process
 
     def _acknowledged_now(self, broker_id: BrokerId) -> EntryPosition:
         return EntryPosition(self.match_index(broker_id), self._raft.term)
 
     def _input(self, given: Input) -> None:
-        if self.trouble or (self._saving.is_under_way and self.leader != self._raft.id):
+        if self.trouble or (self._metadata_save.is_under_way and self.leader != self._raft.id):
             given.refuse(self._refusal())
-        elif self._saving.is_under_way or self._is_acting:
-            self._saving.put(given)
+        elif self._metadata_save.is_under_way or self._is_acting:
+            self._metadata_save.put(given)
         else:
             self._full = ""
             self._tell_core(given)
@@ -286,7 +286,7 @@ class Quorum:
     # Saving and applying
 
     def _pump(self) -> None:
-        while not (self._saving.is_under_way or self._full or self.trouble) and self._raft.has_ready():
+        while not (self._metadata_save.is_under_way or self._full or self.trouble) and self._raft.has_ready():
             ready = self._raft.ready()
             task = self._save_task(ready)
             if task is None:
@@ -294,7 +294,7 @@ class Quorum:
                 self._tell_inputs()
             else:
                 self._save(ready, task)
-        if not self._saving.is_under_way:
+        if not self._metadata_save.is_under_way:
             if self._raft.contradiction is not None and not self.trouble:
                 self._end(f"the metadata contradicts that of its leader ({self._raft.contradiction}): {FORGOTTEN}")
             self._tell_leadership()
@@ -304,10 +304,10 @@ class Quorum:
         return self._storage.save(ready, may_use_reserve=self._proposals.may_use_reserve(ready.entries))
 
     def _save(self, ready: Ready, task: SaveTask) -> None:
-        self._saving.begin()
+        self._metadata_save.begin()
 
         def done(error: Exception | None) -> None:
-            self._saving.end()
+            self._metadata_save.end()
             if error is None:
                 if ready.entries or ready.snapshot is not None:
                     self._missed = ""
@@ -318,7 +318,7 @@ class Quorum:
                 self._full = str(error)
                 self._miss(error)
                 self._retract(ready, error)
-                self._saving.messages.clear()
+                self._metadata_save.messages.clear()
                 self._have_another_lead(error)
             self._go_on(is_full=error is not None)
 
@@ -345,16 +345,16 @@ class Quorum:
 
     def _end(self, trouble: str) -> None:
         self.trouble = trouble
-        self._saving.messages.clear()
+        self._metadata_save.messages.clear()
         self._proposals.drop(self._refusal())
         self._observer.failed(trouble)
 
     def _go_on(self, *, is_full: bool) -> None:
         """Pass queued input to the core after a save. On a full disk the next tick or command retries the save."""
         has_told = self._tell_inputs()
-        while self._saving.messages and not self.trouble:
-            self._raft.step(self._saving.messages.popleft())
-        if self._saving.take_tick() and not (is_full or self.trouble):
+        while self._metadata_save.messages and not self.trouble:
+            self._raft.step(self._metadata_save.messages.popleft())
+        if self._metadata_save.take_tick() and not (is_full or self.trouble):
             # At most one tick: peers' messages of that time arrive only now.
             self._raft.tick()
         if has_told:
@@ -365,7 +365,7 @@ class Quorum:
         """Pass queued input to the core. Return True if there was any."""
         has_told = False
         self._is_acting = True  # a command that a refusal triggers is queued behind the others
-        while (given := self._saving.next_input()) is not None:
+        while (given := self._metadata_save.next_input()) is not None:
             has_told = True
             if self.trouble:
                 given.refuse(self._refusal())
@@ -403,11 +403,11 @@ class Quorum:
 
     def _act_on(self, ready: Ready) -> None:
         self._is_acting = True
-        self.speakers.note(ready.entries)
-        self.forming.note(ready.entries)
+        self.peer_fencing.note(ready.entries)
+        self.cluster_formation.note(ready.entries)
         for message in ready.messages:
-            answered = None if self.speakers.is_registered else partial(self._observer.answered, message.to)
-            self._peers.send(message.to, self.speakers.request(message), encode_message(message), answered)
+            answered = None if self.peer_fencing.is_registered else partial(self._observer.answered, message.to)
+            self._peers.send(message.to, self.peer_fencing.request(message), encode_message(message), answered)
         if ready.snapshot is not None:
             self._replace(ready.snapshot)
         for entry in ready.committed:
@@ -454,7 +454,11 @@ class Quorum:
             for done in confirmations.values():
                 done(NotLeaderError(self.leader))
             self._observer.metadata_leadership_lost()
-        if leads and self._current_term == self._raft.term and not (self._told_term or self._saving.is_under_way):
+        if (
+            leads
+            and self._current_term == self._raft.term
+            and not (self._told_term or self._metadata_save.is_under_way)
+        ):
             self._told_term = self._raft.term
             self._observer.metadata_leadership_gained()
 
@@ -470,7 +474,7 @@ class Quorum:
             self._outbox.notice(f"{self.missed}: this broker has no part until it has")
         self._tell_leadership()
         if self.leader != self._raft.id:
-            for given in self._saving.take_inputs():
+            for given in self._metadata_save.take_inputs():
                 given.refuse(self._refusal())
 
     def _compact(self) -> None:
@@ -478,13 +482,13 @@ class Quorum:
         log_bytes = self._storage.log_bytes
         if log_bytes < max(limits.METADATA_LOG_BYTES_MAX, self._vain_bytes + 1):
             return
-        if self._saving.is_under_way or self.trouble or self._raft.has_ready():
+        if self._metadata_save.is_under_way or self.trouble or self._raft.has_ready():
             return
         task = self._storage.save_snapshot(self._raft.compact(self._raft.applied, encode_image(self.image)))
-        self._saving.begin()
+        self._metadata_save.begin()
 
         def done(error: Exception | None) -> None:
-            self._saving.end()
+            self._metadata_save.end()
             if error is None:
                 self._storage.saved(task)
             else:
@@ -500,8 +504,8 @@ class Quorum:
 
     def stop(self, error: RemoteError) -> None:
         """Fail pending changes and close the storage."""
-        for given in self._saving.take_inputs():
+        for given in self._metadata_save.take_inputs():
             given.refuse(error)
         self._proposals.drop(error)
-        if not self._saving.is_under_way:  # else a save hangs: leave the files as after a crash
+        if not self._metadata_save.is_under_way:  # else a save hangs: leave the files as after a crash
             self._storage.close()

@@ -22,7 +22,7 @@ def not_ready_reason(
         return f"waiting to be registered: {standing.refusal}"
     if quorum.leader is not None:
         return f"waiting to be registered by broker {quorum.leader}"
-    if reason := quorum.forming.obstacle or belonging.refusal:
+    if reason := quorum.cluster_formation.obstacle or belonging.refusal:
         return reason
     voters = quorum.membership.voters
     if broker_id not in voters:
@@ -30,7 +30,7 @@ def not_ready_reason(
     if reachable <= len(voters) // 2:
         return f"waiting for a majority: {reachable} of {len(voters)} voters reachable"
     reason = f"waiting to hear of the metadata leader: {reachable} of {len(voters)} voters reachable"
-    if older := quorum.speakers.older_copies:
+    if older := quorum.peer_fencing.older_copies:
         reason += f"; {_named(older)} not counted: on an older copy of its data directory"
     return reason
 

@@ -128,7 +128,7 @@ class RemoteDedup:
         self._image = image
         self._go_on = go_on
         self._askings: dict[Partition, _Asking] = {}
-        self._desk = QueryExecutor(
+        self._executor = QueryExecutor(
             outbox, running_max=limits.MESSAGE_IDS_RUNNING_MAX, waiting_max=limits.MESSAGE_IDS_WAITING_MAX
         )
         self._open: set[Hashable] = set()  # callers without an answer
@@ -286,18 +286,18 @@ class RemoteDedup:
                 response = MessageIdsResponse(ids=tuple(page.ids), end_offset=end)
             self._outbox.step.answer(caller, response)
 
-        self._desk.ask(caller, page, done)
+        self._executor.ask(caller, page, done)
         self._open.add(caller)
 
     def callers_disconnected(self, callers: Iterable[Hashable]) -> None:
         """Drop the requests of callers that have disconnected."""
         gone = self._open.intersection(callers)
         self._open -= gone
-        self._desk.callers_disconnected(gone)
+        self._executor.callers_disconnected(gone)
 
     def stop(self) -> None:
         """Answer all requests: the broker is about to stop. May be called twice."""
-        self._desk.stop(_STOPPING)
+        self._executor.stop(_STOPPING)
 
 
 def _is_page_of(response: MessageIdsResponse, end: int) -> bool:

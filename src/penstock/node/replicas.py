@@ -6,8 +6,8 @@ high watermark (`committed_end`) to readers and followers, a new flushed offset 
 | source               | event                               | passed to                             |
 |----------------------|-------------------------------------|---------------------------------------|
 | the metadata image   | streams and leaders                 | `streams`, which calls `roles`        |
-| `upkeep`             | synced, retained, failed            | `leading` or `follows`                |
-| `leading`, `follows` | `committed_end` has moved           | `upkeep` (acks), then readers         |
+| `log_maintenance`             | synced, retained, failed            | `leader_replication` or `follows`                |
+| `leader_replication`, `follows` | `committed_end` has moved           | `log_maintenance` (acks), then readers         |
 | `follows`            | a leader does not answer            | the next heartbeat                    |
 | `roles`              | the longest log is to lead          | the next heartbeat (`log_ends`)       |
 """
@@ -90,10 +90,10 @@ class Replicas:
         self._listening, self._clock, self._committed, self._broker_id = listening, clock, committed, settings.broker_id
         self._failed: dict[PartitionKey, Partition] = {}  # partitions whose logs take no appends
         self._told_resigned = 0  # round-robin position, if there are more than one heartbeat can hold
-        self._room = DiskSpaceProbe(vfs, outbox, self._free)
+        self._disk_space_probe = DiskSpaceProbe(vfs, outbox, self._free)
         self.partitions: dict[PartitionKey, Partition] = {}
-        self.upkeep = LogMaintenance(outbox, self, clock, settings.cleaner_bytes_per_s)
-        self.leading = LeaderReplication(
+        self.log_maintenance = LogMaintenance(outbox, self, clock, settings.cleaner_bytes_per_s)
+        self.leader_replication = LeaderReplication(
             outbox,
             settings.broker_id,
             self.partitions,
@@ -110,7 +110,7 @@ class Replicas:
             self.partitions,
             chance.random,
             clock,
-            self.upkeep,
+            self.log_maintenance,
             settings.catch_up_bytes_per_s,
             committed=self.committed,
             settled=lambda partition: self.roles.update(partition),
@@ -119,10 +119,12 @@ class Replicas:
         )
         self.truncations, self.archives = Truncations(outbox, clock, administer, who), Archives(outbox, administer)
         self.rollups = Rollups(outbox, clock, administer)
-        self.staged_rows = StagedRetention(outbox, self.partitions, clock, self.upkeep, settings.staged_keep_ms)
-        self.chronicle = ClusterEventLog(settings.broker_id, outbox)
-        self.moving = KeyMigrator(listening.subscriptions, clock, waits=waits, ask_metadata=ask_metadata)
-        self.ids_elsewhere = RemoteDedup(outbox, peers, settings.broker_id, self.partitions, clock, image, go_on)
+        self.staged_retention = StagedRetention(
+            outbox, self.partitions, clock, self.log_maintenance, settings.staged_keep_ms
+        )
+        self.event_log = ClusterEventLog(settings.broker_id, outbox)
+        self.key_migrator = KeyMigrator(listening.subscriptions, clock, waits=waits, ask_metadata=ask_metadata)
+        self.remote_dedup = RemoteDedup(outbox, peers, settings.broker_id, self.partitions, clock, image, go_on)
         self._log_ends = LogEndReports(self.partitions, image, hurry)
         self.roles = self._new_roles(settings.broker_id, outbox)
         self.streams = self._new_streams(vfs, settings, outbox, budget)
@@ -141,13 +143,13 @@ class Replicas:
         return Roles(
             broker_id,
             outbox,
-            self.leading,
+            self.leader_replication,
             self.follows,
             self._listening,
-            self.upkeep,
-            self.moving,
+            self.log_maintenance,
+            self.key_migrator,
             self._clock,
-            self.chronicle,
+            self.event_log,
             began=self._began,
             resigned=self._resigned,
             nobody_leads=lambda partition: self._log_ends.nobody_leads(partition, self.roles.live.keys()),
@@ -160,7 +162,7 @@ class Replicas:
             self._image,
             outbox,
             budget,
-            self.upkeep,
+            self.log_maintenance,
             OpenFiles(settings.log_files_max),
             self.roles,
             self._clock,
@@ -177,7 +179,7 @@ class Replicas:
             broker_id,
             self.partitions,
             self._clock,
-            self.upkeep,
+            self.log_maintenance,
             self.roles,
             self.streams.open_again,
             mended=lambda key: self.scrubber.soon(key),
@@ -192,7 +194,7 @@ class Replicas:
         for recovery in outcome.recovered:
             partition = self.partitions.get(PartitionKey(recovery.stream_id, recovery.partition))
             if partition is not None and partition.leadership is not None:
-                self.chronicle.recovered(recovered_text(partition, recovery.ends))
+                self.event_log.recovered(recovered_text(partition, recovery.ends))
 
     def replaced(self, before: ClusterImage) -> None:
         """Apply an image that a snapshot has replaced."""
@@ -281,7 +283,7 @@ class Replicas:
         See `penstock.replication.freshness`; a leader's value comes from its own leadership.
         """
         if partition.leadership is not None:
-            return self.leading.as_of_us(partition)
+            return self.leader_replication.as_of_us(partition)
         if partition.following is not None:
             return partition.following.freshness.as_of_us
         return partition.fresh_us
@@ -298,14 +300,14 @@ class Replicas:
 
     def moved(self, partition: Partition) -> None:
         """Handle an advanced `committed_end` of a leadership."""
-        self.upkeep.advance(partition)
+        self.log_maintenance.advance(partition)
 
     def committed(self, partition: Partition) -> None:
         """Notify followers and readers that `committed_end` has moved."""
-        self.leading.ends_moved(partition, self._clock())
+        self.leader_replication.ends_moved(partition, self._clock())
         if partition.rollup_at != NO_ROLLUP:
             self.rollups.check(partition)
-        self.staged_rows.watch(partition)
+        self.staged_retention.watch(partition)
         self._committed(partition)
 
     def flushed(self, partition: Partition) -> None:
@@ -315,41 +317,41 @@ class Replicas:
         """Handle a raised log start offset."""
         if partition.leadership is not None:
             partition.leadership.retained(partition.log.log_start)
-            self.leading.ends_moved(partition, self._clock())
+            self.leader_replication.ends_moved(partition, self._clock())
             self.truncations.answer_done()
 
     def _began(self, partition: Partition) -> None:
         self.rollups.check(partition)
-        self.staged_rows.watch(partition)
+        self.staged_retention.watch(partition)
 
     def _resigned(self, partition: Partition) -> None:
         text = f"{partition.label} is led by another broker now; ask that one again"
         self.truncations.refuse(partition, RemoteError(ErrorCode.FENCED_EPOCH, text))
         self.rollups.ended(partition)
-        self.staged_rows.ended(partition)
+        self.staged_retention.ended(partition)
         self._tell_resigned(partition)
 
     def _closed(self, partition: Partition, error: RemoteError) -> None:
         self.repairs.forget(partition)
-        self.moving.forget(partition)
+        self.key_migrator.forget(partition)
         self.truncations.refuse(partition, error)
         self.rollups.ended(partition)
-        self.staged_rows.ended(partition)
+        self.staged_retention.ended(partition)
         self._tell_closed(partition, error)
 
     def callers_disconnected(self, callers: Iterable[Hashable]) -> None:
         """Forget pending requests of disconnected callers."""
-        self.leading.callers_disconnected(callers)
+        self.leader_replication.callers_disconnected(callers)
         self.truncations.callers_disconnected(callers)
         self.archives.callers_disconnected(callers)
-        self.ids_elsewhere.callers_disconnected(callers)
+        self.remote_dedup.callers_disconnected(callers)
 
     def stop(self, error: RemoteError) -> None:
         """Fail pending requests because the broker is about to stop."""
         self.truncations.stop(error)
-        self.staged_rows.stop()
-        self.streams.confirmations.stop(error)
-        self.ids_elsewhere.stop()
+        self.staged_retention.stop()
+        self.streams.stream_waiters.stop(error)
+        self.remote_dedup.stop()
 
     def failed(self, partition: Partition) -> None:
         """Handle a log that takes no appends until it is repaired or the broker restarts."""
@@ -358,7 +360,7 @@ class Replicas:
 
     def impeded(self, partition: Partition) -> None:
         """Handle a disk that takes no writes: others lead, and do not wait for this broker, until there is room."""
-        self._room.lacks(self._clock().elapsed_us)
+        self._disk_space_probe.lacks(self._clock().elapsed_us)
         self._take_out(partition)
 
     def stalled(self, partition: Partition) -> None:
@@ -387,23 +389,23 @@ class Replicas:
     def settle(self) -> None:
         """Send pending replies to followers and requests to other brokers."""
         now = self._clock()
-        self.moving.settle(now)
-        self.leading.settle(now)
+        self.key_migrator.settle(now)
+        self.leader_replication.settle(now)
         self.follows.settle(now)
 
     def tick(self, now: Now) -> None:
-        self.streams.confirmations.expire(now.elapsed_us)
+        self.streams.stream_waiters.expire(now.elapsed_us)
         self.streams.tick(now.elapsed_us)
-        self.upkeep.flush_due(now.elapsed_us)
-        self.upkeep.find_stalls(now.elapsed_us)
-        self.upkeep.cleaners.tick(now.elapsed_us)
-        self.leading.tick(now)
+        self.log_maintenance.flush_due(now.elapsed_us)
+        self.log_maintenance.find_stalls(now.elapsed_us)
+        self.log_maintenance.cleaners.tick(now.elapsed_us)
+        self.leader_replication.tick(now)
         self.follows.tick(now)
-        self._room.tick(now.elapsed_us)
+        self._disk_space_probe.tick(now.elapsed_us)
         self.truncations.tick(now.elapsed_us)
         self.rollups.tick(now.elapsed_us)
-        self.staged_rows.tick(now.elapsed_us)
-        self.ids_elsewhere.tick(now.elapsed_us)
+        self.staged_retention.tick(now.elapsed_us)
+        self.remote_dedup.tick(now.elapsed_us)
         self.repairs.tick(now.elapsed_us)
         self.scrubber.tick(now.elapsed_us)
 
@@ -411,18 +413,18 @@ class Replicas:
     def next_deadline_us(self) -> int | None:
         """Latest time at which `tick` or `settle` must run."""
         return earliest(
-            self.streams.confirmations.next_deadline_us,
+            self.streams.stream_waiters.next_deadline_us,
             self.streams.next_deadline_us,
-            self.moving.next_deadline_us,
-            self.upkeep.next_deadline_us,
-            self.upkeep.cleaners.next_deadline_us,
-            self.leading.next_deadline_us,
+            self.key_migrator.next_deadline_us,
+            self.log_maintenance.next_deadline_us,
+            self.log_maintenance.cleaners.next_deadline_us,
+            self.leader_replication.next_deadline_us,
             self.follows.next_deadline_us(self._clock()),
-            self._room.next_deadline_us,
+            self._disk_space_probe.next_deadline_us,
             self.truncations.next_deadline_us,
             self.rollups.next_deadline_us,
-            self.staged_rows.next_deadline_us,
-            self.ids_elsewhere.next_deadline_us,
+            self.staged_retention.next_deadline_us,
+            self.remote_dedup.next_deadline_us,
             self.repairs.next_deadline_us,
             self.scrubber.next_deadline_us,
         )

@@ -11,7 +11,7 @@
 | publish staged, list published, staged stream | `publishing`                             |
 | all requests about consumer groups            | `offsets`                                |
 | truncate, report archived, verify             | `truncations`, `archives`, `verifying`   |
-| peers: fetch, progress, ranges, ids           | `leading`, `repairs`, `ids_elsewhere`    |
+| peers: fetch, progress, ranges, ids           | `leader_replication`, `repairs`, `remote_dedup`    |
 | peers: all others                             | `peer_requests`, through `cluster`       |
 """
 
@@ -120,7 +120,7 @@ class RequestRouter:
             ReplicaFetchRequest: self._replica_fetch,
             ReplicaProgressRequest: self._replica_progress,
             ReplicaRangeRequest: partial(replicas.repairs.serve, find),
-            MessageIdsRequest: partial(replicas.ids_elsewhere.serve, find),
+            MessageIdsRequest: partial(replicas.remote_dedup.serve, find),
             **self.storing.handlers,
             **self.publishing.handlers,
             **self.offsets.handlers,
@@ -137,9 +137,9 @@ class RequestRouter:
         self._cluster.peer_request(caller, request, raw)
 
     def _replica_fetch(self, caller: Hashable, request: ReplicaFetchRequest, raw: bytes | memoryview, now: Now) -> None:
-        self._replicas.leading.fetch(caller, request, self._replicas.roles.live, now)
+        self._replicas.leader_replication.fetch(caller, request, self._replicas.roles.live, now)
 
     def _replica_progress(
         self, caller: Hashable, request: ReplicaProgressRequest, raw: bytes | memoryview, now: Now
     ) -> None:
-        self._replicas.leading.progress(caller, request, self._replicas.roles.live, now)
+        self._replicas.leader_replication.progress(caller, request, self._replicas.roles.live, now)

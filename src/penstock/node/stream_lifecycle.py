@@ -111,7 +111,7 @@ class StreamLifecycle:
         self._dropping: set[PartitionKey] = set()  # partitions no longer observed here, until their files are removed
         self._closed = closed  # notifies the node that a partition was removed
         self._failed = failed  # called when a log cannot be opened
-        self.confirmations = StreamWaiters(
+        self.stream_waiters = StreamWaiters(
             self._keys_of, self._is_confirmed, self._opening.__contains__, lambda one: image().streams[one].intake_us
         )
 
@@ -204,7 +204,7 @@ class StreamLifecycle:
         except (OSError, OperationalError, CorruptionError, RemoteError) as error:
             failure = self.failures[key] = not_opened(error)
             self._retry_later(state, key, failure)
-            self.confirmations.fail(key.stream_id, failure)
+            self.stream_waiters.fail(key.stream_id, failure)
             self._failed()
             return
         partition = Partition(state, key, log, self._vfs_of(state), self._budget)
@@ -215,7 +215,7 @@ class StreamLifecycle:
         self._retries.pop(key, None)
         self._upkeep.opened(partition)
         self._roles.update(partition)
-        self.confirmations.answer_met(key.stream_id)
+        self.stream_waiters.answer_met(key.stream_id)
 
     def _retry_later(self, state: StreamState, key: PartitionKey, failure: RemoteError) -> None:
         """Schedule a retry with backoff; log a failure once."""
@@ -287,7 +287,7 @@ class StreamLifecycle:
         for key in self._unheld(state):
             if self.failures.pop(key, None) is not None or key in self.partitions:
                 self._drop(state, key)
-        self.confirmations.answer_met(state.stream_id)
+        self.stream_waiters.answer_met(state.stream_id)
 
     def _drop(self, state: StreamState, key: PartitionKey) -> None:
         """Remove the replica of a partition that this broker no longer observes."""
@@ -433,13 +433,13 @@ class StreamLifecycle:
                 if (partition := self.partitions.get(key)) is not None and partition.refusal:
                     done(self._refusal(partition))
                     return
-        self.confirmations.wait(stream_id, deadline_us, done, awaited)
+        self.stream_waiters.wait(stream_id, deadline_us, done, awaited)
 
     def confirmed(self, partition: Partition) -> None:
         """Note that NATS granted the partition's subscription."""
         partition.subscribed = True
         partition.refusal = ""
-        self.confirmations.answer_met(partition.key.stream_id)
+        self.stream_waiters.answer_met(partition.key.stream_id)
 
     def refused(self, partition: Partition, reason: str) -> None:
         """Handle a subscription that NATS refused."""
@@ -450,7 +450,7 @@ class StreamLifecycle:
         if text != partition.refusal:  # the retries would repeat it
             partition.refusal = text
             self._outbox.notice(f"{partition.label}: {text}")
-        self.confirmations.fail(state.stream_id, self._refusal(partition))
+        self.stream_waiters.fail(state.stream_id, self._refusal(partition))
 
     def _refusal(self, partition: Partition) -> RemoteError:
         """Return the error; `is_empty`: as far as this broker knows, the stream is empty and can be deleted again."""
@@ -463,7 +463,7 @@ class StreamLifecycle:
 
     def lost(self) -> None:
         """Note that the NATS connection and all subscriptions are lost."""
-        self.confirmations.lost()
+        self.stream_waiters.lost()
         for partition in self.partitions.values():
             partition.subscribed = False
             partition.refusal = ""
@@ -472,7 +472,7 @@ class StreamLifecycle:
 
     def _delete(self, state: StreamState) -> None:
         error = deleted_error(state)
-        self.confirmations.fail(state.stream_id, error)
+        self.stream_waiters.fail(state.stream_id, error)
         dropping = {key for key in self._dropping if key.stream_id == state.stream_id}
         removal = _Removal(state, dropping.union(self._opening.get(state.stream_id, ())), [])
         self._removals[state.stream_id] = removal

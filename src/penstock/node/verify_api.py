@@ -141,7 +141,9 @@ class VerifyApi:
         self._access = access
         self._stopping = stopping
         self._is_stopped = False
-        self._desk = QueryExecutor(outbox, running_max=limits.VERIFY_RUNNING_MAX, waiting_max=limits.VERIFY_WAITING_MAX)
+        self._executor = QueryExecutor(
+            outbox, running_max=limits.VERIFY_RUNNING_MAX, waiting_max=limits.VERIFY_WAITING_MAX
+        )
         self._open: set[Hashable] = set()  # callers without an answer
 
     def ask(
@@ -170,19 +172,19 @@ class VerifyApi:
             else:
                 self._answer(caller, partition, query)
 
-        self._desk.ask(caller, query, done, self._access.who)
+        self._executor.ask(caller, query, done, self._access.who)
         self._open.add(caller)
 
     def callers_disconnected(self, callers: Iterable[Hashable]) -> None:
         """Forget the requests of disconnected callers."""
         gone = self._open.intersection(callers)
         self._open -= gone
-        self._desk.callers_disconnected(gone)
+        self._executor.callers_disconnected(gone)
 
     def stop(self) -> None:
         """Cancel all slices because the broker is about to stop. May be called twice."""
         self._is_stopped = True
-        self._desk.stop(self._stopping)
+        self._executor.stop(self._stopping)
 
     def _answer(self, caller: Hashable, partition: Partition, query: VerifySlice | None) -> None:
         response = VerifyResponse(

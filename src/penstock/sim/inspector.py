@@ -78,7 +78,7 @@ def partition(node: Node, stream_id: int, number: int) -> PartitionLook | None:
 
 def listening(node: Node, sid: int) -> PartitionLook | None:
     """Return the partition that has this subscription, or None."""
-    there = node._listening.subscriptions.by_sid.get(sid)
+    there = node._listener.subscriptions.by_sid.get(sid)
     return None if there is None else _look(node, there.key, there)
 
 
@@ -87,7 +87,7 @@ def hears(node: Node, key: PartitionKey) -> bool:
     partition = node._partitions.get(key)
     if partition is None or partition.channel is None:
         return False
-    return any(one.channel == partition.channel for one in node._listening.subscriptions.by_sid.values())
+    return any(one.channel == partition.channel for one in node._listener.subscriptions.by_sid.values())
 
 
 def changed(node: Node, seen: Seen) -> list[PartitionLook]:
@@ -228,7 +228,7 @@ def logged(node: Node) -> tuple[int, int]:
 def vote(node: Node) -> int:
     """Return the broker's vote in its current Raft term if it is on disk; 0: none."""
     raft = node._cluster.quorum._raft
-    is_saved = not node._cluster.quorum._saving.is_under_way and raft._saved[:2] == raft._hard_state()[:2]
+    is_saved = not node._cluster.quorum._metadata_save.is_under_way and raft._saved[:2] == raft._hard_state()[:2]
     return (raft._vote or 0) if is_saved else 0
 
 
@@ -267,7 +267,7 @@ def live(node: Node) -> frozenset[BrokerId]:
 def standing(node: Node) -> StandingLook:
     """Return the broker's registration and Raft state."""
     cluster = node._cluster
-    quorum, incarnation = cluster.quorum, cluster.standing.incarnation or 0
+    quorum, incarnation = cluster.quorum, cluster.registration.incarnation or 0
     raft, told_term = quorum._raft, quorum._told_term  # read once: called after every event
     elected_term = raft._term if raft.is_leader else 0
     return StandingLook(told_term, elected_term, raft._log.applied, told_term != 0, incarnation, quorum.trouble != "")

@@ -308,7 +308,7 @@ class MemberStory:
         member = self._members[int(number)]
         partition = _replica(member, name, 0)
         assert partition is not None
-        for gap in member.node._listening.gaps_of(partition):
+        for gap in member.node._listener.gaps_of(partition):
             end = "open" if gap.end_us is None else f"{(gap.end_us - gap.start_us) / 1e6:.3f} s"
             ago_s = (self._members.clock.now.wall_us - gap.start_us) / 1e6
             yield f"{number} has a gap of {end}, begun {ago_s:.3f} s ago: {gap.reason}"

@@ -72,7 +72,7 @@ def test_the_gap_of_a_handover_begins_when_the_leader_begins_to_leave_nats(idle_
     brokers.run(200)
     new = brokers.led(name)
     (partition,) = [one for one in new.node._partitions.values() if one.stream.name == name]
-    (gap,) = new.node._listening.gaps_of(partition)
+    (gap,) = new.node._listener.gaps_of(partition)
     assert gap.end_us is not None
     assert (gap.start_us - left_us, gap.end_us - left_us) == (0, 750_000)
 

@@ -26,7 +26,7 @@ def test_what_a_follower_shows_never_steps_back_where_its_log_is_to_begin_inside
     deposed.publish("s", b"nobody else has it")
     brokers.run(10_000)
     others = [one for one in brokers.members.values() if one is not deposed]
-    (leader,) = (one for one in others if one.node._listening.subscriptions.by_sid)
+    (leader,) = (one for one in others if one.node._listener.subscriptions.by_sid)
     leader.publish("s", *(b"of the next leader" for _ in range(4)))
     brokers.run(3_000)
     assert ends(leader, "s") == (3, 5)

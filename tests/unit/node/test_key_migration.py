@@ -390,7 +390,7 @@ def test_nothing_is_left_of_a_stream_that_is_deleted_while_its_keys_move() -> No
     broker.syncs_hang = False
     broker.delete("orders")
     broker.settle()
-    moving = broker.node._replicas.moving
+    moving = broker.node._replicas.key_migrator
     assert (moving._owing, moving._opening, moving._last) == ({}, {}, None)
     assert moving.next_deadline_us is None
 

@@ -34,7 +34,7 @@ def told_of(brokers: Brokers, stream: str) -> tuple[GapInfo, ...]:
     for member in brokers.members.values():
         for partition in member.node._partitions.values():
             if partition.stream.name == stream:
-                found += member.node._listening.gaps_of(partition)
+                found += member.node._listener.gaps_of(partition)
     return joined(found)
 
 
@@ -141,7 +141,7 @@ def test_a_kill_of_an_idle_broker_is_no_long_gap() -> None:
     broker.clock.advance_ms(3_000)
     again = broker.crash(Keep.ALL).start()
     (partition,) = again.node._partitions.values()
-    (gap,) = again.node._listening.gaps_of(partition)
+    (gap,) = again.node._listener.gaps_of(partition)
     assert gap.end_us == again.clock.now.wall_us
     assert 0 <= killed_us - gap.start_us <= 1_000_000
 
@@ -240,7 +240,7 @@ def test_a_gap_of_its_own_that_no_disk_took_is_told_after_a_kill() -> None:
     again.start()
     again.tick(1_000)
     (partition,) = again.node._partitions.values()
-    (gap, *_) = again.node._listening.gaps_of(partition)
+    (gap, *_) = again.node._listener.gaps_of(partition)
     assert gap.start_us <= refused_us
 
 
@@ -256,7 +256,7 @@ def test_a_note_of_a_calendar_that_was_ahead_says_nothing() -> None:
     again = broker.crash(Keep.ALL).start()
     again.tick(1_000)
     (partition,) = again.node._partitions.values()
-    assert sum((gap.end_us or 0) - gap.start_us for gap in again.node._listening.gaps_of(partition)) >= 600_000_000
+    assert sum((gap.end_us or 0) - gap.start_us for gap in again.node._listener.gaps_of(partition)) >= 600_000_000
 
 
 @each_change
@@ -318,4 +318,4 @@ def test_nats_that_did_not_confirm_the_end_was_there_as_long_as_it_was_known_to_
     broker.stop()
     again = broker.crash(Keep.ALL).start()
     (partition,) = again.node._partitions.values()
-    assert again.node._listening.gaps_of(partition)[0].start_us == silent_us
+    assert again.node._listener.gaps_of(partition)[0].start_us == silent_us

@@ -234,7 +234,7 @@ def test_a_leader_whose_subscription_is_refused_ends_its_gap_when_another_one_le
     old.nats.forbid("s")
     brokers.run(500)
     (partition,) = old.node._partitions.values()
-    assert [gap.end_us for gap in old.node._listening.gaps_of(partition)] == [None]
+    assert [gap.end_us for gap in old.node._listener.gaps_of(partition)] == [None]
     for other in brokers.ids:
         if other != old.broker_id:
             brokers.cut(old.broker_id, other)
@@ -242,7 +242,7 @@ def test_a_leader_whose_subscription_is_refused_ends_its_gap_when_another_one_le
     brokers.join(old.broker_id, *(other for other in brokers.ids if other != old.broker_id))
     brokers.run(3_000)
     assert brokers.led("s") is not old
-    (gap,) = old.node._listening.gaps_of(partition)
+    (gap,) = old.node._listener.gaps_of(partition)
     assert gap.end_us is not None
 
 

@@ -72,7 +72,7 @@ def test_when_all_slept_the_gap_begins_before_that(brokers: Brokers) -> None:
     brokers.run(100)
     assert [ack.reply for ack in led.acks] == ["t"]
     (partition,) = led.node._partitions.values()
-    (gap,) = led.node._listening.gaps_of(partition)
+    (gap,) = led.node._listener.gaps_of(partition)
     assert gap.end_us is not None
     assert 0 <= asleep_us - gap.start_us <= limits.REPLICA_FETCH_WAIT_MS * 1_000, "no longer than it must be"
 
@@ -92,7 +92,7 @@ def test_it_listens_again_once_it_is_heard_and_keeps_the_gap(brokers: Brokers) -
     brokers.run(100)
     assert [ack.reply for ack in led.acks] == ["t"]
     (partition,) = led.node._partitions.values()
-    (gap,) = [gap for gap in led.node._listening.gaps_of(partition) if "did not answer" in gap.reason]
+    (gap,) = [gap for gap in led.node._listener.gaps_of(partition) if "did not answer" in gap.reason]
     assert gap.end_us is not None
     assert gap.end_us > gap.start_us
 

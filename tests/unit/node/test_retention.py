@@ -96,11 +96,11 @@ def test_retention_goes_on_after_a_lookup_that_came_back_while_the_log_was_to_be
     broker.disk_runs_at_once = False
     broker.tick(2_000)
     number = next(n for n, work in enumerate(broker.disk) if "Retention" in repr(work.run))
-    broker.node._replicas.upkeep.cut(partition, lambda: None)
+    broker.node._replicas.log_maintenance.cut(partition, lambda: None)
     broker.run_disk(number)
     broker.settle()
     assert segments(broker) == before
-    broker.node._replicas.upkeep.cut_done(partition)  # nothing was to be cut, after all
+    broker.node._replicas.log_maintenance.cut_done(partition)  # nothing was to be cut, after all
     broker.disk_runs_at_once = True
     for _ in range(limits.RETENTION_INTERVAL_MS // 1_000 + 2):
         broker.tick(1_000)

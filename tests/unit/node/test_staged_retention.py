@@ -204,7 +204,7 @@ def test_the_age_limit_takes_what_is_never_published() -> None:
 def test_a_few_rows_cost_nothing() -> None:
     broker = with_orders()
     published(broker, 0, stage(broker, 0))
-    looks = broker.node._replicas.staged_rows
+    looks = broker.node._replicas.staged_retention
     assert looks.next_deadline_us is None
     pass_time(broker)
     assert staged_start(broker) == 0

@@ -33,7 +33,7 @@ def stored() -> tuple[bytes, int, int]:
     """The reply subject of a message with an id, where it is, and the subscription that it came by."""
     checks, node = world().checks, world().brokers[1].node
     assert node is not None
-    for sid in node._listening.subscriptions.by_sid:
+    for sid in node._listener.subscriptions.by_sid:
         look = inspector.listening(node, sid)
         assert look is not None
         places = {value.rstrip(b"."): at for value, at in checks.of(look.subject, look.partition).places.items()}
