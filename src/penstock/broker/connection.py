@@ -105,7 +105,7 @@ class Connection:
         self._owner = owner
         self._elapsed_us = elapsed_us
         self._decoder = FrameDecoder(limits.HELLO_BYTES_MAX)
-        self.greeting = ConnectionHandshake(owner.guard, overload, is_here=is_here)
+        self.handshake = ConnectionHandshake(owner.guard, overload, is_here=is_here)
         self._overload = overload
         self._buffers = UsersBudget(owner.buffers)
         self._files = UsersBudget(owner.files)
@@ -130,17 +130,17 @@ class Connection:
     @property
     def who(self) -> Principal | None:
         """The user that has logged in, or None."""
-        return self.greeting.who
+        return self.handshake.who
 
     @property
     def broker_id(self) -> BrokerId | None:
         """Id of the other broker, from its peer hello; None for a client."""
-        return self.greeting.broker_id
+        return self.handshake.broker_id
 
     @property
     def is_peer(self) -> bool:
         """True if the peer hello was answered."""
-        return self.greeting.is_peer
+        return self.handshake.is_peer
 
     # Reading
 
@@ -209,9 +209,9 @@ class Connection:
             if frame is not None and self._cipher is not None:
                 frame = self._cipher.decrypted(frame)
         except RemoteError as error:
-            if self.greeting.is_checked and error.code == ErrorCode.DAMAGED_FRAME:
+            if self.handshake.is_checked and error.code == ErrorCode.DAMAGED_FRAME:
                 self._owner.frame_damaged(self, error)
-            self._refuse(Frame(0, 0, 0, b"", b"", self.greeting.is_checked), error)
+            self._refuse(Frame(0, 0, 0, b"", b"", self.handshake.is_checked), error)
             return
         if frame is None:
             self._await_rest()
@@ -268,7 +268,7 @@ class Connection:
         )
 
     def _take_frame(self, frame: Frame) -> None:
-        greeting, caller = self.greeting, Caller(self, frame._replace(body=b"", raw=b""), self._last_read_us)
+        greeting, caller = self.handshake, Caller(self, frame._replace(body=b"", raw=b""), self._last_read_us)
         try:
             greeting.check_frame(frame)
             if frame.correlation_id in self.open_requests:
@@ -332,7 +332,7 @@ class Connection:
         """Account this connection to the broker named in the peer hello."""
         if self.broker_id is None:
             assert not self._reserved_bytes  # a whole frame has just been taken
-            self.greeting.introduced(broker_id)
+            self.handshake.introduced(broker_id)
             self._buffers = UsersBudget(self._owner.peer_buffers)
             self._output.use(self._buffers, self._files)
             with contextlib.suppress(OSError):  # disconnected already; the next read finds it
@@ -365,7 +365,7 @@ class Connection:
         else:
             if isinstance(response, PeerHelloResponse) and not self.is_peer:
                 assert self.broker_id is not None
-                self.greeting.accepted()
+                self.handshake.accepted()
                 self._owner.peer_came(self, self.broker_id)
             self._send_response(caller, response, payload, looked_bytes)
         if not self._watch.reading and not self._closing:
@@ -480,16 +480,16 @@ class Connection:
 
     def overdue(self, now_us: int) -> str | None:
         """Return why the server's sweep should close this connection; None if it meets its time-outs."""
-        owes_bytes = self.greeting.is_new or self._decoder.in_frame or self._closing
+        owes_bytes = self.handshake.is_new or self._decoder.in_frame or self._closing
         if owes_bytes and (self._watch.reading or self._closing):
-            patience_ms = limits.WRITE_STALL_MS_MAX if self.greeting.is_open else limits.HELLO_TIMEOUT_MS
+            patience_ms = limits.WRITE_STALL_MS_MAX if self.handshake.is_open else limits.HELLO_TIMEOUT_MS
             if now_us - self._last_read_us > patience_ms * 1_000:
                 return f"it sent half a request and then nothing for {patience_ms} ms"
             if self._frame_start_us is not None:
                 patience_ms += self._reserved_bytes * 1_000 // limits.TRANSFER_BYTES_PER_S_MIN
                 if now_us - self._frame_start_us > patience_ms * 1_000:
                     return f"it sent a request too slowly, {self._decoder.buffered_bytes} bytes in {patience_ms} ms"
-        if not self.greeting.is_open and now_us - self._made_us > limits.LOGIN_TIMEOUT_MS * 1_000:
+        if not self.handshake.is_open and now_us - self._made_us > limits.LOGIN_TIMEOUT_MS * 1_000:
             return f"nobody has logged in within {limits.LOGIN_TIMEOUT_MS} ms"
         if self.is_peer and self._watch.reading and now_us - self._last_read_us > limits.PEER_SILENCE_MS_MAX * 1_000:
             return f"broker {self.broker_id} said nothing for {limits.PEER_SILENCE_MS_MAX} ms"

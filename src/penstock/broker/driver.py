@@ -215,7 +215,7 @@ class Driver:
             caller.connection.reply(caller, RemoteError(ErrorCode.STOPPING, "the broker is stopping"), None)
             return
         try:
-            is_broker = caller.connection.is_peer or caller.connection.greeting.is_broker
+            is_broker = caller.connection.is_peer or caller.connection.handshake.is_broker
             who = THE_BROKER if is_broker else caller.connection.who
             self._node.request(caller, request, raw, self.now(), who)
         except Exception:  # noqa: BLE001 (reported, and answered)

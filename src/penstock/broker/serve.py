@@ -90,7 +90,7 @@ class _Running:
     driver: Driver | None = None
     embedded: EmbeddedNats | None = None
     link_task: asyncio.Task[None] | None = None
-    observed: Observability | None = None
+    observability: Observability | None = None
     failed: asyncio.Event = field(default_factory=asyncio.Event)
 
     def keys_read(self) -> None:
@@ -311,8 +311,8 @@ async def _start(config: BrokerConfig, open_files_max: int, running: _Running) -
     running.driver = driver
     driver.carry_out()
     driver.server.start()
-    running.observed = Observability(driver, config, http, exporter)
-    await running.observed.start()
+    running.observability = Observability(driver, config, http, exporter)
+    await running.observability.start()
     running.link_task = asyncio.create_task(driver.link.run(), name="NATS link")
     running.link_task.add_done_callback(lambda task: _link_ended(task, running))
     await _first_connected(driver, is_guarded=node.access.is_guarded)
@@ -498,8 +498,8 @@ async def _stop_within(running: _Running, patience: RunningTimeout) -> bool:
             running.link_task.cancel()
             await patience.waits_for(asyncio.wait((running.link_task,)))
     finally:
-        if running.observed is not None:
-            await running.observed.stop()
+        if running.observability is not None:
+            await running.observability.stop()
         if running.embedded is not None:
             await running.embedded.stop(max(200, int(patience.remaining_s() * 1_000)))
         _note_guards(running.data_dir)

@@ -292,7 +292,7 @@ class Server:
     def login_failed(self, connection: Connection, error: RemoteError) -> None:
         """Count and log a failed login, with its address."""
         self.failed_logins += 1
-        who = f"as {connection.greeting.claimed!r} " if connection.greeting.claimed else ""
+        who = f"as {connection.handshake.claimed!r} " if connection.handshake.claimed else ""
         text = f"a login {who}from {connection.peer} failed: {error.message}"
         if (line := self._login_complaints.line("login", text, self._elapsed_us())) is not None:
             _log.warning("%s", line)
@@ -307,7 +307,7 @@ class Server:
 
     def _login_unfinished(self, connection: Connection) -> None:
         self.unfinished_logins += 1
-        who = f"as {connection.greeting.claimed!r} " if connection.greeting.claimed else ""
+        who = f"as {connection.handshake.claimed!r} " if connection.handshake.claimed else ""
         text = f"a login {who}from {connection.peer} was begun and not finished"
         if (line := self._login_complaints.line("unfinished", text, self._elapsed_us())) is not None:
             _log.info("%s", line)
@@ -352,7 +352,7 @@ class Server:
         if connection in self.connections and connection.who is not None:
             self.connections_of[connection.who.name] -= 1
             self.connections_of += Counter()  # drop users with no connection
-        if connection in self.connections and connection.greeting.is_logging_in:
+        if connection in self.connections and connection.handshake.is_logging_in:
             self._login_unfinished(connection)
         self.connections.discard(connection)
         self._strangers.leave(connection)
@@ -377,7 +377,7 @@ class Server:
         now_us = self._elapsed_us()
         for connection in list(self.connections):
             reason = connection.overdue(now_us)
-            if connection.greeting.is_stranger:
+            if connection.handshake.is_stranger:
                 reason = "it has not proved to be a broker of this cluster, which is required by now"
             if reason is not None:
                 _log.info("closing %s: %s", connection.peer, reason)

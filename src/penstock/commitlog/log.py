@@ -123,13 +123,13 @@ class Log(CleanedLog):
 
     def _write_lineage(self, leader_epoch: int) -> None:
         try:
-            self._flushing.open_names()
+            self._flush_state.open_names()
             file = self._lineage.start(LineageEntry(leader_epoch, self.log_end))
         except OSError as error:
             raise storage_error(f"the lineage of {self._directory} cannot be written", error) from error
         self.leader_epoch = max(self.leader_epoch, leader_epoch)
         self._checkpoint.is_dirty = True
-        self._flushing.add_lineage(file)
+        self._flush_state.add_lineage(file)
 
     @property
     def last_epoch(self) -> int:
@@ -205,7 +205,7 @@ class Log(CleanedLog):
         return self._begin_cut(0, start)
 
     def _begin_cut(self, end: int, start: int | None) -> TruncationTask:
-        assert self._flushing.under_way is None, "a flush is under way"
+        assert self._flush_state.under_way is None, "a flush is under way"
         assert self._cleaner.disposal is None, "files are being removed, whose names may be used again"
         self._cleaner.void()
         active = self._segments.active
@@ -219,7 +219,7 @@ class Log(CleanedLog):
             checkpoint=self._checkpoint,
             values=self._checkpoint_values(),
             lineage=self._lineage.entries,
-            unsynced=self._flushing.unsynced + (() if active.file is None else (active.file,)),
+            unsynced=self._flush_state.unsynced + (() if active.file is None else (active.file,)),
             note=self._damage.note,
         )
         self._state = LogState.TRUNCATING
@@ -237,7 +237,7 @@ class Log(CleanedLog):
             self._segments.active.close()
         values = left.checkpoint
         self._segments.replace(left.sealed, left.active)
-        self._flushing.restart(left.active)
+        self._flush_state.restart(left.active)
         self._cleaner.restart(left.active.base_offset)
         self._lineage = Lineage(self._vfs, self._directory, left.lineage)
         self._rebuilt_indexes = RebuiltIndexes()
@@ -247,7 +247,7 @@ class Log(CleanedLog):
         self._committed_end = values.committed_end
         self.last_timestamp_us = values.last_timestamp_us
         self.leader_epoch = values.leader_epoch
-        self._keeper.restart(is_empty=self.log_start == self.log_end, forgets=truncation.start is not None)
+        self._retention_tracker.restart(is_empty=self.log_start == self.log_end, forgets=truncation.start is not None)
         left.active.rest(self.log_end, self.last_timestamp_us)
 
     def truncate_failed(self, truncation: TruncationTask, error: Exception) -> None:
@@ -259,7 +259,7 @@ class Log(CleanedLog):
             self._fence(str(error))
             self.notices = (*self.notices, f"{self._directory} is fenced: it could not be truncated: {error}")
         elif self._removal is not None and self._removal.is_void:
-            self._keeper.failed(self._removal.paths)
+            self._retention_tracker.failed(self._removal.paths)
             self._removal = None
 
     def repair(self) -> SegmentRepair:
@@ -304,8 +304,8 @@ class Log(CleanedLog):
         return tuple(found)
 
     def _rewrite_lineage(self) -> None:
-        self._flushing.open_names()
-        self._flushing.add_lineage(self._lineage.rewritten())
+        self._flush_state.open_names()
+        self._flush_state.add_lineage(self._lineage.rewritten())
         self._damage.ask_for_visit()
 
     def _trim_index(self) -> FileMistake | None:
@@ -374,11 +374,11 @@ class Log(CleanedLog):
             self._try_roll(active)
         if now_us - self.last_timestamp_us >= _REST_US:
             self.rest()
-        if not self._keeper.wants_look(self._config, now_us=now_us, **self._extent()):
+        if not self._retention_tracker.wants_look(self._config, now_us=now_us, **self._extent()):
             return None
         end = self.flushed_end if committed_end is None else min(self.flushed_end, committed_end)
         look = Retention(self._config, self.view(), size_bytes=self.size_bytes, now_us=now_us, end=end)
-        return self._keeper.begin(look, now_us)
+        return self._retention_tracker.begin(look, now_us)
 
     def hasten(self) -> None:
         """Before closing: have the next flush do the syncs that `close` would otherwise wait for."""
@@ -406,7 +406,7 @@ class Log(CleanedLog):
             dues.append(self._segments.roll_at_us)
         if active.file is not None:
             dues.append(self.last_timestamp_us + _REST_US)
-        dues += self._keeper.dues_us(self._config, now_us=now_us, **self._extent())
+        dues += self._retention_tracker.dues_us(self._config, now_us=now_us, **self._extent())
         if (cleaning_us := self.cleaning_due_us(now_us)) is not None:
             dues.append(cleaning_us)
         return min(dues, default=None)
@@ -416,7 +416,7 @@ class Log(CleanedLog):
 
     def retained(self, retention: Retention) -> Removal | None:
         """Take the result of `retention.run()`: move log_start, and return a task if segments are to be removed."""
-        if not self._keeper.looked(retention):
+        if not self._retention_tracker.looked(retention):
             return None  # the log was closed or truncated meanwhile
         if self.state is not LogState.WRITABLE:
             return None
@@ -427,8 +427,8 @@ class Log(CleanedLog):
             except StorageFailedError:
                 return None  # a later tick retries
             if retention.oldest_us is not None:
-                self._keeper.oldest_us = retention.oldest_us
-        paths = self._keeper.take_removable()
+                self._retention_tracker.oldest_us = retention.oldest_us
+        paths = self._retention_tracker.take_removable()
         if paths is None:
             return None
         self._removal = Removal(self._vfs, self._directory, paths, self._checkpoint.sync)
@@ -436,17 +436,17 @@ class Log(CleanedLog):
 
     def not_retained(self, retention: Retention) -> None:
         """Discard a retention task, as the log is about to be truncated."""
-        self._keeper.looked(retention)
+        self._retention_tracker.looked(retention)
 
     def removed(self, removal: Removal) -> None:
         """Record that `removal.run()` returned."""
         if not removal.is_void:
-            self._keeper.removed()
+            self._retention_tracker.removed()
 
     def removal_failed(self, removal: Removal) -> None:
         """Record that `removal.run()` raised OSError; a later tick retries with backoff."""
         if not removal.is_void:
-            self._keeper.failed(removal.paths)
+            self._retention_tracker.failed(removal.paths)
 
     def _try_roll(self, active: ActiveSegment) -> None:
         try:
@@ -471,7 +471,7 @@ class Log(CleanedLog):
             self._try_roll(active)
         # Removed but unflushed segments stay with the next flush, which closes their files: one may be running right
         # now.
-        self._keeper.moved(self._segments.give_up_below(log_start))
+        self._retention_tracker.moved(self._segments.give_up_below(log_start))
 
     # Checkpoint, close, lineage.
 
@@ -486,10 +486,10 @@ class Log(CleanedLog):
 
         StorageFailedError if a sync failed; the log is closed nevertheless.
         """
-        assert self._flushing.under_way is None, "a flush is under way"
+        assert self._flush_state.under_way is None, "a flush is under way"
         assert self._state is not LogState.TRUNCATING, "a truncation is under way"
         self._cleaner.void()
-        self._keeper.give_up()
+        self._retention_tracker.give_up()
         try:
             if (flush := self.flush(with_index=True)) is not None:
                 try:
@@ -507,7 +507,7 @@ class Log(CleanedLog):
         finally:
             self._open_files.give_back(self)
             self._checkpoint.rest()
-            self._flushing.close()
+            self._flush_state.close()
             if self._segments.active is not None:
                 self._segments.active.close()
 
@@ -518,8 +518,8 @@ class Log(CleanedLog):
             partition=self._ids[1],
             leader_epoch=self.leader_epoch,
             flushed_end=self.flushed_end,
-            segment_base=self._flushing.end_place[0],
-            segment_position=self._flushing.end_place[1],
+            segment_base=self._flush_state.end_place[0],
+            segment_position=self._flush_state.end_place[1],
             log_start=self.log_start,
             last_timestamp_us=self.last_timestamp_us,
             committed_end=self._committed_end,

@@ -46,7 +46,7 @@ class LogWriter:
     """The part of `Log` that writes, and creates views."""
 
     __slots__ = (
-        "_checkpoint", "_damage", "_directory", "_flushing", "_ids", "_keeper", "_open_files", "_rebuilt_indexes",
+        "_checkpoint", "_damage", "_directory", "_flush_state", "_ids", "_retention_tracker", "_open_files", "_rebuilt_indexes",
         "_segments", "_state", "_validity", "_vfs", "fence_reason", "flushed_end", "keeps_latest", "last_timestamp_us",
         "latest", "leader_epoch", "log_end", "log_start", "notices",
     )  # fmt: skip
@@ -67,7 +67,7 @@ class LogWriter:
         self._directory = directory
         self._ids = ids
         self._segments = Segments(vfs, directory, ids, found.sealed, found.active, config)
-        self._flushing = FlushState(vfs, directory, found.active)
+        self._flush_state = FlushState(vfs, directory, found.active)
         sequence = found.checkpoint.sequence if found.checkpoint else 0
         self._checkpoint = CheckpointFile(vfs, directory, sequence, found.slot, is_alone=found.is_alone)
         self._checkpoint.begin(now_us)
@@ -86,7 +86,7 @@ class LogWriter:
         self.keeps_latest = False  # `append` sets `latest`
         self.latest: LastBatch | None = None  # the last batch, while it is small and not committed
         oldest_us = None if self.log_start == self.log_end else 0
-        self._keeper = RetentionTracker(now_us=now_us, oldest_us=oldest_us, removable=found.retired)
+        self._retention_tracker = RetentionTracker(now_us=now_us, oldest_us=oldest_us, removable=found.retired)
 
     @property
     def state(self) -> LogState:
@@ -151,7 +151,7 @@ class LogWriter:
             raise storage_error(f"{active.path} cannot be written", error) from error
         active.add(header)
         if self.log_start == self.log_end:
-            self._keeper.oldest_us = header.min_timestamp_us
+            self._retention_tracker.oldest_us = header.min_timestamp_us
         if active.count == 1:
             segments.set_roll_time()
         self.log_end = header.end_offset
@@ -181,7 +181,7 @@ class LogWriter:
             self._undo(partial(file.truncate, active.size_bytes))
             raise storage_error(f"{active.path} cannot be written", error) from error
         if self.log_start == self.log_end:
-            self._keeper.oldest_us = run[0].min_timestamp_us
+            self._retention_tracker.oldest_us = run[0].min_timestamp_us
         for header in run:
             active.add(header)
         if active.count == count:
@@ -205,11 +205,11 @@ class LogWriter:
     def _roll(self, active: ActiveSegment) -> ActiveSegment:
         self._woken(active)
         try:
-            self._flushing.open_names()
+            self._flush_state.open_names()
             new = self._segments.create_next(self.log_end, self._undo)
         except OSError as error:
             raise storage_error(f"no new segment in {self._directory}", error) from error
-        self._flushing.add_sealed(active, self._segments.seal(new, self.log_end, self.last_timestamp_us))
+        self._flush_state.add_sealed(active, self._segments.seal(new, self.log_end, self.last_timestamp_us))
         self._open_files.sealed(self)
         return new
 
@@ -232,9 +232,9 @@ class LogWriter:
         """
         active = self._segments.active
         may_flush = self._state is not LogState.FENCED and self._state is not LogState.TRUNCATING
-        if self._flushing.under_way is not None or not may_flush or active is None:
+        if self._flush_state.under_way is not None or not may_flush or active is None:
             return None
-        return self._flushing.begin(
+        return self._flush_state.begin(
             active,
             self._checkpoint,
             log_end=self.log_end,
@@ -246,14 +246,14 @@ class LogWriter:
 
     def flushed(self, flush: Flush) -> None:
         """Take the result of `flush.run()`. Call `note_flushed` afterwards, behind the acks."""
-        if flush.end != self.flushed_end or flush.segment_base != self._flushing.end_place[0]:
+        if flush.end != self.flushed_end or flush.segment_base != self._flush_state.end_place[0]:
             self._checkpoint.is_dirty = self._checkpoint.is_behind = True
         self.flushed_end = flush.end
-        self._open_files.synced(self, self._flushing.ended(flush, self._segments.active))
+        self._open_files.synced(self, self._flush_state.ended(flush, self._segments.active))
 
     def flush_failed(self, flush: Flush, error: OSError) -> None:
         """Handle the failure of `flush.run()`: what it was to flush may be lost; the log is fenced until a restart."""
-        closed = self._flushing.failed(flush)
+        closed = self._flush_state.failed(flush)
         self._fence(str(error))
         self.notices = (*self.notices, f"{self._directory} is fenced: a sync failed: {error}")
         self._open_files.synced(self, closed)
@@ -266,9 +266,9 @@ class LogWriter:
         active = self._segments.active
         if active is None or active.file is None:
             return True
-        waits = self.log_end != self.flushed_end or self._flushing.waits
+        waits = self.log_end != self.flushed_end or self._flush_state.waits
         is_fenced = self._state is LogState.FENCED  # nothing will be synced any more
-        is_busy = self._flushing.under_way is not None or self._state is LogState.TRUNCATING
+        is_busy = self._flush_state.under_way is not None or self._state is LogState.TRUNCATING
         if (waits and not is_fenced) or is_busy:
             return False
         if self._state is LogState.WRITABLE:
@@ -277,7 +277,7 @@ class LogWriter:
             active.rest(self.log_end, self.last_timestamp_us)
         else:
             active.close()
-            self._flushing.close_segments()
+            self._flush_state.close_segments()
         self._checkpoint.rest()
         self._open_files.give_back(self)
         return True

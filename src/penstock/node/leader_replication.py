@@ -140,8 +140,8 @@ class LeaderReplication:
         self._confirmed_us = confirmed_us  # send time of the last heartbeat that the metadata leader confirmed
         self._sessions = Sessions()
         self._is_draining = False
-        self._agenda: LeadershipTimers[Leadership] = LeadershipTimers()
-        self._proposer = IsrProposer(self._agenda)
+        self._timers: LeadershipTimers[Leadership] = LeadershipTimers()
+        self._proposer = IsrProposer(self._timers)
         self._incarnation: Incarnation | None = None
 
     def runs_changed(self, before: Mapping[BrokerId, Incarnation], live: Mapping[BrokerId, Incarnation]) -> None:
@@ -166,7 +166,7 @@ class LeaderReplication:
         committed_end = max(partition.committed_end, partition.truncated_end)
         ends = LogEndsAtStart(log.log_start, committed_end, log.flushed_end, log.log_end)
         leadership = Leadership(
-            partition.key, self._broker_id, state, live, ends, partition.terms, self._agenda, now.elapsed_us
+            partition.key, self._broker_id, state, live, ends, partition.terms, self._timers, now.elapsed_us
         )
         partition.lead(leadership)
         self._answer_for(partition, leadership)
@@ -263,7 +263,7 @@ class LeaderReplication:
             self._outbox.reply(answer.caller, response, pieces or None)
         for look in self._sessions.looks():
             self._look(look)
-        if self._agenda.has_wishes:
+        if self._timers.has_wishes:
             self._propose(now)
 
     def _look(self, look: BatchLookup) -> None:
@@ -296,11 +296,11 @@ class LeaderReplication:
 
     def tick(self, now: Now) -> None:
         """Find lagging followers and overdue answers."""
-        for leadership in self._agenda.due(now.elapsed_us):
+        for leadership in self._timers.due(now.elapsed_us):
             self._moved(leadership, leadership.tick(now.elapsed_us), now)
         self._proposer.tick(now.elapsed_us)
 
     @property
     def next_deadline_us(self) -> int | None:
         """Latest time at which `tick` or `settle` must run."""
-        return earliest(self._sessions.next_deadline_us, self._agenda.next_deadline_us, self._proposer.next_deadline_us)
+        return earliest(self._sessions.next_deadline_us, self._timers.next_deadline_us, self._proposer.next_deadline_us)

@@ -385,7 +385,7 @@ async def _logged_in(server: Server, address: str, stack: AsyncExitStack, user: 
     client = await stack.enter_async_context(raw_client(address))
     await client.hello()
     (connection,) = server.connections - before
-    connection.greeting.who = Principal(user)
+    connection.handshake.who = Principal(user)
     server.login_answered(connection)
     return client
 
