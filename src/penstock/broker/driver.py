@@ -165,7 +165,7 @@ class Driver:
     def groups_received(self, groups: dict[int, MessageGroup]) -> None:
         if self._stopping:
             return  # the drain timed out: these messages are neither stored nor acked
-        self._node.messages(groups, self.now())
+        self._node.messages_received(groups, self.now())
         self.carry_out()
         self._watch_budget()
 
@@ -182,10 +182,10 @@ class Driver:
             self._node.nats_lost(lost, f"{event.kind.name.lower()}: {event.reason}")
         elif isinstance(event, BarrierReached):
             if (token := self._barriers.pop(event.token, None)) is not None:
-                self._node.reached(token, now)
+                self._node.barrier_reached(token, now)
         elif isinstance(event, SubscriptionRefused):
             if event.sid is not None or not event.subject:  # otherwise the subscription has been ended meanwhile
-                self._node.refused(event.sid, event.reason, now)
+                self._node.subscription_refused(event.sid, event.reason, now)
         elif isinstance(event, ServerComplaint):
             self._complain(event, now)
         elif isinstance(event, MessagesSkipped):

@@ -121,7 +121,7 @@ class Tracing:
             trace = traces[0]
             if trace.offset < partition.committed_end:
                 trace.committed_us = now_us
-                trace.replicas = 0 if leadership is None else leadership.standing(trace.offset + 1).replicas
+                trace.replicas = 0 if leadership is None else leadership.commit_status(trace.offset + 1).replicas
                 self._committed.append(traces.popleft())
             elif leadership is None or leadership.leader_epoch != trace.leader_epoch or partition.when_idle is not None:
                 self._lost(traces.popleft(), now_us, "this broker lost the leadership; another one may have it")

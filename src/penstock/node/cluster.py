@@ -395,7 +395,7 @@ class Cluster:
         if not self._is_started or incarnation is None:
             return
         self.registration.end()
-        self._consequences.standing_changed(None)
+        self._consequences.live_brokers_changed(None)
         request = StopBrokerRequest(broker_id=self._settings.broker_id, incarnation=incarnation)
         self.link.ask(request, lambda response: None)
 
@@ -410,7 +410,7 @@ class Cluster:
                 self._outbox.work(Lane.WRITE, forget, lambda error: None)
         self.check_session(self._clock())
         self._tell_addresses()
-        self._consequences.standing_changed(self.registration.incarnation)
+        self._consequences.live_brokers_changed(self.registration.incarnation)
 
     def _tell_addresses(self) -> None:
         self._addresses.tell(self.image.brokers.values())

@@ -21,7 +21,7 @@ class MetadataListener(Protocol):
     def replaced(self, before: ClusterImage) -> None:
         """Apply an image that a snapshot has replaced."""
 
-    def standing_changed(self, incarnation: Incarnation | None) -> None:
+    def live_brokers_changed(self, incarnation: Incarnation | None) -> None:
         """Apply a change of the live brokers, or of the incarnation in which this broker leads and follows."""
 
     def wait_for(

@@ -5,7 +5,7 @@ the step and carries it out. Nothing here blocks. One owner calls; disk work com
 
 | event                           | method                   |
 |---------------------------------|--------------------------|
-| messages from NATS              | `messages`               |
+| messages from NATS              | `messages_received`               |
 | the connection to NATS is up    | `nats_up`                |
 | NATS answered a barrier         | `reached`                |
 | NATS refused a subscription     | `refused`                |
@@ -323,7 +323,7 @@ class Node:
         """Bytes received or written, and not yet answered."""
         return self._storing.appends.size_bytes + self._ingest_backlog.size_bytes + self._budget.used_bytes
 
-    def messages(self, groups: Mapping[int, MessageGroup], now: Now) -> None:
+    def messages_received(self, groups: Mapping[int, MessageGroup], now: Now) -> None:
         """Take the messages of one read of the NATS connection, by subscription id."""
         if self._is_stopped:
             return  # the drain took too long
@@ -356,12 +356,12 @@ class Node:
         if not self._is_stopped:
             self._listener.up()
 
-    def reached(self, token: int, now: Now) -> None:
+    def barrier_reached(self, token: int, now: Now) -> None:
         """Handle NATS's answer to a step's barrier: everything sent before it is done."""
         if not self._is_stopped:
             self._listener.subscriptions.reached(token, now)
 
-    def refused(self, sid: int | None, reason: str, now: Now) -> None:
+    def subscription_refused(self, sid: int | None, reason: str, now: Now) -> None:
         """Handle a subscription that NATS refused or revoked; `sid` is None if NATS does not say which."""
         if not self._is_stopped:
             self._listener.subscriptions.refused(sid, reason, now)

@@ -348,7 +348,7 @@ class Partition:
         self.counters["duplicates"] += sum(one.number < written for one in found)
         now_us = self.timestamp_us(now)
         if (those := again(group, found, 0, leadership.committed_end)) is not None:
-            self._ack(those, 0, now_us, step, leadership.standing(those.last + 1), now.elapsed_us)
+            self._ack(those, 0, now_us, step, leadership.commit_status(those.last + 1), now.elapsed_us)
         if (those := again(group, found, leadership.committed_end, written)) is not None:
             # Wait for the last one, not only the first: so pending entries stay in offset order.
             self.in_flight.add(PendingBatch(written, written, 0, now_us, those, None, arrived_us=now.elapsed_us))
@@ -439,7 +439,7 @@ class Partition:
         else:  # a write is all that the durability requires
             self._commit(end_offset)
             self.committed_bytes += size_bytes
-            self._ack(late, base_offset, timestamp_us, step, leadership.standing(end_offset), now.elapsed_us)
+            self._ack(late, base_offset, timestamp_us, step, leadership.commit_status(end_offset), now.elapsed_us)
         return None
 
     def _ack(
@@ -494,7 +494,7 @@ class Partition:
         self.log.note_committed(end)
 
     def _answer(self, pending: PendingBatch, leadership: Leadership, step: Step) -> None:
-        standing = leadership.standing(pending.end_offset)
+        standing = leadership.commit_status(pending.end_offset)
         self._ack(pending.waiters, pending.base_offset, pending.timestamp_us, step, standing, pending.arrived_us)
         if pending.caller is not None:
             step.answer(pending.caller, pending.response(self.leader_epoch, fsynced=standing.fsynced))

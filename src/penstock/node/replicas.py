@@ -201,7 +201,7 @@ class Replicas:
         self.streams.replaced(before)
         self.truncations.answer_done()
 
-    def standing_changed(self, incarnation: Incarnation | None) -> None:
+    def live_brokers_changed(self, incarnation: Incarnation | None) -> None:
         """Update roles after brokers were registered or fenced, or after this broker's incarnation changed."""
         if self.roles.image(self._image(), incarnation):
             self.streams.registered()

@@ -69,7 +69,7 @@ class Unsubscribe:
 
 @dataclass(frozen=True, slots=True)
 class Barrier:
-    """Ask NATS to confirm that it has processed everything before; `token` then goes to `Node.reached`."""
+    """Ask NATS to confirm that it has processed everything before; `token` then goes to `Node.barrier_reached`."""
 
     token: int
 

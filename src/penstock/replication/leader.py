@@ -179,7 +179,7 @@ class Leadership:
             and all(one.log_end is not None for one in self._followers if one.broker_id in self._must_have)
         )
 
-    def standing(self, end: int) -> CommitStatus:
+    def commit_status(self, end: int) -> CommitStatus:
         """The durability that an ack may report for the messages below `end`."""
         count, fsynced = 1, self.flushed_end >= end
         if not self._followers:

@@ -282,7 +282,7 @@ class SimBroker:
         """Take the messages of one read of the NATS connection."""
         assert self.node is not None
         self._around.trace.add(self.name, "messages " + " ".join(f"{one}:{len(groups[one])}" for one in groups))
-        self.node.messages(groups, self.clock.now())
+        self.node.messages_received(groups, self.clock.now())
 
     def link_up(self) -> None:
         assert self.node is not None
@@ -301,11 +301,11 @@ class SimBroker:
         if token == _DRAINED:
             self._drained()
         else:
-            self.node.reached(token, self.clock.now())
+            self.node.barrier_reached(token, self.clock.now())
 
     def subscription_refused(self, sid: int | None, reason: str) -> None:
         assert self.node is not None
-        self.node.refused(sid, reason, self.clock.now())
+        self.node.subscription_refused(sid, reason, self.clock.now())
 
     def now_ms(self) -> int:
         """Return the broker's elapsed time."""

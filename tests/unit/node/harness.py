@@ -345,9 +345,9 @@ class Broker:
         """The next answer of NATS arrives."""
         answer = self.nats.answers.popleft()
         if isinstance(answer, Barrier):
-            self.node.reached(answer.token, self.clock.now)
+            self.node.barrier_reached(answer.token, self.clock.now)
         else:
-            self.node.refused(answer.sid, answer.reason, self.clock.now)
+            self.node.subscription_refused(answer.sid, answer.reason, self.clock.now)
 
     def nats_down(self, reason: str = "the connection broke") -> None:
         """The connection is gone."""
@@ -382,7 +382,7 @@ class Broker:
                 if self.nats.is_up and nats_matches(pattern, message[0].decode("utf-8", "replace")):
                     found.setdefault(sid, []).append(message)
         groups = {sid: group_of(own) for sid, own in found.items()}
-        self.node.messages(groups, self.clock.now)
+        self.node.messages_received(groups, self.clock.now)
         self.turn()
 
     # Requests

@@ -345,7 +345,7 @@ class Story:
             broker.nats.confirms = False
         elif what == "refuses":
             (sid,) = broker.nats.sids(self._info(words[0]).subject)
-            broker.node.refused(sid, "permissions violation", broker.clock.now)
+            broker.node.subscription_refused(sid, "permissions violation", broker.clock.now)
             broker.turn()
         elif what == "forbids":
             broker.nats.forbid(words[0])

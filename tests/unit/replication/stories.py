@@ -72,7 +72,7 @@ class Story:
     def _ack(self, number: str, *, end: str) -> Iterator[str]:
         leadership = self._broker(number).leadership
         assert leadership is not None
-        standing = leadership.standing(int(end))
+        standing = leadership.commit_status(int(end))
         yield f"replicas={standing.replicas} fsynced={standing.fsynced}"
 
     def _unreachable(self, number: str) -> Iterator[str]:

@@ -74,7 +74,7 @@ def test_one_replica_commits_what_is_on_its_disk() -> None:
     assert not leadership.appended(5, 0)
     assert leadership.flushed(3)
     assert leadership.committed_end == 3
-    assert leadership.standing(3) == CommitStatus(1, True)
+    assert leadership.commit_status(3) == CommitStatus(1, True)
 
 
 def test_nothing_is_committed_before_every_member_has_fetched_in_this_epoch() -> None:
@@ -145,11 +145,11 @@ def test_an_ack_says_how_many_have_it_and_whether_all_those_on_disk() -> None:
     leadership.appended(4, 0)
     fetches(leadership, 2, 4, flushed_end=2)
     fetches(leadership, 3, 4, flushed_end=4)  # not in sync: it may be gone tomorrow
-    assert leadership.standing(4) == CommitStatus(2, False)
+    assert leadership.commit_status(4) == CommitStatus(2, False)
     leadership.flushed(4)
-    assert leadership.standing(4) == CommitStatus(2, False)
+    assert leadership.commit_status(4) == CommitStatus(2, False)
     leadership.progressed(2, 12, 4, 0)
-    assert leadership.standing(4) == CommitStatus(2, True)
+    assert leadership.commit_status(4) == CommitStatus(2, True)
 
 
 def test_a_log_that_has_failed_counts_only_up_to_its_disk() -> None:
@@ -220,10 +220,10 @@ class TestIsr:
 
     def test_who_joins_has_synced_what_its_leader_had_when_it_came_so_far(self) -> None:
         leadership = leads(isr=(1,), min_isr=1, ends=(0, 4, 4, 4))
-        assert leadership.standing(4).fsynced
+        assert leadership.commit_status(4).fsynced
         fetches(leadership, 2, 4, flushed_end=3)
         assert leadership.proposal(0) is None
-        assert not leadership.standing(4).fsynced
+        assert not leadership.commit_status(4).fsynced
         leadership.appended(5, 0)
         leadership.flushed(5)
         fetches(leadership, 2, 5, flushed_end=4)
@@ -235,7 +235,7 @@ class TestIsr:
         leadership.appended(5, 0)
         leadership.flushed(5)
         leadership.tick(10_000_001)
-        assert leadership.standing(5).fsynced
+        assert leadership.commit_status(5).fsynced
         fetches(leadership, 2, 5, 10_000_002, flushed_end=4)
         assert leadership.proposal(10_000_002) is None
 
@@ -244,7 +244,7 @@ class TestIsr:
         fetches(leadership, 2, 4, flushed_end=3)
         assert leadership.proposal(0) is None
         leadership.progressed(2, 12, 4, 0)
-        assert leadership.standing(4).fsynced
+        assert leadership.commit_status(4).fsynced
         assert leadership.proposal(0) is not None
 
     def test_with_fsync_an_ack_does_not_look_at_who_is_about_to_join(self) -> None:
@@ -253,7 +253,7 @@ class TestIsr:
         leadership.appended(5, 0)
         leadership.flushed(5)
         assert leadership.committed_end == 5
-        assert leadership.standing(5).fsynced
+        assert leadership.commit_status(5).fsynced
 
     def test_a_new_run_begins_with_nothing(self) -> None:
         leadership = leads(isr=(1,), min_isr=1, ends=(0, 4, 4, 4))
