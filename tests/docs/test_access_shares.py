@@ -28,7 +28,7 @@ LIMITS = {
     "fetches that wait for new messages": (limits.IN_FLIGHT_REQUESTS_MAX,),
     "fetches of some subjects or columns that wait": (limits.PROJECTIONS_WAITING_MAX,),
     "staged rows that wait to be published": (limits.PUBLISHES_WAITING_MAX,),
-    "commits beyond the end of a log that wait until its leader is confirmed": (limits.COMMITS_DOUBTED_MAX,),
+    "commits beyond the end of a log that wait until its leader is confirmed": (limits.DEFERRED_COMMIT_REFUSALS_MAX,),
     "changes of streams and users under way": (limits.FORWARDED_REQUESTS_MAX,),
     "purges under way": (limits.TRUNCATIONS_WAITING_MAX,),
     "appends being checked": (limits.PARTITION_IN_FLIGHT_BYTES_MAX // limits.MIB,),

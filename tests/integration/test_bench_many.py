@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from penstock.base.limits import LOG_REST_MS
+from penstock.base.limits import LOG_IDLE_MS
 from penstock.bench import many
 from penstock.bench.generator import Load
 from tests.extent import needs_time
@@ -18,7 +18,7 @@ STREAMS = 300
 def test_idle_streams_hold_nothing_and_the_loss_of_a_broker_loses_nothing(tmp_path: Path) -> None:
     steps: list[str] = []
     load = Load(messages=1_000, window=100, seconds_max=1.0)
-    settle_seconds = 1.5 * LOG_REST_MS / 1_000
+    settle_seconds = 1.5 * LOG_IDLE_MS / 1_000
     plan = many.ManyStreamsPlan(STREAMS, idle_seconds=1.0, settle_seconds=settle_seconds, load=load)
     found = many.measure(plan, tmp_path, steps.append)
     assert len(steps) == many.STEPS

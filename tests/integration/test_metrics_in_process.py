@@ -117,7 +117,7 @@ async def test_what_is_refused_is_told_by_reason_and_a_deleted_stream_is_gone(tm
 async def test_a_hung_disk_shows_in_life_and_the_page_is_made_without_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "DISK_LOOK_MS", 50)
+    monkeypatch.setattr(limits, "DISK_PROBE_TIMEOUT_MS", 50)
     async with serving(tmp_path) as (driver, pages, _):
         assert (await asked(pages, "/healthz")).status == 200
         hung = threading.Event()

@@ -155,7 +155,7 @@ EVENTS = st.one_of(
     st.tuples(st.just("append"), NUMBERS, st.integers(1, 4)),
     st.tuples(st.just("alter"), NUMBERS, st.sampled_from(CHANGES)),
     st.tuples(st.just("damage"), NUMBERS),
-    st.tuples(st.just("tick"), st.sampled_from([300, 1_000, 1_000, 1_000, 2_500, limits.LOG_REST_MS, -60_000])),
+    st.tuples(st.just("tick"), st.sampled_from([300, 1_000, 1_000, 1_000, 2_500, limits.LOG_IDLE_MS, -60_000])),
     st.tuples(st.just("run_disk")),
     st.tuples(st.just("wait"), st.integers(2, 8)),
 )

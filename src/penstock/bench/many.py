@@ -50,7 +50,7 @@ class ManyStreamsPlan(msgspec.Struct, frozen=True):
 
     streams: int = STREAMS
     idle_seconds: float = 20.0
-    settle_seconds: float = 40.0  # more than LOG_REST_MS, after which idle logs close their files
+    settle_seconds: float = 40.0  # more than LOG_IDLE_MS, after which idle logs close their files
     load: Load = _LOAD
 
     @property

@@ -159,7 +159,7 @@ class Child:
                 if left_s <= 0:
                     raise OperationalError(f"{self.name} said nothing for {timeout_s:g} s:\n{self.said}")
                 vital.check()
-                self._changed.wait(min(left_s, limits.BENCH_LOOK_S))
+                self._changed.wait(min(left_s, limits.BENCH_POLL_S))
 
     def wait_for(self, pattern: re.Pattern[bytes], timeout_s: float = limits.BENCH_START_S) -> re.Match[bytes]:
         """Return the first match in the log. Raises as `next_line`."""

@@ -3,7 +3,7 @@
 Rules: a client can hold little memory, and not for long. A read takes HTTP_PIECE_BYTES at most, a head may have
 HTTP_HEAD_BYTES_MAX, and a body none. One request is served at a time: meanwhile nothing is read, so pipelined requests
 wait in the client's own socket. From the first byte of the wait for a request until its head is complete, and from the
-answer until it is taken, no more than HTTP_PATIENCE_MS may pass.
+answer until it is taken, no more than HTTP_TIMEOUT_MS may pass.
 
     waits ──head──▶ answers ──answer──▶ writes ──all taken──▶ waits
       └── too large, invalid, a body, another version ──▶ an error ──▶ ends ──▶ closed
@@ -239,7 +239,7 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     def _be_patient(self) -> None:
         self._stop_waiting()
-        self._deadline = self._loop.call_later(limits.HTTP_PATIENCE_MS / 1_000, self.cut)
+        self._deadline = self._loop.call_later(limits.HTTP_TIMEOUT_MS / 1_000, self.cut)
 
     def _stop_waiting(self) -> None:
         if self._deadline is not None:

@@ -92,7 +92,7 @@ class HttpPages:
 
     async def _health(self, asked: HttpRequest) -> HttpResponse:
         if await self._looks.sample() is None:
-            return HttpResponse(503, f"the disk has not answered within {limits.DISK_LOOK_MS} ms\n".encode())
+            return HttpResponse(503, f"the disk has not answered within {limits.DISK_PROBE_TIMEOUT_MS} ms\n".encode())
         if stalled := self._driver.stalled_syncs:
             return HttpResponse(503, f"syncs of {stalled} logs have not come back\n".encode())
         return HttpResponse(200, b"ok\n")

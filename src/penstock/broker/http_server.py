@@ -4,7 +4,7 @@ Rules: it runs on the broker's event loop and must cost it little. At most HTTP_
 more an idle one is closed, or any if none is idle. TLS handshakes have a limit of their own, a share of
 TLS_HANDSHAKES_MAX: above it an unfinished one is closed, so that abandoned handshakes lock out no client, and cut no
 connected one. In both cases the oldest of the address with most of them is closed. One connection is accepted per loop
-turn, because a handshake takes about a millisecond of the loop. A handshake must finish within HTTP_PATIENCE_MS. The
+turn, because a handshake takes about a millisecond of the loop. A handshake must finish within HTTP_TIMEOUT_MS. The
 bound port is logged.
 """
 
@@ -81,7 +81,7 @@ class HttpServer:
 
     async def _begin(self, connection: HttpConnection, sock: socket.socket, peer: str) -> None:
         """Give the connection its transport, after the TLS handshake if there is one."""
-        patience_s = None if self._tls is None else limits.HTTP_PATIENCE_MS / 1_000
+        patience_s = None if self._tls is None else limits.HTTP_TIMEOUT_MS / 1_000
         try:
             await self._loop.connect_accepted_socket(
                 lambda: connection,

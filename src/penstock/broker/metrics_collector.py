@@ -53,7 +53,7 @@ class DiskProbe:
         if self._open is None:
             self._open = self._begin()
         look = self._open
-        patience = RunningTimeout(asyncio.get_running_loop().time, limits.DISK_LOOK_MS / 1_000)
+        patience = RunningTimeout(asyncio.get_running_loop().time, limits.DISK_PROBE_TIMEOUT_MS / 1_000)
         await patience.waits_for(asyncio.wait((look,)))
         return None if not look.done() or look.exception() is not None else look.result()
 

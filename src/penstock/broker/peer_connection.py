@@ -187,7 +187,7 @@ class PeerConnection(asyncio.BufferedProtocol):
             return False
         if self._session.missing_raw_bytes:
             # the answer comes behind the one being received
-            return now_us - self._said_us >= limits.PEER_SPEAK_MS * 1_000
+            return now_us - self._said_us >= limits.PEER_KEEPALIVE_MS * 1_000
         return silent_ms > limits.PEER_PING_MS and not self._asked_who
 
     def _answer_s(self, now_us: int) -> float:

@@ -98,7 +98,7 @@ class PeerConnections:
         self._links: dict[BrokerId, _Link] = {}
         self._joining: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        self._complaints = RateLimitedLog(limits.PEER_COMPLAINT_INTERVAL_MS, limits.PEER_COMPLAINT_INTERVAL_MS_MAX)
+        self._complaints = RateLimitedLog(limits.PEER_LOG_INTERVAL_MS, limits.PEER_LOG_INTERVAL_MS_MAX)
 
     def set_address(self, broker_id: BrokerId, address: str) -> None:
         """Keep a connection to that broker, at HOST:PORT or one of several separated by commas; empty: drop it."""

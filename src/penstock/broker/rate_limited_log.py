@@ -21,7 +21,7 @@ class _Kind:
 class RateLimitedLog:
     """Decides which complaints are logged. Times are monotonic."""
 
-    def __init__(self, interval_ms: int = limits.COMPLAINT_INTERVAL_MS, longest_ms: int = 0) -> None:
+    def __init__(self, interval_ms: int = limits.RATE_LIMITED_LOG_INTERVAL_MS, longest_ms: int = 0) -> None:
         """`longest_ms`: upper bound of the doubling interval; 0: constant interval."""
         self._interval_us = interval_ms * 1_000
         self._longest_us = max(interval_ms, longest_ms) * 1_000

@@ -246,7 +246,7 @@ async def _has_its_part(running: _Running, stopping: asyncio.Event, notifier: No
             told, next_s = waits_for, loop.time() + limits.READY_LOG_MS / 1_000
             _log.info("not ready yet: %s", waits_for)
             notifier.status(waits_for)
-        await _first_of(stopping, running.failed, timeout_s=limits.READY_LOOK_MS / 1_000)
+        await _first_of(stopping, running.failed, timeout_s=limits.READY_POLL_MS / 1_000)
         if stopping.is_set() or running.failed.is_set():
             return False
     if told:

@@ -152,7 +152,7 @@ class Server:
         self._line: Turns[Connection] = Turns()  # each connection is queued at most once
         self._turn_scheduled = False
         self._all_closed = asyncio.Event()
-        self._complaints = RateLimitedLog(limits.PEER_COMPLAINT_INTERVAL_MS)
+        self._complaints = RateLimitedLog(limits.PEER_LOG_INTERVAL_MS)
         self._login_complaints = RateLimitedLog(limits.LOGIN_COMPLAINT_INTERVAL_MS)
         self._denial_complaints = RateLimitedLog()
 

@@ -397,7 +397,7 @@ class Link:
         except NotProven as error:
             if len(self._distrusted) >= limits.CLIENT_BROKERS_MAX:
                 del self._distrusted[next(iter(self._distrusted))]
-            self._distrusted[address] = (asyncio.get_running_loop().time() + limits.CLIENT_DISTRUST_S, str(error))
+            self._distrusted[address] = (asyncio.get_running_loop().time() + limits.CLIENT_LOGIN_BACKOFF_S, str(error))
             raise
         try:
             self._check_open()

@@ -1,6 +1,6 @@
 """Detect partitions added to a stream that a reader follows.
 
-Rules: the metadata are polled every PARTITIONS_LOOK_S. An added partition is read from its beginning once the reader
+Rules: the metadata are polled every PARTITIONS_POLL_S. An added partition is read from its beginning once the reader
 has been given everything up to the marks in the older partitions, that is, everything they hold of the keys that moved.
 So the old messages of a key come before its new ones, and no tombstones have to be remembered. If brokers do not
 answer, the poll is repeated.
@@ -45,7 +45,7 @@ class NewPartitions:
         self._info = info
         self._count = count
         self._timeout_s = timeout_s
-        self._due_s = asyncio.get_running_loop().time() + limits.PARTITIONS_LOOK_S
+        self._due_s = asyncio.get_running_loop().time() + limits.PARTITIONS_POLL_S
 
     async def next(self, reader: Reader) -> list[ReadPlan]:
         """Wait until more partitions may be read; return the plans for them."""
@@ -54,7 +54,7 @@ class NewPartitions:
             try:
                 made = [await self._plan(PartitionId(number)) for number in range(self._count, count)]
             except (TimedOut, Unavailable):  # for example, the new partition has no leader yet
-                await asyncio.sleep(limits.PARTITIONS_LOOK_S)
+                await asyncio.sleep(limits.PARTITIONS_POLL_S)
                 continue
             self._count = count
             return made
@@ -72,7 +72,7 @@ class NewPartitions:
                     await wakes.wait()
             except TimeoutError:
                 await self._look()
-                self._due_s = asyncio.get_running_loop().time() + limits.PARTITIONS_LOOK_S
+                self._due_s = asyncio.get_running_loop().time() + limits.PARTITIONS_POLL_S
         return count
 
     async def _look(self) -> None:

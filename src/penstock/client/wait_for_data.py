@@ -25,8 +25,8 @@ def wait_for_more(client: blocking.Client, ends: Ends, timeout: float) -> None:
 
 
 async def _wait(link: Link, ends: Ends, timeout_s: float) -> None:
-    if not 0 < len(ends) <= limits.GROWTH_PARTITIONS_MAX:
-        await asyncio.sleep(min(timeout_s, limits.GROWTH_LOOK_S))
+    if not 0 < len(ends) <= limits.DATA_WAIT_PARTITIONS_MAX:
+        await asyncio.sleep(min(timeout_s, limits.DATA_WAIT_POLL_S))
         return
     waits = [asyncio.create_task(_wait_one(link, *key, offset, timeout_s)) for key, offset in ends.items()]
     try:
@@ -46,4 +46,4 @@ async def _wait_one(link: Link, stream_id: int, partition: int, offset: int, tim
         wait_ms_max=int(timeout_s * 1_000),
         columns=("offset",),
     )
-    await link.call(request, FetchResponse, timeout_s=timeout_s + limits.GROWTH_GRACE_S)
+    await link.call(request, FetchResponse, timeout_s=timeout_s + limits.DATA_WAIT_GRACE_S)

@@ -41,7 +41,7 @@ from penstock.commitlog.truncation import TruncationTask
 from penstock.commitlog.view_validity import ViewValidity
 from penstock.vfs import Buffer, Vfs
 
-_REST_US = limits.LOG_REST_MS * 1000
+_REST_US = limits.LOG_IDLE_MS * 1000
 
 
 class Log(CleanedLog):

@@ -11,7 +11,7 @@ from penstock.base.clock import growing
 from penstock.commitlog.retention import LogConfig, Retention
 
 _INTERVAL_US = limits.RETENTION_INTERVAL_MS * 1000
-_RETRY_US = limits.UPKEEP_RETRY_MS * 1000
+_RETRY_US = limits.MAINTENANCE_RETRY_MS * 1000
 _RETRY_US_MAX = limits.REMOVAL_RETRY_MS_MAX * 1000
 
 

@@ -292,7 +292,7 @@ class Access:
         judge = self._judges.get(name)
         if judge is None or not judge.goes_by(own, of_all):
             self._judges.pop(name, None)
-            if len(self._judges) >= limits.JUDGED_USERS_MAX:
+            if len(self._judges) >= limits.PERMISSION_CACHE_USERS_MAX:
                 del self._judges[next(iter(self._judges))]
             judge = self._judges[name] = PermissionCache(own, of_all)
         return judge

@@ -23,7 +23,7 @@ from penstock.node.step import Lane, Outbox
 
 _KEEP_US = limits.CLEANED_KEEP_MS * 1_000
 _KEEP_US_MAX = limits.REMOVAL_RETRY_MS_MAX * 1_000
-_RETRY_US = limits.UPKEEP_RETRY_MS * 1_000
+_RETRY_US = limits.MAINTENANCE_RETRY_MS * 1_000
 
 
 class _Task(NamedTuple):

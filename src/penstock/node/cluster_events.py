@@ -1,7 +1,7 @@
 """Cluster events in the broker's log: leaderships, live brokers, voters and ISR changes.
 
 Rules: no line per message or per partition: the events since the last report are reported together, by count and with
-the first few names. Reports are at least NEWS_INTERVAL_MS apart, so there are a handful of lines a second at most,
+the first few names. Reports are at least CLUSTER_LOG_INTERVAL_MS apart, so there are a handful of lines a second at most,
 however often states flap. A broker that is alone has no such news.
 
 | event                                   | level   |
@@ -27,7 +27,7 @@ from penstock.base import limits
 from penstock.base.ids import BrokerId
 from penstock.node.step import ClusterLogLine, Outbox
 
-_INTERVAL_US = limits.NEWS_INTERVAL_MS * 1_000
+_INTERVAL_US = limits.CLUSTER_LOG_INTERVAL_MS * 1_000
 
 
 class ClusterObservation(NamedTuple):
@@ -48,7 +48,7 @@ class _Named:
 
     def add(self, name: str) -> None:
         self.count += 1
-        if len(self.names) < limits.NEWS_NAMES_MAX:
+        if len(self.names) < limits.CLUSTER_LOG_NAMES_MAX:
             self.names.append(name)
 
     def __str__(self) -> str:

@@ -135,7 +135,7 @@ class CommitBounds:
             later = self._asked.get(place)
             if later is None:
                 self._ask(place, [_Waiting(one, judging)])
-            elif len(later) < limits.COMMITS_DOUBTED_MAX:
+            elif len(later) < limits.DEFERRED_COMMIT_REFUSALS_MAX:
                 later.append(_Waiting(one, judging))
             else:
                 judging.leader_answered(None)

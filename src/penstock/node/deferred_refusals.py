@@ -10,7 +10,7 @@ A refusal whose leadership ends before that is dropped: the publisher gets the s
 beyond REFUSALS_WAITING_BYTES_MAX of waiting ones, as while the metadata leader is away.
 
 Offset commits refused because they lie beyond the end of a log wait likewise (`DeferredRefusal`): a deposed leader does
-not know what its successor has stored. They are settled after COMMIT_JUDGED_MS at the latest.
+not know what its successor has stored. They are settled after COMMIT_REFUSAL_WAIT_MS at the latest.
 
     refused ──alone──────────────────────────────────────────────▶ sent
     refused ──several may lead──▶ waits ──leadership confirmed───▶ sent
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from penstock.node.partition import Partition
 
 _CONFIRM_US = limits.REFUSALS_CONFIRM_MS * 1_000
-_DOUBT_US = limits.COMMIT_JUDGED_MS * 1_000
+_DOUBT_US = limits.COMMIT_REFUSAL_WAIT_MS * 1_000
 
 
 class _Refusal(NamedTuple):
@@ -85,12 +85,12 @@ class DeferredRefusals:
             self._new.append(_Refusal(partition, leadership, answers))
 
     def doubt(self, doubt: DeferredRefusal, by: str, now: Now) -> None:
-        """Settle this once the leadership is confirmed, or lost, or after COMMIT_JUDGED_MS.
+        """Settle this once the leadership is confirmed, or lost, or after COMMIT_REFUSAL_WAIT_MS.
 
         `by`: the user whose share it takes (`Access.sharer`). If the share is used up, it is settled as uncertain at
         once.
         """
-        if self._doubts_by_user.fits(by, 1, limits.COMMITS_DOUBTED_MAX):
+        if self._doubts_by_user.fits(by, 1, limits.DEFERRED_COMMIT_REFUSALS_MAX):
             self._doubts_by_user.add(by)
             self._new_doubts.append(_Doubted(doubt, by, now.elapsed_us + _DOUBT_US))
         else:

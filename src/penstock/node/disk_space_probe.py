@@ -1,6 +1,6 @@
 """Probes whether the disk accepts writes again after it refused one.
 
-Rules: probing only happens while needed, ROOM_LOOK_MS after a refusal and again after each failure: a disk thread
+Rules: probing only happens while needed, DISK_SPACE_PROBE_MS after a refusal and again after each failure: a disk thread
 writes and removes a file. A file left by a crash is overwritten by the next probe.
 """
 
@@ -14,7 +14,7 @@ from penstock.node.step import Lane, Outbox
 from penstock.vfs import Vfs
 
 ROOM_PATH = "room"
-_LOOK_US = limits.ROOM_LOOK_MS * 1_000
+_LOOK_US = limits.DISK_SPACE_PROBE_MS * 1_000
 
 
 class DiskSpaceProbe:
@@ -51,7 +51,7 @@ class DiskSpaceProbe:
     def _look(self) -> None:
         file = self._vfs.open(ROOM_PATH, create=True)
         try:
-            file.write_at(0, bytes(limits.ROOM_LOOK_BYTES))
+            file.write_at(0, bytes(limits.DISK_SPACE_PROBE_BYTES))
         finally:
             file.close()
             with contextlib.suppress(OSError):

@@ -37,7 +37,7 @@ from penstock.node.step import Lane, Outbox
 _PLANS_MIN = 64
 _FLUSH_US = limits.FLUSH_INTERVAL_MS * 1_000
 _STALL_US = limits.FLUSH_STALL_MS * 1_000
-_RETRY_US = limits.UPKEEP_RETRY_MS * 1_000
+_RETRY_US = limits.MAINTENANCE_RETRY_MS * 1_000
 
 
 class PartitionEvents(Protocol):
@@ -275,7 +275,7 @@ class LogMaintenance:
             self._heard.failed(partition)
 
     def tick(self, partitions: Mapping[PartitionKey, Partition], now_us: int) -> bool:
-        """Visit the partitions that are due, up to UPKEEP_VISITS_MAX. Return True if none is left."""
+        """Visit the partitions that are due, up to MAINTENANCE_VISITS_MAX. Return True if none is left."""
         if now_us < self._ticked_us:
             self._touched.update(dict.fromkeys(partitions.values()))
         self._ticked_us = now_us
@@ -283,7 +283,7 @@ class LogMaintenance:
             if (damaged := partitions.get(self._damaged.popleft())) is not None:
                 self.touch(damaged)
         self._take_due(now_us)
-        for partition in list(islice(self._touched, limits.UPKEEP_VISITS_MAX)):
+        for partition in list(islice(self._touched, limits.MAINTENANCE_VISITS_MAX)):
             del self._touched[partition]
             if partition.when_idle is None:
                 self._visit(partition, now_us)

@@ -378,13 +378,13 @@ class Partition:
                 step.notices.append(f"{self.label}: {said}: {text}")
 
     def _tell_unheard(self, admission: Admission, now: Now, step: Step) -> None:
-        """Log that messages without a reply subject were refused; rate limited to one notice per UNHEARD_TOLD_MS."""
+        """Log that messages without a reply subject were refused; rate limited to one notice per SILENT_REFUSAL_LOG_MS."""
         self.unheard += admission.unheard
         if now.elapsed_us < self.unheard_told_us:
             return
         text = f"refused {self.unheard} messages that asked for no ack, so no publisher heard of it; the last one"
         step.notices.append(f"{self.label}: {text} {admission.unheard_why}")
-        self.unheard, self.unheard_told_us = 0, now.elapsed_us + limits.UNHEARD_TOLD_MS * 1_000
+        self.unheard, self.unheard_told_us = 0, now.elapsed_us + limits.SILENT_REFUSAL_LOG_MS * 1_000
 
     def _deny(self, commands: bytes, step: Step) -> None:
         """Send refusals. With several replicas they wait until no replica can have stored the message."""

@@ -42,7 +42,7 @@ class PermissionCache:
         key = (operation, state.stream_id)
         found = self._scopes.get(key)
         if found is None:
-            if len(self._scopes) >= limits.JUDGED_STREAMS_MAX:
+            if len(self._scopes) >= limits.PERMISSION_CACHE_STREAMS_MAX:
                 self._scopes.clear()
             found = self._scopes[key] = self.scope_of(operation, state.name, state.config.subject)
         return found
@@ -62,7 +62,7 @@ class PermissionCache:
         """True if the user has any permission on the stream."""
         found = self._is_seen.get(state.stream_id)
         if found is None:
-            if len(self._is_seen) >= limits.JUDGED_STREAMS_MAX:
+            if len(self._is_seen) >= limits.PERMISSION_CACHE_STREAMS_MAX:
                 self._is_seen.clear()
             is_where_groups_are = state.name == OFFSETS_STREAM and self.has_groups
             name, subject = state.name, state.config.subject

@@ -193,7 +193,7 @@ class ArchiveJob:
                 offsets = {key: at.offset for key, at in begins.items()}
                 return Archived(rows, files, batches, offsets, self._name, rejected)
             if not (once or pace.is_due(count)):
-                time.sleep(limits.ARCHIVE_LOOK_S)
+                time.sleep(limits.ARCHIVE_POLL_S)
                 continue
             pace.begin()
             started_s = time.monotonic()

@@ -37,7 +37,7 @@ def follow(writer: DataStreamWriter, *, once: bool, trigger_s: float, report: Re
         query = writer.trigger(**trigger).start()
         seen = Seen(report)
         try:
-            while not query.awaitTermination(limits.JOB_LOOK_S):
+            while not query.awaitTermination(limits.JOB_POLL_S):
                 seen.report_new(query.recentProgress)
             seen.report_new(query.recentProgress)
         finally:

@@ -236,7 +236,7 @@ def _archived(root: Path, format_: str) -> list[LakeFile]:
         except OvertakenError:
             if time.monotonic() >= give_up_s:
                 raise
-            time.sleep(limits.JOB_LOOK_S)
+            time.sleep(limits.JOB_POLL_S)
 
 
 def _planned(rows: DataFrame, before: Note, batch_rows: int) -> Note:

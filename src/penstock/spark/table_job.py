@@ -251,7 +251,7 @@ class _Job:
             if once and not count:
                 return Upkeep(batches, rows, self._keys())
             if not (once or pace.is_due(count)):
-                time.sleep(limits.JOB_LOOK_S)
+                time.sleep(limits.JOB_POLL_S)
                 continue
             pace.begin()
             started_s = time.monotonic()

@@ -198,14 +198,14 @@ async def test_who_expects_that_a_request_without_a_body_is_taken_gets_his_answe
 async def test_who_sends_a_request_too_slowly_is_cut_off(
     serving: Serving, sent: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "HTTP_PATIENCE_MS", 100)
+    monkeypatch.setattr(limits, "HTTP_TIMEOUT_MS", 100)
     async with serving() as served:
         assert await served.said(sent) == b""
         assert served.asked == []
 
 
 async def test_a_drop_now_and_then_buys_no_time(serving: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "HTTP_PATIENCE_MS", 200)
+    monkeypatch.setattr(limits, "HTTP_TIMEOUT_MS", 200)
     async with serving() as served:
         reader, writer = await served.connect()
         loop = asyncio.get_running_loop()
@@ -221,7 +221,7 @@ async def test_a_drop_now_and_then_buys_no_time(serving: Serving, monkeypatch: p
 
 
 async def test_who_does_not_take_the_answer_is_cut_off(serving: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "HTTP_PATIENCE_MS", 300)
+    monkeypatch.setattr(limits, "HTTP_TIMEOUT_MS", 300)
     async with serving() as served:
         reader, writer = await served.connect()
         assert isinstance(writer.transport, asyncio.Transport)
@@ -255,7 +255,7 @@ async def test_there_are_so_many_connections_and_the_oldest_that_waits_makes_roo
             assert b"GET /more" in await served.said(request("/more"))
             reader, _ = idle[number]
             with suppress(ConnectionResetError):
-                assert await asyncio.wait_for(reader.read(), limits.HTTP_PATIENCE_MS / 2_000) == b""
+                assert await asyncio.wait_for(reader.read(), limits.HTTP_TIMEOUT_MS / 2_000) == b""
             idle.append(await served.connect())  # in its place
         served.let_go.set()
         assert (await asyncio.wait_for(busy_reader.read(), DEADLINE_S)).endswith(b"GET /slow")
@@ -391,7 +391,7 @@ async def test_a_probe_comes_through_while_handshakes_come_that_are_left(certifi
 async def test_a_handshake_that_hangs_is_ended(
     certificates: Certificates, sent: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "HTTP_PATIENCE_MS", 100)
+    monkeypatch.setattr(limits, "HTTP_TIMEOUT_MS", 100)
     async with certificates.serving() as served:
         with served.dialled() as one:
             one.sendall(sent)

@@ -615,7 +615,7 @@ async def test_what_is_wrong_with_a_peer_is_told_once_a_minute(caplog: pytest.Lo
                 theirs.writer.close()
             theirs = await place.up()
             await owner.until("up 2")
-            owner.now_us += limits.PEER_COMPLAINT_INTERVAL_MS * 1_000
+            owner.now_us += limits.PEER_LOG_INTERVAL_MS * 1_000
             theirs.writer.close()
             await owner.until("lost 2")
             lines = [record.getMessage().replace(place.address, "there") for record in caplog.records]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from penstock.base import limits
 from penstock.broker.rate_limited_log import RateLimitedLog
 
-INTERVAL_US = limits.COMPLAINT_INTERVAL_MS * 1_000
+INTERVAL_US = limits.RATE_LIMITED_LOG_INTERVAL_MS * 1_000
 
 
 def test_one_line_in_a_while_tells_how_many_there_were() -> None:

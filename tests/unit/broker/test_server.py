@@ -374,7 +374,7 @@ async def test_what_is_denied_is_told_in_the_log_but_not_over_and_over(caplog: p
         lines = [record.getMessage() for record in caplog.records]
         assert [line.split(" ")[:2] for line in lines] == [["denied:", "status"], ["denied:", "list_offsets"]]
         assert all("user 'bob' may not look" in line and len(line) < 500 and "\n" not in line for line in lines)
-        owner.now_us += limits.COMPLAINT_INTERVAL_MS * 1_000
+        owner.now_us += limits.RATE_LIMITED_LOG_INTERVAL_MS * 1_000
         await ask(StatusRequest(), 1)
         assert "49 more like it" in caplog.records[-1].getMessage()
 

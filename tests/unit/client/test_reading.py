@@ -289,7 +289,7 @@ async def test_a_broker_that_answers_at_once_with_nothing_is_not_asked_in_a_stor
 
 @pytest.fixture
 def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "PARTITIONS_LOOK_S", 0.01)
+    monkeypatch.setattr(limits, "PARTITIONS_POLL_S", 0.01)
 
 
 @pytest.mark.usefixtures("looks_often")

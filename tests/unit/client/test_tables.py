@@ -268,7 +268,7 @@ async def test_it_is_what_a_dict_says(broker: FakeBroker, client: aio.Client, se
 
 @pytest.fixture
 def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "PARTITIONS_LOOK_S", 0.01)
+    monkeypatch.setattr(limits, "PARTITIONS_POLL_S", 0.01)
 
 
 def partitions_asked(broker: FakeBroker) -> list[int]:
@@ -280,7 +280,7 @@ async def test_of_a_grown_stream_the_later_partition_counts(
     broker: FakeBroker, client: aio.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also a tombstone there, and also where the older partition answers late."""
-    monkeypatch.setattr(limits, "PARTITIONS_LOOK_S", 3_600.0)  # what is known suffices
+    monkeypatch.setattr(limits, "PARTITIONS_POLL_S", 3_600.0)  # what is known suffices
     stream = broker.create("a")
     stream.append(columns(plain(b"x", b"1"), plain(b"y", b"1"), plain(b"z", b"1")))
     stream.grow(2)

@@ -22,7 +22,7 @@ class Log:
 
     def said(self, seen: ClusterObservation, *, is_alone: bool = False) -> list[str]:
         """What the next look tells; warnings with a mark."""
-        self.now_us += limits.NEWS_INTERVAL_MS * 1_000
+        self.now_us += limits.CLUSTER_LOG_INTERVAL_MS * 1_000
         self.chronicle.report_due(seen, self.now_us, is_alone=is_alone)
         return [f"{'! ' if one.is_warning else ''}{one.text}" for one in self.outbox.take().news]
 

@@ -60,8 +60,8 @@ def test_one_whose_epoch_is_over_is_told_at_once_and_one_that_nobody_confirms_in
     wait(refusals, over, waits)
     settle(refusals, confirmed=0)
     assert (over.settled, waits.settled) == ([False], [])
-    assert refusals.next_deadline_us == limits.COMMIT_JUDGED_MS * 1_000
-    settle(refusals, confirmed=0, at_us=limits.COMMIT_JUDGED_MS * 1_000)
+    assert refusals.next_deadline_us == limits.COMMIT_REFUSAL_WAIT_MS * 1_000
+    settle(refusals, confirmed=0, at_us=limits.COMMIT_REFUSAL_WAIT_MS * 1_000)
     assert waits.settled == [False]
     assert refusals.next_deadline_us is None
 
@@ -76,10 +76,10 @@ def test_those_that_wait_cost_a_step_no_more_than_one_look() -> None:
 
 def test_one_user_leaves_room_for_others() -> None:
     refusals = DeferredRefusals()
-    many = [Doubt() for _ in range(limits.COMMITS_DOUBTED_MAX)]
+    many = [Doubt() for _ in range(limits.DEFERRED_COMMIT_REFUSALS_MAX)]
     wait(refusals, *many)
     judged = [one for one in many if not one.settled]
-    assert len(judged) == limits.COMMITS_DOUBTED_MAX // 2
+    assert len(judged) == limits.DEFERRED_COMMIT_REFUSALS_MAX // 2
     assert {tuple(one.settled) for one in many} == {(), (False,)}  # what is over is taken without a judgement
     other = Doubt()
     wait(refusals, other, by="bob/2")

@@ -68,7 +68,7 @@ def test_one_stream_that_is_written_to_wakes_no_other() -> None:
     broker.tick(1_000)
     watch = Watch(broker)
     broker.publish("s7.x", b"3", reply="r")
-    for _ in range(limits.LOG_REST_MS // 1_000 + 3):
+    for _ in range(limits.LOG_IDLE_MS // 1_000 + 3):
         broker.tick(1_000)
     assert broker.acked() == ["r"]
     assert {path.split("/")[1].partition("-")[2] for _, path in watch.done} == {"s7"}
@@ -79,24 +79,24 @@ def test_one_stream_that_is_written_to_wakes_no_other() -> None:
 
 def test_many_that_are_due_at_once_are_visited_a_few_at_a_time() -> None:
     broker = Broker().start()
-    for number in range(limits.UPKEEP_VISITS_MAX + 6):
+    for number in range(limits.MAINTENANCE_VISITS_MAX + 6):
         broker.create(f"s{number}", max_messages=1)
-    for number in range(limits.UPKEEP_VISITS_MAX + 6):
+    for number in range(limits.MAINTENANCE_VISITS_MAX + 6):
         broker.publish(f"s{number}.x", b"1", b"2", b"3")
     broker.clock.advance_ms(1_000)
     looked = []
-    while broker.node.next_wake_us <= broker.clock.elapsed_us + limits.UPKEEP_TURN_MS * 1_000:
-        broker.tick(limits.UPKEEP_TURN_MS)
+    while broker.node.next_wake_us <= broker.clock.elapsed_us + limits.MAINTENANCE_TURN_MS * 1_000:
+        broker.tick(limits.MAINTENANCE_TURN_MS)
         looked.append(sum(info.partitions[0].log_start == 2 for info in broker.streams().values()))
-    assert looked[0] == limits.UPKEEP_VISITS_MAX
-    assert looked[-1] == limits.UPKEEP_VISITS_MAX + 6
+    assert looked[0] == limits.MAINTENANCE_VISITS_MAX
+    assert looked[-1] == limits.MAINTENANCE_VISITS_MAX + 6
 
 
 @each_change
 def test_many_that_cannot_roll_on_a_full_disk_are_tried_once_a_second() -> None:
     """More than are visited in one turn: the turns never ended, which took a whole core."""
     broker = Broker().start()
-    for number in range(limits.UPKEEP_VISITS_MAX + 6):
+    for number in range(limits.MAINTENANCE_VISITS_MAX + 6):
         broker.create(f"s{number}", segment_age_ms=1_000)
         broker.publish(f"s{number}.x", b"1")
     broker.vfs.plan = lambda one: (
