@@ -1,10 +1,11 @@
 """The speed at which a broker with an empty disk catches up, and its effect on ack latency.
 
 Rules: There are three brokers. One of them, which does not lead the stream, is stopped and loses its disk; the other
-two get a log of `CatchUpPlan.size_bytes`, in batches of many rows, as a bulk writer makes them. Then a sender publishes at a
-fixed rate all the time, on schedule (`latency`): first for a while alone (quiet), then while the broker catches up. The
-catch-up is timed from the first bytes of the log on the broker's disk until it is in sync. An ack belongs to the phase
-in which its message was due. The log is read from the page cache if memory suffices: it was written just before.
+two get a log of `CatchUpPlan.size_bytes`, in batches of many rows, as a bulk writer makes them. Then a sender publishes
+at a fixed rate all the time, on schedule (`latency`): first for a while alone (quiet), then while the broker catches
+up. The catch-up is timed from the first bytes of the log on the broker's disk until it is in sync. An ack belongs to
+the phase in which its message was due. The log is read from the page cache if memory suffices: it was written just
+before.
 """
 
 from __future__ import annotations

@@ -46,9 +46,27 @@ class LogWriter:
     """The part of `Log` that writes, and creates views."""
 
     __slots__ = (
-        "_checkpoint", "_damage", "_directory", "_flush_state", "_ids", "_retention_tracker", "_open_files", "_rebuilt_indexes",
-        "_segments", "_state", "_validity", "_vfs", "fence_reason", "flushed_end", "keeps_latest", "last_timestamp_us",
-        "latest", "leader_epoch", "log_end", "log_start", "notices",
+        "_checkpoint",
+        "_damage",
+        "_directory",
+        "_flush_state",
+        "_ids",
+        "_open_files",
+        "_rebuilt_indexes",
+        "_retention_tracker",
+        "_segments",
+        "_state",
+        "_validity",
+        "_vfs",
+        "fence_reason",
+        "flushed_end",
+        "keeps_latest",
+        "last_timestamp_us",
+        "latest",
+        "leader_epoch",
+        "log_end",
+        "log_start",
+        "notices",
     )  # fmt: skip
 
     def __init__(

@@ -1,8 +1,8 @@
 """Cluster events in the broker's log: leaderships, live brokers, voters and ISR changes.
 
 Rules: no line per message or per partition: the events since the last report are reported together, by count and with
-the first few names. Reports are at least CLUSTER_LOG_INTERVAL_MS apart, so there are a handful of lines a second at most,
-however often states flap. A broker that is alone has no such news.
+the first few names. Reports are at least CLUSTER_LOG_INTERVAL_MS apart, so there are a handful of lines a second at
+most, however often states flap. A broker that is alone has no such news.
 
 | event                                   | level   |
 |-----------------------------------------|---------|

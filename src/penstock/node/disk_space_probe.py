@@ -1,7 +1,7 @@
 """Probes whether the disk accepts writes again after it refused one.
 
-Rules: probing only happens while needed, DISK_SPACE_PROBE_MS after a refusal and again after each failure: a disk thread
-writes and removes a file. A file left by a crash is overwritten by the next probe.
+Rules: probing only happens while needed, DISK_SPACE_PROBE_MS after a refusal and again after each failure: a disk
+thread writes and removes a file. A file left by a crash is overwritten by the next probe.
 """
 
 from __future__ import annotations

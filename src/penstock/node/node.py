@@ -3,23 +3,23 @@
 Rules: methods take an event and the time (`now`), decide at once, and put the effects into the outbox; the driver takes
 the step and carries it out. Nothing here blocks. One owner calls; disk work comes back through `complete`.
 
-| event                           | method                   |
-|---------------------------------|--------------------------|
-| messages from NATS              | `messages_received`               |
-| the connection to NATS is up    | `nats_up`                |
-| NATS answered a barrier         | `reached`                |
-| NATS refused a subscription     | `refused`                |
-| the connection to NATS was lost | `nats_lost`              |
-| a request from a client         | `request`                |
-| a client has disconnected       | `callers_disconnected`                   |
-| a peer broker is connected      | `peer_up`                |
-| … is disconnected               | `peer_lost`              |
-| … refuses this broker           | `peer_refused`           |
-| … has answered                  | `answered`               |
-| the broker is about to stop     | `hand_over`, `leave`     |
-| a cluster accepts this broker   | `joined`                 |
-| disk work is done               | `complete`               |
-| time has passed                 | `tick`                   |
+| event                           | method                 |
+|---------------------------------|------------------------|
+| messages from NATS              | `messages_received`    |
+| the connection to NATS is up    | `nats_up`              |
+| NATS answered a barrier         | `reached`              |
+| NATS refused a subscription     | `refused`              |
+| the connection to NATS was lost | `nats_lost`            |
+| a request from a client         | `request`              |
+| a client has disconnected       | `callers_disconnected` |
+| a peer broker is connected      | `peer_up`              |
+| … is disconnected               | `peer_lost`            |
+| … refuses this broker           | `peer_refused`         |
+| … has answered                  | `answered`             |
+| the broker is about to stop     | `hand_over`, `leave`   |
+| a cluster accepts this broker   | `joined`               |
+| disk work is done               | `complete`             |
+| time has passed                 | `tick`                 |
 """
 
 from __future__ import annotations

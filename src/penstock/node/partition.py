@@ -378,7 +378,9 @@ class Partition:
                 step.notices.append(f"{self.label}: {said}: {text}")
 
     def _tell_unheard(self, admission: Admission, now: Now, step: Step) -> None:
-        """Log that messages without a reply subject were refused; rate limited to one notice per SILENT_REFUSAL_LOG_MS."""
+        """Log that messages without a reply subject were refused; rate limited to one notice per
+        SILENT_REFUSAL_LOG_MS.
+        """
         self.unheard += admission.unheard
         if now.elapsed_us < self.unheard_told_us:
             return

@@ -3,13 +3,13 @@
 Rules: this module takes no decisions. It creates the parts that do, and passes each one's results to the others: a new
 high watermark (`committed_end`) to readers and followers, a new flushed offset to the leader.
 
-| source               | event                               | passed to                             |
-|----------------------|-------------------------------------|---------------------------------------|
-| the metadata image   | streams and leaders                 | `streams`, which calls `roles`        |
-| `log_maintenance`             | synced, retained, failed            | `leader_replication` or `follows`                |
-| `leader_replication`, `follows` | `committed_end` has moved           | `log_maintenance` (acks), then readers         |
-| `follows`            | a leader does not answer            | the next heartbeat                    |
-| `roles`              | the longest log is to lead          | the next heartbeat (`log_ends`)       |
+| source                          | event                      | passed to                              |
+|---------------------------------|----------------------------|----------------------------------------|
+| the metadata image              | streams and leaders        | `streams`, which calls `roles`         |
+| `log_maintenance`               | synced, retained, failed   | `leader_replication` or `follows`      |
+| `leader_replication`, `follows` | `committed_end` has moved  | `log_maintenance` (acks), then readers |
+| `follows`                       | a leader does not answer   | the next heartbeat                     |
+| `roles`                         | the longest log is to lead | the next heartbeat (`log_ends`)        |
 """
 
 from __future__ import annotations

@@ -1,18 +1,18 @@
 """Request router: which part of the node answers which request.
 
-| request                                       | handler                                  |
-|-----------------------------------------------|------------------------------------------|
-| hello, metadata, find streams, status         | `enquiries`                              |
-| list users, test access                       | `users`                                  |
-| changes of streams, users and rules           | the metadata leader, through `cluster`   |
-| fetch                                         | `fetches`                                |
-| get, list offsets                             | `questions`                              |
-| append, append once, stage, list producers    | `storing`                                |
-| publish staged, list published, staged stream | `publishing`                             |
-| all requests about consumer groups            | `offsets`                                |
-| truncate, report archived, verify             | `truncations`, `archives`, `verifying`   |
-| peers: fetch, progress, ranges, ids           | `leader_replication`, `repairs`, `remote_dedup`    |
-| peers: all others                             | `peer_requests`, through `cluster`       |
+| request                                       | handler                                         |
+|-----------------------------------------------|-------------------------------------------------|
+| hello, metadata, find streams, status         | `enquiries`                                     |
+| list users, test access                       | `users`                                         |
+| changes of streams, users and rules           | the metadata leader, through `cluster`          |
+| fetch                                         | `fetches`                                       |
+| get, list offsets                             | `questions`                                     |
+| append, append once, stage, list producers    | `storing`                                       |
+| publish staged, list published, staged stream | `publishing`                                    |
+| all requests about consumer groups            | `offsets`                                       |
+| truncate, report archived, verify             | `truncations`, `archives`, `verifying`          |
+| peers: fetch, progress, ranges, ids           | `leader_replication`, `repairs`, `remote_dedup` |
+| peers: all others                             | `peer_requests`, through `cluster`              |
 """
 
 from __future__ import annotations

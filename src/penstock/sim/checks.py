@@ -1,8 +1,8 @@
 """Invariants that must hold at every moment, whatever goes wrong.
 
-Rules: A promise is anything that was acked, answered or shown to a consumer. One `PartitionHistory` is kept for each partition
-of each stream that ever existed. A stream that is recreated under the same name has another subject, so it gets another
-history.
+Rules: A promise is anything that was acked, answered or shown to a consumer. One `PartitionHistory` is kept for each
+partition of each stream that ever existed. A stream that is recreated under the same name has another subject, so it
+gets another history.
 
 | promise                                                       | checked at                                 |
 |---------------------------------------------------------------|--------------------------------------------|

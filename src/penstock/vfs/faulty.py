@@ -3,10 +3,10 @@
 Rules: a plan is called before every operation and says whether it fails; a watcher is called after every successful
 operation. So a test can fail the third sync, or cut the power between any two operations.
 
-| fault                      | seen by the caller of the operation                                      |
-|----------------------------|--------------------------------------------------------------------------|
-| `FileFault(errno.EIO)`         | OSError, nothing was done                                                |
-| `FileFault(errno.ENOSPC, 700)` | OSError; of a write, the first 700 bytes are in the file                 |
+| fault                          | seen by the caller of the operation                      |
+|--------------------------------|----------------------------------------------------------|
+| `FileFault(errno.EIO)`         | OSError, nothing was done                                |
+| `FileFault(errno.ENOSPC, 700)` | OSError; of a write, the first 700 bytes are in the file |
 """
 
 from __future__ import annotations
