@@ -19,7 +19,6 @@ from collections.abc import Callable, Hashable, Iterable
 import msgspec
 
 from penstock.base.clock import Now
-from penstock.base.config import Retain
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.messages import ReportArchivedRequest, Response
 from penstock.node.divergence import check_agreement
@@ -30,20 +29,6 @@ from penstock.node.partition_lookup import PartitionLookup
 from penstock.node.step import Outbox
 
 Administer = Callable[[ReportArchivedRequest, Callable[[Response | RemoteError], None]], None]
-
-
-def archived_end(partition: Partition) -> int:
-    """Return the offset below which all archives have this log; 0: there is none, or one has not reported."""
-    found = partition.stream.archived_at(partition.key.partition)
-    epoch_end = partition.log.epoch_end
-    return min((min(one.end_offset, epoch_end(one.leader_epoch).start_offset) for one in found), default=0)
-
-
-def removable_end(partition: Partition) -> int:
-    """Return the offset below which retention may delete."""
-    if partition.stream.config.retain is Retain.LIMITS:
-        return partition.committed_end
-    return min(partition.committed_end, archived_end(partition))
 
 
 class Archives:

@@ -12,15 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import closing
-from typing import TYPE_CHECKING
 
 from penstock.base.ids import Incarnation
 from penstock.commitlog import Log, LogState
 from penstock.node.step import Outbox
 from penstock.vfs import Vfs
-
-if TYPE_CHECKING:
-    from penstock.node.partition import Partition
 
 CLEAN_STOP_PATH = "clean-stop"
 _TEXT_BYTES_MAX = 20
@@ -48,9 +44,9 @@ def mark_clean_stop(vfs: Vfs, incarnation: Incarnation) -> None:
     vfs.sync_dir("")
 
 
-def mark_if_synced(vfs: Vfs, whole_since: Incarnation | None, partitions: Iterable[Partition], outbox: Outbox) -> None:
+def mark_if_synced(vfs: Vfs, whole_since: Incarnation | None, logs: Iterable[Log], outbox: Outbox) -> None:
     """Write the mark if all data is on the disk; otherwise the next start counts as unclean. Blocking."""
-    if whole_since is not None and all(_is_on_disk(one.log) for one in partitions):
+    if whole_since is not None and all(map(_is_on_disk, logs)):
         try:
             mark_clean_stop(vfs, whole_since)
         except OSError as error:

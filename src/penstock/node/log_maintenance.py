@@ -29,7 +29,6 @@ from penstock.base.errors import OperationalError, PenstockError
 from penstock.base.ids import PartitionId, PartitionKey, StreamId
 from penstock.base.units import format_offsets
 from penstock.commitlog import LogState, Removal, Retention
-from penstock.node.archives import removable_end
 from penstock.node.cleaning import Cleaners
 from penstock.node.partition import Partition
 from penstock.node.step import Lane, Outbox
@@ -325,7 +324,7 @@ class LogMaintenance:
         if _begins_too_early(partition):
             self._move_start(partition, partition.log_start)
         try:
-            retention = partition.log.tick(now_us, removable_end(partition))
+            retention = partition.log.tick(now_us, partition.removable_end)
         except (OSError, PenstockError) as error:
             partition.tell(f"cannot roll: {error}", self._outbox)
             return

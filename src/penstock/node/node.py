@@ -259,7 +259,7 @@ class Node:
         self._listener.stop(now)
         if self._replicas.streams.are_open:
             whole_since = self._cluster.registration.whole_since
-            mark_if_synced(self._vfs, whole_since, self._partitions.values(), self._outbox)
+            mark_if_synced(self._vfs, whole_since, (one.log for one in self._partitions.values()), self._outbox)
         return self._outbox.take()
 
     def take(self) -> Step | None:

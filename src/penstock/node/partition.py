@@ -21,7 +21,7 @@ from types import MappingProxyType
 
 from penstock.base import limits
 from penstock.base.clock import Now
-from penstock.base.config import Durability, Intake
+from penstock.base.config import Durability, Intake, Retain
 from penstock.base.errors import ErrorCode, OperationalError, RemoteError
 from penstock.base.ids import PartitionKey, StreamId
 from penstock.batch import codec
@@ -157,6 +157,20 @@ class Partition:
     def is_impeded(self) -> bool:
         """True if the log takes no appends now."""
         return bool(self.impediment or self.stall) or self.log.state in (LogState.READ_ONLY, LogState.FENCED)
+
+    @property
+    def archived_end(self) -> int:
+        """Offset below which all archives have this log; 0 if there is none, or if one has not reported."""
+        found = self.stream.archived_at(self.key.partition)
+        epoch_end = self.log.epoch_end
+        return min((min(one.end_offset, epoch_end(one.leader_epoch).start_offset) for one in found), default=0)
+
+    @property
+    def removable_end(self) -> int:
+        """Offset below which retention may delete."""
+        if self.stream.config.retain is Retain.LIMITS:
+            return self.committed_end
+        return min(self.committed_end, self.archived_end)
 
     @property
     def waits_for_sync(self) -> bool:

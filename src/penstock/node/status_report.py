@@ -18,7 +18,6 @@ from penstock.messages import (
     StreamInfo,
 )
 from penstock.metadata.image import StreamState
-from penstock.node.archives import archived_end
 from penstock.node.cluster import Cluster
 from penstock.node.counters import NodeCounters
 from penstock.node.leader_hints import no_leader_reason
@@ -199,7 +198,7 @@ class StatusReport:
             archives={
                 one.archive: one.end_offset for one in state.archived if one.partition == partition.key.partition
             },
-            archived_end=Offset(archived_end(partition)) if state.archived else None,
+            archived_end=Offset(partition.archived_end) if state.archived else None,
         )
 
     def state(self, key: PartitionKey) -> PartitionHealth:
