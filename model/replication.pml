@@ -465,7 +465,7 @@ inline be_neither(b) {
     broker[b].role = NEITHER
 }
 
-/* ================================ What an image makes of a broker (node/roles.py) ================================ */
+/* ================================ What an image makes of a broker (node/replicas/roles.py) ================================ */
 
 /* Cut the log of `b` to `until`; all that is left is on its disk then (commitlog/truncation.py). */
 inline truncate(b, until) {

@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from penstock.broker.settings import ENVIRONMENT_PREFIX, SETTINGS
+from penstock.broker.config.settings import ENVIRONMENT_PREFIX, SETTINGS
 
 ROOT = Path(__file__).parents[1]
 DEPLOY = ROOT / "deploy"

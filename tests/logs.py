@@ -13,8 +13,8 @@ from penstock.base import limits
 from penstock.batch import codec
 from penstock.batch.header import BatchHeader
 from penstock.commitlog import Log, LogConfig, LogView, Removal, TruncationTask
-from penstock.commitlog.files import holds_messages
-from penstock.commitlog.incremental_task import IncrementalTask
+from penstock.commitlog.files.files import holds_messages
+from penstock.commitlog.segment.incremental_task import IncrementalTask
 from penstock.vfs import Vfs
 from penstock.vfs.encrypted import EncryptedVfs
 from tests.encryption import encryption_keys

@@ -11,10 +11,10 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from penstock.broker.nats_attempt import LinkTiming
-from penstock.broker.nats_credentials import parse_nats_urls
-from penstock.broker.nats_link import LinkEvent, LinkUp, NatsLink
-from penstock.broker.nats_server import find_nats_server
+from penstock.broker.nats.nats_attempt import LinkTiming
+from penstock.broker.nats.nats_link import LinkEvent, LinkUp, NatsLink
+from penstock.broker.nats.nats_server import find_nats_server
+from penstock.broker.security.nats_credentials import parse_nats_urls
 from penstock.hot.message_group import MessageGroup
 from tests.groups import messages
 

@@ -230,10 +230,10 @@ def _import_all() -> None:
     import rich.console  # noqa: F401
 
     import penstock.aio
-    import penstock.broker.config
+    import penstock.broker.config.config
     import penstock.broker.serve
     import penstock.cli.app
-    import penstock.cli.serve  # noqa: F401
+    import penstock.cli.broker.serve  # noqa: F401
 
     gc.collect()
     gc.freeze()

@@ -37,11 +37,32 @@ if TYPE_CHECKING:
     )
     from penstock.batch.reader import open_segment as open_segment
     from penstock.batch.reader import segment_files as segment_files
-    from penstock.client.blocking import Client as Client
-    from penstock.client.blocking import connect as connect
-    from penstock.client.blocking_groups import Consumer as Consumer
-    from penstock.client.blocking_producer import Producer as Producer
-    from penstock.client.blocking_table import Table as Table
+    from penstock.client.append.known_producers import (
+        KnownProducer as KnownProducer,
+    )
+    from penstock.client.append.staged_runs import (
+        Published as Published,
+    )
+    from penstock.client.append.staging import (
+        PublishedQuery as PublishedQuery,
+    )
+    from penstock.client.append.staging import (
+        Staged as Staged,
+    )
+    from penstock.client.blocking.client import Client as Client
+    from penstock.client.blocking.client import connect as connect
+    from penstock.client.blocking.groups import Consumer as Consumer
+    from penstock.client.blocking.producer import Producer as Producer
+    from penstock.client.blocking.table import Table as Table
+    from penstock.client.bulk.partitioning import (
+        partitions_of as partitions_of,
+    )
+    from penstock.client.consume.groups import (
+        Group as Group,
+    )
+    from penstock.client.consume.groups import (
+        GroupOffset as GroupOffset,
+    )
     from penstock.client.errors import (
         CorruptRange as CorruptRange,
     )
@@ -102,30 +123,9 @@ if TYPE_CHECKING:
     from penstock.client.errors import (
         Unavailable as Unavailable,
     )
-    from penstock.client.filters import Filter as Filter
-    from penstock.client.groups import (
-        Group as Group,
-    )
-    from penstock.client.groups import (
-        GroupOffset as GroupOffset,
-    )
-    from penstock.client.known_producers import (
-        KnownProducer as KnownProducer,
-    )
-    from penstock.client.partitioning import (
-        partitions_of as partitions_of,
-    )
-    from penstock.client.read_from import ReadFrom as ReadFrom
-    from penstock.client.staged_runs import (
-        Published as Published,
-    )
-    from penstock.client.staging import (
-        PublishedQuery as PublishedQuery,
-    )
-    from penstock.client.staging import (
-        Staged as Staged,
-    )
-    from penstock.client.tls import TlsOptions as TlsOptions
+    from penstock.client.link.read_from import ReadFrom as ReadFrom
+    from penstock.client.link.tls import TlsOptions as TlsOptions
+    from penstock.client.read.filters import Filter as Filter
     from penstock.client.values import (
         EARLIEST as EARLIEST,
     )
@@ -167,10 +167,10 @@ _MODULE_OF = {
     "RemoteError": "penstock.base.errors",
     "open_segment": "penstock.batch.reader",
     "segment_files": "penstock.batch.reader",
-    "Client": "penstock.client.blocking",
-    "connect": "penstock.client.blocking",
-    "Consumer": "penstock.client.blocking_groups",
-    "Producer": "penstock.client.blocking_producer",
+    "Client": "penstock.client.blocking.client",
+    "connect": "penstock.client.blocking.client",
+    "Consumer": "penstock.client.blocking.groups",
+    "Producer": "penstock.client.blocking.producer",
     "CorruptRange": "penstock.client.errors",
     "GroupInUse": "penstock.client.errors",
     "InvalidConfig": "penstock.client.errors",
@@ -192,17 +192,17 @@ _MODULE_OF = {
     "StreamNotFound": "penstock.client.errors",
     "TimedOut": "penstock.client.errors",
     "Unavailable": "penstock.client.errors",
-    "Group": "penstock.client.groups",
-    "GroupOffset": "penstock.client.groups",
-    "KnownProducer": "penstock.client.known_producers",
-    "Table": "penstock.client.blocking_table",
-    "partitions_of": "penstock.client.partitioning",
-    "Published": "penstock.client.staged_runs",
-    "PublishedQuery": "penstock.client.staging",
-    "Staged": "penstock.client.staging",
-    "Filter": "penstock.client.filters",
-    "ReadFrom": "penstock.client.read_from",
-    "TlsOptions": "penstock.client.tls",
+    "Group": "penstock.client.consume.groups",
+    "GroupOffset": "penstock.client.consume.groups",
+    "KnownProducer": "penstock.client.append.known_producers",
+    "Table": "penstock.client.blocking.table",
+    "partitions_of": "penstock.client.bulk.partitioning",
+    "Published": "penstock.client.append.staged_runs",
+    "PublishedQuery": "penstock.client.append.staging",
+    "Staged": "penstock.client.append.staging",
+    "Filter": "penstock.client.read.filters",
+    "ReadFrom": "penstock.client.link.read_from",
+    "TlsOptions": "penstock.client.link.tls",
     "EARLIEST": "penstock.client.values",
     "LATEST": "penstock.client.values",
     "AppendResult": "penstock.client.values",

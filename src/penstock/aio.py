@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from penstock.client.aio import Client
-from penstock.client.connecting import connect
-from penstock.client.consumers import Consumer
-from penstock.client.producing import Producer
-from penstock.client.tables import Table
+from penstock.client.append.producing import Producer
+from penstock.client.blocking.connecting import connect
+from penstock.client.consume.consumers import Consumer
+from penstock.client.consume.tables import Table
 
 __all__ = ["Client", "Consumer", "Producer", "Table", "connect"]

@@ -30,8 +30,8 @@ from penstock import aio
 from penstock.base.errors import CorruptionError, PenstockError, RemoteError
 from penstock.base.ids import LeaderEpoch, Offset, PartitionId, StreamId
 from penstock.batch import codec
+from penstock.client.append.producing import Producer
 from penstock.client.errors import LogTruncated, OffsetOutOfRange
-from penstock.client.producing import Producer
 from penstock.messages import FetchRequest, FetchResponse
 from penstock.wire import decode_response
 from tests.chaos.history import Acked, History, Place, Polled, Sent, SentBack

@@ -36,7 +36,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
-from penstock.commitlog.files import CHECKPOINT, LINEAGE
+from penstock.commitlog.files.files import CHECKPOINT, LINEAGE
 from tests.chaos.history import History, Place, PowerLost
 from tests.chaos.system import CLOCK_STEP_S_MAX, PLACES, STREAMS, System, now_s
 from tests.chaos.unsynced import Waiting

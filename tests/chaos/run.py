@@ -19,7 +19,7 @@ from random import Random
 from penstock import open_segment, segment_files
 from penstock.base import limits
 from penstock.base.errors import CorruptionError, PenstockError, RemoteError
-from penstock.commitlog.files import CHECKPOINT
+from penstock.commitlog.files.files import CHECKPOINT
 from penstock.messages import PartitionInfo
 from tests.broker_process import eventually
 from tests.chaos import checker, faults

@@ -15,8 +15,8 @@ from penstock.vfs.faulty import CHANGES, FileOperation
 from penstock.vfs.memory import Keep
 from tests.compat.golden_directories import left_by
 from tests.extent import needs_time
+from tests.unit.node.api.test_offsets import committed, told
 from tests.unit.node.harness import Broker
-from tests.unit.node.test_offsets import committed, told
 
 KEPT = [Keep.SUBSET, *(pytest.param(one, marks=needs_time) for one in Keep if one is not Keep.SUBSET)]
 

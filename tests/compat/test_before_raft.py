@@ -12,7 +12,7 @@ import pytest
 
 from penstock.base.errors import CorruptionError, OperationalError
 from penstock.metadata.journal import JOURNAL_PATH
-from penstock.node.bootstrap import IMPORTED_PATH
+from penstock.node.data_dir.bootstrap import IMPORTED_PATH
 from penstock.vfs.faulty import CHANGES, FileOperation
 from penstock.vfs.memory import Keep, MemoryVfs
 from tests.compat.golden_directories import left_by

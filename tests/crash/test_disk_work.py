@@ -17,9 +17,9 @@ import pytest
 
 from penstock.base.errors import PenstockError
 from penstock.commitlog import Log, LogConfig, LogState
-from penstock.commitlog import checkpoint as checkpoints
-from penstock.commitlog.files import LINEAGE, is_unfinished, owner_of, parsed
-from penstock.commitlog.verifying import verify_log
+from penstock.commitlog.files import checkpoint as checkpoints
+from penstock.commitlog.files.files import LINEAGE, is_unfinished, owner_of, parsed
+from penstock.commitlog.verify.verifying import verify_log
 from penstock.vfs.faulty import CHANGES, FaultyVfs, FileFault, FileOperation, FileOperationKind, Plan, no_faults
 from penstock.vfs.memory import Keep, MemoryVfs
 from tests.damage import flip

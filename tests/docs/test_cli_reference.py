@@ -9,12 +9,12 @@ import pytest
 from typer.testing import CliRunner
 
 import penstock
-from penstock.broker.config import load
-from penstock.broker.settings import SETTINGS
+from penstock.broker.config.config import load
+from penstock.broker.config.settings import SETTINGS
 from penstock.cli.app import app
-from penstock.cli.python_reference import python_reference
-from penstock.cli.reference import cli_reference, commands, config_reference, errors_page
-from penstock.cli.spark_reference import spark_reference
+from penstock.cli.reference.cli_reference import cli_reference, commands, config_reference, errors_page
+from penstock.cli.reference.python_reference import python_reference
+from penstock.cli.reference.spark_reference import spark_reference
 from tests.extent import each_change
 
 DOCS = Path(__file__).parents[2] / "docs"

@@ -9,13 +9,13 @@ import penstock
 from penstock.base.ids import BrokerId, Incarnation
 from penstock.batch.header import HEADER_VERSION
 from penstock.batch.schema import FORMAT_VERSION
-from penstock.broker.data_dir import DATA_FORMAT
-from penstock.commitlog.index import ENTRY_VERSION
+from penstock.broker.config.data_dir import DATA_FORMAT
+from penstock.commitlog.files.index import ENTRY_VERSION
 from penstock.metadata.commands import DeleteUser
 from penstock.metadata.feature_versions import unsupported_reason
 from penstock.metadata.image import BrokerState
 from penstock.metadata.snapshot import SNAPSHOT_VERSION
-from penstock.node.metadata_entries import TooOldError
+from penstock.node.quorum.metadata_entries import TooOldError
 from penstock.raft import records, snapshot_file
 
 PAGE = (Path(__file__).parents[2] / "docs/reference/compatibility.md").read_text(encoding="utf-8")

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from penstock.broker.child import parse_ready
-from penstock.broker.config import load
-from penstock.broker.machine import planned
-from penstock.broker.settings import SETTINGS
+from penstock.broker.config.config import load
+from penstock.broker.config.settings import SETTINGS
+from penstock.broker.supervision.child import parse_ready
+from penstock.broker.supervision.machine import planned
 from tests.broker_process import BrokerProcess, broker_environment
 from tests.extent import needs_time
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from penstock.base.meters import MetricKind
-from penstock.broker.metrics import METRICS as OF_BROKER
-from penstock.cli.metrics_reference import metrics_reference
+from penstock.broker.observability.metrics import METRICS as OF_BROKER
+from penstock.cli.reference.metrics_reference import metrics_reference
 from penstock.messages import PartitionHealth
 from penstock.node.metrics import METRICS as OF_NODE
 from tests.queries import (

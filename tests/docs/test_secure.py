@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.broker import tls_settings
-from penstock.node import audit
+from penstock.broker.config import tls_settings
+from penstock.node.controller import audit
 from tests.broker_process import BrokerProcess, broker_environment, running_nats
 from tests.extent import needs_time
 from tests.ports import free_ports

@@ -13,8 +13,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from penstock.broker.config import load
-from penstock.broker.settings import SETTINGS
+from penstock.broker.config.config import load
+from penstock.broker.config.settings import SETTINGS
 from penstock.cli.app import app
 from tests.broker_process import broker_environment, running_broker
 from tests.extent import each_change, needs_time

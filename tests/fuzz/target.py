@@ -10,7 +10,7 @@ A target in a few lines:
         name="checkpoint",
         run=checkpoint,                              # (modules, data) -> what came of it
         make=made_checkpoint,                        # (chance) -> an input that is sound, or nearly
-        covers=(Cover("penstock.commitlog.checkpoint", ("unpack_slot", "read")),),
+        covers=(Cover("penstock.commitlog.files.checkpoint", ("unpack_slot", "read")),),
         seal=sealed,                                 # (data) -> the same with its checksums put right
     )
 

@@ -11,11 +11,11 @@ from penstock.base.config import StreamConfig
 from penstock.base.errors import CorruptionError, ErrorCode, RemoteError
 from penstock.base.partitioning import PartitionSplit, parse_split
 from penstock.batch import codec, projecting
-from penstock.client import batches
-from penstock.client.batches import OffsetRange
+from penstock.client.read import batches
+from penstock.client.read.batches import OffsetRange
 from penstock.hot.crc import crc32c
 from penstock.hot.keymap import key_map_of
-from penstock.node.log_queries import CheckAppend, OwnKeys, RowRules
+from penstock.node.partition.log_queries import CheckAppend, OwnKeys, RowRules
 from tests.batch_samples import rows_of
 from tests.fuzz.messages_made import harmed, made_message, made_messages, sealed
 from tests.fuzz.target import Cover, Modules, Target
@@ -171,7 +171,7 @@ TARGETS: tuple[Target, ...] = (
         made_append,
         (
             Cover(
-                "penstock.node.log_queries",
+                "penstock.node.partition.log_queries",
                 ("CheckAppend", "RowRules", "OwnKeys.check"),
                 {"RowRules.of": "of a config"},
             ),
@@ -188,7 +188,7 @@ TARGETS: tuple[Target, ...] = (
         fetched,
         made_fetched,
         (
-            Cover("penstock.client.batches", (), {"check_format": "one comparison, in the unit tests"}),
+            Cover("penstock.client.read.batches", (), {"check_format": "one comparison, in the unit tests"}),
             Cover("penstock.batch.joining"),
         ),
         seal=lambda data: data[: _WANTED.size] + sealed(data[_WANTED.size :]),

@@ -12,12 +12,12 @@ from random import Random
 
 from penstock.base.errors import ConfigError, OperationalError
 from penstock.base.ids import BrokerId
-from penstock.broker.config import load, to_toml
-from penstock.broker.data_dir import MACHINE_FILE, take_data_dir
-from penstock.broker.machine import MachineRecord, take_machine_dir
-from penstock.broker.nats_credentials import NatsServer, parse_nats_urls
-from penstock.broker.settings import SETTINGS
-from penstock.node.clean_stop import CLEAN_STOP_PATH, mark_clean_stop, take_clean_stop
+from penstock.broker.config.config import load, to_toml
+from penstock.broker.config.data_dir import MACHINE_FILE, take_data_dir
+from penstock.broker.config.settings import SETTINGS
+from penstock.broker.security.nats_credentials import NatsServer, parse_nats_urls
+from penstock.broker.supervision.machine import MachineRecord, take_machine_dir
+from penstock.node.data_dir.clean_stop import CLEAN_STOP_PATH, mark_clean_stop, take_clean_stop
 from tests.fuzz.disks import holding
 from tests.fuzz.parts import joined, parted
 from tests.fuzz.shapes import DEEP_JSON, HOSTILE, as_json, made_json, maker_of
@@ -244,7 +244,7 @@ def made_data_dir(chance: Random) -> bytes:
 
 def sealed_identity(data: bytes) -> bytes:
     """An identity with the checksum that it needs, where it has one."""
-    from penstock.broker.data_dir import _checksum
+    from penstock.broker.config.data_dir import _checksum
 
     try:
         said = json.loads(data[2:])
@@ -275,9 +275,11 @@ TARGETS: tuple[Target, ...] = (
         config,
         made_config,
         (
-            Cover("penstock.broker.config"),
-            Cover("penstock.broker.setting_values", (), {"voters_advice": "it is for people", "Voter": "its text"}),
-            Cover("penstock.broker.config_checks"),
+            Cover("penstock.broker.config.config"),
+            Cover(
+                "penstock.broker.config.setting_values", (), {"voters_advice": "it is for people", "Voter": "its text"}
+            ),
+            Cover("penstock.broker.config.config_checks"),
             Cover("penstock.base.units", ("parse_bytes", "parse_duration_us", "parse_duration_ms", "_scaled")),
             Cover("penstock.base.addresses", ("parse_address", "may_be_host")),
         ),
@@ -287,7 +289,7 @@ TARGETS: tuple[Target, ...] = (
         "nats_urls",
         nats_urls,
         made_urls,
-        (Cover("penstock.broker.nats_credentials", ("parse_nats_urls", "_parse_url", "NatsServer.__str__")),),
+        (Cover("penstock.broker.security.nats_credentials", ("parse_nats_urls", "_parse_url", "NatsServer.__str__")),),
         pieces=(b"nats://", b"tls://", b"@", b":", b",", b"[", b"]", b"%", b"/"),
     ),
     Target(
@@ -295,8 +297,8 @@ TARGETS: tuple[Target, ...] = (
         data_dir,
         made_data_dir,
         (
-            Cover("penstock.broker.data_dir", ("take_data_dir", "_identity", "_checksum")),
-            Cover("penstock.broker.machine", ("take_machine_dir", "_remembered")),
+            Cover("penstock.broker.config.data_dir", ("take_data_dir", "_identity", "_checksum")),
+            Cover("penstock.broker.supervision.machine", ("take_machine_dir", "_remembered")),
         ),
         seal=sealed_identity,
         memory_bytes=4 * 1024 * 1024,
@@ -307,6 +309,6 @@ TARGETS: tuple[Target, ...] = (
         lambda chance: chance.choice(
             (b"1", b"42", b"9" * 20, b"9" * 21, b"-1", b"", "٣".encode(), b"1\n", b"0x1", b"\xb2")
         ),
-        (Cover("penstock.node.clean_stop", ("take_clean_stop", "mark_clean_stop")),),
+        (Cover("penstock.node.data_dir.clean_stop", ("take_clean_stop", "mark_clean_stop")),),
     ),
 )

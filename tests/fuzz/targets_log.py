@@ -11,13 +11,15 @@ from random import Random
 from penstock.base import limits
 from penstock.base.errors import CorruptionError, RemoteError
 from penstock.batch.schema import SCHEMA_BYTES, schema_message
-from penstock.commitlog import Log, LogConfig, LogMissingError, LogState, dump, index
-from penstock.commitlog import checkpoint as checkpoints
-from penstock.commitlog import lineage as lineages
+from penstock.commitlog import Log, LogConfig, LogMissingError, LogState
 from penstock.commitlog.errors import IndexDamagedError
-from penstock.commitlog.index import ENTRY_BYTES, FileEntries, PackedEntries
-from penstock.commitlog.lineage import BatchLineage, LineageEntry
-from penstock.commitlog.verifying import NotALogError, verify_log
+from penstock.commitlog.files import checkpoint as checkpoints
+from penstock.commitlog.files import index
+from penstock.commitlog.files import lineage as lineages
+from penstock.commitlog.files.index import ENTRY_BYTES, FileEntries, PackedEntries
+from penstock.commitlog.files.lineage import BatchLineage, LineageEntry
+from penstock.commitlog.verify import dump
+from penstock.commitlog.verify.verifying import NotALogError, verify_log
 from penstock.hot.crc import crc32c
 from penstock.vfs.memory import Keep, MemoryVfs
 from tests.fuzz import messages_made
@@ -328,7 +330,7 @@ TARGETS: tuple[Target, ...] = (
         "checkpoint",
         checkpoint,
         made_checkpoint,
-        (Cover("penstock.commitlog.checkpoint", ("pack_slot", "unpack_slot", "read", "_unused_mistake")),),
+        (Cover("penstock.commitlog.files.checkpoint", ("pack_slot", "unpack_slot", "read", "_unused_mistake")),),
         seal=sealed_checkpoint,
     ),
     Target(
@@ -337,7 +339,7 @@ TARGETS: tuple[Target, ...] = (
         made_lineage,
         (
             Cover(
-                "penstock.commitlog.lineage",
+                "penstock.commitlog.files.lineage",
                 (
                     "pack_entry",
                     "unpack_entry",
@@ -364,7 +366,7 @@ TARGETS: tuple[Target, ...] = (
         made_index,
         (
             Cover(
-                "penstock.commitlog.index",
+                "penstock.commitlog.files.index",
                 (
                     "unpack_entry",
                     "FileEntries",
@@ -384,11 +386,13 @@ TARGETS: tuple[Target, ...] = (
         folder,
         made_folder,
         (
-            Cover("penstock.commitlog.scan"),
-            Cover("penstock.commitlog.recovery", ("Recovery",)),
-            Cover("penstock.commitlog.segment_check", ("SegmentCheck",)),
-            Cover("penstock.commitlog.index_check", ("IndexCheck",)),
-            Cover("penstock.commitlog.files", ("parsed", "base_offset_of", "is_unfinished", "owner_of", "is_known")),
+            Cover("penstock.commitlog.files.scan"),
+            Cover("penstock.commitlog.recovery.recovery", ("Recovery",)),
+            Cover("penstock.commitlog.verify.segment_check", ("SegmentCheck",)),
+            Cover("penstock.commitlog.segment.index_check", ("IndexCheck",)),
+            Cover(
+                "penstock.commitlog.files.files", ("parsed", "base_offset_of", "is_unfinished", "owner_of", "is_known")
+            ),
         ),
         seal=sealed_folder,
         memory_bytes=limits.SCAN_READ_BYTES * 4 + 32 * 1024 * 1024,

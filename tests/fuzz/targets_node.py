@@ -136,7 +136,7 @@ TARGETS: tuple[Target, ...] = (
         made_requests,
         (
             Cover(
-                "penstock.node.peer_requests",
+                "penstock.node.control.peer_requests",
                 ("PeerRequests",),
                 {"PeerRequests._forwarded.done": "of another leader while it is asked: the tests of clusters do that"},
             ),

@@ -20,7 +20,7 @@ import penstock
 from penstock import Credentials, aio
 from penstock.access import Quotas
 from penstock.access.nkeys import NkeyClient
-from penstock.cli import backup_files
+from penstock.cli.backup import files as backup_files
 from penstock.client.users import nkey_credential, password_credential, rule, token_credential
 from tests.broker_process import BrokerProcess, eventually, running_broker
 from tests.cli_process import command, ended, launched

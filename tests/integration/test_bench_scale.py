@@ -9,8 +9,8 @@ import pytest
 
 from penstock.base.errors import OperationalError
 from penstock.bench import reach, scale
-from penstock.broker.child import serving
-from penstock.client import blocking
+from penstock.broker.supervision.child import serving
+from penstock.client.blocking import client as blocking
 from tests.extent import each_change, needs_time
 
 

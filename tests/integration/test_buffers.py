@@ -16,7 +16,7 @@ import penstock
 from penstock import aio
 from penstock.base import limits
 from penstock.base.ids import Offset
-from penstock.broker.server import Server
+from penstock.broker.socket_api.server import Server
 from penstock.messages import Api, AppendRequest, FetchRequest, GetRequest
 from penstock.vfs.real import RealVfs
 from penstock.wire import encode_request

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 from typer.testing import CliRunner, Result
 
-from penstock.broker.child import ReadyLine, parse_ready, serving
+from penstock.broker.supervision.child import ReadyLine, parse_ready, serving
 from penstock.cli.app import app
 from penstock.hot import is_compiled
 from tests.broker_process import running_broker

@@ -14,7 +14,7 @@ import penstock
 from penstock import aio
 from penstock.base.config import StreamConfig
 from penstock.batch.schema import arrow_schema
-from penstock.client.placing import Placer, create_paused
+from penstock.client.bulk.placing import Placer, create_paused
 from tests.broker_process import BrokerProcess
 from tests.cli_process import command, launched
 from tests.extent import each_change, needs_time

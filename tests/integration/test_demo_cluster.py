@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 import penstock
-from penstock.cli.demo_check import Disagreement
-from penstock.cli.demo_cluster import check
+from penstock.cli.demo.check import Disagreement
+from penstock.cli.demo.cluster import check
 from tests.broker_process import OF_OTHERS, running_broker
 from tests.extent import each_change, needs_time
 

@@ -19,7 +19,7 @@ from nats.aio.msg import Msg
 from penstock import Credentials
 from penstock.base.config import StreamConfig
 from penstock.base.errors import ErrorCode, RemoteError
-from penstock.broker.nats_credentials import TlsFiles, parse_nats_urls
+from penstock.broker.security.nats_credentials import TlsFiles, parse_nats_urls
 from penstock.client.users import password_credential, rule
 from penstock.doctor.permissions import Nats, judge_permissions
 from tests.broker_process import BrokerProcess, NatsProcess, broker_environment, running_broker, running_nats

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 import penstock
 from penstock import aio
 from penstock.cli.app import app
-from penstock.commitlog.files import holds_messages
+from penstock.commitlog.files.files import holds_messages
 from penstock.vfs.encrypted import EncryptedVfs
 from penstock.vfs.keys import parse_keys
 from penstock.vfs.real import RealVfs

@@ -7,9 +7,9 @@ import time
 
 import penstock
 from penstock import aio
-from penstock.client.ranges import LogRange, read_range_async
-from penstock.client.read_from import FOLLOWERS
-from penstock.client.wait_for_data import wait_for_more
+from penstock.client.bulk.ranges import LogRange, read_range_async
+from penstock.client.bulk.wait_for_data import wait_for_more
+from penstock.client.link.read_from import FOLLOWERS
 from tests.broker_process import BrokerProcess, eventually
 from tests.extent import each_change, needs_time
 from tests.integration.clusters import ClusterProcesses

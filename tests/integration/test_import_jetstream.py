@@ -19,7 +19,7 @@ from nats.js.api import RetentionPolicy, StreamConfig, StreamSource
 import penstock
 from penstock import aio
 from penstock.base.config import StreamConfig as StreamConfigHere
-from penstock.client.placing import create_paused
+from penstock.client.bulk.placing import create_paused
 from tests.broker_process import BrokerProcess, eventually, running_broker, running_nats
 from tests.cli_process import command, ended, launched
 from tests.extent import each_change, needs_time

@@ -12,7 +12,7 @@ import pytest
 
 from penstock import aio
 from penstock.base.errors import PenstockError
-from penstock.client import blocking
+from penstock.client.blocking import client as blocking
 from tests.broker_process import BrokerProcess, eventually, running_nats
 from tests.cli_process import command
 from tests.extent import each_change, needs_time

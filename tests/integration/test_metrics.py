@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from penstock import StreamExists
-from penstock.broker.metrics import METRICS as OF_BROKER
+from penstock.broker.observability.metrics import METRICS as OF_BROKER
 from penstock.node.metrics import METRICS as OF_NODE
 from tests.broker_process import BrokerProcess, eventually, running_broker, running_nats
 from tests.extent import each_change, needs_time

@@ -12,9 +12,9 @@ import pytest
 from penstock import aio
 from penstock.base import limits
 from penstock.broker.driver import Driver
-from penstock.broker.http_connection import HttpRequest, HttpResponse
-from penstock.broker.http_pages import HttpPages, not_ready_reason
-from penstock.broker.metrics_collector import BrokerMetricsCollector, DiskProbe, LoopLag
+from penstock.broker.observability.http_connection import HttpRequest, HttpResponse
+from penstock.broker.observability.http_pages import HttpPages, not_ready_reason
+from penstock.broker.observability.metrics_collector import BrokerMetricsCollector, DiskProbe, LoopLag
 from penstock.node.step import Lane
 from penstock.vfs.real import RealVfs
 from tests.broker_process import running_nats

@@ -10,8 +10,8 @@ from pathlib import Path
 import nats
 
 from penstock import aio
-from penstock.broker.nats_credentials import TlsFiles
-from penstock.broker.nats_link import ConnectFailed, LinkUp
+from penstock.broker.nats.nats_link import ConnectFailed, LinkUp
+from penstock.broker.security.nats_credentials import TlsFiles
 from penstock.ingest.nats import LameDuck
 from penstock.vfs.real import RealVfs
 from tests.broker_process import eventually

@@ -22,13 +22,13 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from penstock.base.errors import ConfigError
-from penstock.broker.nats_attempt import LinkTiming
-from penstock.broker.nats_credentials import NatsCredentials, TlsFiles
-from penstock.broker.nats_link import ConnectFailed, LinkUp
-from penstock.cli.nats_options import login_of, urls_of
+from penstock.broker.nats.nats_attempt import LinkTiming
+from penstock.broker.nats.nats_link import ConnectFailed, LinkUp
+from penstock.broker.security.nats_credentials import NatsCredentials, TlsFiles
+from penstock.cli.terminal.nats_options import login_of, urls_of
 from penstock.client.errors import Unavailable
-from penstock.client.nats_client import StrictNatsClient
-from penstock.client.publishing import Publisher, first_connection
+from penstock.client.publish.nats_client import StrictNatsClient
+from penstock.client.publish.publishing import Publisher, first_connection
 from penstock.ingest.connect import ErrorKind
 from penstock.node.step import NatsAnswers
 from tests.extent import each_change

@@ -15,9 +15,9 @@ import pytest
 
 from penstock.base import limits
 from penstock.base.errors import OperationalError
-from penstock.broker.nats_attempt import LinkTiming
-from penstock.broker.nats_credentials import parse_nats_urls
-from penstock.broker.nats_link import ConnectFailed, LinkDown, LinkUp, NatsLink
+from penstock.broker.nats.nats_attempt import LinkTiming
+from penstock.broker.nats.nats_link import ConnectFailed, LinkDown, LinkUp, NatsLink
+from penstock.broker.security.nats_credentials import parse_nats_urls
 from penstock.hot.message_group import MessageGroup
 from penstock.ingest.connect import ErrorKind
 from penstock.ingest.nats import BarrierReached, InfoChanged, LameDuck, SubscriptionRefused

@@ -17,7 +17,7 @@ from nats.js.errors import APIError
 
 from penstock import aio
 from penstock.messages import GapInfo
-from penstock.node.listened_file import read_listened
+from penstock.node.replicas.listened_file import read_listened
 from penstock.vfs.real import RealVfs
 from tests.broker_process import BrokerProcess, NatsProcess, eventually, running_broker, running_nats
 from tests.extent import each_change, needs_time

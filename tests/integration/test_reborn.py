@@ -11,7 +11,7 @@ import pytest
 
 import penstock
 from penstock import aio
-from penstock.client.reading import Reader
+from penstock.client.read.reading import Reader
 from tests.broker_process import BrokerProcess, running_broker
 from tests.extent import needs_time
 

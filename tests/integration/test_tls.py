@@ -24,7 +24,7 @@ from penstock import Credentials, aio
 from penstock.base import limits
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.client.errors import Unavailable
-from penstock.client.tls import TlsOptions
+from penstock.client.link.tls import TlsOptions
 from penstock.messages import MetadataRequest
 from penstock.wire import FrameDecoder, encode_request
 from tests.broker_process import BrokerProcess, eventually, running_broker

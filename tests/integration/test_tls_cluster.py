@@ -14,7 +14,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 
 import penstock
 from penstock import aio
-from penstock.client.tls import TlsOptions
+from penstock.client.link.tls import TlsOptions
 from penstock.messages import HelloRequest, PeerHelloRequest
 from penstock.wire import FrameDecoder, decode_response, encode_checked_request
 from tests.broker_process import running_broker, running_nats
@@ -102,7 +102,7 @@ async def test_who_is_no_broker_is_not_taken_for_one(tmp_path: Path, monkeypatch
 async def refusal_of_peer(address: str, authority: Authority, pair: Pair) -> str:
     """What a broker says to whoever says that he is broker 9, with that certificate; empty: it takes him."""
     from penstock.base.errors import RemoteError
-    from penstock.client.tls import ClientTls
+    from penstock.client.link.tls import ClientTls
 
     host, _, port = address.rpartition(":")
     dialling = ClientTls(TlsOptions(authority.ca, pair.cert, pair.key)).dialling(host)

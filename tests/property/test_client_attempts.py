@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from penstock.base.config import StreamConfig
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import BrokerId, LeaderEpoch, Offset, PartitionId, PartitionKey, StreamId
-from penstock.client.attempts import Ask, Attempts, GiveUp, Pause, Refresh
-from penstock.client.cluster import ClusterView
 from penstock.client.errors import OutcomeUnknown, Unavailable
+from penstock.client.link.attempts import Ask, Attempts, GiveUp, Pause, Refresh
+from penstock.client.link.cluster import ClusterView
 from penstock.messages import BrokerInfo, HelloResponse, PartitionInfo, StreamInfo
 from tests.extent import examples
 

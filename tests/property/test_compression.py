@@ -12,7 +12,7 @@ from penstock.base.errors import CorruptionError
 from penstock.batch import codec, compression, layout
 from penstock.batch.header import COMPRESSION_FLAGS
 from penstock.batch.schema import arrow_schema
-from penstock.client.batches import OffsetRange, batches_of
+from penstock.client.read.batches import OffsetRange, batches_of
 from tests.batch_samples import (
     ROWS,
     Row,

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from penstock.batch import codec
 from penstock.batch.schema import SCHEMA_BYTES
 from penstock.commitlog import LogConfig, LogState, RangeRefusedError
-from penstock.commitlog.files import segment_path
+from penstock.commitlog.files.files import segment_path
 from penstock.vfs.memory import MemoryVfs
 from tests.extent import examples
 from tests.logs import DIRECTORY, make_batch, open_log, read_slices

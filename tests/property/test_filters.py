@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from penstock.base.subjects import matches
 from penstock.batch import codec
-from penstock.client.batches import messages_of
-from penstock.client.filters import Filter
+from penstock.client.read.batches import messages_of
+from penstock.client.read.filters import Filter
 from tests.groups import Columns, encoded
 
 NAMES = ("A", "AB", "a", "X-Y")

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from penstock.base.errors import CorruptionError
 from penstock.batch import codec, joining
 from penstock.batch.schema import arrow_schema
-from penstock.client.batches import OffsetRange, batches_of
+from penstock.client.read.batches import OffsetRange, batches_of
 from tests import hot_modes
 from tests.batch_samples import MIXED, ROWS, SMALL, Row, message_of, resealed, with_buffer
 from tests.extent import each_change, examples

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from penstock.base.errors import RemoteError
 from penstock.batch import layout
-from penstock.commitlog import Log, LogConfig, LogState, dump
+from penstock.commitlog import Log, LogConfig, LogState
+from penstock.commitlog.verify import dump
 from penstock.vfs.memory import Keep, MemoryVfs
 from tests.extent import examples
 from tests.logs import DIRECTORY, Message, append, flush, messages_in, open_log

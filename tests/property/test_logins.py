@@ -26,9 +26,9 @@ from penstock.access.users import BROKER
 from penstock.base import limits
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import BrokerId
-from penstock.broker.authentication import BrokerAuthenticator
-from penstock.broker.connection_handshake import ConnectionHandshake
-from penstock.broker.peer_connection import PeerState
+from penstock.broker.peers.peer_connection import PeerState
+from penstock.broker.security.authentication import BrokerAuthenticator
+from penstock.broker.socket_api.connection_handshake import ConnectionHandshake
 from penstock.messages import (
     Api,
     AuthenticateRequest,

@@ -17,7 +17,7 @@ from penstock.batch import codec, projecting
 from penstock.batch.schema import arrow_schema
 from penstock.commitlog import LogConfig, LogView
 from penstock.messages import FetchRequest
-from penstock.node.projections import Project
+from penstock.node.api.projections import Project
 from penstock.vfs.memory import MemoryVfs
 from tests.batch_samples import ROWS, Row, message_of, with_header
 from tests.logs import open_log

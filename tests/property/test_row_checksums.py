@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from penstock.base import limits
 from penstock.base.config import Compression
 from penstock.batch import codec
-from penstock.commitlog.checksums import RangeSum, RangeSums, rows_between
+from penstock.commitlog.verify.checksums import RangeSum, RangeSums, rows_between
 from tests.batch_samples import ROWS, Row, message_of
 
 STEP = limits.VERIFY_RANGE_OFFSETS

@@ -14,9 +14,9 @@ from penstock.base.clock import Now
 from penstock.base.config import Durability, StreamConfig
 from penstock.base.ids import PartitionId, PartitionKey, StreamId
 from penstock.commitlog import Log, LogConfig, OpenFiles
-from penstock.node.log_maintenance import LogMaintenance
-from penstock.node.partition import Partition
-from penstock.node.partition_append import append
+from penstock.node.api.partition_append import append
+from penstock.node.maintenance.log_maintenance import LogMaintenance
+from penstock.node.partition.partition import Partition
 from penstock.node.step import DiskWork, Outbox
 from penstock.vfs.memory import MemoryVfs
 from tests.damage import content

@@ -11,7 +11,7 @@ from penstock.base.errors import CorruptionError
 from penstock.batch import codec
 from penstock.batch.schema import SCHEMA_BYTES
 from penstock.commitlog import LogConfig
-from penstock.commitlog.verifying import verify_log
+from penstock.commitlog.verify.verifying import verify_log
 from penstock.vfs.memory import Keep, MemoryVfs
 from tests.extent import each_change, examples
 from tests.logs import DIRECTORY, append, clean_all, open_log, save

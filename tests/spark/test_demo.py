@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 import penstock
 from penstock.base.errors import OperationalError
-from penstock.cli.demo_spark import LAKE, flights_min, of_arrow, of_spark, remove_earlier
+from penstock.cli.demo.spark import LAKE, flights_min, of_arrow, of_spark, remove_earlier
 from tests.extent import needs_time
 from tests.flights_package import flight, write_flights_package
 

@@ -20,7 +20,7 @@ CLOCKS = {
 THEIR_SUBJECT = {
     "unit/bench/test_process_tree.py": "the CPU time of a tree of processes",
     "unit/bench/test_processes.py": "the CPU time of a process",
-    "unit/broker/test_tls_settings.py": "how long a certificate is valid",
+    "unit/broker/config/test_tls_settings.py": "how long a certificate is valid",
     "unit/testing/test_loop.py": "the clocks that a program sees while it is simulated",
 }
 

@@ -19,7 +19,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from penstock.base.addresses import parse_address
-from penstock.cli.reference import commands
+from penstock.cli.reference.cli_reference import commands
 from tests.deployments import (
     DEPLOY,
     ROOT,

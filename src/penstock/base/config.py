@@ -66,7 +66,9 @@ class Retain(StrEnum):
     """Policy for what `max_age_ms`, `max_messages` and `max_bytes` may delete."""
 
     LIMITS = "limits"  # all that exceed a limit
-    UNTIL_ARCHIVED = "until-archived"  # of those, only the ones that every archive has: see `penstock.node.archives`
+    UNTIL_ARCHIVED = (
+        "until-archived"  # of those, only the ones that every archive has: see `penstock.node.replicas.archives`
+    )
 
 
 class Compression(StrEnum):

@@ -19,9 +19,9 @@ from penstock.base.addresses import Address
 from penstock.base.errors import OperationalError, PenstockError
 from penstock.base.limits import BENCH_START_S
 from penstock.bench import vital
-from penstock.broker.child import Launched, free_ports, launched, watched
-from penstock.client import blocking
-from penstock.client.blocking import Client
+from penstock.broker.supervision.child import Launched, free_ports, launched, watched
+from penstock.client.blocking import client as blocking
+from penstock.client.blocking.client import Client
 from penstock.messages import StreamInfo
 
 TIMEOUT_S = 60.0

@@ -36,7 +36,7 @@ from penstock.bench.systems import (
     nats_server,
 )
 from penstock.bench.traffic import Traffic, traffic
-from penstock.broker.child import free_ports
+from penstock.broker.supervision.child import free_ports
 from penstock.messages import StreamInfo
 
 REPLICAS = 3

@@ -32,9 +32,9 @@ from penstock.bench.data_dirs import FIRST_US, append, flush, made_in, new_log, 
 from penstock.bench.readers import joined_values
 from penstock.bench.report import Figure
 from penstock.bench.rounds import order_of
-from penstock.client import blocking
+from penstock.client.blocking import client as blocking
 from penstock.commitlog import Log, LogConfig
-from penstock.node.log_creation_markers import LogCreationMarkers
+from penstock.node.data_dir.log_creation_markers import LogCreationMarkers
 from penstock.vfs.real import RealVfs
 
 MESSAGES = 2_000_000

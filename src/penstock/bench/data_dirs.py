@@ -12,13 +12,13 @@ from penstock.base.config import StreamConfig
 from penstock.base.ids import BrokerId, StreamId
 from penstock.batch import codec
 from penstock.bench.unsynced import UnsyncedVfs
-from penstock.broker.child import ReadyLine, serving
-from penstock.broker.data_dir import take_data_dir
+from penstock.broker.config.data_dir import take_data_dir
+from penstock.broker.supervision.child import ReadyLine, serving
 from penstock.commitlog import Log, LogConfig
 from penstock.metadata.commands import Command, CreateStream, FormCluster, RegisterBroker, encode_command
 from penstock.metadata.streams import created_config
-from penstock.node.folders import STREAMS_PATH, folder_of, marker_of
-from penstock.node.log_creation_markers import LogCreationMarkers
+from penstock.node.data_dir.folders import STREAMS_PATH, folder_of, marker_of
+from penstock.node.data_dir.log_creation_markers import LogCreationMarkers
 from penstock.raft import Entry, EntryKind, HardState, RaftMembership, RaftStorage, Ready, Snapshot
 
 FIRST_US = 1_700_000_000_000_000

@@ -23,8 +23,8 @@ from penstock.base import limits
 from penstock.base.addresses import Address
 from penstock.base.errors import OperationalError
 from penstock.bench import vital
-from penstock.broker.child import OnEnd
-from penstock.broker.parent_death_signal import dying_with_parent, uninterrupted
+from penstock.broker.process.parent_death_signal import dying_with_parent, uninterrupted
+from penstock.broker.supervision.child import OnEnd
 
 _CLOCK_OF_PROCESS = 2  # CPUCLOCK_SCHED, as clock_getcpuclockid(3) composes it
 _TAIL_LINES = 20

@@ -33,8 +33,8 @@ from penstock.bench.processes import cpu_seconds_of
 from penstock.bench.report import Figure
 from penstock.bench.rounds import Measurement, Ratio, interleave, median, ratio
 from penstock.bench.systems import nats_server
-from penstock.client import connecting
-from penstock.client.read_from import Which
+from penstock.client.blocking import connecting
+from penstock.client.link.read_from import Which
 from penstock.client.values import LATEST
 
 ROUNDS = 5

@@ -38,7 +38,8 @@ from penstock.base.limits import BENCH_STALL_S, MIB
 from penstock.bench import worker
 from penstock.bench.content import Content, difference
 from penstock.bench.processes import cpu_seconds_of
-from penstock.client import blocking, connecting
+from penstock.client.blocking import client as blocking
+from penstock.client.blocking import connecting
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
     from nats.aio.msg import Msg
 
     from penstock.client.aio import Client as AsyncClient
-    from penstock.client.blocking import Client
+    from penstock.client.blocking.client import Client
 
 READER = "reader"
 PASSES = 4

@@ -39,9 +39,9 @@ from penstock.bench.data_dirs import FIRST_US, append, flush, made_in, new_log, 
 from penstock.bench.processes import cpu_seconds
 from penstock.bench.report import Figure
 from penstock.bench.rounds import order_of
-from penstock.broker.child import ReadyLine
-from penstock.client import blocking
-from penstock.node.log_creation_markers import LogCreationMarkers
+from penstock.broker.supervision.child import ReadyLine
+from penstock.client.blocking import client as blocking
+from penstock.node.data_dir.log_creation_markers import LogCreationMarkers
 
 IDLE_STREAMS = 10_000
 LONG_MESSAGES = 100_000_000

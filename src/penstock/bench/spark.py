@@ -28,8 +28,8 @@ from penstock.bench.data_dirs import FIRST_US, append, flush, made_in, new_log, 
 from penstock.bench.process_tree import ProcessTree
 from penstock.bench.report import Figure
 from penstock.bench.rounds import order_of
-from penstock.client import blocking
-from penstock.node.log_creation_markers import LogCreationMarkers
+from penstock.client.blocking import client as blocking
+from penstock.node.data_dir.log_creation_markers import LogCreationMarkers
 from penstock.spark.columns import RowOrigin, default_columns, spark_batch
 from penstock.spark.columns import arrow_schema as spark_schema
 

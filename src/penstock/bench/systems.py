@@ -40,11 +40,11 @@ from penstock.bench.frames import Pool
 from penstock.bench.generator import Load, Published, PublishTask, publish
 from penstock.bench.nats_socket import NatsSocket
 from penstock.bench.processes import child, children_of
-from penstock.broker.child import serving
-from penstock.broker.nats_server import find_nats_server
-from penstock.client import blocking
-from penstock.client.blocking import Client
-from penstock.commitlog.index import ENTRY_BYTES
+from penstock.broker.nats.nats_server import find_nats_server
+from penstock.broker.supervision.child import serving
+from penstock.client.blocking import client as blocking
+from penstock.client.blocking.client import Client
+from penstock.commitlog.files.index import ENTRY_BYTES
 from penstock.messages import StreamInfo
 from penstock.vfs.keys import new_key_line
 

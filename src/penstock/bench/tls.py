@@ -27,10 +27,11 @@ from penstock.bench.processes import cpu_seconds_of
 from penstock.bench.readers import joined_values
 from penstock.bench.report import Figure
 from penstock.bench.rounds import Measurement, Ratio, cpu_ratio, interleave, median, ratio
-from penstock.broker.certificate_authority import issued, written
-from penstock.broker.child import launched
-from penstock.client import blocking, connecting
-from penstock.client.addresses import with_tls
+from penstock.broker.security.certificate_authority import issued, written
+from penstock.broker.supervision.child import launched
+from penstock.client.blocking import client as blocking
+from penstock.client.blocking import connecting
+from penstock.client.link.addresses import with_tls
 
 ROUNDS = 7
 PASSES = 4

@@ -19,7 +19,7 @@ import msgspec
 from penstock.base import limits
 from penstock.base.errors import OperationalError
 from penstock.bench.processes import Child, child
-from penstock.broker.child import environment_of_child
+from penstock.broker.supervision.child import environment_of_child
 
 Task = TypeVar("Task")
 Answer = TypeVar("Answer")

@@ -19,18 +19,17 @@ import msgspec
 from penstock.base import limits
 from penstock.base.clock import Now
 from penstock.base.errors import ErrorCode, OperationalError, RemoteError
-from penstock.base.ids import BrokerId
+from penstock.base.ids import BrokerId, TimestampUs
 from penstock.base.meters import Families
-from penstock.broker.connection import Caller
-from penstock.broker.disk_threads import DiskThreads, TimedWork
-from penstock.broker.nats_link import LinkDown, LinkEvent, LinkUp, NatsLink
-from penstock.broker.peers import PeerConnections
+from penstock.broker.nats.nats_link import LinkDown, LinkEvent, LinkUp, NatsLink
+from penstock.broker.peers.peers import PeerConnections
+from penstock.broker.process.disk_threads import DiskThreads, TimedWork
+from penstock.broker.process.running_timeout import RunningTimeout
 from penstock.broker.rate_limited_log import RateLimitedLog
-from penstock.broker.running_timeout import RunningTimeout
-from penstock.broker.server import Server
-from penstock.broker.status import complete_status
-from penstock.broker.tls import ServerTls
+from penstock.broker.socket_api.connection import Caller
+from penstock.broker.socket_api.server import Server
 from penstock.broker.tracing import Tracing
+from penstock.broker.transport.tls import ServerTls
 from penstock.hot.message_group import MessageGroup
 from penstock.ingest.nats import (
     BarrierReached,
@@ -39,9 +38,9 @@ from penstock.ingest.nats import (
     ServerComplaint,
     SubscriptionRefused,
 )
-from penstock.messages import JoinResponse, Request, Response, StatusResponse
-from penstock.node.metadata_forwarding import THE_BROKER
+from penstock.messages import CertificateInfo, JoinResponse, NatsStatus, Request, Response, StatusResponse
 from penstock.node.node import Node
+from penstock.node.quorum.metadata_forwarding import THE_BROKER
 from penstock.node.step import DiskWork, Lane, Reply, Step, Subscribe, Unsubscribe
 
 _log = logging.getLogger("penstock.broker")
@@ -101,7 +100,7 @@ class Driver:
         self._threads = DiskThreads(loop, disk_threads)
         self._complaints = RateLimitedLog()
         self._in_flight_bytes_max = in_flight_bytes_max
-        self.has_embedded_nats = embedded_nats
+        self._has_embedded_nats = embedded_nats
         self._scheduled = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_us = _NEVER_US  # when the timer is due
@@ -115,7 +114,7 @@ class Driver:
         self.messages_skipped = 0
         self.unanswerable = 0
         self.last_complaint = ""
-        self.link_since_us: int | None = None  # wall clock, since when NATS is connected
+        self._link_since_us: int | None = None  # wall clock, since when NATS is connected
         self._stopping = False  # requests are refused
         self._stopped = False
 
@@ -172,11 +171,11 @@ class Driver:
     def link_event(self, event: LinkEvent) -> None:
         now = self.now()
         if isinstance(event, LinkUp):
-            self.link_since_us = event.at_us
+            self._link_since_us = event.at_us
             self._node.nats_up()
             self.carry_out()  # at once: a barrier requested from now on comes after the node's own
         elif isinstance(event, LinkDown):
-            self.link_since_us = None
+            self._link_since_us = None
             self.reconnects += 1
             lost = now if event.gap_start_us is None else msgspec.structs.replace(now, wall_us=event.gap_start_us)
             self._node.nats_lost(lost, f"{event.kind.name.lower()}: {event.reason}")
@@ -348,12 +347,62 @@ class Driver:
         try:
             response = reply.response
             if isinstance(response, StatusResponse):
-                response = complete_status(response, self)
+                response = self._complete_status(response)
             caller.connection.reply(caller, response, reply.payload, reply.looked_bytes)
             self.server.requests.answered(caller.api, self.elapsed_us() - caller.since_us)
         except Exception:  # noqa: BLE001 (reported; the other answers must get out)
             _log.exception("internal error (bug): %s gets no answer and is closed", caller.connection.peer)
             caller.connection.close()
+
+    def _complete_status(self, status: StatusResponse) -> StatusResponse:
+        """Add connections, NATS link and certificates to the node's status."""
+        link, server = self.link, self.server
+        nats = NatsStatus(
+            state="connected" if link.is_up else "connecting",
+            url=str(link.server or ""),
+            server_name=link.info.server_name if link.info is not None else "",
+            server_version=link.info.version if link.info is not None else "",
+            embedded=self._has_embedded_nats,
+            reading_paused=self.reading_paused,
+            since_us=None if self._link_since_us is None else TimestampUs(self._link_since_us),
+            last_error=link.last_failure,
+            reconnects=self.reconnects,
+            answers_dropped=link.answers_dropped,
+            complaints=self.complained,
+            last_complaint=self.last_complaint,
+            messages_skipped=self.messages_skipped,
+            unanswerable=self.unanswerable,
+            announced=tuple(map(str, link.announced)),
+            gaps=status.nats.gaps,
+        )
+        damaged_frames = server.damaged_frames + self.peers.damaged_frames
+        return msgspec.structs.replace(
+            status,
+            nats=nats,
+            connections=len(server.connections) - len(server.peers),
+            requests_in_flight=server.open_request_count,
+            tls_expires_us=None if self.tls is None else TimestampUs(self.tls.expires_us),
+            certificates=self._certificates(),
+            counters=status.counters
+            | _counted(
+                damaged_frames=damaged_frames,
+                failed_logins=server.failed_logins,
+                unfinished_logins=server.unfinished_logins,
+                delayed=server.usage.delayed,
+                throttled=server.usage.throttled,
+            ),
+        )
+
+    def _certificates(self) -> tuple[CertificateInfo, ...]:
+        held = () if self.tls is None else self.tls.held
+        return tuple(
+            CertificateInfo(
+                setting=one.setting,
+                expires_us=TimestampUs(one.validity.end_us),
+                last_expires_us=TimestampUs(one.last_end_us),
+            )
+            for one in held
+        )
 
     def _learn_cluster(self, cluster_id: str) -> None:
         def done(error: Exception | None) -> None:
@@ -527,3 +576,8 @@ class Driver:
         await self.link.stop(int(patience.remaining_s() * 500))
         self._threads.close()
         return disk_answers
+
+
+def _counted(**counts: int) -> dict[str, int]:
+    """Return the counters above 0."""
+    return {name: count for name, count in counts.items() if count}

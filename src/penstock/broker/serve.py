@@ -34,29 +34,29 @@ from penstock.base.config import Encryption
 from penstock.base.errors import ConfigError, OperationalError, PenstockError
 from penstock.base.importing import undisturbed
 from penstock.base.shortages import shortage
-from penstock.broker.authentication import BrokerAuthenticator, ClusterSecret
-from penstock.broker.config import Addresses, BrokerConfig
-from penstock.broker.data_dir import DataDir, take_data_dir
-from penstock.broker.data_dir_checks import admin_password_advice, checked_against_data_dir, is_alone
+from penstock.broker.config.config import Addresses, BrokerConfig
+from penstock.broker.config.data_dir import DataDir, take_data_dir
+from penstock.broker.config.data_dir_checks import admin_password_advice, checked_against_data_dir, is_alone
+from penstock.broker.config.encryption import encrypted
+from penstock.broker.config.setting_values import plain_beyond_reach, voters_advice
 from penstock.broker.driver import Driver, wall_clock
-from penstock.broker.encryption import encrypted
-from penstock.broker.generated_secrets import drawn_password, embedded_password, first_user
-from penstock.broker.http_server import bind_http
-from penstock.broker.nats_credentials import NatsServer
-from penstock.broker.nats_link import NatsLink
-from penstock.broker.nats_server import EmbeddedNats
-from penstock.broker.observability import Observability, exporter_of
-from penstock.broker.peers import PeerConnections
-from penstock.broker.quotas import Usage
-from penstock.broker.running_timeout import LOOK_S, RunningTimeout
-from penstock.broker.server import Server, bind
-from penstock.broker.setting_values import plain_beyond_reach, voters_advice
-from penstock.broker.signals import on_signals
-from penstock.broker.systemd import Notifier
-from penstock.broker.tls import ServerTls
+from penstock.broker.nats.nats_link import NatsLink
+from penstock.broker.nats.nats_server import EmbeddedNats
+from penstock.broker.observability.http_server import bind_http
+from penstock.broker.observability.observability import Observability, exporter_of
+from penstock.broker.peers.peers import PeerConnections
+from penstock.broker.process.running_timeout import LOOK_S, RunningTimeout
+from penstock.broker.process.signals import on_signals
+from penstock.broker.process.systemd import Notifier
+from penstock.broker.security.authentication import BrokerAuthenticator, ClusterSecret
+from penstock.broker.security.generated_secrets import drawn_password, embedded_password, first_user
+from penstock.broker.security.nats_credentials import NatsServer
+from penstock.broker.socket_api.quotas import Usage
+from penstock.broker.socket_api.server import Server, bind
+from penstock.broker.transport.tls import ServerTls
 from penstock.messages import PeerHelloRequest
-from penstock.node.known_brokers import KnownBrokers, read_known_brokers
-from penstock.node.lost_files import GUARDS
+from penstock.node.data_dir.known_brokers import KnownBrokers, read_known_brokers
+from penstock.node.data_dir.lost_files import GUARDS
 from penstock.node.node import Node
 from penstock.node.settings import Settings
 from penstock.node.step import Step

@@ -26,7 +26,7 @@ from penstock.base.clock import Now
 from penstock.base.ids import LeaderEpoch
 from penstock.hot.message_group import MessageGroup
 from penstock.hot.traces import are_possible, sampled
-from penstock.node.partition import Partition
+from penstock.node.partition.partition import Partition
 
 _TRACEPARENT = re.compile(rb"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-[0-9a-f]{2}")
 

@@ -20,7 +20,7 @@ from contextlib import suppress
 
 from penstock.base.importing import undisturbed
 from penstock.base.shortages import shortage
-from penstock.cli.standard_streams import forget_stdout, secure
+from penstock.cli.terminal.standard_streams import forget_stdout, secure
 
 
 def main() -> None:

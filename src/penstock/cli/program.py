@@ -13,10 +13,10 @@ from typing import Annotated, NamedTuple
 import typer
 
 from penstock import __version__
-from penstock.cli.connection_options import with_connection_options
-from penstock.cli.failure import say
-from penstock.cli.help import Command, Group
-from penstock.cli.options import Debug, Globals, Server, examples
+from penstock.cli.terminal.connection_options import with_connection_options
+from penstock.cli.terminal.failure import say
+from penstock.cli.terminal.help import Command, Group
+from penstock.cli.terminal.options import Debug, Globals, Server, examples
 from penstock.hot import way
 
 DATA_PANEL = "Streams and messages"
@@ -32,28 +32,28 @@ class _Place(NamedTuple):
 
 
 COMMANDS = {
-    "serve": _Place("serve", BROKER_PANEL, "serve"),
-    "status": _Place("status", BROKER_PANEL, "status"),
-    "health": _Place("health", BROKER_PANEL, "health"),
-    "doctor": _Place("doctor", BROKER_PANEL, "doctor"),
-    "dump": _Place("dump", BROKER_PANEL, "dump"),
-    "verify": _Place("verify", BROKER_PANEL, "verify"),
-    "certs": _Place("certs", BROKER_PANEL, "certs"),
-    "demo": _Place("demo", BROKER_PANEL, "demo"),
-    "publish": _Place("publish", DATA_PANEL, "publish"),
-    "nats-config": _Place("nats_config", DATA_PANEL, "nats_config"),
-    "read": _Place("read", DATA_PANEL, "read"),
-    "relay": _Place("relay", DATA_PANEL, "relay"),
-    "import": _Place("import_jetstream", DATA_PANEL, "import_stream"),
-    "backup": _Place("backup", DATA_PANEL, "backup"),
-    "restore": _Place("restore", DATA_PANEL, "restore"),
-    "keys": _Place("keys", BROKER_PANEL),
-    "bench": _Place("bench", BROKER_PANEL),
-    "user": _Place("users", BROKER_PANEL),
-    "acl": _Place("acl", BROKER_PANEL),
-    "stream": _Place("streams", DATA_PANEL),
-    "group": _Place("groups", DATA_PANEL),
-    "pipeline": _Place("pipeline", DATA_PANEL),
+    "serve": _Place("broker.serve", BROKER_PANEL, "serve"),
+    "status": _Place("broker.status", BROKER_PANEL, "status"),
+    "health": _Place("broker.health", BROKER_PANEL, "health"),
+    "doctor": _Place("broker.doctor", BROKER_PANEL, "doctor"),
+    "dump": _Place("verify.dump", BROKER_PANEL, "dump"),
+    "verify": _Place("verify.verify", BROKER_PANEL, "verify"),
+    "certs": _Place("access.certs", BROKER_PANEL, "certs"),
+    "demo": _Place("demo.command", BROKER_PANEL, "demo"),
+    "publish": _Place("messages.publish", DATA_PANEL, "publish"),
+    "nats-config": _Place("access.nats_config", DATA_PANEL, "nats_config"),
+    "read": _Place("messages.read", DATA_PANEL, "read"),
+    "relay": _Place("messages.relay", DATA_PANEL, "relay"),
+    "import": _Place("jetstream.import_jetstream", DATA_PANEL, "import_stream"),
+    "backup": _Place("backup.backup", DATA_PANEL, "backup"),
+    "restore": _Place("backup.restore", DATA_PANEL, "restore"),
+    "keys": _Place("access.keys", BROKER_PANEL),
+    "bench": _Place("bench.command", BROKER_PANEL),
+    "user": _Place("access.users", BROKER_PANEL),
+    "acl": _Place("access.acl", BROKER_PANEL),
+    "stream": _Place("stream.streams", DATA_PANEL),
+    "group": _Place("stream.groups", DATA_PANEL),
+    "pipeline": _Place("pipeline.command", DATA_PANEL),
 }
 """Commands by name, in the order of the help."""
 

@@ -20,24 +20,27 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
 from penstock.base import limits
 from penstock.base.config import Intake
 from penstock.base.ids import PartitionId, StreamId
-from penstock.client import appending, archives, batches, getting, new_partitions, reading, truncating, whole_table
+from penstock.client.append import appending
+from penstock.client.append.known_producers import KnownProducer, known_producers
+from penstock.client.append.producing import Producer
+from penstock.client.append.staging import Staging
 from penstock.client.checks import check_plain, require, rows_max, stream_config, wanted_columns, whole_number
-from penstock.client.consumers import Consumer, consumer_settings
-from penstock.client.filters import Filter
-from penstock.client.groups import Groups
-from penstock.client.keywords import ConsumerOptions, PublishOptions, StreamChanges, StreamOptions
-from penstock.client.known_producers import KnownProducer, known_producers
-from penstock.client.link import Link
-from penstock.client.named_streams import NamedStreams
-from penstock.client.of_this_process import OfThisProcess
-from penstock.client.positions import GroupPositions
-from penstock.client.producing import Producer
-from penstock.client.publications import Publications
+from penstock.client.consume import getting, new_partitions, whole_table
+from penstock.client.consume.consumers import Consumer, consumer_settings
+from penstock.client.consume.groups import Groups
+from penstock.client.consume.positions import GroupPositions
+from penstock.client.consume.tables import Table
+from penstock.client.link.keywords import ConsumerOptions, PublishOptions, StreamChanges, StreamOptions
+from penstock.client.link.link import Link
+from penstock.client.link.of_this_process import OfThisProcess
+from penstock.client.link.read_from import ReadFrom, Which, read_from_of
+from penstock.client.publish.publications import Publications
 from penstock.client.publish_format import Ack, Acked, Value, a_kind
-from penstock.client.read_from import ReadFrom, Which, read_from_of
-from penstock.client.routing import Routes
-from penstock.client.staging import Staging
-from penstock.client.tables import Table
+from penstock.client.read import batches, reading
+from penstock.client.read.filters import Filter
+from penstock.client.streams import archives, truncating
+from penstock.client.streams.named_streams import NamedStreams
+from penstock.client.streams.routing import Routes
 from penstock.client.users import Users
 from penstock.client.values import (
     EARLIEST,

@@ -19,7 +19,7 @@ from penstock.access.rules import EVERYTHING, rule_mistake
 from penstock.access.scram import verifier_of
 from penstock.access.users import EVERYBODY, PASSWORD_ID, user_name_mistake
 from penstock.base import limits
-from penstock.client.link import Link
+from penstock.client.link.link import Link
 from penstock.messages import (
     AlterUserRequest,
     AlterUserResponse,

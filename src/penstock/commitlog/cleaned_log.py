@@ -10,14 +10,14 @@ import contextlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from penstock.commitlog.cleaning import Cleaner, CleanerTask, Cleaning, Disposal
-from penstock.commitlog.compaction import Survey
-from penstock.commitlog.expiry import ExpirySurvey
-from penstock.commitlog.open_files import OpenFiles
-from penstock.commitlog.recovery import RecoveredLog
-from penstock.commitlog.retention import LogConfig
-from penstock.commitlog.segment import Segment
+from penstock.commitlog.cleaner.cleaning import Cleaner, CleanerTask, Cleaning, Disposal
+from penstock.commitlog.cleaner.compaction import Survey
+from penstock.commitlog.cleaner.expiry import ExpirySurvey
+from penstock.commitlog.files.open_files import OpenFiles
+from penstock.commitlog.recovery.recovery import RecoveredLog
+from penstock.commitlog.segment.segment import Segment
 from penstock.commitlog.state import LogState
+from penstock.commitlog.view.retention import LogConfig
 from penstock.commitlog.writer import LogWriter
 from penstock.vfs import Vfs
 

@@ -6,8 +6,8 @@ fail for lack of descriptors. Only the log's own task uses this class; the flush
 
 from __future__ import annotations
 
-from penstock.commitlog.checkpoint import CheckpointFile
-from penstock.commitlog.segment import ActiveSegment, Segment
+from penstock.commitlog.files.checkpoint import CheckpointFile
+from penstock.commitlog.segment.segment import ActiveSegment, Segment
 from penstock.commitlog.tasks import DirtyFile, Flush
 from penstock.vfs import File, Folder, Vfs
 

@@ -17,28 +17,30 @@ from collections.abc import Callable, Sequence
 from penstock.base import limits
 from penstock.base.errors import RemoteError
 from penstock.batch.header import BatchHeader
-from penstock.commitlog import checkpoint as checkpoints
-from penstock.commitlog import epochs, fetched, files
-from penstock.commitlog import lineage as lineages
-from penstock.commitlog.checkpoint import Checkpoint
+from penstock.commitlog import fetched
 from penstock.commitlog.cleaned_log import CleanedLog
 from penstock.commitlog.errors import NotWritableError, StorageFailedError, storage_error
 from penstock.commitlog.fetched import FetchedAppend
-from penstock.commitlog.index import ENTRY_BYTES
-from penstock.commitlog.lineage import BatchLineage, Lineage, LineageEntry
-from penstock.commitlog.mistakes import FileMistake
-from penstock.commitlog.open_files import OpenFiles
-from penstock.commitlog.rebuild import RebuiltIndexes
-from penstock.commitlog.recovery import CutTail, RecoveredLog, Recovery
-from penstock.commitlog.retention import LogConfig, Retention
-from penstock.commitlog.segment import ActiveSegment
-from penstock.commitlog.segment_repair import SegmentRepair
+from penstock.commitlog.files import checkpoint as checkpoints
+from penstock.commitlog.files import files
+from penstock.commitlog.files import lineage as lineages
+from penstock.commitlog.files.checkpoint import Checkpoint
+from penstock.commitlog.files.index import ENTRY_BYTES
+from penstock.commitlog.files.lineage import BatchLineage, Lineage, LineageEntry
+from penstock.commitlog.files.mistakes import FileMistake
+from penstock.commitlog.files.open_files import OpenFiles
+from penstock.commitlog.files.side_files import SideFiles
+from penstock.commitlog.recovery import epochs
+from penstock.commitlog.recovery.recovery import CutTail, RecoveredLog, Recovery
+from penstock.commitlog.repair.segment_repair import SegmentRepair
+from penstock.commitlog.segment.rebuild import RebuiltIndexes
+from penstock.commitlog.segment.segment import ActiveSegment
 from penstock.commitlog.segments import NEVER_US
-from penstock.commitlog.side_files import SideFiles
 from penstock.commitlog.state import LogState
 from penstock.commitlog.tasks import Removal
 from penstock.commitlog.truncation import TruncationTask
-from penstock.commitlog.view_validity import ViewValidity
+from penstock.commitlog.view.retention import LogConfig, Retention
+from penstock.commitlog.view.view_validity import ViewValidity
 from penstock.vfs import Buffer, Vfs
 
 _REST_US = limits.LOG_IDLE_MS * 1000

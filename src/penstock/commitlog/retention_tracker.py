@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from penstock.base import limits
 from penstock.base.clock import growing
-from penstock.commitlog.retention import LogConfig, Retention
+from penstock.commitlog.view.retention import LogConfig, Retention
 
 _INTERVAL_US = limits.RETENTION_INTERVAL_MS * 1000
 _RETRY_US = limits.MAINTENANCE_RETRY_MS * 1000

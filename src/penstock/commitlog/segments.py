@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from penstock.batch.header import BatchHeader
-from penstock.commitlog import files, segment
-from penstock.commitlog.retention import LogConfig
-from penstock.commitlog.segment import ActiveSegment, Damage, Segment
+from penstock.commitlog.files import files
+from penstock.commitlog.segment import segment
+from penstock.commitlog.segment.segment import ActiveSegment, Damage, Segment
+from penstock.commitlog.view.retention import LogConfig
 from penstock.vfs import Vfs
 
 NEVER_US = 2**63 - 1

@@ -17,11 +17,11 @@ from typing import NamedTuple
 
 from penstock.base import limits
 from penstock.batch.schema import SCHEMA_BYTES
-from penstock.commitlog import files
 from penstock.commitlog.errors import IndexDamagedError
-from penstock.commitlog.index import ENTRY_BYTES, pack_entries, pack_entry, unpack_entry
-from penstock.commitlog.scan import Walk
-from penstock.commitlog.segment import Places, Segment
+from penstock.commitlog.files import files
+from penstock.commitlog.files.index import ENTRY_BYTES, pack_entries, pack_entry, unpack_entry
+from penstock.commitlog.files.scan import Walk
+from penstock.commitlog.segment.segment import Places, Segment
 from penstock.vfs import File, Folder, Vfs
 
 

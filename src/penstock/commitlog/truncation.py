@@ -30,14 +30,15 @@ from typing import NamedTuple
 
 from penstock.base.errors import CorruptionError
 from penstock.batch.schema import SCHEMA_BYTES
-from penstock.commitlog import files, rebuild, segment
-from penstock.commitlog import lineage as lineages
-from penstock.commitlog.checkpoint import Checkpoint, CheckpointFile
-from penstock.commitlog.index import PackedEntries
-from penstock.commitlog.lineage import LineageEntry
-from penstock.commitlog.rebuild import SegmentScan
-from penstock.commitlog.segment import ActiveSegment, Damage, Segment
-from penstock.commitlog.view import LogView
+from penstock.commitlog.files import files
+from penstock.commitlog.files import lineage as lineages
+from penstock.commitlog.files.checkpoint import Checkpoint, CheckpointFile
+from penstock.commitlog.files.index import PackedEntries
+from penstock.commitlog.files.lineage import LineageEntry
+from penstock.commitlog.segment import rebuild, segment
+from penstock.commitlog.segment.rebuild import SegmentScan
+from penstock.commitlog.segment.segment import ActiveSegment, Damage, Segment
+from penstock.commitlog.view.view import LogView
 from penstock.vfs import File, Vfs
 
 

@@ -14,21 +14,21 @@ from typing import NamedTuple
 
 from penstock.base import limits
 from penstock.batch.header import BatchHeader
-from penstock.commitlog.checkpoint import CheckpointFile
 from penstock.commitlog.errors import NotWritableError, storage_error
+from penstock.commitlog.files.checkpoint import CheckpointFile
+from penstock.commitlog.files.open_files import OpenFiles
 from penstock.commitlog.flush_state import FlushState
-from penstock.commitlog.known_damage import KnownDamage
-from penstock.commitlog.open_files import OpenFiles
-from penstock.commitlog.rebuild import RebuiltIndexes
-from penstock.commitlog.recovery import RecoveredLog
-from penstock.commitlog.retention import LogConfig
+from penstock.commitlog.recovery.recovery import RecoveredLog
 from penstock.commitlog.retention_tracker import RetentionTracker
-from penstock.commitlog.segment import ActiveSegment, Damage
+from penstock.commitlog.segment.known_damage import KnownDamage
+from penstock.commitlog.segment.rebuild import RebuiltIndexes
+from penstock.commitlog.segment.segment import ActiveSegment, Damage
 from penstock.commitlog.segments import Segments
 from penstock.commitlog.state import LogState
 from penstock.commitlog.tasks import Flush, write_entries
-from penstock.commitlog.view import LogView
-from penstock.commitlog.view_validity import NEVER_OFFSET, ViewValidity
+from penstock.commitlog.view.retention import LogConfig
+from penstock.commitlog.view.view import LogView
+from penstock.commitlog.view.view_validity import NEVER_OFFSET, ViewValidity
 from penstock.vfs import File, Vfs
 
 _WRITABLE = LogState.WRITABLE  # an attribute lookup on an Enum is slow

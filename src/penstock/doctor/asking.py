@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 from penstock.base.errors import PenstockError
-from penstock.client.blocking import Client
+from penstock.client.blocking.client import Client
 from penstock.messages import BrokerInfo, StatusResponse
 
 Opens = Callable[[str], AbstractContextManager[tuple[Client, float]]]

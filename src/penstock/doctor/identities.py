@@ -21,7 +21,7 @@ from pathlib import Path
 
 from penstock.base.errors import ConfigError
 from penstock.base.subjects import subject_mistake
-from penstock.broker.nats_credentials import NatsCredentials, parse_nats_urls, read_credentials
+from penstock.broker.security.nats_credentials import NatsCredentials, parse_nats_urls, read_credentials
 
 
 class Role(StrEnum):

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from penstock.base.config import StreamConfig
 from penstock.base.errors import OperationalError
 from penstock.base.subjects import overlap
-from penstock.broker.nats_credentials import NatsServer, TlsFiles
+from penstock.broker.security.nats_credentials import NatsServer, TlsFiles
 from penstock.doctor.findings import Finding, fail, listed, ok, unknown, warn
 from penstock.doctor.identities import NOBODY, Identity, Role
 from penstock.doctor.trying import NotToldError, RefusedError, Trial, own_subject, trying

@@ -24,9 +24,9 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 
 from penstock.base.errors import OperationalError
-from penstock.broker.nats_attempt import LinkTiming
-from penstock.broker.nats_credentials import NatsServer, TlsFiles
-from penstock.broker.nats_link import ConnectFailed, LinkEvent, LinkUp, NatsLink
+from penstock.broker.nats.nats_attempt import LinkTiming
+from penstock.broker.nats.nats_link import ConnectFailed, LinkEvent, LinkUp, NatsLink
+from penstock.broker.security.nats_credentials import NatsServer, TlsFiles
 from penstock.doctor.identities import Identity
 from penstock.hot.message_group import MessageGroup
 from penstock.ingest.connect import ErrorKind

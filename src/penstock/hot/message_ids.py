@@ -9,7 +9,8 @@ independent of when they were loaded.
                   ╰─ expire 12:02 ─▶ 7, 8 are unknown
 
 Ids of other partitions of the stream, whose keys moved here, are kept beside them (`RemoteMessageIds`): see
-`penstock.node.remote_dedup`. The limit covers both together; those from elsewhere, which are older, are evicted first.
+`penstock.node.replicas.remote_dedup`. The limit covers both together; those from elsewhere, which are older, are
+evicted first.
 
 Memory: an id of up to 64 bytes is kept as it is, a longer one as its BLAKE2b digest with a byte before it, which is
 longer than any of the others: two different ids never collide. That is some 250 bytes an id.

@@ -1,5 +1,5 @@
 """Message ids of one leadership (deduplication window): being read from the log, known, or unavailable; see
-`node.dedup`.
+`node.partition.dedup`.
 """
 
 from __future__ import annotations

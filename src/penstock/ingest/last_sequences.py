@@ -1,6 +1,6 @@
 """Last sequence of each subject, under one leadership: being read from the log, known, or unavailable.
 
-For the reading see `node.last_sequences`.
+For the reading see `node.partition.last_sequences`.
 """
 
 from __future__ import annotations

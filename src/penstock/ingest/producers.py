@@ -58,7 +58,7 @@ class _Known:
 
 
 class Producers:
-    """The producers of one leadership: being read from the log, known, or unavailable; see `node.producers`.
+    """The producers of one leadership: being read from the log, known, or unavailable; see `node.api.producers`.
 
     `failure`: why they could not be read; empty if they are known or still being read.
     """

@@ -72,7 +72,7 @@ def _published(header: BatchHeader) -> PublishedRun:
 
 
 class PublishedRuns:
-    """The runs of one leadership: being read from the log, known, or unavailable; see `node.staged_publishing`.
+    """The runs of one leadership: being read from the log, known, or unavailable; see `node.api.staged_publishing`.
 
     `failure`: why they could not be read; empty if they are known or still being read.
     """

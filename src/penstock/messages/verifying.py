@@ -25,7 +25,7 @@ CRCS = 10
 
 
 class RowSum(msgspec.Struct, frozen=True, array_like=True):
-    """Checksums of the rows in `[begin, end)`: see `commitlog/checksums.py`."""
+    """Checksums of the rows in `[begin, end)`: see `commitlog/verify/checksums.py`."""
 
     begin: OffsetField
     end: OffsetField

@@ -3,11 +3,11 @@
 Rules: a command holds everything that its effect depends on, the time included, so that every broker that folds the
 same commands gets the same image. A command type never changes its meaning; new needs get new types or fields with
 defaults. Unknown fields are refused, never dropped: a field changes the effect, and a broker that ignored it would get
-another image. Such a broker stops, and says that it must be upgraded (`node/metadata_entries.py`). So a later version
-gives a new field a default with the old meaning, and omits it when it has that value (`omit_defaults`); to an array it
-adds no field, but makes a new type. It proposes commands unknown to older versions only when a user asks for the new
-feature, or when all brokers run that version. A command's effect on each partition (leader, ISR) is not in it: it
-follows from the image.
+another image. Such a broker stops, and says that it must be upgraded (`node/quorum/metadata_entries.py`). So a later
+version gives a new field a default with the old meaning, and omits it when it has that value (`omit_defaults`); to an
+array it adds no field, but makes a new type. It proposes commands unknown to older versions only when a user asks for
+the new feature, or when all brokers run that version. A command's effect on each partition (leader, ISR) is not in it:
+it follows from the image.
 
 | command        | proposed by                | when                                                              |
 |----------------|----------------------------|-------------------------------------------------------------------|

@@ -1,7 +1,7 @@
 """Process history of a disk: detects an older copy of a broker's data directory.
 
-Rules: `runs` are the processes known to have run on a disk, as its broker says (`node/process_history.py` keeps them),
-including the one that asks to be registered. Without information a disk is never taken for an older copy.
+Rules: `runs` are the processes known to have run on a disk, as its broker says (`node/data_dir/process_history.py`
+keeps them), including the one that asks to be registered. Without information a disk is never taken for an older copy.
 """
 
 from __future__ import annotations

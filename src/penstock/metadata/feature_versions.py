@@ -1,9 +1,9 @@
 """Feature versions of the metadata: no command is proposed that an older broker of the cluster does not know.
 
-Rules: a broker stops at a command that it does not know (`node/metadata_entries.py`), because it must not get another
-image than the others. So everything that a version adds to the commands is listed here, with that version. It is not
-proposed before every broker of the cluster runs that version or a later one: also absent brokers, which may return with
-their old version. A test compares these lists with what the previous version knew.
+Rules: a broker stops at a command that it does not know (`node/quorum/metadata_entries.py`), because it must not get
+another image than the others. So everything that a version adds to the commands is listed here, with that version. It
+is not proposed before every broker of the cluster runs that version or a later one: also absent brokers, which may
+return with their old version. A test compares these lists with what the previous version knew.
 
 | what is new                                 | goes into       |
 |---------------------------------------------|-----------------|

@@ -66,7 +66,7 @@ class PartitionState(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class TruncatedEnd(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A partition was truncated up to an offset, by request; see `penstock.node.partition`."""
+    """A partition was truncated up to an offset, by request; see `penstock.node.partition.partition`."""
 
     partition: PartitionId
     before: Offset
@@ -74,7 +74,7 @@ class TruncatedEnd(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class ArchivedEnd(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """An archive has everything before an offset of a partition; see `penstock.node.archives`."""
+    """An archive has everything before an offset of a partition; see `penstock.node.replicas.archives`."""
 
     partition: PartitionId
     archive: str  # its name
@@ -83,7 +83,9 @@ class ArchivedEnd(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class KeyBoundary(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """End of a partition's messages with keys that moved to added partitions; see `penstock.node.key_migration`."""
+    """End of a partition's messages with keys that moved to added partitions; see
+    `penstock.node.replicas.key_migration`.
+    """
 
     partitions: int  # number of partitions after that addition
     partition: PartitionId  # the partition that the keys left

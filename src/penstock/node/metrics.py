@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from penstock.base.clock import Now
 from penstock.base.meters import Metric, MetricKind
-from penstock.node.counters import PartitionCounters
-from penstock.node.partition import Partition
+from penstock.node.partition.counters import PartitionCounters
+from penstock.node.partition.partition import Partition
 
 _US = 1e-6
 _COUNTER, _GAUGE, _HISTOGRAM = MetricKind.COUNTER, MetricKind.GAUGE, MetricKind.HISTOGRAM

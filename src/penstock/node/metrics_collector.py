@@ -22,14 +22,14 @@ from penstock.base.meters import Families, Family, Histogram, Sample, single
 from penstock.messages import PartitionHealth
 from penstock.metadata.persistent import PersistentMap
 from penstock.node import metrics
-from penstock.node.cluster import Cluster
-from penstock.node.counters import NodeCounters, PartitionCounters
+from penstock.node.api.offsets import GroupOffsets
+from penstock.node.api.status_report import StatusReport
+from penstock.node.control.cluster import Cluster
 from penstock.node.metrics import EACH_PARTITION, PartitionRow
-from penstock.node.nats_listener import NatsListener
-from penstock.node.offsets import GroupOffsets
-from penstock.node.partition import Partition
-from penstock.node.replicas import Replicas
-from penstock.node.status_report import StatusReport
+from penstock.node.partition.counters import NodeCounters, PartitionCounters
+from penstock.node.partition.partition import Partition
+from penstock.node.replicas.replicas import Replicas
+from penstock.node.subscriptions.nats_listener import NatsListener
 
 ALL = "*"
 """Label of summed values; no stream or group has this name."""

@@ -39,29 +39,29 @@ from penstock.messages import (
     Request,
     Response,
 )
-from penstock.node.access import Access
-from penstock.node.audit import AuditLog
-from penstock.node.clean_stop import mark_if_synced
-from penstock.node.cluster import Cluster
-from penstock.node.fetch_api import FetchApi
-from penstock.node.in_flight import InFlightBudget
-from penstock.node.ingest_backlog import IngestBacklog
-from penstock.node.leader_hints import not_leader
-from penstock.node.listened_file import ListenedFile
-from penstock.node.lookup_api import LookupApi
-from penstock.node.metadata_forwarding import THE_BROKER
+from penstock.node.api.fetch_api import FetchApi
+from penstock.node.api.lookup_api import LookupApi
+from penstock.node.api.status_report import StatusReport
+from penstock.node.api.verify_api import VerifyApi
+from penstock.node.control.cluster import Cluster
+from penstock.node.controller.audit import AuditLog
+from penstock.node.data_dir.clean_stop import mark_if_synced
 from penstock.node.metrics_collector import NodeMetricsCollector
-from penstock.node.nats_listener import NatsListener, was_led_by
-from penstock.node.partition import Partition
-from penstock.node.partition_lookup import PartitionLookup
-from penstock.node.peer_client import PeerClient
-from penstock.node.replicas import Replicas
+from penstock.node.partition.in_flight import InFlightBudget
+from penstock.node.partition.leader_hints import not_leader
+from penstock.node.partition.partition import Partition
+from penstock.node.quorum.metadata_forwarding import THE_BROKER
+from penstock.node.quorum.peer_client import PeerClient
+from penstock.node.replicas.listened_file import ListenedFile
+from penstock.node.replicas.partition_lookup import PartitionLookup
+from penstock.node.replicas.replicas import Replicas
+from penstock.node.replicas.stream_lifecycle import deleted_error
 from penstock.node.request_router import RequestRouter
+from penstock.node.security.access import Access
 from penstock.node.settings import Settings
-from penstock.node.status_report import StatusReport
 from penstock.node.step import DiskWork, Outbox, Step
-from penstock.node.stream_lifecycle import deleted_error
-from penstock.node.verify_api import VerifyApi
+from penstock.node.subscriptions.ingest_backlog import IngestBacklog
+from penstock.node.subscriptions.nats_listener import NatsListener, was_led_by
 from penstock.vfs import Vfs
 
 TICK_US = 1_000_000

@@ -44,26 +44,26 @@ from penstock.messages import (
     TruncateRequest,
     VerifyRequest,
 )
-from penstock.node.access import Access
-from penstock.node.append_api import AppendApi
-from penstock.node.cluster import Cluster
-from penstock.node.commit_bounds import CommitBounds
-from penstock.node.deferred_refusals import DeferredRefusals
-from penstock.node.fetch_api import FetchApi
-from penstock.node.internal_streams import check_users_own
-from penstock.node.lookup_api import LookupApi
-from penstock.node.metadata_api import Handler, MetadataApi
-from penstock.node.offsets import GroupOffsets
-from penstock.node.partition_lookup import PartitionLookup
-from penstock.node.peer_client import PeerClient
-from penstock.node.peer_requests import PEER_REQUESTS
-from penstock.node.replicas import Replicas
+from penstock.node.api.append_api import AppendApi
+from penstock.node.api.commit_bounds import CommitBounds
+from penstock.node.api.fetch_api import FetchApi
+from penstock.node.api.lookup_api import LookupApi
+from penstock.node.api.metadata_api import Handler, MetadataApi
+from penstock.node.api.offsets import GroupOffsets
+from penstock.node.api.staged_publishing import StagedPublisher
+from penstock.node.api.status_report import StatusReport
+from penstock.node.api.user_api import UserApi
+from penstock.node.api.verify_api import VerifyApi
+from penstock.node.control.cluster import Cluster
+from penstock.node.control.peer_requests import PEER_REQUESTS
+from penstock.node.partition.deferred_refusals import DeferredRefusals
+from penstock.node.partition.internal_streams import check_users_own
+from penstock.node.quorum.peer_client import PeerClient
+from penstock.node.replicas.partition_lookup import PartitionLookup
+from penstock.node.replicas.replicas import Replicas
+from penstock.node.security.access import Access
 from penstock.node.settings import Settings
-from penstock.node.staged_publishing import StagedPublisher
-from penstock.node.status_report import StatusReport
 from penstock.node.step import Outbox
-from penstock.node.user_api import UserApi
-from penstock.node.verify_api import VerifyApi
 
 
 class RequestRouter:

@@ -24,7 +24,9 @@ class Settings:
     broker_version: str = ""
     cluster_id: str = ""  # empty: not known yet
     data_dir_id: str = ""  # random, created with the data directory
-    guards: frozenset[str] = frozenset()  # of `node/lost_files.py`: guards that the data directory is known to have had
+    guards: frozenset[str] = (
+        frozenset()
+    )  # of `node/data_dir/lost_files.py`: guards that the data directory is known to have had
     process: str = ""  # random for each start
     voters: Mapping[BrokerId, str] = field(default_factory=lambda: MappingProxyType({}))  # the first voters: HOST:PORT
     join: tuple[str, ...] = ()  # HOST:PORT of brokers whose cluster this one is to join

@@ -39,7 +39,7 @@ from penstock.messages import (
     Response,
 )
 from penstock.messages.access import UserChangedResponse
-from penstock.node.audit import audit_config
+from penstock.node.controller.audit import audit_config
 from penstock.sim import inspector
 from penstock.sim.broker import Surroundings
 from penstock.sim.checks import Checks, PartitionHistory

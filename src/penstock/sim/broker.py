@@ -24,9 +24,9 @@ from penstock.base.errors import PenstockError
 from penstock.base.ids import BrokerId
 from penstock.hot.message_group import MessageGroup
 from penstock.messages import Request
+from penstock.node.control.startup_conflicts import OLDER_COPY
 from penstock.node.node import Node
 from penstock.node.settings import Settings
-from penstock.node.startup_conflicts import OLDER_COPY
 from penstock.node.step import DiskWork, NatsAnswers, Step
 from penstock.sim import inspector
 from penstock.sim.connections import BrokerConnections

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 from penstock.access.handshake import Principal, ServerHandshake
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.messages import ReplicaFetchResponse, Request, Response
-from penstock.node.metadata_forwarding import THE_BROKER
-from penstock.node.partition_errors import read_failed
+from penstock.node.partition.partition_errors import read_failed
+from penstock.node.quorum.metadata_forwarding import THE_BROKER
 from penstock.node.step import Reply
 from penstock.sim.network import SimConnection
 from penstock.sim.payloads import CutShortError, bytes_of

@@ -38,7 +38,7 @@ from penstock.messages import (
     OffsetsStreamResponse,
     Response,
 )
-from penstock.node.internal_streams import offsets_config
+from penstock.node.partition.internal_streams import offsets_config
 from penstock.sim.broker import Surroundings
 from penstock.sim.checks import Checks, PartitionHistory
 from penstock.sim.client_state import StreamGeneration, kind_of

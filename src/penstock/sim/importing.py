@@ -7,10 +7,10 @@
 | acknowledged rows are stored (see `checks`)                                  | an answer                  |
 | the whole source is stored                                                   | the end, after all faults  |
 
-Rules: as in `client/placing.py`. The importer begins at the log end and appends one batch after the other. It sends an
-unanswered batch again; the error then returns the log end. A killed importer leaves only requests in transit; the next
-one asks for the log end and cuts the rest of the source into other batches. Sometimes two importers run at once: rows
-that one has appended are refused to the other, which stops.
+Rules: as in `client/bulk/placing.py`. The importer begins at the log end and appends one batch after the other. It
+sends an unanswered batch again; the error then returns the log end. A killed importer leaves only requests in transit;
+the next one asks for the log end and cuts the rest of the source into other batches. Sometimes two importers run at
+once: rows that one has appended are refused to the other, which stops.
 """
 
 from __future__ import annotations

@@ -11,13 +11,14 @@ from penstock.base.errors import CorruptionError
 from penstock.base.ids import BrokerId, PartitionId, PartitionKey, StreamId
 from penstock.batch import codec
 from penstock.batch.header import BatchHeader
-from penstock.commitlog import LogState, Slice, files
+from penstock.commitlog import LogState, Slice
+from penstock.commitlog.files import files
 from penstock.hot.crc import crc32c
 from penstock.metadata import elections
 from penstock.metadata.image import StreamState
 from penstock.metadata.snapshot import encode_image
 from penstock.node.node import Node
-from penstock.node.partition import Partition
+from penstock.node.partition.partition import Partition
 from penstock.sim.compacted import CompactedRow
 
 _READ_BYTES = 1 << 20  # bytes of batches read at once

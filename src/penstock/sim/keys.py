@@ -8,7 +8,7 @@ from __future__ import annotations
 from importlib.util import find_spec
 from random import Random
 
-from penstock.commitlog.files import holds_messages
+from penstock.commitlog.files.files import holds_messages
 from penstock.vfs import Vfs
 from penstock.vfs.keys import EncryptionKeys
 

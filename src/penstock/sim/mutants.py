@@ -13,13 +13,13 @@ _LEADER = "penstock.replication.leader"
 _SESSIONS = "penstock.replication.sessions"
 _LEADERSHIPS = "penstock.metadata.leaderships"
 _ELECTIONS = "penstock.metadata.elections"
-_PARTITION = "penstock.node.partition"
+_PARTITION = "penstock.node.partition.partition"
 _FRESHNESS = "penstock.replication.freshness"
-_PUBLISHING = "penstock.node.staged_publishing"
-_STAGED_ROWS = "penstock.node.staged_retention"
-_COMPACTION = "penstock.commitlog.compaction"
+_PUBLISHING = "penstock.node.api.staged_publishing"
+_STAGED_ROWS = "penstock.node.replicas.staged_retention"
+_COMPACTION = "penstock.commitlog.cleaner.compaction"
 _MEMBERSHIP = "penstock.groups.membership"
-_MOVING = "penstock.node.key_migration"
+_MOVING = "penstock.node.replicas.key_migration"
 
 MUTANTS = (
     Mutant(
@@ -36,7 +36,7 @@ MUTANTS = (
     ),
     Mutant(
         "a failed sync counts as one",
-        "penstock.node.log_maintenance",
+        "penstock.node.maintenance.log_maintenance",
         "            if error is None:\n                partition.log.flushed(flush)",
         "            if True:\n                partition.log.flushed(flush)",
     ),
@@ -60,7 +60,7 @@ MUTANTS = (
     ),
     Mutant(
         "readers see what is not committed",
-        "penstock.node.fetch_api",
+        "penstock.node.api.fetch_api",
         "end, size_bytes = partition.committed_end, partition.committed_bytes",
         "end, size_bytes = partition.log.log_end, partition.committed_bytes",
     ),
@@ -78,13 +78,13 @@ MUTANTS = (
     ),
     Mutant(
         "ids are not read from the log",
-        "penstock.node.dedup",
+        "penstock.node.partition.dedup",
         "        if error is None:\n            dedup.known(work.ids)",
         "        if error is None:\n            dedup.known(MessageIds(dedup.ids_max))",
     ),
     Mutant(
         "producers are not read from the log",
-        "penstock.node.producers",
+        "penstock.node.api.producers",
         "                producers.known(work.found)",
         "                producers.known(ProducerCollector(0))",
     ),
@@ -126,7 +126,7 @@ MUTANTS = (
     ),
     Mutant(
         "messages without a key go",
-        "penstock.commitlog.latest_by_key",
+        "penstock.commitlog.cleaner.latest_by_key",
         "pc.or_(pc.is_in(offsets, value_set=last), keys.is_null())",
         "pc.is_in(offsets, value_set=last)",
     ),
@@ -139,7 +139,7 @@ MUTANTS = (
     ),
     Mutant(
         "a tombstone stays for a thousandth of its time",
-        "penstock.commitlog.retention",
+        "penstock.commitlog.view.retention",
         "tombstone_retention_us=config.tombstone_retention_ms * 1000,",
         "tombstone_retention_us=config.tombstone_retention_ms,",
     ),
@@ -154,7 +154,7 @@ MUTANTS = (
 CLUSTER_MUTANTS = (
     Mutant(
         "members commit what they have lost",
-        "penstock.node.group_members",
+        "penstock.node.api.group_members",
         "        group.membership.check_commit(request.member_id, request.generation, parts)",
         "        pass",
     ),
@@ -172,7 +172,7 @@ CLUSTER_MUTANTS = (
     ),
     Mutant(
         "the first offset of a group counts after a failover",
-        "penstock.node.offsets",
+        "penstock.node.api.offsets",
         "                    last[key] = value, timestamp_us",
         "                    last.setdefault(key, (value, timestamp_us))",
     ),
@@ -184,7 +184,7 @@ CLUSTER_MUTANTS = (
     ),
     Mutant(
         "a generation is told before it is committed",
-        "penstock.node.group_members",
+        "penstock.node.api.group_members",
         "        membership.writes(generation)",
         "        membership.wrote(generation)",
     ),
@@ -202,7 +202,7 @@ CLUSTER_MUTANTS = (
     ),
     Mutant(
         "answers a truncation that nobody else knows of",
-        "penstock.node.truncations",
+        "penstock.node.replicas.truncations",
         "elif asked.partition.truncated_end >= asked.request.before:",
         "elif asked.partition.truncated_end >= 0 and not self._answer(asked, None):",
     ),
@@ -314,7 +314,7 @@ CLUSTER_MUTANTS = (
     ),
     Mutant(
         "a leader of an earlier epoch goes on",
-        "penstock.node.roles",
+        "penstock.node.replicas.roles",
         "            self._chronicle.ended(_name(partition))\n            self._resign(partition)\n",
         "            return\n",
     ),
@@ -332,7 +332,7 @@ CLUSTER_MUTANTS = (
     ),
     Mutant(
         "a broker that leads one partition keeps all keys",
-        "penstock.node.key_routing",
+        "penstock.node.subscriptions.key_routing",
         "    for number, partition in parting.takers.items():",
         "    if len(parting.takers) == 1:\n        shares = [group] * len(shares)\n"
         "    for number, partition in parting.takers.items():",
@@ -345,7 +345,7 @@ CLUSTER_MUTANTS = (
     ),
     Mutant(
         "who joins a shared subscription does not wait for its barrier",
-        "penstock.node.subscriptions",
+        "penstock.node.subscriptions.subscriptions",
         "takes=not (self._is_up and channel.is_asked)",
         "takes=True",
     ),
@@ -375,14 +375,15 @@ Left out are faults that another rule makes harmless:
 Left out, too, are faults that seeds show too rarely. A leader that counts answers before it knows what the followers
 know needs a disk that hangs just when the leader is deposed: `tests/unit/node/test_not_heard.py` finds it. A compaction
 pass that drops tombstones before the names of the segments that replace their messages are synced: a log with appends
-syncs its names often anyway; `tests/unit/commitlog/test_compaction.py` finds it. Offsets that a new leader returns
-before they are committed need a second failover within milliseconds: `tests/unit/node/test_offsets.py` finds them.
+syncs its names often anyway; `tests/unit/commitlog/cleaner/test_compaction.py` finds it. Offsets that a new leader
+returns before they are committed need a second failover within milliseconds: `tests/unit/node/api/test_offsets.py`
+finds them.
 """
 
 MUTANTS_OF_DISKS = (
     Mutant(
         "no background sync",
-        "penstock.node.log_maintenance",
+        "penstock.node.maintenance.log_maintenance",
         "        flush = partition.log.flush()",
         "        flush = partition.log.flush() if partition.waits_for_sync else None",
     ),

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from penstock.sim.planting import Mutant, Patch
 
-_ACCESS = "penstock.node.access"
-_APPENDING = "penstock.node.partition_append"
-_STORING = "penstock.node.append_api"
+_ACCESS = "penstock.node.security.access"
+_APPENDING = "penstock.node.api.partition_append"
+_STORING = "penstock.node.api.append_api"
 
 MUTANTS_OF_RIGHTS = (
     Mutant(
@@ -34,7 +34,7 @@ MUTANTS_OF_RIGHTS = (
         "            AppendRequest: self._allowing,",
         (
             Patch(
-                "penstock.node.log_queries",
+                "penstock.node.partition.log_queries",
                 "        if self.rules.allowed is not None:",
                 "        if self.rules.allowed:",
             ),
@@ -57,19 +57,19 @@ MUTANTS_OF_RIGHTS = (
     ),
     Mutant(
         "a fetch that waits is not looked at again",
-        "penstock.node.fetch_api",
+        "penstock.node.api.fetch_api",
         "            self._access().check(waiter.who, waiter.request)",
         "            assert waiter",
     ),
     Mutant(
         "a change of users is answered before all brokers go by it",
-        "penstock.node.user_admin",
+        "penstock.node.controller.user_admin",
         "                self._all.wait(\n                    index, deadline_us,",
         "                (lambda index, deadline_us, done: done(None))(\n                    index, deadline_us,",
     ),
     Mutant(
         "who leads the audit next tells again what was told",
-        "penstock.node.audit",
+        "penstock.node.controller.audit",
         "                self._written = reading.index",
         "                self._written = 0",
     ),

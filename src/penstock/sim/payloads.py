@@ -1,7 +1,8 @@
 """Reads the raw part of an answer as the driver sends it: from files, one of which may be shorter than expected.
 
-Rules: as in `broker/output.py`. A file that cannot be opened is an error of its request. A file that ends too early is
-found only while the answer is being sent: the log is informed of the position, and the connection is closed.
+Rules: as in `broker/socket_api/output.py`. A file that cannot be opened is an error of its request. A file that ends
+too early is found only while the answer is being sent: the log is informed of the position, and the connection is
+closed.
 """
 
 from __future__ import annotations

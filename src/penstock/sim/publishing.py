@@ -42,7 +42,7 @@ from penstock.messages import (
     StageRequest,
     StageResponse,
 )
-from penstock.node.internal_streams import staged_config
+from penstock.node.partition.internal_streams import staged_config
 from penstock.sim import inspector
 from penstock.sim.broker import SimBroker, Surroundings
 from penstock.sim.checks import Checks, PartitionHistory

@@ -11,7 +11,7 @@
 Rules: All brokers have the same users at the same index of the last user change; `agreement` compares that. A request
 is checked against the asked broker's users at its arrival, a fetch again at its answer. A denial may come from the
 metadata leader, so it is checked against all users since the oldest index that any broker had when the request arrived.
-`not_yet` is no denial: see `node/access.py`.
+`not_yet` is no denial: see `node/security/access.py`.
 """
 
 from __future__ import annotations

@@ -2,16 +2,16 @@
 
 Theory: an offset identifies a message only together with a leader epoch. A log that was truncated (power loss, unclean
 leader election) or started again empty (a memory stream) gets other messages at the same offsets. Its leader knows the
-end offset of each epoch, and reports the offset up to which a reader agrees with the log (`penstock.node.divergence`).
-Stream ids, epochs and offsets are valid within one cluster only: another cluster, or one with emptied disks, uses the
-same numbers again.
+end offset of each epoch, and reports the offset up to which a reader agrees with the log
+(`penstock.node.partition.divergence`). Stream ids, epochs and offsets are valid within one cluster only: another
+cluster, or one with emptied disks, uses the same numbers again.
 """
 
 from __future__ import annotations
 
 from penstock.base.ids import are_different_clusters
-from penstock.client.blocking import Client
-from penstock.client.ranges import agreed_end
+from penstock.client.blocking.client import Client
+from penstock.client.bulk.ranges import agreed_end
 from penstock.client.values import LATEST
 from penstock.messages import StreamInfo
 from penstock.spark.places import Key, Position

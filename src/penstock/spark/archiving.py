@@ -29,7 +29,7 @@ import pyarrow as pa
 
 from penstock.base import limits
 from penstock.base.errors import OperationalError, PenstockError
-from penstock.client.blocking import Client
+from penstock.client.blocking.client import Client
 from penstock.client.errors import StreamNotFound
 from penstock.client.values import LATEST
 from penstock.messages import StreamInfo

@@ -14,7 +14,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from penstock.access import Operation
 from penstock.base.errors import ConfigError
-from penstock.client.blocking import Client
+from penstock.client.blocking.client import Client
 from penstock.client.values import EARLIEST
 from penstock.messages import StreamInfo
 from penstock.spark import brokers, fetching, rights

@@ -6,7 +6,7 @@ import os
 import threading
 from collections.abc import Iterable
 
-from penstock.client.blocking import Client, connect
+from penstock.client.blocking.client import Client, connect
 
 _lock = threading.Lock()
 _clients: dict[tuple[int, tuple[str, ...], str], Client] = {}

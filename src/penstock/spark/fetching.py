@@ -12,11 +12,11 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from penstock.base.errors import RemoteError
-from penstock.client.blocking import Client
+from penstock.client.blocking.client import Client
+from penstock.client.bulk.ranges import LogRange, read_range
 from penstock.client.errors import LogTruncated, OffsetOutOfRange, StreamChanged
-from penstock.client.filters import Filter
-from penstock.client.ranges import LogRange, read_range
-from penstock.client.read_from import FOLLOWERS
+from penstock.client.link.read_from import FOLLOWERS
+from penstock.client.read.filters import Filter
 from penstock.spark import brokers
 from penstock.spark.columns import RowOrigin, arrow_schema, log_columns, spark_batch
 from penstock.spark.places import Key

@@ -23,8 +23,8 @@ import pyarrow.parquet as pq
 from pyspark.sql.datasource import InputPartition
 
 from penstock.base.errors import ConfigError, CorruptionError
-from penstock.client.blocking import Client
-from penstock.client.filters import Filter
+from penstock.client.blocking.client import Client
+from penstock.client.read.filters import Filter
 from penstock.client.values import microseconds_of
 from penstock.spark import lake
 from penstock.spark.agreement import checked_cluster, held_end

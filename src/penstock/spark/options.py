@@ -18,9 +18,9 @@ from penstock.base import limits
 from penstock.base.errors import ConfigError
 from penstock.base.subjects import stream_name_mistake, subject_mistake
 from penstock.base.units import parse_duration_us
-from penstock.client.addresses import DEFAULT_SERVER, SERVER_VARIABLE, parse_servers, with_tls
-from penstock.client.credentials import FILE_VARIABLE, TOKEN_VARIABLE
-from penstock.client.tls import CA_VARIABLE, CERT_VARIABLE, KEY_VARIABLE, TlsOptions, settled
+from penstock.client.link.addresses import DEFAULT_SERVER, SERVER_VARIABLE, parse_servers, with_tls
+from penstock.client.link.credentials import FILE_VARIABLE, TOKEN_VARIABLE
+from penstock.client.link.tls import CA_VARIABLE, CERT_VARIABLE, KEY_VARIABLE, TlsOptions, settled
 from penstock.spark.brokers import Servers
 from penstock.spark.columns import COLUMNS, default_columns, known_column
 from penstock.spark.places import Earliest, Latest, Moment, Offsets, Positions, Where

@@ -18,7 +18,7 @@ from penstock.access import Operation
 from penstock.base.errors import ConfigError, PenstockError
 from penstock.base.ids import are_different_clusters
 from penstock.base.subjects import overlap
-from penstock.client.blocking import Client
+from penstock.client.blocking.client import Client
 from penstock.client.errors import NotAuthorized, StreamNotFound
 from penstock.client.values import EARLIEST, LATEST
 from penstock.messages import StreamInfo

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from penstock.base.staged import staged_name
-from penstock.client.blocking import Client
-from penstock.client.staging import Staged
+from penstock.client.append.staging import Staged
+from penstock.client.blocking.client import Client
 
 
 def republish(client: Client, prefix: str, staged: Iterable[Staged], timeout_s: float) -> int:

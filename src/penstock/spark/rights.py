@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from penstock.access import Operation
 from penstock.base.errors import ErrorCode, RemoteError
-from penstock.client.blocking import Client
+from penstock.client.blocking.client import Client
 from penstock.client.errors import NotAuthorized, StreamNotFound
 from penstock.messages import StreamInfo
 

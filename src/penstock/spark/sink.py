@@ -34,8 +34,8 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from penstock.access import Operation
 from penstock.base.errors import OperationalError
 from penstock.base.staged import once_id
-from penstock.client.blocking import Client
-from penstock.client.staging import Staged
+from penstock.client.append.staging import Staged
+from penstock.client.blocking.client import Client
 from penstock.messages import StreamInfo
 from penstock.spark import brokers, rights
 from penstock.spark.jobs import BATCH_ID, QUERY_ID, batch_id_of, query_id_of

@@ -30,10 +30,10 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from penstock.access import Operation
 from penstock.base.errors import PenstockError
 from penstock.base.ids import LeaderEpoch
-from penstock.client.blocking import Client
+from penstock.client.blocking.client import Client
+from penstock.client.bulk.ranges import agreed_end
+from penstock.client.bulk.wait_for_data import wait_for_more
 from penstock.client.errors import NotAuthorized, StreamNotFound
-from penstock.client.ranges import agreed_end
-from penstock.client.wait_for_data import wait_for_more
 from penstock.messages import StreamInfo
 from penstock.spark import brokers, fetching, rights
 from penstock.spark.agreement import checked_cluster

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 
 from penstock.base.errors import RemoteError
 from penstock.base.ids import BrokerId
-from penstock.client.addresses import DEFAULT_PORT, SERVER_VARIABLE
+from penstock.client.link.addresses import DEFAULT_PORT, SERVER_VARIABLE
 from penstock.hot.crc import crc32c
 from penstock.messages import Request, Response
 from penstock.sim import inspector, nats, plan

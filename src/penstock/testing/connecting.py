@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from random import Random
 from typing import Any
 
-from penstock.client.addresses import DEFAULT_PORT
+from penstock.client.link.addresses import DEFAULT_PORT
 from penstock.sim import nats
 from penstock.sim.network import CONNECT_TIMEOUT_US, Network, SimConnection
 from penstock.sim.trace import Trace

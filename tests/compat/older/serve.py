@@ -6,7 +6,7 @@ import os
 import sys
 
 from penstock.broker import logs
-from penstock.broker.config import load
+from penstock.broker.config.config import load
 from penstock.broker.serve import run
 
 

@@ -9,13 +9,13 @@ import pytest
 
 from penstock.access.secret_files import is_open_to_others, open_to_others
 from penstock.base.errors import ConfigError, OperationalError
-from penstock.broker.config import BrokerConfig, load, to_toml
-from penstock.broker.config_handoff import ConfigHandoff, decode, encode
-from penstock.broker.exposed_secrets import OF_SECRETS, exposed_secrets
-from penstock.broker.setting_sources import SourcedValue
-from penstock.broker.settings import SETTINGS
-from penstock.cli.nats_options import login_of
-from penstock.client.credentials import credentials_of
+from penstock.broker.config.config import BrokerConfig, load, to_toml
+from penstock.broker.config.exposed_secrets import OF_SECRETS, exposed_secrets
+from penstock.broker.config.setting_sources import SourcedValue
+from penstock.broker.config.settings import SETTINGS
+from penstock.broker.supervision.config_handoff import ConfigHandoff, decode, encode
+from penstock.cli.terminal.nats_options import login_of
+from penstock.client.link.credentials import credentials_of
 
 SECRET = "a secret of the cluster that is long enough"
 PUBLIC = {"data_dir", "tls_cert", "tls_ca", "tls_client_ca", "nats_tls_ca", "nats_tls_cert"}

@@ -17,11 +17,11 @@ import pytest
 
 from penstock.base import limits
 from penstock.base.addresses import Address
-from penstock.broker import http_server
-from penstock.broker.http_connection import HttpRequest, HttpResponse
-from penstock.broker.http_server import HttpServer, bind_http
-from penstock.broker.tls import InThread, ServerTls
-from penstock.broker.tls_settings import BrokerTls
+from penstock.broker.config.tls_settings import BrokerTls
+from penstock.broker.observability import http_server
+from penstock.broker.observability.http_connection import HttpRequest, HttpResponse
+from penstock.broker.observability.http_server import HttpServer, bind_http
+from penstock.broker.transport.tls import InThread, ServerTls
 from tests.broker_process import eventually
 from tests.certificates import Authority
 from tests.extent import each_change

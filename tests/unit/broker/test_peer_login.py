@@ -10,8 +10,8 @@ import pytest
 
 from penstock.access.scram import ScramServer
 from penstock.base.ids import BrokerId
-from penstock.broker.authentication import BrokerAuthenticator, ClusterSecret
-from penstock.broker.peer_connection import PeerConnection, PeerState
+from penstock.broker.peers.peer_connection import PeerConnection, PeerState
+from penstock.broker.security.authentication import BrokerAuthenticator, ClusterSecret
 from penstock.messages import (
     Api,
     AuthenticateRequest,
@@ -25,12 +25,12 @@ from penstock.messages import (
     api_versions,
 )
 from penstock.metadata.image import ClusterImage
-from penstock.node.access import Access
+from penstock.node.security.access import Access
 from penstock.node.step import PeerRequest
 from penstock.wire import Frame, decode_request, encode_answer
 from penstock.wire.bodies import answer_body
 from penstock.wire.encryption import FrameCipher
-from tests.unit.broker.test_peer_connection import Transport
+from tests.unit.broker.peers.test_peer_connection import Transport
 
 SECRET = "a secret of the cluster that is long enough"
 OURS = PeerHelloRequest(cluster_id="c", broker_id=1, data_dir_id="disk-1", broker_version="1")

@@ -15,9 +15,9 @@ from penstock.base import limits
 from penstock.base.addresses import Address
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import BrokerId
-from penstock.broker.connection import Caller
-from penstock.broker.peers import PeerConnections, Timing
-from penstock.broker.server import Server, bind
+from penstock.broker.peers.peers import PeerConnections, Timing
+from penstock.broker.socket_api.connection import Caller
+from penstock.broker.socket_api.server import Server, bind
 from penstock.messages import (
     HelloRequest,
     HelloResponse,
@@ -31,7 +31,7 @@ from penstock.messages import (
     StatusRequest,
     api_versions,
 )
-from penstock.node.peer_client import introduced
+from penstock.node.quorum.peer_client import introduced
 from penstock.node.step import PeerRequest
 from penstock.wire import Frame, decode_response, encode_answer, encode_checked_request
 from tests.extent import each_change

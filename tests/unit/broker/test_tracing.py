@@ -7,7 +7,7 @@ from itertools import count
 import pytest
 
 from penstock.base import limits
-from penstock.broker.otlp import Exporter, endpoint_of
+from penstock.broker.observability.otlp import Exporter, endpoint_of
 from penstock.broker.tracing import TraceSpan, Tracing
 from tests.groups import Message
 from tests.unit.node.harness import Broker

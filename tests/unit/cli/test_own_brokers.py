@@ -6,8 +6,8 @@ import os
 
 import pytest
 
-from penstock.cli.connection_options import among_brokers_of_its_own
-from penstock.client import credentials, tls
+from penstock.cli.terminal.connection_options import among_brokers_of_its_own
+from penstock.client.link import credentials, tls
 from tests.broker_process import OF_OTHERS
 
 

@@ -37,8 +37,8 @@ def imported(*arguments: str) -> set[str]:
 
 
 def test_only_the_command_that_is_asked_for_is_imported() -> None:
-    assert imported("health", "--help") == {"penstock.cli.health"}
-    assert imported("stream", "list", "--help") == {"penstock.cli.streams"}
+    assert imported("health", "--help") == {"penstock.cli.broker.health"}
+    assert imported("stream", "list", "--help") == {"penstock.cli.stream.streams"}
 
 
 @each_change

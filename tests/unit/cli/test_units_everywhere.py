@@ -9,8 +9,8 @@ import pytest
 import typer
 
 from penstock.base.errors import ConfigError
-from penstock.broker import config
-from penstock.cli.reference import commands
+from penstock.broker.config import config
+from penstock.cli.reference.cli_reference import commands
 from penstock.spark.options import seconds
 
 MONTH = "'1M': m is minutes and M is refused; write 1m for minutes, 30d for months"

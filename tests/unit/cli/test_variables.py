@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from penstock.cli.app import app
-from penstock.cli.reference import commands
+from penstock.cli.reference.cli_reference import commands
 from tests.extent import each_change
 
 LEAVES = {" ".join(path): command for path, command in commands() if not hasattr(command, "commands")}

@@ -27,9 +27,9 @@ from collections.abc import Callable
 from penstock.base.config import StreamConfig
 from penstock.base.errors import RemoteError
 from penstock.base.ids import BrokerId, LeaderEpoch, Offset, PartitionId, PartitionKey, StreamId
-from penstock.client.attempts import Ask, Attempts, GiveUp, Pause, Refresh
-from penstock.client.cluster import ClusterView
 from penstock.client.errors import Unavailable, specific
+from penstock.client.link.attempts import Ask, Attempts, GiveUp, Pause, Refresh
+from penstock.client.link.cluster import ClusterView
 from penstock.messages import BrokerInfo, HelloResponse, PartitionInfo, StreamInfo
 
 KEY = PartitionKey(StreamId(7), PartitionId(0))

@@ -14,12 +14,15 @@ import pytest
 
 from penstock import aio
 from penstock.base import limits
-from penstock.client import blocking, blocking_groups, blocking_producer, blocking_table
+from penstock.client.blocking import client as blocking
+from penstock.client.blocking import groups as blocking_groups
+from penstock.client.blocking import producer as blocking_producer
+from penstock.client.blocking import table as blocking_table
 from penstock.client.checks import place_of, seconds_of
 from penstock.client.columns import to_table
 from penstock.client.errors import InvalidConfig
-from penstock.client.filters import Filter
-from penstock.client.publishing import Publisher
+from penstock.client.publish.publishing import Publisher
+from penstock.client.read.filters import Filter
 from penstock.messages import CreateStreamRequest, GetRequest, ListOffsetsRequest
 from tests.fake_broker import FakeBroker, columns
 

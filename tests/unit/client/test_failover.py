@@ -14,9 +14,9 @@ from penstock import aio
 from penstock.base import limits
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import PartitionId, PartitionKey, StreamId
-from penstock.client.error_codes import OF_ONE_BROKER
-from penstock.client.ranges import LogRange, read_range_async
-from penstock.client.read_from import FOLLOWERS, Which
+from penstock.client.bulk.ranges import LogRange, read_range_async
+from penstock.client.link.error_codes import OF_ONE_BROKER
+from penstock.client.link.read_from import FOLLOWERS, Which
 from penstock.client.values import StreamName
 from penstock.messages import (
     AppendRequest,
@@ -312,7 +312,7 @@ async def test_a_broker_that_hangs_is_left_for_the_new_leader(
 ) -> None:
     """Its host has vanished, or its process was stopped: nothing comes, and no connection breaks."""
     monkeypatch.setattr("penstock.base.limits.CLIENT_SILENCE_S", 0.1)
-    monkeypatch.setattr("penstock.client.connections._LOOK_S", 0.02)
+    monkeypatch.setattr("penstock.client.link.connections._LOOK_S", 0.02)
     fill(cluster)
     async with penstock.aio.connect(cluster[1].address) as client:
         info = await client.stream("a")
@@ -328,7 +328,7 @@ async def test_a_slow_answer_is_waited_for(
 ) -> None:
     """The broker answers something else meanwhile: it lives."""
     monkeypatch.setattr("penstock.base.limits.CLIENT_SILENCE_S", 0.05)
-    monkeypatch.setattr("penstock.client.connections._LOOK_S", 0.02)
+    monkeypatch.setattr("penstock.client.link.connections._LOOK_S", 0.02)
     fill(cluster)
     await client.stream("a")
     connections = cluster[1].connections
@@ -523,7 +523,7 @@ async def test_a_connection_that_is_not_used_is_given_back_but_never_the_last(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("penstock.base.limits.CLIENT_CONNECTION_IDLE_S", 0.05)
-    monkeypatch.setattr("penstock.client.connections._LOOK_S", 0.01)
+    monkeypatch.setattr("penstock.client.link.connections._LOOK_S", 0.01)
     fill(cluster)
     await cluster.elect(2)
     async with penstock.aio.connect(cluster[1].address) as client:

@@ -6,8 +6,9 @@ import inspect
 
 import pytest
 
-from penstock.client import blocking_groups, consumers, groups
-from penstock.client.keywords import ConsumerOptions
+from penstock.client.blocking import groups as blocking_groups
+from penstock.client.consume import consumers, groups
+from penstock.client.link.keywords import ConsumerOptions
 
 INSIDE = {"open", "take", "each", "is_due", "checkpoint"}  # of the asyncio consumer, for the blocking one
 

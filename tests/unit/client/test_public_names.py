@@ -19,7 +19,7 @@ def test_every_public_name_can_be_imported() -> None:
         assert getattr(penstock, name) is not None
     assert dir(penstock) == sorted(penstock.__all__)
     assert set(penstock._MODULE_OF) | {"__version__"} == set(penstock.__all__)
-    assert penstock.connect is penstock.client.blocking.connect
+    assert penstock.connect is penstock.client.blocking.client.connect
     assert penstock.aio.connect is not penstock.connect
     with pytest.raises(AttributeError, match="nothing_of_that_name"):
         penstock.nothing_of_that_name  # noqa: B018

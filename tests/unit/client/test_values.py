@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from penstock.base import limits
 from penstock.base.errors import RemoteError
-from penstock.client.addresses import parse_server
+from penstock.client.link.addresses import parse_server
 from penstock.client.publish_format import KEY_BASE64_HEADER, KEY_HEADER, key_header, parse_ack
 from penstock.client.values import Headers, Message, encode_headers
 

@@ -9,8 +9,8 @@ from random import Random
 import pytest
 
 from penstock.commitlog import LogConfig, LogState, StorageFailedError
-from penstock.commitlog import checkpoint as checkpoints
-from penstock.commitlog.checkpoint import CheckpointFile
+from penstock.commitlog.files import checkpoint as checkpoints
+from penstock.commitlog.files.checkpoint import CheckpointFile
 from penstock.vfs.faulty import FaultyVfs, FileFault, FileOperation, FileOperationKind, nth
 from penstock.vfs.memory import Keep, MemoryVfs
 from tests.logs import DIRECTORY, Message, append, flush, flush_and_note, give_up_before, open_log, read_slices, retain

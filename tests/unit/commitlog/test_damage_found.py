@@ -9,7 +9,7 @@ import pytest
 from penstock.base.errors import RemoteError
 from penstock.batch.schema import SCHEMA_BYTES
 from penstock.commitlog import Log, LogState, NotWritableError
-from penstock.commitlog.files import index_path, segment_path
+from penstock.commitlog.files.files import index_path, segment_path
 from penstock.vfs.memory import MemoryVfs
 from tests.logs import DIRECTORY, Message, append, flush, open_log, read_batches, read_slices
 

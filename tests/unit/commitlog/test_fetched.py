@@ -20,8 +20,8 @@ from penstock.commitlog import (
     RangeRefusedError,
     StorageFullError,
 )
-from penstock.commitlog import lineage as lineages
-from penstock.commitlog.files import segment_path
+from penstock.commitlog.files import lineage as lineages
+from penstock.commitlog.files.files import segment_path
 from penstock.vfs.faulty import FaultyVfs, FileFault, FileOperation, FileOperationKind, nth
 from penstock.vfs.memory import Keep, MemoryVfs
 from tests.batch_samples import resealed, sealed

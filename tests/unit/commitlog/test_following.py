@@ -9,8 +9,8 @@ import pytest
 from penstock.base import limits
 from penstock.base.errors import RemoteError
 from penstock.commitlog import LogConfig, NotWritableError, StorageFullError
-from penstock.commitlog import checkpoint as checkpoints
-from penstock.commitlog.checkpoint import Checkpoint, pack_slot, unpack_slot
+from penstock.commitlog.files import checkpoint as checkpoints
+from penstock.commitlog.files.checkpoint import Checkpoint, pack_slot, unpack_slot
 from penstock.vfs.faulty import FaultyVfs, FileFault, FileOperationKind, nth
 from penstock.vfs.memory import MemoryVfs
 from tests.logs import DIRECTORY, append, flush, flush_and_note, open_log, read_slices, retain, save

@@ -10,8 +10,8 @@ import pytest
 from penstock.base import limits
 from penstock.batch.schema import SCHEMA_BYTES
 from penstock.commitlog import Log, LogConfig
-from penstock.commitlog.index import ENTRY_BYTES, pack_entry
-from penstock.commitlog.verifying import verify_log
+from penstock.commitlog.files.index import ENTRY_BYTES, pack_entry
+from penstock.commitlog.verify.verifying import verify_log
 from penstock.vfs.faulty import FaultyVfs, FileFault, FileOperation, FileOperationKind, no_faults, nth
 from penstock.vfs.memory import MemoryVfs
 from tests.damage import content, write

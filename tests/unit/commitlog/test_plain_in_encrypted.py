@@ -8,7 +8,7 @@ from contextlib import closing
 import pytest
 
 from penstock.base.errors import RemoteError
-from penstock.commitlog.verifying import verify_log
+from penstock.commitlog.verify.verifying import verify_log
 from penstock.vfs.keys import ENCRYPTED_BEGIN, NoHeaderError
 from penstock.vfs.memory import MemoryVfs
 from tests.damage import content, flip, readable

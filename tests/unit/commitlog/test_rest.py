@@ -12,7 +12,7 @@ import pytest
 from penstock.base.errors import RemoteError
 from penstock.batch.schema import SCHEMA_BYTES
 from penstock.commitlog import Log, LogConfig, LogState, OpenFiles, StorageFailedError
-from penstock.commitlog.files import segment_path
+from penstock.commitlog.files.files import segment_path
 from penstock.vfs.faulty import CHANGES, FaultyVfs, FileFault, FileOperation, FileOperationKind, nth
 from penstock.vfs.memory import Keep, MemoryVfs
 from penstock.vfs.real import RealVfs

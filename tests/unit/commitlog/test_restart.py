@@ -9,8 +9,9 @@ import pytest
 from penstock.base import limits
 from penstock.base.errors import RemoteError
 from penstock.batch.schema import SCHEMA_BYTES
-from penstock.commitlog import LogState, checkpoint, lineage
-from penstock.commitlog.files import segment_path
+from penstock.commitlog import LogState
+from penstock.commitlog.files import checkpoint, lineage
+from penstock.commitlog.files.files import segment_path
 from penstock.vfs.faulty import FaultyVfs, FileFault, FileOperation, FileOperationKind, nth
 from penstock.vfs.memory import Keep, MemoryVfs
 from tests.damage import WIDE, closed_log, content, flip, indexes, readable, write

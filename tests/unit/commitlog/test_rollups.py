@@ -16,7 +16,7 @@ from penstock.vfs.memory import Keep, MemoryVfs
 from tests.expiring import Told, offsets_of
 from tests.keyed import batches_of
 from tests.logs import finished, open_log, run
-from tests.unit.commitlog.test_expiry import KEPT, S, Stream
+from tests.unit.commitlog.cleaner.test_expiry import KEPT, S, Stream
 
 CONFIG = LogConfig(segment_bytes=4096, rolls_up=True)
 

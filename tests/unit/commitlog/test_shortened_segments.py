@@ -9,7 +9,7 @@ import pytest
 from penstock.base.errors import RemoteError
 from penstock.batch.schema import SCHEMA_BYTES
 from penstock.commitlog import LogConfig, LogState
-from penstock.commitlog.files import segment_path
+from penstock.commitlog.files.files import segment_path
 from penstock.vfs import Vfs
 from penstock.vfs.memory import Keep, MemoryVfs
 from penstock.vfs.real import RealVfs

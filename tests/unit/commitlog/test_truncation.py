@@ -22,9 +22,9 @@ from penstock.commitlog import (
     NotWritableError,
     StorageFailedError,
 )
-from penstock.commitlog.files import index_path, segment_path
-from penstock.commitlog.index import ENTRY_BYTES
-from penstock.commitlog.rebuild import rebuild_entries
+from penstock.commitlog.files.files import index_path, segment_path
+from penstock.commitlog.files.index import ENTRY_BYTES
+from penstock.commitlog.segment.rebuild import rebuild_entries
 from penstock.vfs.faulty import FaultyVfs, FileFault, FileOperation, FileOperationKind, no_faults, nth
 from penstock.vfs.memory import Keep, MemoryVfs
 from penstock.vfs.real import RealVfs

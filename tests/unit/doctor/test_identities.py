@@ -8,7 +8,7 @@ import nkeys
 import pytest
 
 from penstock.base.errors import ConfigError
-from penstock.broker.nats_credentials import NatsCredentials
+from penstock.broker.security.nats_credentials import NatsCredentials
 from penstock.doctor.identities import Identity, Role, parse_identities
 
 

@@ -7,8 +7,8 @@ from penstock.base.ids import BrokerId, Incarnation, PartitionId, PartitionKey, 
 from penstock.commitlog import Log
 from penstock.metadata.image import PartitionState, StreamState
 from penstock.metadata.streams import created_config
-from penstock.node.in_flight import InFlightBudget
-from penstock.node.partition import Partition
+from penstock.node.partition.in_flight import InFlightBudget
+from penstock.node.partition.partition import Partition
 from penstock.replication.leader import Leadership, LogEndsAtStart
 from penstock.replication.leadership_timers import LeadershipTimers
 from penstock.vfs import Vfs

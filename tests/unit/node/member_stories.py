@@ -62,7 +62,7 @@ from penstock.messages import (
     TruncateResponse,
 )
 from penstock.metadata.image import ClusterImage
-from penstock.node.partition import Partition
+from penstock.node.partition.partition import Partition
 from penstock.vfs.faulty import FileFault, FileOperation, FileOperationKind, Plan, no_faults
 from penstock.vfs.memory import MemoryVfs
 from tests.unit.node.harness import Row, batch_of

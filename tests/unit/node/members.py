@@ -15,7 +15,7 @@ from penstock.base.ids import BrokerId
 from penstock.messages import API_OF_REQUEST, JoinResponse
 from penstock.messages.apis import is_asked_by_brokers
 from penstock.metadata.image import PartitionState
-from penstock.node.metadata_forwarding import THE_BROKER
+from penstock.node.quorum.metadata_forwarding import THE_BROKER
 from penstock.node.step import PeerRequest, Reply, Step
 from penstock.vfs.memory import Keep, MemoryVfs
 from tests.unit.node.harness import Broker, Clock, _read

@@ -10,7 +10,7 @@ import pytest
 from penstock.base.config import Intake, StreamConfig
 from penstock.base.ids import Offset
 from penstock.batch import codec
-from penstock.cli.placed_rows import FutureTimes, RowTimes
+from penstock.cli.messages.placed_rows import FutureTimes, RowTimes
 from penstock.messages import (
     AlterStreamRequest,
     AlterStreamResponse,

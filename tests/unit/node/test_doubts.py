@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 from penstock.base import limits
 from penstock.base.clock import Now
-from penstock.node.deferred_refusals import DeferredRefusals
-from penstock.node.registration import HeartbeatNumbers
+from penstock.node.partition.deferred_refusals import DeferredRefusals
+from penstock.node.quorum.registration import HeartbeatNumbers
 from penstock.node.step import Step
 
 A_MOMENT_US = 1_000

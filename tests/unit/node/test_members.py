@@ -25,9 +25,9 @@ from penstock.messages import (
     StatusRequest,
     StatusResponse,
 )
-from penstock.node.clean_stop import CLEAN_STOP_PATH
-from penstock.node.registration import BrokerRegistration
-from penstock.node.startup_conflicts import OLDER_COPY
+from penstock.node.control.startup_conflicts import OLDER_COPY
+from penstock.node.data_dir.clean_stop import CLEAN_STOP_PATH
+from penstock.node.quorum.registration import BrokerRegistration
 from penstock.vfs.faulty import FileFault, FileOperation, FileOperationKind, no_faults
 from tests.extent import each_change
 from tests.unit.node.members import Brokers, Member, formed

@@ -21,10 +21,10 @@ from penstock.messages import (
     OffsetsStreamRequest,
     OffsetsStreamResponse,
 )
+from tests.unit.node.api.test_offsets import again
 from tests.unit.node.harness import Broker
 from tests.unit.node.members import Brokers
-from tests.unit.node.test_access import GROUP, allow, asking, offsets, stream_id, user, who
-from tests.unit.node.test_offsets import again
+from tests.unit.node.security.test_access import GROUP, allow, asking, offsets, stream_id, user, who
 
 
 def beat(broker: Broker, member: str, number: int, *streams: str, is_leaving: bool = False) -> object:

@@ -26,8 +26,8 @@ from penstock.messages import (
     StatusRequest,
     StatusResponse,
 )
-from penstock.node.gaps import GAPS_PATH
 from penstock.node.node import TICK_US
+from penstock.node.subscriptions.gaps import GAPS_PATH
 from penstock.vfs.faulty import FileFault, FileOperationKind, no_faults, nth
 from penstock.vfs.memory import Keep, MemoryVfs
 from tests.damage import content

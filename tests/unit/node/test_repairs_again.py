@@ -13,7 +13,7 @@ from penstock.vfs.faulty import FileFault, FileOperation, FileOperationKind, no_
 from penstock.vfs.memory import Keep
 from tests.extent import each_change
 from tests.unit.node.members import Brokers, Member, formed
-from tests.unit.node.test_repairs import ROWS, damage, others, read_all, replica, values
+from tests.unit.node.replicas.test_repairs import ROWS, damage, others, read_all, replica, values
 
 MINUTE_MS = 60_000
 

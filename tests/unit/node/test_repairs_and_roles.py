@@ -8,12 +8,12 @@ from penstock.base import limits
 from penstock.base.errors import RemoteError
 from penstock.commitlog import LogState, SegmentRepair
 from penstock.messages import ReplicaRangeResponse
-from penstock.node import leader_replication, repairs
+from penstock.node.replicas import leader_replication, repairs
 from penstock.vfs.memory import MemoryVfs
 from tests.damage import flip
 from tests.extent import each_change
 from tests.unit.node.members import Brokers, Member, formed
-from tests.unit.node.test_repairs import (
+from tests.unit.node.replicas.test_repairs import (
     ROWS,
     SEGMENT_BYTES,
     damage,

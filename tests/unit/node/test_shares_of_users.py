@@ -29,9 +29,9 @@ from penstock.messages import (
     StagedStreamRequest,
     TruncateRequest,
 )
+from tests.unit.node.api.test_offsets import again
 from tests.unit.node.harness import Broker, batch_of
-from tests.unit.node.test_access import asking, stream_id, user
-from tests.unit.node.test_offsets import again
+from tests.unit.node.security.test_access import asking, stream_id, user
 
 COMMIT, READ = Operation.COMMIT_OFFSETS, Operation.READ
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.node.partition import Partition
-from penstock.node.repairs import Repairs
+from penstock.node.partition.partition import Partition
+from penstock.node.replicas.repairs import Repairs
 from penstock.sim.checks import PartitionHistory
 from penstock.sim.clients import SLOTS
 from penstock.sim.plan import Act, PlannedOperation, make_plan

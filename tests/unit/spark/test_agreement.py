@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 import penstock
-from penstock.client import blocking
+from penstock.client.blocking import client as blocking
 from penstock.messages import MetadataRequest, Request
 from penstock.spark.agreement import checked_cluster
 from penstock.spark.planning import DataLossError
@@ -23,7 +23,7 @@ async def test_a_note_of_an_earlier_version_names_no_cluster_and_none_is_noted_e
         broker.hello["cluster_id"] = ""
         client = await asyncio.to_thread(penstock.connect, broker.address)
         with pytest.raises(penstock.Unavailable, match="has not joined its cluster yet"):
-            await asyncio.to_thread(checked, client, "", 0.01)
+            await asyncio.to_thread(checked, client, "", 1.0)
 
         async def join(request: Request) -> None:
             if isinstance(request, MetadataRequest):

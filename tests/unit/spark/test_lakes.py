@@ -11,7 +11,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from penstock.cli.pipeline_progress import line
+from penstock.cli.pipeline.progress import line
 from penstock.spark.columns import arrow_schema
 from penstock.spark.decoding import COLUMNS, rejects_schema
 from penstock.spark.jobs import BatchDone

@@ -1,0 +1,1 @@
+"""The HTTP port: health, metrics, status pages; and export by OpenTelemetry. `broker.serve` starts it."""

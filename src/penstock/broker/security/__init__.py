@@ -1,0 +1,1 @@
+"""Secrets and certificates of a broker: the cluster secret, the logins to NATS, the certificate authority."""

@@ -1,0 +1,1 @@
+"""Commands about users, permissions, keys and certificates: user, acl, keys, certs, nats-config."""

@@ -1,0 +1,1 @@
+"""`penstock backup` and `penstock restore`."""

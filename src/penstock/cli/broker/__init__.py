@@ -1,0 +1,1 @@
+"""Commands that run or look at brokers: serve, status, health, doctor."""

@@ -1,0 +1,1 @@
+"""`penstock import`: moves a stream from JetStream, with its sequences."""

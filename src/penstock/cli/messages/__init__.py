@@ -1,0 +1,1 @@
+"""Commands that move messages: publish, read, relay."""

@@ -1,0 +1,160 @@
+"""`penstock pipeline archive`: copies a stream into a lake."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from penstock.base import limits
+from penstock.cli.pipeline.options import (
+    RUN_PANEL,
+    AllowLoss,
+    Config,
+    Master,
+    MaxBatch,
+    Once,
+    Trigger,
+    bytes_of,
+    config_of,
+    seconds_of,
+    servers_of,
+)
+from penstock.cli.pipeline.progress import progress
+from penstock.cli.pipeline.spark_session import spark_session
+from penstock.cli.terminal import output
+from penstock.cli.terminal.failure import clearly, say
+from penstock.cli.terminal.options import Debug, Json, Server, StreamArgument, examples
+
+EXAMPLES = examples(
+    "# all messages so far",
+    "penstock pipeline archive orders --to lake",
+    "# and new messages, a batch each 5 minutes",
+    "penstock pipeline archive orders --to lake --continuous --trigger 5m",
+    "# also decode values to columns",
+    "penstock pipeline archive orders --to lake --decode json",
+    "# on a cluster whose workers can reach the folder, too",
+    "penstock pipeline archive orders --to /mnt/lake --master spark://spark:7077",
+)
+
+
+FORMATS = ("parquet", "delta", "iceberg")
+
+
+def _formats(partly: str) -> list[str]:
+    return [name for name in FORMATS if name.startswith(partly)]
+
+
+@clearly
+def archive(
+    ctx: typer.Context,
+    stream: StreamArgument,
+    to: Annotated[
+        str, typer.Option("--to", metavar="DIR", help="The lake's folder, which the workers can reach, too.")
+    ],
+    format: Annotated[  # noqa: A002
+        str, typer.Option("--format", metavar="FORMAT", help="parquet, delta or iceberg.", autocompletion=_formats)
+    ] = "parquet",
+    decode: Annotated[
+        str,
+        typer.Option("--decode", metavar="json|avro", help="Decode values into the additional column data."),
+    ] = "",
+    schema: Annotated[
+        Path | None,
+        typer.Option(
+            "--schema",
+            metavar="FILE",
+            exists=True,
+            dir_okay=False,
+            help="Schema of the values: DDL for JSON, or an Avro schema.  Default for JSON: inferred from the first "
+            "messages.",
+        ),
+    ] = None,
+    once: Once = True,
+    trigger: Trigger = "1m",
+    max_batch: MaxBatch = limits.ARCHIVE_BATCH_ROWS_DEFAULT,
+    min_batch: Annotated[
+        int,
+        typer.Option(
+            "--min-batch",
+            metavar="ROWS",
+            min=1,
+            help="With --continuous: wait for this many messages, so that files are not too small.",
+            rich_help_panel=RUN_PANEL,
+        ),
+    ] = 10_000,
+    max_delay: Annotated[
+        str,
+        typer.Option(
+            "--max-delay", metavar="DURATION", help="Longest wait for --min-batch.", rich_help_panel=RUN_PANEL
+        ),
+    ] = "5m",
+    file_size: Annotated[
+        str,
+        typer.Option("--file-size", metavar="SIZE", help="Approximate largest file.", rich_help_panel=RUN_PANEL),
+    ] = "128MiB",
+    name: Annotated[
+        str,
+        typer.Option(
+            "--name",
+            metavar="NAME",
+            help="The group `archive-NAME` shows its progress.  Default: the folder's name and an id.",
+            rich_help_panel=RUN_PANEL,
+        ),
+    ] = "",
+    allow_loss: AllowLoss = False,
+    master: Master = None,
+    config: Config = None,
+    as_json: Json = False,
+    server: Server = None,
+    debug: Debug = False,
+) -> None:
+    """Copy a stream, or several, into Parquet files by day, each message once.
+
+    STREAM is a name, several with commas between, or a pattern such as 'orders-*'. Any reader of Parquet files sees
+    each message once, with its offset and partition; as delta or iceberg it is a table of that format, too. A run
+    continues where the last one ended, even if that was killed; two concurrent runs on the same folder are safe.
+
+    With --decode the struct [bold]data[/bold] is beside what was published. What cannot be decoded is in a table of its
+    own, in _rejects, with the reason; nothing stops for it, and each batch and the end say how many values it were. The
+    first run fixes the schema.
+
+    json: an object for each batch, with [bold]event, number, rows, size_bytes, seconds, lag[/bold], with --decode
+    [bold]rejected[/bold], and one at the end with [bold]event, name, rows, files, batches, rejected, ends[/bold].
+    """
+    seconds = seconds_of("--trigger", trigger)
+    delay_s = seconds_of("--max-delay", max_delay)
+    file_bytes = bytes_of("--file-size", file_size)
+    settings = config_of(config)
+    schema_text = "" if schema is None else _text_of(schema)
+    servers = servers_of(ctx, server)
+    with spark_session(f"archive {stream}", master, settings) as starter:
+        from penstock.spark import archive as run
+
+        with progress(f"{stream} to {to}", as_json=as_json) as report:
+            done = run(
+                stream, to, format=format, spark=starter, servers=servers, once=once, name=name, max_batch=max_batch,
+                min_batch=min(min_batch, max_batch), max_delay_s=delay_s, trigger_s=seconds, file_bytes=file_bytes,
+                fail_on_data_loss=not allow_loss, decode=decode, schema=schema_text, report=report,
+            )  # fmt: skip
+    if as_json:
+        ends: dict[str, dict[str, int]] = {}
+        for key, end in done.ends.items():
+            ends.setdefault(key.stream, {})[str(key.partition)] = end
+        counts = {"rows": done.rows, "files": done.files, "batches": done.batches, "rejected": done.rejected}
+        output.print_json({"event": "done", "name": done.name, **counts, "ends": ends})
+    else:
+        files = output.counted(done.files, "file")
+        say(f"{output.counted(done.rows, 'message')} of {stream} archived in {to}, in {files}")
+        if done.rejected:
+            count = output.counted(done.rejected, "value")
+            say(f"{count} could not be decoded: with the reasons in {Path(to) / '_rejects'}")
+        say(f"how far it is: penstock group show archive-{done.name}")
+
+
+def _text_of(schema: Path) -> str:
+    try:
+        return schema.read_text(encoding="utf-8").strip()
+    except UnicodeDecodeError as error:
+        raise typer.BadParameter(f"{schema} is no text: {error}", param_hint="'--schema'") from None

@@ -1,0 +1,191 @@
+"""Generates docs/reference: cli.md from the commands' help, config.md and metrics.md from their tables, errors.md
+from the table of error codes, python.md, spark.md.
+
+    python -m penstock.cli.reference docs/reference
+
+A test compares the files with this module's output, so that they cannot become outdated.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from penstock.broker.config.settings import SETTINGS, Setting
+from penstock.cli.app import app
+from penstock.cli.reference.errors_reference import errors_reference
+from penstock.cli.reference.metrics_reference import metrics_reference
+from penstock.cli.reference.python_reference import python_reference
+from penstock.cli.reference.spark_reference import spark_reference
+
+_MARKUP = re.compile(r"(?<!\\)\[/?[a-z ]+\]")
+_MADE = "<!-- Made by `python -m penstock.cli.reference docs/reference`; change the code, not this file. -->\n"
+
+_CLI_HEAD = """# Command line
+
+`penstock COMMAND --help` prints the same.
+
+| exit code | meaning |
+|---|---|
+| 0 | Success; also if the reader of the output closed the pipe early (`penstock read orders \\| head`). |
+| 1 | The broker, NATS, the disk or the network refused or failed: one clear line on stderr says what, and what to do. |
+| 2 | Usage error: options, values, an invalid config. |
+| 130 | Ended by Ctrl-C. |
+| 143, 129 | `penstock bench` and `penstock demo`: ended by SIGTERM, or because the terminal was closed. |
+
+Sizes are written `512`, `64KiB`, `10GiB` (powers of 1024) or `10GB` (of 1000).
+Durations are written `500ms`, `30s`, `15m`, `12h`, `7d` or `1h30m`.
+Times that are shown are in UTC; a time without a zone is taken as UTC.
+Clients find the broker by `--server HOST:PORT`, else by the variable `PENSTOCK_SERVER`, else at 127.0.0.1:7422.
+One broker is enough to find the others of its cluster; with several (`HOST:PORT,HOST:PORT`) some may be down.
+`PENSTOCK_DEBUG=1` is the same as `--debug`.
+
+| variable | commands that take it |
+|---|---|
+| `PENSTOCK_SERVER`, `PENSTOCK_CREDENTIALS`, `PENSTOCK_TOKEN`, `PENSTOCK_USER`, `PENSTOCK_PASSWORD`, \
+`PENSTOCK_TLS_CA`, `PENSTOCK_TLS_CERT`, `PENSTOCK_TLS_KEY` | every command with `--server`; an option overrides them |
+| `PENSTOCK_CONFIG`, and one for each [setting](config.md) | `penstock serve`; a flag overrides them |
+| `PENSTOCK_HTTP`, `PENSTOCK_HTTP_TLS`, `PENSTOCK_BROKERS`, `PENSTOCK_CONFIG` | `penstock health`; `--http` overrides |
+| `PENSTOCK_SERVER` | `penstock health` checks no broker if only this variable names one |
+| `PENSTOCK_ENCRYPTION_KEYS_FILE`, `PENSTOCK_ENCRYPTION_KEYS` | `penstock dump`, `penstock keys rewrap`, and \
+`penstock verify` of files |
+| none of these | `penstock certs`, `penstock demo`, `penstock bench`, `penstock keys new`, `penstock keys list`: \
+these start the brokers that they need |
+
+`--server` before a command that contacts no broker is an error.
+"""
+
+_CONFIG_HEAD = """# Settings of a broker
+
+Each setting has one name in three places: a key in a TOML file, an environment variable, a flag of `penstock serve`.
+A flag overrides the environment, the environment the file, the file the default.
+An empty environment variable counts as not set; a line end after its value is removed, as in files of secrets.
+Variables that Kubernetes sets for services (`PENSTOCK_NATS_PORT=tcp://10.0.0.1:4222`) are ignored.
+A password in a URL of `nats` is percent-encoded where needed, a comma in it always (`%2C`).
+Files may begin with a byte order mark, and lines may end as on Windows.
+The file is named by `--config FILE` or by `PENSTOCK_CONFIG`; keys stand at the top, without tables.
+A relative path in the file counts from the file's own directory, elsewhere from the working directory.
+All mistakes are reported together, each with its source; an unknown name is a mistake.
+`penstock serve --print-config` shows the settings in effect and where each value comes from, without secrets.
+
+```toml
+# penstock.toml
+data_dir = "/var/lib/penstock"
+listen = "127.0.0.1:7422"
+nats = ["tls://nats-1.example:4222", "tls://nats-2.example:4222"]
+nats_creds = "penstock.creds"
+log_format = "json"
+broker_in_flight_bytes = "512MiB"
+```
+
+| setting | environment | flag | default | meaning |
+|---|---|---|---|---|
+"""
+
+_CONFIG_TAIL = """
+Secrets are best kept in files (`nats_password_file`, `nats_token_file`, `nats_creds`, `nats_nkey_seed`): other users of
+the machine can see a flag in the process list.
+At most one kind of login to NATS can be set, and none for the embedded nats-server, which accepts connections from
+this machine only.
+Variables that Kubernetes makes for a service named `penstock` (`PENSTOCK_SERVICE_HOST`, `PENSTOCK_PORT_…`) are ignored.
+"""
+
+
+def cli_reference() -> str:
+    """Return the text of docs/reference/cli.md."""
+    root = typer.main.get_command(app)
+    parts = [_CLI_HEAD, _MADE]
+    for path, command in commands():
+        context = _context(command, path, root)
+        parts.append(f"## {' '.join(path)}\n\n```\n{' '.join(command.get_usage(context).split())}\n```\n")
+        parts.append(_paragraphs(command.help or "") + "\n")
+        parts += [_parameters(command)] if command.params else []
+        if command.epilog:
+            parts.append("```sh\n" + "\n".join(_example_lines(command.epilog)) + "\n```\n")
+    return "\n".join(part.rstrip("\n") + "\n" for part in parts)
+
+
+def commands() -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Yield (path, command) of every visible command, the program itself first."""
+
+    def below(path: tuple[str, ...], command: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
+        yield path, command
+        for name, child in getattr(command, "commands", {}).items():
+            if not child.hidden:
+                yield from below((*path, name), child)
+
+    yield from below(("penstock",), typer.main.get_command(app))
+
+
+def _context(command: Any, path: tuple[str, ...], root: Any) -> Any:
+    context = root.make_context("penstock", [], resilient_parsing=True) if len(path) == 1 else None
+    return context or command.make_context(" ".join(path), [], resilient_parsing=True)
+
+
+def _plain(text: str) -> str:
+    return _MARKUP.sub("", text).replace("\\[", "[")
+
+
+def _paragraphs(text: str) -> str:
+    paragraphs = [" ".join(part.split()) for part in text.split("\n\n")]
+    # House style: one sentence per line.
+    return "\n\n".join(re.sub(r"(?<=[a-z)\]:])\. (?=[A-Z])", ".\n", _plain(part)) for part in paragraphs)
+
+
+def _example_lines(epilog: str) -> list[str]:
+    lines = [_plain(part.strip()) for part in epilog.split("\n\n")]
+    return [line.removeprefix("$ ") for line in lines if line != "Examples"]
+
+
+def _parameters(command: Any) -> str:
+    rows = []
+    for parameter in command.params:
+        if getattr(parameter, "hidden", False):
+            continue
+        if parameter.param_type_name == "argument":
+            name = f"`{parameter.metavar or parameter.name}`" + ("" if parameter.required else " (optional)")
+        else:
+            flags = ", ".join(f"`{flag}`" for flag in (*parameter.opts, *parameter.secondary_opts))
+            value = "" if getattr(parameter, "is_flag", False) else f" `{parameter.metavar}`"
+            name = f"{flags}{value}"
+        default = parameter.default
+        shown = f" Default: {default}." if default not in (None, False, [], ()) and not callable(default) else ""
+        rows.append(f"| {_cell(name)} | {_cell(_plain(' '.join((parameter.help or '').split())) + shown)} |")
+    return "| | |\n|---|---|\n" + "\n".join(rows) + "\n"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+def config_reference() -> str:
+    """Return the text of docs/reference/config.md."""
+    rows = "".join(_setting_row(setting) for setting in SETTINGS.values())
+    return _CONFIG_HEAD + rows + _CONFIG_TAIL + "\n" + _MADE
+
+
+def _setting_row(setting: Setting) -> str:
+    flag = f"`{setting.flag} {setting.metavar}`" if setting.metavar else f"`{setting.flag}`"
+    default = f"`{setting.default_text}`" if setting.default_text else ""
+    cells = (f"`{setting.name}`", f"`{setting.variable}`", flag, default, setting.meaning)
+    return f"| {' | '.join(_cell(cell) for cell in cells)} |\n"
+
+
+def errors_page() -> str:
+    """Return the text of docs/reference/errors.md."""
+    return f"{errors_reference()}\n{_MADE}"
+
+
+def main(folder: Path) -> None:
+    """Write the files into `folder`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "cli.md").write_text(cli_reference(), encoding="utf-8")
+    (folder / "config.md").write_text(config_reference(), encoding="utf-8")
+    (folder / "errors.md").write_text(errors_page(), encoding="utf-8")
+    (folder / "metrics.md").write_text(metrics_reference(), encoding="utf-8")
+    (folder / "python.md").write_text(python_reference(), encoding="utf-8")
+    (folder / "spark.md").write_text(spark_reference(), encoding="utf-8")

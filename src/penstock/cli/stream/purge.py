@@ -1,0 +1,156 @@
+"""`penstock stream purge`: deletes a stream's messages before a position (raises the log start offset)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from penstock.base.errors import ErrorCode
+from penstock.base.units import format_bytes
+from penstock.cli.terminal import output, places
+from penstock.cli.terminal.confirming import confirm
+from penstock.cli.terminal.failure import advising, clearly, say, say_note
+from penstock.cli.terminal.options import (
+    DEFAULT_TIMEOUT,
+    Debug,
+    Json,
+    Server,
+    StreamArgument,
+    Timeout,
+    Yes,
+    connected,
+    examples,
+)
+
+if TYPE_CHECKING:
+    from penstock.client.blocking.client import Client
+    from penstock.client.values import Start, Truncation
+    from penstock.messages import StreamInfo
+
+EXAMPLES = examples(
+    "# what would be deleted?",
+    "penstock stream purge orders --before '30d ago' --dry-run",
+    "penstock stream purge orders --before 2026-01-31T08:00",
+    "penstock stream purge orders --before 120000 --partition 2 --yes",
+    "# keep the last 1,000 of each partition",
+    "penstock stream purge orders --keep 1000",
+    "penstock stream purge orders --all",
+)
+
+
+def _place(text: str) -> Start:
+    place = places.parse_place(text, "--before", takes_last=False)
+    if isinstance(place, places.LastMessages):
+        raise typer.BadParameter("-N changes with each new message; to keep the last N use --keep N")
+    return place
+
+
+@clearly
+def purge(
+    ctx: typer.Context,
+    stream: StreamArgument,
+    before: Annotated[
+        str | None,
+        typer.Option(
+            "--before",
+            metavar="PLACE",
+            help="Delete messages before this: an offset, an age such as 30d, or a time (UTC, if it names no zone).",
+        ),
+    ] = None,
+    keep: Annotated[
+        int | None,
+        typer.Option("--keep", metavar="N", min=1, help="Delete all but the last N offsets of each partition."),
+    ] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Delete all messages so far.")] = False,
+    partition: Annotated[
+        int | None,
+        typer.Option(
+            "--partition",
+            metavar="N",
+            min=0,
+            help="Only this partition; needed with an offset if there are several.  Default: all.",
+        ),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be deleted, and change nothing.")] = False,
+    yes: Yes = False,
+    as_json: Json = False,
+    server: Server = None,
+    timeout: Timeout = DEFAULT_TIMEOUT,
+    debug: Debug = False,
+) -> None:
+    """Delete a stream's messages before a position. Prints how much that is, and asks first.
+
+    Choose the position with one of --before, --keep and --all. After this command has ended, deleted messages never
+    come back, whichever broker fails. The remaining messages keep their offsets.
+
+    The command counts offsets, which are more than messages if some were compacted or have expired. It counts the bytes
+    of whole batches on one broker; disk space is freed in whole segment files.
+
+    Single subjects cannot be purged: only the beginning of a log can. To delete messages in between, use a rollup of a
+    subject (--allow-rollup), or compaction.
+    """
+    if sum((before is not None, keep is not None, everything)) != 1:
+        raise typer.BadParameter("choose what to delete with one of --before PLACE, --keep N and --all")
+    place = _place("latest" if before is None else before)
+    in_range = advising(ErrorCode.OFFSET_OUT_OF_RANGE, "give --before an offset in that range")
+    with in_range, connected(ctx, server, timeout) as (client, seconds):
+        info = client.stream(stream, timeout=seconds)
+        if isinstance(place, int) and partition is None and len(info.partitions) > 1:
+            text = f"an offset is a place in one partition, and stream {info.name} has {len(info.partitions)}"
+            raise typer.BadParameter(f"{text}: say which with --partition")
+        found = _found(client, info, place, keep or 0, partition, seconds)
+        if dry_run:
+            _say(info.name, found, "would go", as_json=as_json)
+            return
+        if not yes:
+            if len(found) > 1:
+                for line in _lines(info.name, found, "would go"):
+                    say_note(line)
+            confirm(f"Purge {_what(found)} of stream {info.name} for good?", f"stream {info.name} keeps what it has")
+        done = []
+        for one in found:  # the confirmed offsets, even if a time or the end resolves to others by now
+            done += client.truncate_stream(info, one.log_start, partition=one.partition, timeout=seconds)
+        _say(info.name, done, "gone", as_json=as_json)
+
+
+def _found(
+    client: Client, info: StreamInfo, place: Start, keep: int, partition: int | None, timeout: float
+) -> list[Truncation]:
+    """Return what would be deleted of each partition; the last `keep` offsets before the position stay."""
+    if not keep:
+        return client.truncate_stream(info, place, partition=partition, dry_run=True, timeout=timeout)
+    found = []
+    for number in range(max(1, len(info.partitions))) if partition is None else (partition,):
+        end = client.offsets(info, place, partition=number, timeout=timeout)
+        before = max(end.log_start, end.offset - keep)
+        found += client.truncate_stream(info, before, partition=number, dry_run=True, timeout=timeout)
+    return found
+
+
+def _what(found: list[Truncation]) -> str:
+    count = sum(one.messages for one in found)
+    size_bytes = sum(one.size_bytes for one in found)
+    # Disk space is freed only in whole segments.
+    freed = format_bytes(size_bytes) if size_bytes or not count else "no whole segment, so 0 B"
+    return f"{output.counted(count, 'offset')} ({freed})"
+
+
+def _lines(name: str, found: list[Truncation], what: str) -> list[str]:
+    begins = "begins" if what == "gone" else "would begin"
+    lines = []
+    for one in found:
+        which = f"stream {name}"
+        if len(found) > 1 or one.partition:
+            which += f", partition {one.partition}"
+        lines.append(f"{which}: {_what([one])} {what}; it {begins} at offset {one.log_start}")
+    return lines
+
+
+def _say(name: str, found: list[Truncation], what: str, *, as_json: bool) -> None:
+    if as_json:
+        for one in found:
+            output.print_json(one._asdict())
+        return
+    for line in _lines(name, found, what):
+        say(line)

@@ -1,0 +1,118 @@
+"""Typer command and group classes that fix help output and usage errors.
+
+Rules: help shows a switch such as `--help` without the metavar `<bool>`. Help paragraphs are wrapped to the terminal,
+not at the line breaks of the source. A command that contacts no broker rejects `--server` and `--tls-…`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+_UsageError: Any = typer.BadParameter.__base__  # UsageError of Typer's own copy of Click
+
+_CALLED_HERE = {
+    **dict.fromkeys(("rm", "remove", "del"), ("delete",)),
+    **dict.fromkeys(("info", "get", "describe"), ("show", "status")),
+    **dict.fromkeys(("add", "new", "make"), ("create", "add")),
+    **dict.fromkeys(("edit", "update", "set"), ("alter",)),
+    **dict.fromkeys(("sub", "subscribe", "consume", "tail", "cat"), ("read",)),
+    **dict.fromkeys(("pub", "produce"), ("publish",)),
+    "ls": ("list",),
+}
+
+
+class _Switches:
+    """Mixin that shows switches without a metavar."""
+
+    def get_help_option(self, ctx: Any) -> Any:
+        """Return the option `--help` without a metavar."""
+        return _as_switch(super().get_help_option(ctx))  # type: ignore[misc]
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Return all parameters, including those that Typer adds."""
+        found: list[Any] = super().get_params(ctx)  # type: ignore[misc]
+        for one in found:
+            if getattr(one, "is_flag", False):
+                _as_switch(one)
+        return found
+
+
+class Command(_Switches, TyperCommand):
+    def __init__(self, *arguments: Any, help: str | None = None, **options: Any) -> None:  # noqa: A002 (Typer's name)
+        super().__init__(*arguments, help=_unwrapped(help), **options)
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Reject `--server` before a command that does not contact that broker: its result would mislead the user."""
+        from penstock.cli.terminal.options import Globals
+
+        found = ctx.find_object(Globals)
+        is_asked = any(one.name == "server" for one in self.params) or ctx.resilient_parsing
+        if found is not None and found.server and not is_asked and not {"-h", "--help"} & {*args}:
+            text = f"--server and --tls-… say which broker is asked, and {ctx.command_path!r} takes neither"
+            raise typer.BadParameter(f"{text}: leave them out", ctx=ctx)
+        with _said_plainly(ctx):
+            return super().parse_args(ctx, args)
+
+
+class Group(_Switches, TyperGroup):
+    """A command group that suggests the right command for names used by other programs, such as `rm`."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Return the named command. Raise UsageError if there is none."""
+        meant = next((one for one in _CALLED_HERE.get(args[0], ()) if one in self.commands), None)
+        if args[0] not in self.commands and meant is not None:
+            raise _UsageError(f"No such command {args[0]!r}. Did you mean {meant!r}?", ctx=ctx)
+        return super().resolve_command(ctx, args)
+
+
+@contextmanager
+def _said_plainly(ctx: Any) -> Iterator[None]:
+    """Replace Typer's messages on invalid options, which come from its type checker, by clearer ones."""
+    try:
+        yield
+    except typer.BadParameter as error:
+        if (found := _first_mistake(error.__cause__)) is None:
+            raise
+        raise typer.BadParameter(found, ctx=error.ctx, param=error.param) from None
+    except Exception as error:
+        # Typer vendors Click's classes and does not export this one, so compare the name.
+        given = str(vars(error)["option_name"]) if type(error).__name__ == "NoSuchOption" else ""
+        if given == "--json" and any("--format" in one.opts for one in ctx.command.params):
+            raise _UsageError("No such option: --json. Write --format json", ctx=ctx) from None
+        if re.match(r"-[^-]", given):
+            rest = " ".join(one.name.upper() for one in ctx.command.params if one.param_type_name == "argument")
+            text = f"No such option: {given}. Put an argument that begins with a dash after --, at the end:"
+            raise _UsageError(f"{text} {ctx.command_path} … -- {rest}", ctx=ctx) from None
+        raise
+
+
+def _first_mistake(cause: BaseException | None) -> str | None:
+    errors = getattr(cause, "errors", None)
+    if not callable(errors) or not (listed := errors()):
+        return None
+    kind, given, bounds = listed[0]["type"], listed[0]["input"], listed[0].get("ctx", {})
+    if kind.startswith("int_"):
+        return f"{given!r} is not a whole number"
+    if kind.startswith("float_"):
+        return f"{given!r} is not a number"
+    if kind == "greater_than_equal":
+        return f"{given} is below {bounds['ge']}, the least"
+    if kind == "less_than_equal":
+        return f"{given} is above {bounds['le']}, the most"
+    return str(listed[0]["msg"]).removeprefix("Value error, ")
+
+
+def _unwrapped(text: str | None) -> str | None:
+    return None if text is None else "\n\n".join(" ".join(one.split("\n")) for one in text.split("\n\n"))
+
+
+def _as_switch(option: Any) -> Any:
+    if option is not None:
+        option.metavar = ""
+    return option

@@ -1,0 +1,1 @@
+"""Publishes over NATS: headers, the window of messages in flight, acks."""

@@ -1,0 +1,450 @@
+"""Publish through NATS with acks, like `js.publish`, plus keys, tombstones and acks of several streams.
+
+Rules: a publish ends with its ack, an error or its time-out; after a time-out the outcome is unknown. At most
+`PUBLISHES_IN_FLIGHT_MAX` wait for an ack; further publishes wait for a slot. Messages are sent in call order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import re
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from penstock.base import limits
+from penstock.base.errors import ErrorCode, OperationalError, RemoteError
+from penstock.base.nats_logins import shown_url
+from penstock.base.subjects import subject_mistake
+from penstock.client.checks import seconds_of, whole_number
+from penstock.client.errors import TimedOut, Unavailable
+from penstock.client.publish.ack_waiters import (
+    AllAcks,
+    Echo,
+    OneAck,
+    Outgoing,
+    ReplyWaiter,
+    Reroute,
+    nobody_listens,
+    nobody_stores,
+)
+from penstock.client.publish.nats_login import nats_login
+from penstock.client.publish_format import Value, payload
+from penstock.client.values import PubAck
+from penstock.messages import StreamInfo
+
+if TYPE_CHECKING:
+    from nats.aio.msg import Msg
+
+    from penstock.client.publish.nats_client import StrictNatsClient
+
+_NO_RESPONDERS = "503"
+_OFFERS_NO_TLS = "offers no tls, but"  # text of `NoTlsError`, in lower case
+_SAID_NOTHING = "empty response from server when expecting info"  # in lower case
+_SUBSCRIPTION_REFUSED = "permissions violation for subscription"
+_PUBLISH_REFUSED = re.compile('permissions violation for publish to "(.+)"')  # nats-py lower-cases it
+_CANCEL_AGAIN_S = 0.1
+_PING_INTERVAL_S = 5  # a dead server is abandoned after two unanswered PINGs
+_LOOK_UP_S = 1.0  # time to ask which streams store a subject without subscribers
+_CLOSE_S = 3.0
+CLOSE_FLUSH_S = 1.0  # how long closing waits for messages published without an ack
+
+T = TypeVar("T")
+
+
+LookUp = Callable[[str, float], Awaitable[list[StreamInfo]]]
+"""Returns the streams that store a subject; the float is a time-out in seconds."""
+
+
+class Publisher:
+    """One NATS connection, made when the first message is published."""
+
+    def __init__(
+        self, urls: Sequence[str], name: str, options: Mapping[str, Any], look_up: LookUp | None = None
+    ) -> None:
+        """`look_up` returns the streams that store a subject, even those without a subscriber now."""
+        self.urls = tuple(urls)
+        self._look_up = look_up
+        self._name = name
+        self._options = dict(options)
+        self._nats: StrictNatsClient | None = None
+        self._inbox = ""
+        self._connecting = asyncio.Lock()
+        self._is_closed = False
+        self._tokens = itertools.count(1)
+        self._waiters: dict[str, ReplyWaiter] = {}
+        self._slots = asyncio.Semaphore(limits.PUBLISHES_IN_FLIGHT_MAX)
+        self._in_flight: set[asyncio.Future[Any]] = set()
+        self._retries: set[asyncio.Task[None]] = set()
+        self._first_failure: BaseException | None = None
+        self._failures = 0
+        self._last_error = ""
+        self._inbox_refusal = ""  # the server's reason why acks cannot arrive
+        self._unconfirmed = False  # something was published without an ack since the last flush
+
+    @property
+    def is_cut_off(self) -> bool:
+        """True if a connection was made and is down now."""
+        return self._nats is not None and not self._nats.is_connected
+
+    async def publish(
+        self,
+        subject: str,
+        value: Value,
+        headers: dict[str, str] | None,
+        *,
+        timeout_s: float,
+        retries: int = 0,
+        reroute: Reroute | None = None,
+    ) -> asyncio.Future[PubAck]:
+        """Send one message, and resend it if no ack arrives; return the future of its ack once it is sent.
+
+        A message that a leader refuses because its key moves, or has moved, is sent again to the subject that `reroute`
+        gives.
+        """
+        if not 0 <= (retries := whole_number("number of retries", retries)) <= limits.PUBLISH_RETRIES_MAX:
+            raise ValueError(f"retries is {retries}; it can be 0 to {limits.PUBLISH_RETRIES_MAX}")
+        outgoing = _outgoing(subject, value, headers)
+        deadline_s = asyncio.get_running_loop().time() + seconds_of(timeout_s)
+        future: asyncio.Future[PubAck] = asyncio.get_running_loop().create_future()
+        token = str(next(self._tokens))
+        waiter = OneAck(self, token, outgoing, future, until_late=retries > 0, reroute=reroute)
+        await self._send(waiter, token, outgoing, future, deadline_s)
+        if retries:
+            self._repeat(waiter, future, seconds_of(timeout_s) / (retries + 1), retries)
+        return future
+
+    async def publish_to_all(
+        self, subject: str, value: Value, headers: dict[str, str] | None, expected: frozenset[str], *, timeout_s: float
+    ) -> dict[str, PubAck]:
+        """Send one message and wait for an ack of every stream in `expected`."""
+        outgoing = _outgoing(subject, value, headers)
+        deadline_s = asyncio.get_running_loop().time() + seconds_of(timeout_s)
+        future: asyncio.Future[dict[str, PubAck]] = asyncio.get_running_loop().create_future()
+        token = str(next(self._tokens))
+        await self._send(AllAcks(self, subject, expected, future), token, outgoing, future, deadline_s)
+        return await future
+
+    async def publish_without_ack(
+        self, subject: str, value: Value, headers: dict[str, str] | None, *, timeout_s: float
+    ) -> None:
+        """Send one message without asking for an ack."""
+        outgoing = _outgoing(subject, value, headers)
+        connection = await self._connected(asyncio.get_running_loop().time() + seconds_of(timeout_s))
+        self._unconfirmed = True
+        await _publish(connection, outgoing, "")
+
+    def note_failures(self, future: asyncio.Future[PubAck]) -> None:
+        """Let `flush` raise the error if this publish fails."""
+        future.add_done_callback(self._note)
+
+    async def flush(self, timeout_s: float) -> None:
+        """Wait until every publish has its ack; raise the first failure since the last flush."""
+        try:
+            async with asyncio.timeout(seconds_of(timeout_s)):
+                if self._in_flight:  # the current ones only: other callers may publish without end
+                    await asyncio.wait(self._in_flight)
+                if self._unconfirmed:
+                    await self._echo()
+        except TimeoutError:
+            raise TimedOut(f"{len(self._in_flight)} messages have no ack yet") from None
+        failure, self._first_failure = self._first_failure, None
+        failures, self._failures = self._failures, 0
+        if failure is not None:
+            if failures > 1:
+                failure.add_note(f"{failures} publishes failed; this is the first one")
+            raise failure
+
+    async def close(self) -> None:
+        """Close the NATS connection; publishes without an ack fail."""
+        self._is_closed = True
+        for task in self._retries:
+            task.cancel()
+        for future in list(self._in_flight):
+            if not future.done():
+                future.set_exception(
+                    Unavailable("closed before the ack came: whether the message is stored is unknown")
+                )
+                future.exception()
+        connection = self._nats
+        if connection is not None:
+            with contextlib.suppress(Exception):
+                if self._unconfirmed:
+                    await asyncio.wait_for(self._echo(), CLOSE_FLUSH_S)
+            self._nats = None
+            await _give_back(connection)
+
+    async def _echo(self) -> None:
+        # Not nats-py's flush, because its PING overtakes bytes that still wait to be written.
+        assert self._nats is not None
+        token = str(next(self._tokens))
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        subject = f"{self._inbox}.{token}"
+        self._waiters[token] = Echo(subject, future)
+        self._unconfirmed = False
+        try:
+            await _publish(self._nats, Outgoing(subject, b"", None), "")
+            await future
+        except BaseException:
+            self._unconfirmed = True
+            raise
+        finally:
+            self._waiters.pop(token, None)
+
+    def send_later(self, seconds: float, outgoing: Outgoing, token: str, sent: Callable[[], None]) -> None:
+        """Send the message again after a delay, unless its waiter has finished."""
+        self.run(self._send_again(seconds, outgoing, token, sent))
+
+    def run(self, what: Coroutine[Any, Any, None]) -> None:
+        """Run a coroutine in the background; it is cancelled by `close`."""
+        task = asyncio.get_running_loop().create_task(what)
+        self._retries.add(task)
+        task.add_done_callback(self._retries.discard)
+
+    def nobody_stores(self, subject: str, future: asyncio.Future[Any]) -> None:
+        """Fail the publish: the subject has no subscriber. Ask the brokers for the reason first."""
+        self.run(self._fail(subject, future))
+
+    async def _fail(self, subject: str, future: asyncio.Future[Any]) -> None:
+        known: Sequence[StreamInfo] | None = ()
+        if self._look_up is not None:
+            try:
+                known = await self._look_up(subject, _LOOK_UP_S)
+            except (OperationalError, RemoteError):
+                known = None
+        if not future.done():
+            future.set_exception(nobody_listens(subject) if known is None else nobody_stores(subject, known))
+
+    def _repeat(self, waiter: OneAck, future: asyncio.Future[PubAck], every_s: float, count: int) -> None:
+        loop = asyncio.get_running_loop()
+
+        def again(left: int) -> None:
+            if not future.done():
+                waiter.again()
+                if left > 1:
+                    timers.append(loop.call_later(every_s, again, left - 1))
+                    del timers[0]
+
+        timers = [loop.call_later(every_s, again, count)]
+        future.add_done_callback(lambda _: timers[0].cancel())
+
+    async def _send_again(self, seconds: float, outgoing: Outgoing, token: str, sent: Callable[[], None]) -> None:
+        await asyncio.sleep(seconds)
+        if token in self._waiters and self._nats is not None:
+            with contextlib.suppress(OperationalError, RemoteError):  # otherwise the time-out reports it
+                await _publish(self._nats, outgoing, f"{self._inbox}.{token}")
+                sent()
+
+    async def _send(
+        self, waiter: ReplyWaiter, token: str, outgoing: Outgoing, future: asyncio.Future[Any], deadline_s: float
+    ) -> None:
+        connection = await self._connected(deadline_s)
+        self._check_inbox()
+        try:
+            async with asyncio.timeout_at(deadline_s):
+                await self._slots.acquire()
+        except TimeoutError:
+            text = f"the time-out passed while {limits.PUBLISHES_IN_FLIGHT_MAX} earlier messages waited for their acks"
+            raise TimedOut(text) from None
+        timer = asyncio.get_running_loop().call_at(deadline_s, waiter.late)
+        self._waiters[token] = waiter
+        self._in_flight.add(future)
+
+        def done(_: object) -> None:
+            timer.cancel()
+            self._waiters.pop(token, None)
+            self._in_flight.discard(future)
+            self._slots.release()
+
+        future.add_done_callback(done)
+        try:
+            await _publish(connection, outgoing, f"{self._inbox}.{token}")
+        except BaseException:
+            future.cancel()
+            raise
+
+    def _note(self, future: asyncio.Future[PubAck]) -> None:
+        if future.cancelled():
+            return
+        error = future.exception()
+        if error is not None:
+            self._failures += 1
+            self._first_failure = self._first_failure or error
+
+    def _check_inbox(self) -> None:
+        """Raise Unavailable if acks cannot arrive; nothing is sent then."""
+        if self._inbox_refusal:
+            text = f"NATS refuses the subscription for acks, so nothing was published: {self._inbox_refusal}"
+            raise Unavailable(f'{text}; choose an inbox to which this user may subscribe ("inbox_prefix")')
+
+    async def _connected(self, deadline_s: float) -> StrictNatsClient:
+        # nats-py closes a connection for good if a server refuses its credentials twice; then make a new one.
+        if self._nats is not None and not self._nats.is_closed:
+            return self._nats
+        if self._is_closed:
+            raise Unavailable("the client is closed")
+        from nats.errors import Error as NatsError
+
+        shown = ", ".join(shown_url(url) for url in self.urls)
+        try:
+            async with asyncio.timeout_at(deadline_s), self._connecting:
+                if self._nats is None or self._nats.is_closed:
+                    self._nats = await ended_by_cancel(self._connect(), _give_back)
+                return self._nats
+        except Unavailable:
+            raise
+        except TimeoutError:
+            raise Unavailable(f"{not_connected(shown, self._last_error)}{self._last_error}") from None
+        except (OSError, NatsError) as error:
+            raise Unavailable(f"no connection to NATS at {shown}: {error}") from None
+
+    async def _connect(self) -> StrictNatsClient:
+        from penstock.client.publish.nats_client import StrictNatsClient
+
+        connection = StrictNatsClient()
+        options = {
+            "allow_reconnect": True,
+            "max_reconnect_attempts": -1,
+            "name": self._name,
+            "ping_interval": _PING_INTERVAL_S,
+            "error_cb": self._failed,
+            **self._options,
+        }
+        try:
+            await first_connection(connection, self.urls, **options)
+            self._inbox_refusal = self._last_error = ""
+            self._inbox = inbox = connection.new_inbox()
+            await connection.subscribe(f"{inbox}.*", cb=self._replied, pending_bytes_limit=-1)
+            for _ in range(2):  # a refusal precedes the PONG, but the first PING may overtake the subscription
+                await connection.flush()
+            if self._is_closed:
+                raise Unavailable("the client was closed meanwhile")
+        except BaseException:
+            await _give_back(connection)  # a partly made connection has tasks and a socket too
+            raise
+        return connection
+
+    async def _failed(self, error: Exception) -> None:
+        said = str(error)
+        if not _is_refusal(self._last_error):  # keep a refusal: a later reset says less
+            self._last_error = f" ({said})" if said else ""
+        if _SUBSCRIPTION_REFUSED in said.lower() and self._inbox.lower() in said.lower():
+            self._inbox_refusal = said.removeprefix("nats: ")
+        if (refused := _PUBLISH_REFUSED.search(said.lower())) is not None:
+            self._refuse(refused[1])
+
+    def _refuse(self, lowered: str) -> None:
+        """Fail publishes that the server refused; it reports the subject in lower case only."""
+        waiters = [one for one in self._waiters.values() if one.subject.lower() == lowered]
+        if len({one.subject for one in waiters}) == 1:  # otherwise it is ambiguous
+            for waiter in waiters:
+                waiter.refused(_not_allowed(waiter.subject))
+        elif not waiters and (self._unconfirmed or any(isinstance(one, Echo) for one in self._waiters.values())):
+            self._failures += 1
+            self._first_failure = self._first_failure or _not_allowed(lowered)
+
+    async def _replied(self, message: Msg) -> None:
+        waiter = self._waiters.get(message.subject.rpartition(".")[2])
+        if waiter is None:
+            return
+        if not message.data and message.headers and message.headers.get("Status") == _NO_RESPONDERS:
+            waiter.nobody()
+        else:
+            waiter.reply(message.data)
+
+
+def _not_allowed(subject: str) -> Unavailable:
+    return Unavailable(f"NATS does not let this user publish on {subject!r}, so the message was not stored")
+
+
+def _outgoing(subject: str, value: Value, headers: dict[str, str] | None) -> Outgoing:
+    if (mistake := subject_mistake(subject)) is not None:
+        raise ValueError(mistake)
+    return Outgoing(subject, payload(value), headers)
+
+
+async def _publish(connection: StrictNatsClient, outgoing: Outgoing, reply: str) -> None:
+    from nats.errors import Error as NatsError
+
+    # nats-py checks only the payload. A server closes the connection over a larger message, and all pending acks are
+    # lost.
+    size_bytes, bytes_max = outgoing.size_bytes, connection.max_payload
+    if size_bytes > bytes_max:
+        which = "" if outgoing.headers is None else " with its headers"
+        text = f"the message has {size_bytes} bytes{which}; the NATS server takes at most {bytes_max}"
+        raise RemoteError(ErrorCode.TOO_LARGE, text, bytes_max=bytes_max)
+    try:
+        await connection.publish(outgoing.subject, outgoing.payload, reply=reply, headers=outgoing.headers)
+    except (OSError, NatsError) as error:
+        raise Unavailable(f"NATS does not take the message: {error}") from None
+
+
+async def _give_back(connection: StrictNatsClient) -> None:
+    with contextlib.suppress(Exception):  # a server that accepts no bytes must not block closing
+        async with asyncio.timeout(_CLOSE_S):
+            await connection.close()
+
+
+async def ended_by_cancel(what: Coroutine[Any, Any, T], give_back: Callable[[T], Awaitable[None]]) -> T:
+    """Await `what`; if the caller is cancelled, cancel `what` again and again until it has ended.
+
+    Before Python 3.12 `asyncio.wait_for`, which nats-py uses, can swallow a cancellation; nats-py would then retry for
+    ever. A result that arrives nevertheless is passed to `give_back`.
+    """
+    task = asyncio.ensure_future(what)
+    try:
+        await asyncio.wait((task,))
+    except asyncio.CancelledError:
+        while not task.done():
+            task.cancel()
+            await asyncio.wait((task,), timeout=_CANCEL_AGAIN_S)
+        if not task.cancelled() and task.exception() is None:
+            await give_back(task.result())
+        raise
+    return task.result()
+
+
+async def first_connection(
+    connection: StrictNatsClient,
+    urls: Sequence[str],
+    *,
+    error_cb: Callable[[Exception], Awaitable[None]] | None,
+    **options: Any,
+) -> None:
+    """Call `connection.connect`, which waits for unreachable servers.
+
+    Unavailable at once if every server refuses the login, or offers no TLS although it is requested.
+    """
+    refusals: deque[bool] = deque(maxlen=len(urls))  # nats-py tries its servers in turn: one attempt at each
+    is_made = False
+
+    async def failed(error: Exception) -> None:
+        if error_cb is not None:  # nats-py uses its own callback for None
+            await error_cb(error)
+        refusals.append(_is_refusal(str(error)))
+        if not is_made and len(refusals) == refusals.maxlen and all(refusals):
+            shown = ", ".join(map(shown_url, urls))
+            raise Unavailable(f"{not_connected(shown, str(error))} ({error})")  # nats-py passes it on from `connect`
+
+    plain, login = nats_login(urls, options)
+    await connection.connect(plain, error_cb=failed, **{**options, **login})
+    is_made = True
+
+
+def not_connected(shown: str, why: str) -> str:
+    """Return the error text for a connection that was not made in time; `why` is nats-py's last error."""
+    if _OFFERS_NO_TLS in why.lower():
+        return f"no connection to NATS at {shown}"
+    if _is_refusal(why):
+        return f"NATS at {shown} asks for a login that it did not get"
+    if _SAID_NOTHING in why.lower():
+        # nats-py never ends an attempt that starts with TLS if the server starts with INFO, so it is not tried.
+        first = "if it speaks TLS first (handshake_first: true), have it wait for that (handshake_first: auto)"
+        return f"NATS at {shown} closed the connection before it said anything; {first}"
+    return f"no NATS server answers at {shown} in time"
+
+
+def _is_refusal(why: str) -> bool:
+    return "authorization" in why.lower() or _OFFERS_NO_TLS in why.lower()

@@ -1,0 +1,1 @@
+"""Reads a log: positions, prefetching, filters, raw responses to verified Arrow batches."""

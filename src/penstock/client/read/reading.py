@@ -1,0 +1,509 @@
+"""Read a stream: from a position in the log to batches of committed rows, prefetched.
+
+Rules: a reader gets each committed row of its range once, and never an uncommitted one. The rows of a partition are in
+order, several partitions take turns, and a batch never has rows of two. While the caller processes one response the
+next ones are fetched, at most `PREFETCHED_FETCHES_MAX` of them. The fetch tasks belong to the `Reader` and end with it.
+If retention overtakes a reader, it raises an error; it never skips silently.
+Theory: an offset alone does not identify a row. A log can be truncated (power loss) or begin anew (a memory stream) and
+then be written up to the same offset with other rows. So each fetch also names the leader epoch of the row before its
+offset. The broker knows where each epoch ended, and refuses a reader that has read beyond that: `LogTruncated`.
+
+| the row before the offset    | the epoch sent                                                           |
+|------------------------------|--------------------------------------------------------------------------|
+| was read                     | its batch's                                                              |
+| was not (the first fetch)    | that of the leader that gave the offset: its log was valid up to there   |
+| no longer exists (gaps)      | that of the leader that said so                                          |
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+import msgspec
+
+from penstock.base import limits
+from penstock.base.errors import CorruptionError, ErrorCode, OperationalError, RemoteError
+from penstock.base.ids import LeaderEpoch, Offset, PartitionId, PartitionKey, StreamId
+from penstock.client.checks import place_of, seconds_of, whole_number
+from penstock.client.errors import OffsetOutOfRange, TimedOut
+from penstock.client.link.error_codes import AGAIN, OF_ONE_BROKER
+from penstock.client.link.link import Link
+from penstock.client.link.read_from import ReadFrom, ReplicaChoice
+from penstock.client.read import batches, projecting
+from penstock.client.read.batches import OffsetRange
+from penstock.client.read.filters import Filter
+from penstock.client.read.projecting import FetchedColumns, ProjectedFetches
+from penstock.client.values import Place, Start, microseconds_of
+from penstock.messages import FetchRequest, FetchResponse, ListOffsetsRequest, ListOffsetsResponse, StreamInfo
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+END_OF_LOG = 2**63 - 1
+
+_EMPTY_PAUSE_S = 0.1  # after an empty answer that did not wait
+
+
+class ReadPlan(NamedTuple):
+    """The range that one reader reads. `leader_epoch`: that of the leader that gave the start of the range."""
+
+    stream_id: StreamId
+    name: str
+    partition: PartitionId
+    range: OffsetRange
+    leader_epoch: LeaderEpoch
+    follow: bool
+    is_one_of_several: bool  # the stream has several partitions: batches name theirs
+
+
+class _Fetched(NamedTuple):
+    """The answer to a fetch of `what` from `offset` on."""
+
+    what: ReadPlan
+    offset: int
+    response: FetchResponse
+    raw: bytes | memoryview
+    asked: FetchedColumns | None  # None: whole batches
+    asking: ProjectedFetches
+
+
+_Queue = asyncio.Queue[_Fetched | BaseException | None]
+
+
+class _FetchSize:
+    """Adapts the size of fetches to the speed of the last answers, up to what the reader wants."""
+
+    def __init__(self) -> None:
+        self._bytes = limits.READ_FETCH_BYTES_FIRST
+
+    def bytes_for(self, rows: int, readers: int) -> int:
+        """Return the size of the next fetch, for at most `rows` rows, beside `readers` concurrent fetches."""
+        least = limits.READ_FETCH_BYTES_MIN
+        share = max(least, limits.READ_FETCH_BYTES_MAX // readers)
+        return min(self._bytes, share, max(least, rows * limits.READ_ROW_BYTES_GUESS))
+
+    def took(self, seconds: float, count: int) -> None:
+        """Record that an answer of `count` bytes took `seconds`."""
+        in_a_moment = int(count * limits.READ_FETCH_S / max(seconds, 1e-3))
+        self._bytes = min(limits.READ_FETCH_BYTES_MAX, max(limits.READ_FETCH_BYTES_MIN, in_a_moment))
+
+
+async def find_place(
+    link: Link, stream_id: StreamId, partition: PartitionId, place: Start, timeout_s: float
+) -> ListOffsetsResponse:
+    """Resolve a position to an offset. ValueError: a negative offset or a naive datetime. OffsetOutOfRange."""
+    place = place_of(place)
+    at = _wire_place(place)
+    request = ListOffsetsRequest(stream_id=stream_id, partition=partition, at=at)
+    found, _ = await link.call(request, ListOffsetsResponse, timeout_s=timeout_s)
+    if isinstance(place, int):
+        if not found.log_start <= place <= found.committed_end:
+            raise out_of_range(place, found.log_start, found.committed_end)
+        return ListOffsetsResponse(
+            offset=Offset(place),
+            log_start=found.log_start,
+            committed_end=found.committed_end,
+            leader_epoch=found.leader_epoch,
+        )
+    return found
+
+
+def _wire_place(place: Start) -> Literal["earliest", "latest"] | int:
+    if isinstance(place, Place):
+        return place.value
+    if isinstance(place, datetime):
+        return microseconds_of(place)
+    if isinstance(place, str):
+        if place not in ("earliest", "latest"):
+            raise ValueError(f"{place!r} is no place in the log: as text there are 'earliest' and 'latest'")
+        return place
+    if isinstance(place, timedelta):
+        if place < timedelta():
+            raise ValueError(f"the timedelta {place} is negative: it says how long ago, so nothing lies there yet")
+        try:
+            return microseconds_of(datetime.now(UTC) - place)
+        except OverflowError:
+            text = f"the timedelta {place} is longer ago than the year 1"
+            raise ValueError(f"{text}; EARLIEST is the beginning of the log") from None
+    if isinstance(place, bool) or not isinstance(place, int):
+        text = "is no place in the log: give EARLIEST, LATEST, an offset, a datetime or a timedelta"
+        raise TypeError(f"{place!r} {text}")
+    if place < 0:
+        raise ValueError(f"the offset {place} is negative; offsets count from 0")
+    return "earliest"  # its answer has the log's range
+
+
+def out_of_range(offset: int, log_start: int, committed_end: int) -> OffsetOutOfRange:
+    """Return the error that names the existing range."""
+    there = f"holds {log_start} up to (not including) {committed_end}"
+    if log_start == committed_end:
+        there = f"is empty: the next message gets offset {committed_end}"
+    return OffsetOutOfRange(
+        ErrorCode.OFFSET_OUT_OF_RANGE,
+        f"offset {offset} is not in the log, which {there}",
+        offset=offset,
+        log_start=log_start,
+        committed_end=committed_end,
+    )
+
+
+async def plans(
+    link: Link,
+    info: StreamInfo,
+    partition: int | None,
+    start: Start,
+    end: Start | None,
+    *,
+    follow: bool,
+    timeout_s: float,
+) -> list[ReadPlan]:
+    """Return the plans for all partitions, or for one. ValueError: an offset without a partition."""
+    numbers, start, end = [partition_number(info, partition)], place_of(start), place_of(end)
+    if partition is None and len(info.partitions) > 1:
+        if any(isinstance(place, int) for place in (start, end)):
+            text = f"an offset is a place in one partition, and stream {info.name} has {len(info.partitions)}"
+            raise ValueError(f"{text}: say which with partition=")
+        numbers = [one.partition for one in info.partitions]
+    return [await plan(link, info, number, start, end, follow=follow, timeout_s=timeout_s) for number in numbers]
+
+
+def partition_number(info: StreamInfo, partition: int | None) -> PartitionId:
+    """Return the partition given by a caller; None: the first. ValueError: the stream has no such partition."""
+    count = max(1, len(info.partitions))
+    partition = None if partition is None else whole_number("partition", partition)
+    if partition is not None and not 0 <= partition < count:
+        text = "1 partition" if count == 1 else f"{count} partitions"
+        raise ValueError(f"stream {info.name} has {text}, counted from 0; there is no partition {partition}")
+    return PartitionId(partition or 0)
+
+
+async def plan(
+    link: Link,
+    info: StreamInfo,
+    partition: PartitionId,
+    start: Start,
+    end: Start | None,
+    *,
+    follow: bool,
+    timeout_s: float,
+) -> ReadPlan:
+    """Return the plan for one partition, with the caller's positions resolved to offsets."""
+    ends_at_offset = isinstance(end, int) and not isinstance(end, bool)
+    if follow and end is not None and not ends_at_offset:
+        raise ValueError("a reader that follows the log can end only at an offset")
+    stream_id = info.stream_id
+    begin = await find_place(link, stream_id, partition, start, timeout_s)
+    stop = END_OF_LOG if follow else begin.committed_end
+    if isinstance(end, int) and ends_at_offset:
+        stop = min(end, stop)
+    elif end is not None:
+        finish = await find_place(link, stream_id, partition, end, timeout_s)
+        while finish.leader_epoch != begin.leader_epoch:  # a new leader's log may differ
+            begin = await find_place(link, stream_id, partition, start, timeout_s)
+            finish = await find_place(link, stream_id, partition, end, timeout_s)
+        stop = min(finish.offset, begin.committed_end)
+    what = OffsetRange(begin.offset, stop)
+    return ReadPlan(stream_id, info.name, partition, what, begin.leader_epoch, follow, len(info.partitions) > 1)
+
+
+class Reader:
+    """Reads some partitions: in `async with`, call `next_batches` until None."""
+
+    # Not a generator: of two nested generators, a loop that ends closes both at once, and one of them complains.
+
+    def __init__(
+        self,
+        link: Link,
+        what: Sequence[ReadPlan],
+        *,
+        batch_rows_max: int,
+        columns: list[str] | None,
+        timeout_s: float,
+        where: Filter | None = None,
+        read_from: ReadFrom | None = None,
+        more: More | None = None,
+    ) -> None:
+        """`more` returns plans for added partitions whenever there are some; None: the reader ends with `what`."""
+        assert what
+        self._read_from = link.read_from if read_from is None else read_from
+        self._link = link
+        self._what = what
+        self._batch_rows_max = batch_rows_max
+        self._columns = columns
+        self._where = where
+        self._timeout_s = timeout_s
+        self._queue: _Queue = asyncio.Queue(max(1, limits.PREFETCHED_FETCHES_MAX - 1))
+        self._fetching: list[asyncio.Task[None]] = []
+        self._turns = _Turns()
+        self._unfinished = 0
+        self._more = more
+        self._is_grown = False
+        self.first_partition = what[0].partition  # the partition of batches without a partition number
+        self.leader_epochs: dict[PartitionId, LeaderEpoch] = {}  # that sent the last rows delivered
+        self.covered_ends: dict[PartitionId, int] = {}  # the end of the last answer, perhaps in a gap
+        self.moved = asyncio.Event()  # set with each answer; a waiter clears it
+
+    async def __aenter__(self) -> Reader:
+        for one in self._what:
+            self._begin(one)
+        if self._more is not None:
+            self._fetching.append(asyncio.create_task(self._read_more(self._more)))
+        return self
+
+    def _begin(self, what: ReadPlan) -> None:
+        self._unfinished += 1
+        self._turns.add()
+        self.leader_epochs[what.partition] = what.leader_epoch
+        self.covered_ends[what.partition] = what.range.start
+        key = PartitionKey(what.stream_id, what.partition)
+        choice = ReplicaChoice(self._link.view, key, self._read_from, self._link.rack)
+        asking = ProjectedFetches(self._columns, self._where)
+        fetching = _fetch_ahead(self._link, what, choice, asking, self._queue, self._turns, self._timeout_s)
+        self._fetching.append(asyncio.create_task(fetching))
+
+    async def _read_more(self, more: More) -> None:
+        try:
+            while True:
+                for what in await more(self):
+                    self._is_grown = True
+                    self._begin(what)
+        except Exception as error:  # noqa: BLE001 (passed to the reader, which raises it)
+            await self._queue.put(error)
+
+    async def __aexit__(self, *_: object) -> None:
+        for task in self._fetching:
+            task.cancel()
+        await asyncio.gather(*self._fetching, return_exceptions=True)
+
+    async def next_batches(self) -> Iterator[pa.RecordBatch] | None:
+        """Return the batches of the next answer, or None at the end. The iterator raises CorruptionError."""
+        while True:
+            item = await self._queue.get()
+            if item is None:
+                self._unfinished -= 1
+                if not self._unfinished:
+                    return None
+                continue
+            if isinstance(item, BaseException):
+                raise item
+            self.leader_epochs[item.what.partition] = item.response.leader_epoch
+            self.covered_ends[item.what.partition] = min(item.response.end_offset, item.what.range.end)
+            self.moved.set()
+            if item.raw:
+                return self._batches(item)
+
+    def _batches(self, fetched: _Fetched) -> Iterator[pa.RecordBatch]:
+        what = fetched.what
+        for batch in self._wanted_rows(fetched):
+            selected = batch if self._columns is None else batch.select(self._columns)
+            is_told = what.is_one_of_several or self._is_grown
+            yield batches.of_partition(selected, what.partition) if is_told else selected
+
+    def _wanted_rows(self, fetched: _Fetched) -> Iterator[pa.RecordBatch]:
+        what, offset, response, raw, asked, asking = fetched
+        # Not from the range's start: a batch may begin below the offset asked for, and its first rows were yielded
+        # earlier.
+        wanted = OffsetRange(offset, min(what.range.end, response.committed_end))
+        source = _source(self._link, what, offset)
+        if asked is None:
+            covers = OffsetRange(response.base_offset, response.end_offset)
+            found = batches.batches_of(raw, covers, wanted, self._batch_rows_max, source=source)
+        else:
+            found = projecting.batches_of(raw, response, asked, wanted, source=source)
+        seen = rows = 0
+        for batch in found:
+            seen += batch.num_rows
+            if self._where is not None:
+                batch = self._where.rows(batch, is_on_subject=asked is not None)
+            rows += batch.num_rows
+            if batch.num_rows <= self._batch_rows_max:
+                if batch.num_rows:
+                    yield batch
+                continue
+            for start in range(0, batch.num_rows, self._batch_rows_max):
+                yield batch.slice(start, self._batch_rows_max)
+        asking.matched(rows, seen if asked is None else response.end_offset - offset)
+
+
+async def answers(begin: Callable[[], Awaitable[Reader]]) -> AsyncGenerator[Iterator[pa.RecordBatch], None]:
+    """Yield the batches of one answer at a time; the reader ends with this generator."""
+    async with await begin() as reader:
+        while (found := await reader.next_batches()) is not None:
+            yield found
+
+
+More = Callable[[Reader], Awaitable[Sequence[ReadPlan]]]
+
+
+class _Turns:
+    """Limits how many partitions of a reader fetch at once, or have an answer waiting.
+
+    A partition keeps its turn until its answer is in the queue, so memory is bounded. The partition that has waited
+    longest is next, so none is starved.
+    """
+
+    def __init__(self) -> None:
+        self._count = 0
+        self.at_once = 0
+        self.turn = asyncio.Semaphore(0)
+
+    def add(self) -> None:
+        """Register one more partition."""
+        self._count += 1
+        if self.at_once < limits.READ_PARTITIONS_AT_ONCE_MAX:
+            self.at_once += 1
+            self.turn.release()
+
+    @property
+    def wait_ms(self) -> int:
+        """Duration of a long poll in milliseconds: at the end of one log, others must not wait for long."""
+        return limits.READ_WAIT_MS * self.at_once // self._count
+
+
+async def _fetch_ahead(
+    link: Link,
+    what: ReadPlan,
+    choice: ReplicaChoice,
+    asking: ProjectedFetches,
+    queue: _Queue,
+    turns: _Turns,
+    timeout_s: float,
+) -> None:
+    try:
+        clock = asyncio.get_running_loop()
+        offset, end = what.range
+        leader_epoch = what.leader_epoch
+        size = _FetchSize()
+        progress_s = clock.time()
+        while offset < end:
+            async with turns.turn:
+                asked_s = clock.time()
+                place = _Place(offset, leader_epoch, size.bytes_for(end - offset, turns.at_once), turns.wait_ms)
+                response, raw, asked = await _fetch(link, what, choice, asking, place, timeout_s)
+                now_s = clock.time()
+                size.took(now_s - asked_s, len(raw))
+                if not raw and asked is not None:
+                    asking.matched(0, response.end_offset - offset)
+                if raw or response.end_offset > offset:
+                    await queue.put(_Fetched(what, offset, response, raw, asked, asking))
+            if response.end_offset > offset:
+                leader_epoch = response.leader_epoch
+                if asked is not None and response.last_epoch is not None:
+                    leader_epoch = response.last_epoch
+                elif raw:
+                    # After the answer is queued: the reader must get earlier data before the error for corrupted bytes.
+                    leader_epoch = batches.last_epoch(raw, source=_source(link, what, offset))
+                offset = response.end_offset
+                progress_s = clock.time()
+            elif not what.follow and now_s - progress_s >= timeout_s:
+                raise TimedOut(f"the broker sent nothing from offset {offset} of stream {what.name} on", offset=offset)
+            elif now_s - asked_s < _EMPTY_PAUSE_S:
+                await asyncio.sleep(_EMPTY_PAUSE_S)
+        await queue.put(None)
+    except Exception as error:  # noqa: BLE001 (passed to the reader, which raises it)
+        await queue.put(error)
+
+
+class _Place(NamedTuple):
+    """Offset, size and long poll of one fetch."""
+
+    offset: int
+    leader_epoch: LeaderEpoch
+    bytes_max: int
+    wait_ms_max: int
+
+
+async def _fetch(
+    link: Link, what: ReadPlan, choice: ReplicaChoice, asking: ProjectedFetches, place: _Place, timeout_s: float
+) -> tuple[FetchResponse, bytes | memoryview, FetchedColumns | None]:
+    broker_limits = link.hello.limits
+    offset = place.offset
+    wait_ms = min(place.wait_ms_max, broker_limits.fetch_wait_ms_max) if what.follow else 0
+    request = FetchRequest(
+        stream_id=what.stream_id,
+        partition=what.partition,
+        offset=Offset(offset),
+        bytes_max=min(place.bytes_max, broker_limits.fetch_bytes_max),
+        wait_ms_max=wait_ms,
+        leader_epoch=place.leader_epoch,
+    )
+    wait_s = seconds_of(timeout_s) + wait_ms / 1000
+    asked = asking.next(place.leader_epoch)
+    if asked is not None:
+        end = None if what.range.end == END_OF_LOG else Offset(what.range.end)
+        narrow = msgspec.structs.replace(request, columns=asked.columns, subjects=asked.subjects, end=end)
+        try:
+            response, raw = await _ask(link, narrow, choice, wait_s)
+        except RemoteError as error:
+            if not asking.is_refused(error, place.leader_epoch):
+                raise
+            asked = None
+    if asked is None:
+        response, raw = await _ask(link, request, choice, wait_s)
+    batches.check_format(response.format_version)
+    if response.base_offset > offset or response.end_offset < offset or (raw and response.end_offset == offset):
+        found = f"{response.base_offset} to {response.end_offset}"
+        raise CorruptionError(_source(link, what, offset), 0, f"batches from offset {offset}", found)
+    if raw and response.end_offset > response.committed_end:
+        wanted = f"batches up to the committed end, {response.committed_end}"
+        raise CorruptionError(_source(link, what, offset), 0, wanted, f"up to {response.end_offset}")
+    return response, raw, asked
+
+
+async def _ask(
+    link: Link, request: FetchRequest, choice: ReplicaChoice, timeout_s: float
+) -> tuple[FetchResponse, bytes | memoryview]:
+    """Return the answer of a replica or of the leader, which gets the remaining time; see `read_from`."""
+    clock = asyncio.get_running_loop()
+    deadline_s = clock.time() + seconds_of(timeout_s)
+    tried: set[str] = set()
+    for _ in range(limits.READ_REPLICAS_TRIED_MAX):
+        if (address := choice.address(clock.time())) is None:
+            break
+        tried.add(address)
+        if (answer := await _ask_replica(link, request, choice, address, deadline_s)) is not None:
+            choice.answered()
+            return answer
+        choice.failed(clock.time())
+    left_s = max(0.0, deadline_s - clock.time())
+    others = [] if choice.wanted.which == "leader" else choice.others(tried)
+    if others and left_s >= 2 * limits.READ_REPLICA_S:
+        left_s -= limits.READ_REPLICA_S
+    try:
+        return await link.call(request, FetchResponse, timeout_s=left_s)
+    except (RemoteError, OperationalError) as error:
+        if isinstance(error, RemoteError) and error.code not in OF_ONE_BROKER | AGAIN:
+            raise
+        choice.leader_failed(clock.time())
+        for address in others:
+            if (answer := await _ask_replica(link, request, choice, address, deadline_s)) is not None:
+                return answer
+        raise
+
+
+async def _ask_replica(
+    link: Link, request: FetchRequest, choice: ReplicaChoice, address: str, deadline_s: float
+) -> tuple[FetchResponse, bytes | memoryview] | None:
+    """Return the replica's answer; None: it failed, or has no committed message from that offset on."""
+    clock = asyncio.get_running_loop()
+    key = PartitionKey(request.stream_id, request.partition)
+    link.refresh_if_old(key, clock.time())
+    bounded = msgspec.structs.replace(request, max_staleness_ms=choice.wanted.max_staleness_ms)
+    left_s = min(deadline_s - clock.time(), request.wait_ms_max / 1_000 + limits.READ_REPLICA_S)
+    try:
+        answer = await link.call_at(address, bounded, FetchResponse, timeout_s=left_s)
+    except (RemoteError, OperationalError):  # the leader reports errors of the request itself
+        link.refresh_if_old(key, clock.time(), is_wrong=True)
+        return None
+    # Without a message, the replica may not know the latest `committed_end`; the leader does.
+    return answer if answer[0].end_offset > request.offset or request.wait_ms_max else None
+
+
+def _source(link: Link, what: ReadPlan, offset: int) -> str:
+    """Return the source for a CorruptionError, in place of a file: it lets the operator find the broken place."""
+    partition = f", partition {what.partition}" if what.is_one_of_several else ""
+    server = link.server_of(what.stream_id, what.partition)
+    return f"the answer of {server} for stream {what.name}{partition} from offset {offset} on"

@@ -1,0 +1,1 @@
+"""Files of a log: names, index entries, checkpoint, lineage (leader epoch cache), scan of batches, open files."""

@@ -1,0 +1,506 @@
+"""Recovery: reads a log's folder at start and restores a consistent log.
+
+Rules: nothing is deleted because it could not be understood. Flushed data is never truncated; if it cannot be read,
+that is corruption: it is reported, the log becomes read-only, and all else stays readable. Unflushed data may be torn:
+it is cut off there, and if a valid batch lies behind the cut, the cut bytes are kept in a side file. What stays beyond
+flushed_end is rewritten and synced, because an earlier sync may have failed and left it in the page cache only. Below
+flushed_end, batches covered by the index are not read (see `rebuild`); readers find corruption there.
+
+| found                                     | flushed         | beyond           | no checkpoint             |
+|-------------------------------------------|-----------------|------------------|---------------------------|
+| invalid bytes, no valid batch behind      | corruption      | cut              | cut, bytes kept           |
+| invalid bytes, a valid batch behind       | corruption      | cut, bytes kept  | corruption                |
+| schema message short or invalid           | corrupt (0 rows)| cut at byte 0    | last: cut; others: corrupt|
+| segment of another stream or newer format | corruption      | corruption       | corruption                |
+| segment that cannot be opened or read     | corruption      | corruption       | corruption                |
+| offsets missing between two segments      | corruption      | later ones aside | corruption                |
+| log_start beyond what was flushed or found| checkpoint corrupt (0 rows); all segments count           |
+| no segment at all                         | corruption      | corruption       | new log unless `must_exist`|
+| anything, with `must_exist`               |                 |                  | corrupt (0 rows), no cut  |
+| index missing, short, corrupt             | rebuilt         | rebuilt          | rebuilt                   |
+
+Of a segment rewritten by the cleaner or a repair, the newest generation counts. Older generations and unfinished
+rewrites are removed if the log has no corruption; so a segment with an older generation beside it is read completely.
+
+"Cut" keeps the bytes in a side file unless they are clearly an unfinished write of our own (see `torn_tail`). Segments
+below log_start are not removed here: a `Removal` takes them, as if retention had just moved log_start. "Aside" is a
+rename to `<segment>.cut-0`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from penstock.base.errors import CorruptionError, RemoteError
+from penstock.batch.schema import SCHEMA_BYTES, check_schema_message, schema_message
+from penstock.commitlog.errors import IndexDamagedError, LogMissingError, is_shortage
+from penstock.commitlog.files import checkpoint as checkpoints
+from penstock.commitlog.files import files, torn_tail
+from penstock.commitlog.files.checkpoint import Checkpoint, CheckpointFile
+from penstock.commitlog.files.index import FileEntries, PackedEntries
+from penstock.commitlog.files.lineage import BatchLineage
+from penstock.commitlog.files.scan import ResyncBounds, find_behind
+from penstock.commitlog.recovery.scanned_segment import ScannedSegment, end_of, start_mistake
+from penstock.commitlog.segment import rebuild
+from penstock.commitlog.segment.rebuild import SegmentScan, TornTail
+from penstock.commitlog.segment.segment import ActiveSegment, Damage, Segment, create
+from penstock.vfs import File, Vfs, is_nfs_leftover
+
+_ALL = 2**63
+
+
+@dataclass(frozen=True, slots=True)
+class CutTail:
+    """Unflushed bytes that recovery removed from the log. `kept_as`: their side file, if any."""
+
+    file: str
+    position: int
+    length_bytes: int
+    kept_as: str | None
+    reason: str
+
+
+@dataclass(slots=True)
+class RecoveredLog:
+    """The recovered log. `active` None: there is corruption, and nothing may be written."""
+
+    sealed: list[Segment] = field(default_factory=list)
+    active: ActiveSegment | None = None
+    log_start: int = 0
+    log_end: int = 0
+    flushed_end: int = 0  # below log_end only if the tail of a corrupt log could not be synced
+    last_timestamp_us: int = 0
+    leader_epoch: int = 0
+    checkpoint: Checkpoint | None = None
+    slot: int = 1  # the checkpoint's slot
+    is_alone: bool = False  # no other slot is valid
+    damage: list[Damage] = field(default_factory=list)
+    cuts: list[CutTail] = field(default_factory=list)
+    notices: list[str] = field(default_factory=list)
+    told: list[BatchLineage] = field(default_factory=list)  # leader epochs according to the batches that were read
+    retired: tuple[str, ...] = ()  # segments below log_start (perhaps only their indexes), to be removed
+    has_unused: bool = False  # bytes outside the checkpoint's slots are not zero
+    is_slot_lost: bool = False  # a checkpoint slot is invalid; it may have been the newest
+
+    def left_as(self, checkpoint: Checkpoint) -> bool:
+        """True if the checkpoint file has exactly these values, and both of its slots are valid."""
+        found = self.checkpoint
+        return found is not None and not self.is_slot_lost and found._replace(sequence=0) == checkpoint
+
+
+class Recovery:
+    """One recovery of the folder of one log."""
+
+    def __init__(self, vfs: Vfs, directory: str, stream_id: int, partition: int, *, must_exist: bool) -> None:
+        self._vfs = vfs
+        self._directory = directory
+        self._ids = (stream_id, partition)
+        self._generations: dict[int, int] = {}
+        self._doubled: set[int] = set()  # base offsets of segments with an older generation beside them
+        self._must_exist = must_exist
+        self._out = RecoveredLog()
+
+    def run(self) -> RecoveredLog:
+        """Read, decide, repair. OSError if the disk fails; LogMissingError."""
+        out = self._out
+        names = self._vfs.list(self._directory)
+        strange = [name for name in names if not (files.is_known(name) or is_nfs_leftover(name))]
+        out.notices += [f"{self._directory}/{name}: not a file of a log" for name in strange]
+        out.checkpoint = point = self._read_checkpoint()
+        generations = sorted(parsed for name in names if (parsed := files.parsed(name)) is not None)
+        self._generations = dict(generations)  # the highest one counts
+        self._doubled = {base for base, generation in generations if generation != self._generations[base]}
+        bases = sorted(self._generations)
+        flushed_end = 0 if point is None else point.flushed_end
+        if point is not None:
+            out.last_timestamp_us, out.leader_epoch = point.last_timestamp_us, point.leader_epoch
+        if not bases:
+            self._without_segments(point)
+            return out
+        found = self._look_at_all(bases)
+        if point is None and self._must_exist:
+            path = f"{self._directory}/{files.CHECKPOINT}"
+            reason = "the log exists, but no checkpoint can be read: whether its end was cut off is not known"
+            out.damage.append(Damage(path, 0, bases[0], bases[0], reason))
+        kept, cut_at = self._decide(found, flushed_end)
+        newest = 0
+        for one in kept:
+            scan = one.scan
+            if scan is not None:
+                out.damage += scan.damage
+                out.told += scan.batch_lineage()
+                out.leader_epoch = max(out.leader_epoch, scan.leader_epoch)
+                one.last_timestamp_us = scan.last_timestamp_us
+            # Keep timestamps ordered across unreadable segments: binary search relies on it.
+            newest = one.last_timestamp_us = max(newest, one.last_timestamp_us)
+        # The checkpoint's timestamp may belong to lost messages; the leader has other times then.
+        out.last_timestamp_us = newest or out.last_timestamp_us
+        out.log_end = out.flushed_end = end_of(kept[-1], flushed_end)
+        if out.damage:
+            self._keep_as_it_is(kept, flushed_end)
+            self._sync_tail(kept, flushed_end)
+        else:
+            self._remove_superseded(names)
+            self._retire(names, kept[0].base_offset)
+            if cut_at is not None:
+                self._cut(found, cut_at)
+            self._make_writable(kept)
+        return out
+
+    def _read_checkpoint(self) -> Checkpoint | None:
+        found = checkpoints.read(self._vfs, self._directory)
+        self._out.notices += [str(mistake) for mistake in found.all_mistakes]
+        self._out.has_unused = found.unused is not None
+        self._out.is_slot_lost = bool(found.mistakes)
+        self._out.slot, self._out.is_alone = found.slot, found.is_alone
+        point = found.newest
+        if point is not None and (point.stream_id, point.partition) != self._ids:
+            self._out.notices.append(f"{self._directory}/{files.CHECKPOINT}: of stream {point.stream_id}, not used")
+            return None
+        return point
+
+    def _set_log_start(self, first_base: int) -> None:
+        out = self._out
+        wanted = first_base if out.checkpoint is None else out.checkpoint.log_start
+        out.log_start = max(wanted, first_base)
+        if wanted < first_base:
+            path = files.segment_path(self._directory, wanted)
+            reason = f"the log begins at offset {first_base}, not at {wanted}"
+            if out.is_slot_lost:
+                out.notices.append(f"{path}: {reason}; the corrupt checkpoint slot may have recorded that")
+            else:
+                out.damage.append(Damage(path, 0, wanted, first_base, reason))
+
+    def _without_segments(self, point: Checkpoint | None) -> None:
+        out = self._out
+        if point is None:
+            if self._must_exist:
+                raise LogMissingError(f"{self._directory}: a log was created here earlier, but it has no segment files")
+            out.active = create(self._vfs, self._directory, 0, *self._ids, make_folders=True)
+            out.active.opened(self._vfs).sync()
+            self._vfs.sync_dir(self._directory)
+            return
+        path, end = files.segment_path(self._directory, point.segment_base), point.flushed_end
+        out.log_start, out.log_end, out.flushed_end = min(point.log_start, end), end, end
+        out.damage.append(Damage(path, 0, out.log_start, end, "no segment file is there"))
+        out.sealed.append(
+            Segment(path, out.log_start, out.log_end, 0, out.last_timestamp_us, PackedEntries(b""), tuple(out.damage))
+        )
+
+    # Scanning: changes nothing.
+
+    def _look_at_all(self, bases: list[int]) -> list[ScannedSegment]:
+        """Scan the segments from log_start on; all segments if the checkpoint is implausible."""
+        point = self._out.checkpoint
+        nexts: list[int | None] = [*bases[1:], None]
+        first = 0
+        if point is not None:
+            # An interrupted retention leaves whole segments below log_start; they are no part of the log.
+            first = max(0, bisect_right(bases, point.log_start) - 1)
+        found = [self._look(base, following) for base, following in zip(bases[first:], nexts[first:], strict=True)]
+        if point is not None and (reason := start_mistake(point, found)) is not None:
+            path = f"{self._directory}/{files.CHECKPOINT}"
+            self._out.damage.append(Damage(path, 0, bases[0], bases[0], reason))
+            self._out.log_start = bases[0]
+            return [self._look(base, following) for base, following in zip(bases, nexts, strict=True)]
+        self._set_log_start(bases[first])
+        return found
+
+    def _look(self, base_offset: int, next_base: int | None) -> ScannedSegment:
+        point = self._out.checkpoint
+        if point is None:
+            flushed_position = None
+        elif base_offset == point.segment_base:
+            flushed_position = point.segment_position
+        else:
+            flushed_position = _ALL if base_offset < point.segment_base else 0
+        path = files.segment_path(self._directory, base_offset, self._generations[base_offset])
+        found = ScannedSegment(path, base_offset, next_base, 0, flushed_position)
+        try:
+            self._look_into(found)
+        except OSError as error:
+            if is_shortage(error):
+                raise
+            # Other segments remain readable.
+            found.foreign = f"it cannot be read: {error.strerror or error}"
+            found.scan = None
+        return found
+
+    def _look_into(self, found: ScannedSegment) -> None:
+        file = self._open_to_look(found)
+        try:
+            found.size_bytes = file.size()
+            mistake = self._schema_mistake(found, file)
+            flushed = found.flushed_position is None or found.flushed_position == _ALL
+            is_trusted = mistake is None and flushed and found.base_offset not in self._doubled
+            if found.foreign is None and not (is_trusted and self._index_agrees(found)):
+                self._scan(found, file, mistake)
+        finally:
+            file.close()
+
+    def _open_to_look(self, found: ScannedSegment) -> File:
+        """Open the last segment for writing, so that an error shows now and not at the first message."""
+        if found.next_base is None:
+            try:
+                return self._vfs.open(found.path)
+            except OSError as error:
+                found.refusal = error
+        return self._vfs.open(found.path, read_only=True)
+
+    def _schema_mistake(self, found: ScannedSegment, file: File) -> CorruptionError | None:
+        try:
+            ids = check_schema_message(file.read_at(0, SCHEMA_BYTES), file=found.path)
+        except CorruptionError as error:
+            return error
+        except RemoteError as error:
+            found.foreign = error.message
+            return None
+        if ids != self._ids:
+            found.foreign = f"it is of stream {ids[0]}, partition {ids[1]}; expected {self._ids[0]}, {self._ids[1]}"
+        return None
+
+    def _index_agrees(self, found: ScannedSegment) -> bool:
+        if found.next_base is None:
+            return False
+        try:
+            file = self._vfs.open(files.index_path(found.path), read_only=True)
+        except OSError:
+            return False
+        try:
+            entries = FileEntries(file, end_position=found.size_bytes, end_offset=found.next_base)
+            first, last = entries.extent(0), entries.extent(entries.count - 1)
+        except (OSError, IndexDamagedError):
+            return False
+        finally:
+            file.close()
+        found.last_timestamp_us = last.max_timestamp_us
+        return (first.position, first.base_offset) == (SCHEMA_BYTES, found.base_offset)
+
+    def _scan(self, found: ScannedSegment, file: File, schema_mistake: CorruptionError | None) -> None:
+        vouched = None
+        if schema_mistake is None and found.flushed_position and found.base_offset not in self._doubled:
+            limit = min(found.flushed_position, found.size_bytes)
+            vouched = rebuild.vouched_head(self._vfs, file, base_offset=found.base_offset, flushed_position=limit)
+        found.scan = scan = rebuild.scan_segment(
+            self._vfs,
+            file,
+            vouched=vouched,
+            base_offset=found.base_offset,
+            size_bytes=found.size_bytes,
+            flushed_position=found.flushed_position,
+            end_offset=found.next_base,
+        )
+        if schema_mistake is None:
+            return
+        may_cut = found.next_base is None if found.flushed_position is None else found.flushed_position == 0
+        if may_cut:
+            whole = find_behind(file, ResyncBounds(-1, found.size_bytes, 0, None))
+            found.scan = SegmentScan(end_position=0, end_offset=found.base_offset)
+            found.scan.torn = TornTail(0, str(schema_mistake), whole)
+        else:
+            position = schema_mistake.position
+            scan.damage.insert(
+                0, Damage(found.path, position, found.base_offset, found.base_offset, str(schema_mistake))
+            )
+
+    # Deciding: changes only the scan results.
+
+    def _decide(self, found: list[ScannedSegment], flushed_end: int) -> tuple[list[ScannedSegment], int | None]:
+        """Return the segments that form the log, and the number of the one to cut (None: none)."""
+        kept: list[ScannedSegment] = []
+        for number, one in enumerate(found):
+            if kept and (end := end_of(kept[-1], flushed_end)) > one.base_offset:
+                reason = f"it begins at offset {one.base_offset}, before the previous one ends at {end}"
+                self._out.damage.append(Damage(one.path, 0, one.base_offset, one.base_offset, reason))
+                continue
+            kept.append(one)
+            if one.scan is None and one.foreign is None:
+                continue
+            end = one.next_base if one.next_base is not None else flushed_end
+            if one.foreign is not None:
+                one.scan = SegmentScan(end_offset=one.base_offset)
+                one.scan.damage.append(Damage(one.path, 0, one.base_offset, max(end, one.base_offset), one.foreign))
+                continue
+            scan = one.scan
+            assert scan is not None
+            if self._is_cut(found, number, kept, flushed_end):
+                return kept, number
+            if scan.torn is not None:
+                scan.damage.append(Damage(one.path, scan.torn.position, scan.end_offset, None, scan.torn.reason))
+                scan.torn = None
+            rebuild.complete_damage(scan, one.path, max(end, scan.end_offset))
+        return kept, None
+
+    def _is_cut(self, found: list[ScannedSegment], number: int, kept: list[ScannedSegment], flushed_end: int) -> bool:
+        one, later = found[number], found[number + 1 :]
+        scan = one.scan
+        assert scan is not None
+        if scan.torn is None:
+            if one.next_base is None or scan.end_offset >= one.next_base:
+                return False
+            if scan.damage or (self._out.checkpoint is not None and scan.end_offset < flushed_end):
+                return False
+            scan.torn = TornTail(scan.end_position, f"the next segment begins at offset {one.next_base}", None)
+        damaged = bool(self._out.damage) or any(each.scan is not None and each.scan.damage for each in kept)
+        if damaged or scan.end_offset < flushed_end or any(each.foreign is not None for each in later):
+            return False
+        return self._out.checkpoint is not None or not any(each.has_batches() for each in later)
+
+    # Repairing.
+
+    def _remove_superseded(self, names: Sequence[str]) -> None:
+        """Remove unfinished rewrites and superseded generations.
+
+        It runs before any cut; otherwise an old generation would come back once the new one is gone.
+        """
+        gone = [name for name in names if files.is_unfinished(name)]
+        for name in names:
+            found = files.parsed(name.replace(".index", ".arrows"))
+            if found is not None and (found.generation or name.endswith(".arrows")):
+                newest = self._generations.get(found.base_offset, -1)
+                if found.generation != newest:
+                    gone += [name, files.index_path(name)]
+        if gone:
+            self._vfs.sync_dir(self._directory)  # a crash may have kept the new name off the disk
+            for name in gone:
+                self._vfs.remove(f"{self._directory}/{name}")
+            self._vfs.sync_dir(self._directory)
+
+    def _retire(self, names: Sequence[str], first_base: int) -> None:
+        """Queue what lies below the log for removal after log_start is durable, not before.
+
+        A flush may also have written an index for a segment that retention removed at the same moment.
+        """
+        point = self._out.checkpoint
+        if point is None or first_base > point.log_start:
+            return
+        below: dict[int, None] = {}
+        for name in names:  # sorted: the lowest offsets come first
+            if (base := files.owner_of(name)) is not None:
+                if base >= first_base:
+                    break
+                below[base] = None
+        self._out.retired = tuple(
+            files.segment_path(self._directory, base, self._generations.get(base, 0)) for base in below
+        )
+
+    def _keep_as_it_is(self, kept: list[ScannedSegment], flushed_end: int) -> None:
+        for one in kept:
+            entries = None if one.scan is None else one.scan.all_entries()
+            damage = () if one.scan is None else tuple(one.scan.damage)
+            end = end_of(one, flushed_end)
+            self._out.sealed.append(
+                Segment(one.path, one.base_offset, end, one.size_bytes, one.last_timestamp_us, entries, damage)
+            )
+
+    def _sync_tail(self, kept: list[ScannedSegment], flushed_end: int) -> None:
+        """Sync the tail of a corrupt log: readers see it, and a power loss must not take it back."""
+        out = self._out
+        try:
+            for one in kept:
+                if one.scan is not None and one.foreign is None:
+                    rebuild.write_again(self._vfs, one.path, one.flushed_position or 0, one.size_bytes)
+            if out.checkpoint is not None:
+                # Otherwise an older checkpoint could count, beyond which corruption looks like a torn tail and is cut.
+                sequence = out.checkpoint.sequence
+                point = CheckpointFile(self._vfs, self._directory, sequence, out.slot, is_alone=out.is_alone)
+                point.write_again(out.checkpoint)
+                out.slot, out.is_alone = point.slot, False
+            self._vfs.sync_dir(self._directory)
+        except OSError as error:
+            out.flushed_end = min(max(flushed_end, out.log_start), out.log_end)
+            text = f"{self._directory}: unflushed data cannot be synced, so readers do not get it: {error}"
+            out.notices.append(text)
+
+    def _cut(self, found: list[ScannedSegment], number: int) -> None:
+        """Remove what does not belong to the log, later segments first, so that a crash leaves no gap."""
+        one, later = found[number], found[number + 1 :]
+        scan = one.scan
+        assert scan is not None
+        assert scan.torn is not None
+        torn = scan.torn
+        for each in reversed(later):
+            kept_as = None if self._may_go(each) else files.side_path(self._vfs, each.path, 0)
+            if kept_as is None:
+                self._vfs.remove(each.path)
+            else:
+                self._vfs.rename(each.path, kept_as)
+            self._vfs.remove(files.index_path(each.path))
+            self._out.cuts.append(CutTail(each.path, 0, each.size_bytes, kept_as, torn.reason))
+        if later:
+            self._vfs.sync_dir(self._directory)
+        if torn.position < one.size_bytes or torn.position == 0:
+            self._cut_tail(one, torn)
+
+    def _cut_tail(self, one: ScannedSegment, torn: TornTail) -> None:
+        file = self._vfs.open(one.path)
+        try:
+            kept_as = None
+            if not self._tail_may_go(file, one, torn):
+                kept_as = torn_tail.copy_aside(self._vfs, file, torn.position, one.size_bytes)
+                self._vfs.sync_dir(self._directory)
+            file.truncate(torn.position)
+            if torn.position == 0:
+                file.write_at(0, schema_message(*self._ids))
+                assert one.scan is not None
+                one.scan.end_position = SCHEMA_BYTES
+            file.sync()
+        finally:
+            file.close()
+        self._out.cuts.append(CutTail(one.path, torn.position, one.size_bytes - torn.position, kept_as, torn.reason))
+        one.size_bytes = max(torn.position, SCHEMA_BYTES)
+
+    def _may_go(self, one: ScannedSegment) -> bool:
+        if one.has_batches():
+            return False
+        file = self._vfs.open(one.path, read_only=True)
+        try:
+            return torn_tail.is_unfinished_segment(file, one.size_bytes, self._ids)
+        finally:
+            file.close()
+
+    def _tail_may_go(self, file: File, one: ScannedSegment, torn: TornTail) -> bool:
+        if torn.whole is not None:
+            return False
+        if torn.position == 0:
+            return torn_tail.is_unfinished_segment(file, one.size_bytes, self._ids)
+        if self._out.checkpoint is None:
+            # The tail may have been flushed.
+            return torn_tail.is_zeros(file, torn.position, one.size_bytes)
+        assert one.scan is not None
+        return torn_tail.is_unfinished_append(file, torn.position, one.size_bytes, one.scan.end_offset)
+
+    def _make_writable(self, kept: list[ScannedSegment]) -> None:
+        out = self._out
+        for one, following in pairwise(kept):
+            if one.scan is not None:
+                self._settle(one, one.scan)
+            end = following.base_offset
+            out.sealed.append(Segment(one.path, one.base_offset, end, one.size_bytes, one.last_timestamp_us, None))
+        last = kept[-1]
+        assert last.scan is not None
+        if last.refusal is not None:
+            raise last.refusal
+        out.active = ActiveSegment(last.path, last.base_offset, last.size_bytes)
+        is_indexed = self._settle(last, last.scan)
+        out.active.resume(last.scan.head, PackedEntries(bytes(last.scan.entries)), is_indexed=is_indexed)
+        if out.checkpoint is None or out.checkpoint.segment_base < last.base_offset:
+            self._vfs.sync_dir(self._directory)
+
+    def _settle(self, one: ScannedSegment, scan: SegmentScan) -> bool:
+        """Make the segment durable and, if the disk allows it, its index valid; return True if it is."""
+        rebuild.write_again(self._vfs, one.path, one.flushed_position or 0, one.size_bytes)
+        if scan.head is None and not scan.entries:
+            return True  # an empty segment
+        try:
+            rebuild.write_index(self._vfs, one.path, scan.entries, 0 if scan.head is None else scan.head.count)
+        except OSError:
+            # A wrong index must not stay; without one, a reader rebuilds it.
+            with contextlib.suppress(OSError):
+                self._vfs.remove(files.index_path(one.path))
+            return False
+        return True

@@ -1,0 +1,63 @@
+"""Known corruption of one log, including what reader threads report.
+
+Rules: `note` and `report` may be called in any thread and call `noticed`. The log's own task takes the reports in, so
+the known set changes for it at one place only. A corrupt range is identified by its file and position.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from penstock.commitlog.segment.segment import Damage
+
+Locate = Callable[[str, int, str], Damage | None]
+"""Maps file, position and reason of a report to the corrupt offsets; None if the log has no such file."""
+
+
+class KnownDamage:
+    """Corrupt ranges of one log. `known`: those that its own task has taken in."""
+
+    __slots__ = ("_noted", "_noticed", "_reported", "has_news", "known")
+
+    def __init__(self, known: Iterable[Damage], noticed: Callable[[], None] | None = None) -> None:
+        self.known = tuple(known)
+        self._noticed = noticed
+        self._noted: dict[tuple[str, int], Damage] = {}
+        self._reported: dict[tuple[str, int], str] = {}
+        self.has_news = False  # there is something to take in
+
+    def note(self, damage: Damage) -> None:
+        """Report a corrupt range."""
+        self._noted[damage.file, damage.position] = damage
+        self._tell()
+
+    def report(self, path: str, position: int, reason: str) -> None:
+        """Report that a file cannot be read from this byte on."""
+        self._reported[path, position] = reason
+        self._tell()
+
+    def _tell(self) -> None:
+        self.has_news = True
+        self.ask_for_visit()
+
+    def ask_for_visit(self) -> None:
+        """Have the log's own task run."""
+        if self._noticed is not None:
+            self._noticed()
+
+    def of(self, path: str) -> tuple[Damage, ...]:
+        """Return the known corrupt ranges of one file."""
+        return tuple(one for one in self.known if one.file == path)
+
+    def take_in(self, locate: Locate) -> None:
+        """Add the reported ranges to `known`."""
+        self.has_news = False  # cleared first: a thread may report more meanwhile
+        while self._reported:
+            (path, position), reason = self._reported.popitem()
+            if (located := locate(path, position, reason)) is not None:
+                self._noted[located.file, located.position] = located
+        places = {(one.file, one.position) for one in self.known}
+        while self._noted:
+            place, damage = self._noted.popitem()
+            if place not in places:
+                self.known = (*self.known, damage)

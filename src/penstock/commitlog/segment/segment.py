@@ -1,0 +1,247 @@
+"""Segments: the active one, and the sealed ones before it.
+
+Rules: only the active segment grows, at its end. A sealed one never changes until it is removed as a whole. A flushed
+segment costs no open file and no memory per batch: readers open it, and its index, by name.
+
+| kind           | entries of its batches                                    | open file |
+|----------------|-----------------------------------------------------------|-----------|
+| active         | arrays in memory                                          | yes       |
+| active, resumed| its index file; arrays of what was written since          | yes       |
+| active, idle   | its index file                                            | no        |
+| sealed         | the active one's arrays, until its index file is written  | until then|
+| sealed, flushed| its index file                                            | no        |
+| corrupt        | in memory, from a scan; gaps where the corruption is      | no        |
+
+The cleaner rewrites a sealed segment under another name. Older views have the old one, whose `successor` is then the
+new one: a reader that does not find the old file continues there.
+"""
+
+from __future__ import annotations
+
+import errno
+from array import array
+from dataclasses import dataclass
+
+from penstock.base import limits
+from penstock.batch.header import BatchHeader
+from penstock.batch.schema import SCHEMA_BYTES, schema_message
+from penstock.commitlog.files import files, torn_tail
+from penstock.commitlog.files.index import ActiveEntries, Entries, PackedEntries
+from penstock.commitlog.segment.resumed_index import IndexHead, ResumedEntries
+from penstock.vfs import File, Vfs
+from penstock.vfs.keys import NoHeaderError
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """A corrupt range of the log. Nothing of it is ever deleted or cut.
+
+    `base_offset` to `end_offset` are the lost offsets (`end_offset` None: unknown end; equal to base_offset: none
+    lost). `position` is the first corrupt byte in `file`.
+    """
+
+    file: str
+    position: int
+    base_offset: int
+    end_offset: int | None
+    reason: str
+
+    def holds(self, offset: int) -> bool:
+        """True if `offset` is lost."""
+        return self.base_offset <= offset and (self.end_offset is None or offset < self.end_offset)
+
+
+class Segment:
+    """One segment as readers see it. Immutable except for `entries`, `damage` and `successor`.
+
+    `entries` None: they are in the index file.
+    """
+
+    __slots__ = ("base_offset", "damage", "end_offset", "entries", "last_timestamp_us", "path", "size_bytes",
+                 "successor")  # fmt: skip
+
+    def __init__(
+        self,
+        path: str,
+        base_offset: int,
+        end_offset: int,
+        size_bytes: int,
+        last_timestamp_us: int,
+        entries: Entries | ResumedEntries | None,
+        damage: tuple[Damage, ...] = (),
+    ) -> None:
+        self.path = path
+        self.base_offset = base_offset
+        self.end_offset = end_offset
+        self.size_bytes = size_bytes
+        self.last_timestamp_us = last_timestamp_us
+        self.entries = entries
+        self.damage = damage
+        self.successor: Segment | None = None
+
+    @property
+    def latest(self) -> Segment:
+        """The latest rewrite of this segment, or itself."""
+        one = self
+        while one.successor is not None:
+            one = one.successor
+        return one
+
+
+Places = list[tuple[int, BatchHeader]]
+"""Positions and headers of batches, in order."""
+
+
+_Columns = tuple["array[int]", "array[int]", "array[int]", "array[int]"]
+_NO_COLUMNS: _Columns = (array("q"), array("q"), array("q"), array("q"))
+
+
+class ActiveSegment:
+    """The segment that is written, with the entries of its batches.
+
+    `file` is None while the log is idle. `head`: the batches whose entries are in the index file only; the others are
+    in memory. `places`: the entries not yet in the index file; `places_from` is the number of the first. The latest
+    entries reach the columns only on demand, to keep appends fast.
+    """
+
+    __slots__ = ("_columns", "_index_count", "base_offset", "count", "file", "head", "path", "places", "places_from",
+                 "size_bytes")  # fmt: skip
+
+    def __init__(self, path: str, base_offset: int, size_bytes: int) -> None:
+        self.file: File | None = None
+        self.path = path
+        self.base_offset = base_offset
+        self.size_bytes = size_bytes
+        self.count = 0
+        self.head: IndexHead | None = None
+        self.places: Places = []
+        self.places_from = 0
+        self._index_count = 0  # contiguous entries in the index file, from the first on
+        self._columns: _Columns = _NO_COLUMNS  # base offsets, positions, min and max timestamps of entries in memory
+
+    def opened(self, vfs: Vfs) -> File:
+        """Return the file, opened for writing on demand; OSError, also if its size was changed by others."""
+        if self.file is None:
+            file = vfs.open(self.path)
+            if (size := file.size()) != self.size_bytes:
+                file.close()
+                raise OSError(errno.ESTALE, f"it has {size} bytes, it was left with {self.size_bytes}", self.path)
+            self.file = file
+        return self.file
+
+    def add(self, header: BatchHeader) -> None:
+        """Record the batch just written at the end of the file."""
+        self.places.append((self.size_bytes, header))
+        self.size_bytes += header.size_bytes
+        self.count += 1
+
+    def _fill_columns(self) -> None:
+        missing = self.count - (0 if self.head is None else self.head.count) - len(self._columns[0])
+        if not missing:
+            return
+        if self._columns is _NO_COLUMNS:
+            self._columns = (array("q"), array("q"), array("q"), array("q"))
+        bases, positions, mins, maxs = self._columns
+        places = self.places[-missing:]
+        bases.extend([header.base_offset for _, header in places])
+        positions.extend([position for position, _ in places])
+        mins.extend([header.min_timestamp_us for _, header in places])
+        maxs.extend([header.max_timestamp_us for _, header in places])
+
+    def resume(self, head: IndexHead | None, tail: PackedEntries, *, is_indexed: bool) -> None:
+        """Record batches that recovery found. `is_indexed`: the index file has all their entries."""
+        self.head = head
+        if tail.count:
+            columns = tail.columns()
+            self._columns = (
+                columns.base_offsets, columns.positions, columns.min_timestamps_us, columns.max_timestamps_us
+            )  # fmt: skip
+        self.count = self.places_from = (0 if head is None else head.count) + tail.count
+        self._index_count = self.count if is_indexed else 0
+
+    def take_places(self) -> tuple[int, Places]:
+        """Return the number of the first entry missing in the index file, and all missing ones; forget them."""
+        self._fill_columns()
+        taken = self.places_from, self.places
+        self.places_from = self.count
+        self.places = []
+        return taken
+
+    @property
+    def is_index_behind(self) -> bool:
+        """True if a start after a crash would have more to scan than the limits allow."""
+        places = self.places
+        return len(places) >= limits.UNINDEXED_BATCHES_MAX or (
+            bool(places) and self.size_bytes - places[0][0] >= limits.UNINDEXED_BYTES_MAX
+        )
+
+    def indexed(self, count: int) -> None:
+        """Record that the index file has the first `count` entries."""
+        self._index_count = count
+
+    def rest(self, end_offset: int, last_timestamp_us: int) -> None:
+        """Close the file, which must be synced, and free the entries if the index file has them all."""
+        self.close()
+        first_timestamp_us = self.first_timestamp_us()
+        if first_timestamp_us is not None and self._index_count == self.count:
+            self.head = IndexHead(self.count, end_offset, self.size_bytes, first_timestamp_us, last_timestamp_us)
+            self._columns = _NO_COLUMNS
+
+    def close(self) -> None:
+        """Close the file. Idempotent."""
+        if self.file is not None:
+            self.file.close()
+            self.file = None
+
+    def first_timestamp_us(self) -> int | None:
+        """Timestamp of the first message; None while the segment is empty."""
+        if self.head is not None:
+            return self.head.first_timestamp_us
+        if not self.count:
+            return None
+        return self._columns[2][0] if self._columns[2] else self.places[0][1].min_timestamp_us
+
+    def seen(self, end_offset: int, last_timestamp_us: int, damage: tuple[Damage, ...] = ()) -> Segment:
+        """Return the segment as it is now, for readers."""
+        self._fill_columns()
+        count = self.count if self.head is None else self.count - self.head.count
+        tail = ActiveEntries(self._columns, count, end_offset, self.size_bytes)
+        entries = tail if self.head is None else ResumedEntries(self.head, tail)
+        return Segment(self.path, self.base_offset, end_offset, self.size_bytes, last_timestamp_us, entries, damage)
+
+
+def clear_the_way(vfs: Vfs, directory: str, base_offset: int, stream_id: int, partition: int) -> None:
+    """Move aside a file that has the new segment's name, unless it is the remains of an earlier attempt. OSError."""
+    path = files.segment_path(directory, base_offset)
+    try:
+        file = vfs.open(path, read_only=True)
+    except FileNotFoundError:
+        return
+    except NoHeaderError:
+        vfs.rename(path, files.side_path(vfs, path, 0))
+        return
+    try:
+        is_ours = torn_tail.is_unfinished_segment(file, file.size(), (stream_id, partition))
+    finally:
+        file.close()
+    if not is_ours:
+        vfs.rename(path, files.side_path(vfs, path, 0))
+
+
+def create(
+    vfs: Vfs, directory: str, base_offset: int, stream_id: int, partition: int, *, make_folders: bool = False
+) -> ActiveSegment:
+    """Create an empty segment file with its schema message, not synced. OSError.
+
+    An existing file of that name is overwritten: call `clear_the_way` first.
+    """
+    file = vfs.open(files.segment_path(directory, base_offset), create=True, make_folders=make_folders)
+    try:
+        file.truncate(0)
+        file.write_at(0, schema_message(stream_id, partition))
+    except OSError:
+        file.close()
+        raise
+    active = ActiveSegment(file.path, base_offset, SCHEMA_BYTES)
+    active.file = file
+    return active

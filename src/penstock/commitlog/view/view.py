@@ -1,0 +1,562 @@
+"""A snapshot of a log for any thread: lookups, slices and batches.
+
+Rules: a view is immutable, and the log never waits for it. Files are opened by name for one lookup and closed again, so
+a kept view costs nothing, and a segment that retention removed meanwhile is reported as out of range. A corrupt index
+is rebuilt from its segment on the way, for all views of the log. If the cleaner rewrote a segment, a view continues
+with the old file or, once that is removed, with the new one.
+
+Theory: offsets, timestamps and positions rise together, so every lookup is two binary searches: over the segments (in
+memory), then over the entries of one segment (in its index).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator
+from operator import attrgetter
+from typing import NamedTuple, TypeVar
+
+from penstock.base.errors import CorruptionError, ErrorCode, RemoteError
+from penstock.base.units import format_offsets
+from penstock.batch import codec
+from penstock.batch.header import BatchHeader
+from penstock.commitlog.errors import IndexDamagedError, IndexShortError, LogCutError
+from penstock.commitlog.files import files, index
+from penstock.commitlog.files.index import BatchExtent, Entries, FileEntries, PackedEntries
+from penstock.commitlog.files.mistakes import FileMistake, mistake_of
+from penstock.commitlog.files.scan import Window
+from penstock.commitlog.segment.index_check import IndexCheck
+from penstock.commitlog.segment.rebuild import RebuiltIndexes, rebuild_entries, rebuild_head, rebuild_index, write_while
+from penstock.commitlog.segment.resumed_index import IndexHead, ResumedEntries
+from penstock.commitlog.segment.segment import Damage, Segment
+from penstock.commitlog.view import lookups
+from penstock.commitlog.view.view_validity import ViewValidity
+from penstock.vfs import Buffer, File, Vfs
+
+_T = TypeVar("_T")
+Wants = Callable[[BatchHeader], bool]
+_EXTENTS_AT_ONCE = 256  # upper bound: a request for one message reads one extent, and long reads grow to this
+_EXTENTS_GROWTH = 16
+_base_offset = attrgetter("base_offset")
+_last_timestamp_us = attrgetter("last_timestamp_us")
+
+
+class Slice(NamedTuple):
+    """Whole batches of one segment, as a byte range of its file. `base_offset` is the first batch's."""
+
+    path: str
+    position: int
+    length: int
+    base_offset: int
+    end_offset: int
+
+
+class _IndexLook(NamedTuple):
+    """Result of checking an index file up to a batch and its end. `lacks`: the last entries are missing."""
+
+    mistakes: list[FileMistake]
+    lacks: bool
+    end_position: int
+    end_offset: int
+
+
+class _ReplacedError(Exception):
+    """The cleaner rewrote the segment, and the old file is removed."""
+
+
+class LogView:
+    """An immutable snapshot of one log. `on_damage` is called when a read finds corruption; it must be thread-safe.
+
+    Every method may also raise OSError if the disk fails, and LogCutError if the data was truncated meanwhile. A slice
+    may be truncated while it is sent: the receiver checks each batch.
+    """
+
+    __slots__ = ("_on_damage", "_rebuilt_indexes", "_validity", "_vfs", "log_end", "log_start", "segments",
+                 "wrong_indexes")  # fmt: skip
+
+    def __init__(
+        self,
+        vfs: Vfs,
+        segments: tuple[Segment, ...],
+        log_start: int,
+        log_end: int,
+        on_damage: Callable[[Damage], None],
+        rebuilt_indexes: RebuiltIndexes,
+        validity: ViewValidity,
+    ) -> None:
+        self._vfs = vfs
+        self._rebuilt_indexes = rebuilt_indexes
+        self._validity = validity
+        self.segments = segments
+        self._on_damage = on_damage
+        self.log_start = log_start
+        self.log_end = log_end
+        self.wrong_indexes: list[FileMistake] = []  # errors in index files, which are then rebuilt
+
+    def starting_at(self, log_start: int) -> LogView:
+        """Return the same view with a log_start raised to this offset."""
+        on_damage, rebuilt_indexes = self._on_damage, self._rebuilt_indexes
+        return LogView(self._vfs, self.segments, log_start, self.log_end, on_damage, rebuilt_indexes, self._validity)
+
+    def bytes_between(self, start: int, end: int) -> int:
+        """Return the number of bytes between the batches that hold these offsets. RemoteError as in `slice`."""
+        return self._position_of(end) - self._position_of(start)
+
+    def _position_of(self, offset: int) -> int:
+        if offset == self.log_end:
+            return sum(segment.latest.size_bytes for segment in self.segments)
+        number, extent = self.batch_at(offset)
+        return sum(segment.latest.size_bytes for segment in self.segments[:number]) + extent.position
+
+    def slice(self, offset: int, *, end: int, bytes_max: int) -> Slice | None:
+        """Return whole batches, the first one holding `offset`, the last one ending at or before `end`; at most
+        `bytes_max` bytes, but at least one batch. None if there is nothing (yet) between `offset` and `end`.
+
+        RemoteError: offset_out_of_range (details log_start, log_end), corrupt_range (file, position, base_offset,
+        end_offset).
+        """
+        if offset < self.log_start or offset > self.log_end:
+            raise self._out_of_range(offset)
+        if offset >= min(end, self.log_end):
+            return None
+        self.check_not_cut(offset + 1)
+        end = min(end, self._validity.end_offset)
+        segment = self._segment_of(offset)
+        return self._with_entries(segment, lambda one, entries: self._cut(one, entries, offset, end, bytes_max))
+
+    def replica_range(self, offset: int, *, bytes_max: int) -> Slice | None:
+        """Return what a replica with log end `offset` lacks: as `slice`, but up to log_end, committed or not.
+
+        A replica's log may begin with the batch that holds log_start, whose earlier rows are then included. RemoteError
+        as in `slice`; offset_out_of_range has the detail `replica_start`, the begin of that batch.
+        """
+        if self.log_start <= offset <= self.log_end:
+            return self.slice(offset, end=self.log_end, bytes_max=bytes_max)
+        first = self.batch_at(self.log_start)[1].base_offset if self.log_start < self.log_end else self.log_start
+        if not first <= offset < self.log_start:
+            error = self._out_of_range(offset)
+            error.details["replica_start"] = first
+            raise error
+        return self.slice(self.log_start, end=self.log_end, bytes_max=bytes_max)
+
+    def batch_at(self, offset: int) -> tuple[int, BatchExtent]:
+        """Return the number of the segment that holds `offset`, and its batch's place. RemoteError as in `slice`."""
+        if not self.log_start <= offset < self.log_end:
+            raise self._out_of_range(offset)
+        number = self._number_of(offset)
+        segment = self.segments[number]
+        extent = self._with_entries(segment, lambda _, entries: lookups.extent_of(entries, offset))
+        if extent is None or extent.end_offset <= offset:
+            raise self._corrupt(segment, offset)
+        return number, extent
+
+    def in_memory(self, offset: int) -> bool:
+        """Return True if `slice` from `offset` on reads no file; otherwise run it in a disk thread.
+
+        The log's own task may rely on it until the next `Log.flushed`; for other threads it is a guess.
+        """
+        if not self.log_start <= offset < self.log_end:
+            return True
+        entries = self._segment_of(offset).entries
+        return entries.in_memory(offset) if isinstance(entries, ResumedEntries) else entries is not None
+
+    def offset_at(self, timestamp_us: int, *, end: int) -> int:
+        """Return the offset of the first message at or after `timestamp_us`; `end` if there is none before it."""
+        return self.first_at(timestamp_us, end=end)[0]
+
+    def first_at(self, timestamp_us: int, *, end: int) -> tuple[int, int | None]:
+        """Return the same offset, and its timestamp if its batch had to be read to find it."""
+        number = bisect_left(self.segments, timestamp_us, key=_last_timestamp_us)
+        if number == len(self.segments):
+            return end, None
+        segment = self.segments[number]
+        offset, found_us = self._with_entries(segment, lambda one, entries: self._first_in(one, entries, timestamp_us))
+        clamped = min(max(offset, self.log_start), end)
+        return clamped, found_us if clamped == offset != end else None
+
+    def start_keeping(self, bytes_max: int) -> int:
+        """Return the smallest batch base offset from which the log has at most `bytes_max` bytes.
+
+        The newest batch is kept, whatever its size.
+        """
+        kept = 0
+        for segment in reversed([segment.latest for segment in self.segments]):
+            if kept + segment.size_bytes > bytes_max and segment.base_offset < segment.end_offset:
+                room = bytes_max - kept
+                found, newest = self._with_entries(segment, lambda one, entries: _keeping(one, entries, room))  # noqa: B023
+                return found if found < self.log_end else newest
+            kept += segment.size_bytes
+        return self.log_start
+
+    def timestamp_us_at(self, offset: int) -> int | None:
+        """Return the first timestamp of the batch that holds `offset`; None if there is none, or it is corrupt."""
+        if offset >= self.log_end:
+            return None
+        segment = self._segment_of(offset)
+        extent = self._with_entries(segment, lambda _, entries: lookups.extent_of(entries, offset))
+        return None if extent is None else extent.min_timestamp_us
+
+    def batches(
+        self, start: int, end: int, *, reverse: bool = False, wants: Wants | None = None
+    ) -> Iterator[tuple[BatchHeader, Buffer]]:
+        """Yield the verified batches that hold offsets from `start` to `end`, as header and bytes, one in memory at a
+        time. Compressed batches come uncompressed, with a matching header.
+
+        With `wants`, yield only batches whose header it accepts, reading no more than the header of the others.
+        RemoteError as in `slice`, raised when the iteration gets there.
+        """
+        if start < self.log_start or end > self.log_end:
+            raise self._out_of_range(min(start, end))
+        if start >= end:
+            return
+        first = self._number_of(start)
+        last = self._number_of(end - 1)
+        numbers = range(last, first - 1, -1) if reverse else range(first, last + 1)
+        for number in numbers:
+            segment = self.segments[number]
+            begin, stop = max(start, segment.base_offset), min(end, segment.end_offset)
+            if begin < stop:
+                yield from self._segment_batches(segment, begin, stop, reverse=reverse, wants=wants)
+
+    def check_indexes(self, begin: int, end: int, flushed_end: int) -> None:
+        """Check the index files against the batches from `begin` to `end`, which were read and are valid.
+
+        Errors are added to `wrong_indexes`. A wrong index is rebuilt from its segment, and so is one that a sealed
+        segment lacks, in part or as a whole, which is no error. No index gets entries of unflushed batches or of a
+        corrupt segment.
+        """
+        end = min(end, flushed_end)
+        if begin >= end:
+            return
+        for number in range(self._number_of(begin), self._number_of(end - 1) + 1):
+            segment = self.segments[number].latest
+            start, stop = max(begin, segment.base_offset), min(end, segment.end_offset)
+            if start < stop and not segment.damage:
+                is_sealed = number < len(self.segments) - 1 and segment.end_offset <= flushed_end
+                self._check_index(segment, start, stop, is_sealed=is_sealed)
+
+    def _check_index(self, segment: Segment, start: int, stop: int, *, is_sealed: bool) -> None:
+        segment, file = self._open_latest(segment)
+        try:
+            look = self._index_look(segment, file, start, stop, is_sealed=is_sealed)
+            if look.mistakes:  # the first read may have met a concurrent write
+                look = self._index_look(segment, file, start, stop, is_sealed=is_sealed)
+            if look.mistakes or (is_sealed and look.lacks):
+                self._mend_index(segment, file, look, is_sealed=is_sealed)
+            self.wrong_indexes += look.mistakes
+        finally:
+            file.close()
+
+    def _index_look(self, segment: Segment, file: File, start: int, stop: int, *, is_sealed: bool) -> _IndexLook:
+        def first(_: Segment, entries: Entries) -> tuple[int, BatchExtent] | None:
+            number = max(0, entries.last_at_or_below(start))
+            return (number, entries.extent(number)) if entries.count else None
+
+        found_first = self._with_entries_of(segment, first, file)
+        if found_first is None or segment.damage:  # found corrupt just now
+            return _IndexLook([], False, 0, start)
+        number, extent = found_first
+        position, offset = extent.position, extent.base_offset
+        check = IndexCheck(self._vfs, files.index_path(segment.path), number)
+        try:
+            found: list[FileMistake] = []
+            window = Window(file, segment.size_bytes)
+            while position < segment.size_bytes and offset < stop:
+                header = codec.read_header(window.read(position, codec.PREFIX_BYTES), file=file.path, position=position)
+                found += check.batch(position, header)
+                position, offset = position + header.size_bytes, header.end_offset
+                number += 1
+            if is_sealed and offset == segment.end_offset:
+                found += check.finish(position, is_last=False)
+            elif not check.count:
+                found += check.finish(position, is_last=True)  # reports an index that cannot be opened
+            return _IndexLook(found, check.count < number, position, offset)
+        except CorruptionError:
+            return _IndexLook([], False, position, offset)  # the batch is corrupt: a reader reports it
+        finally:
+            check.close()
+
+    def _mend_index(self, segment: Segment, file: File, look: _IndexLook, *, is_sealed: bool) -> None:
+        end_position = segment.size_bytes if is_sealed else look.end_position
+        end_offset = segment.end_offset if is_sealed else look.end_offset
+        entries, damage = rebuild_entries(
+            self._vfs, file, base_offset=segment.base_offset, end_position=end_position, end_offset=end_offset
+        )
+        if damage:  # an index would hide corruption from the next start; a reader reports it
+            return
+        write_while(lambda: self._is_still(segment), self._vfs, segment.path, entries, are_last=is_sealed)
+
+    def sound_end(self, found: Slice) -> int:
+        """Verify the batches of a slice; return the end offset of the valid ones. Corruption is reported.
+
+        RemoteError corrupt_range if the first batch is corrupt.
+        """
+        end = found.base_offset
+        try:
+            for header, _ in self.batches(max(found.base_offset, self.log_start), found.end_offset):
+                end = header.end_offset
+        except RemoteError as error:
+            if error.code != ErrorCode.CORRUPT_RANGE or end == found.base_offset:
+                raise
+        return end
+
+    def _segment_batches(
+        self, segment: Segment, start: int, end: int, *, reverse: bool, wants: Wants | None
+    ) -> Iterator[tuple[BatchHeader, Buffer]]:
+        # Use one file throughout: a rewrite that replaces it meanwhile has other batches.
+        segment, file = self._open_latest(segment)
+        at = end if reverse else start
+        wanted = 1
+        try:
+            while (at > start) if reverse else (at < end):
+                extents = self._with_entries_of(
+                    segment,
+                    lambda _, entries: (
+                        lookups.extents_before(entries, start, at, wanted)  # noqa: B023
+                        if reverse
+                        else lookups.extents_from(entries, at, end, wanted)  # noqa: B023
+                    ),
+                    file,
+                )
+                wanted = min(wanted * _EXTENTS_GROWTH, _EXTENTS_AT_ONCE)
+                # An offset in no extent is lost: in a valid segment, entries cover the offsets without gaps.
+                if not extents:
+                    raise self._corrupt(segment, at - 1 if reverse else at)
+                for extent in extents:
+                    covered = extent.end_offset >= at if reverse else extent.base_offset <= at
+                    if not covered:
+                        raise self._corrupt(segment, at - 1 if reverse else at)
+                    if wants is None or _is_wanted(file, extent, wants):
+                        yield self._read(segment, file, extent)
+                    at = extent.base_offset if reverse else extent.end_offset
+        finally:
+            file.close()
+
+    def _read(self, segment: Segment, file: File, extent: BatchExtent) -> tuple[BatchHeader, Buffer]:
+        data = file.read_at(extent.position, extent.size_bytes)
+        try:
+            header = codec.verify(data, file=segment.path, position=extent.position)
+            if header.base_offset != extent.base_offset or header.end_offset != extent.end_offset:
+                raise CorruptionError(
+                    segment.path, extent.position, f"offset {extent.base_offset}", str(header.base_offset)
+                )
+            self.check_not_cut(extent.end_offset)  # after a truncation, other batches may be there
+            plain = codec.uncompressed(data, file=segment.path, position=extent.position)
+        except CorruptionError as error:
+            self.check_not_cut(extent.end_offset)
+            damage = Damage(segment.path, extent.position, extent.base_offset, extent.end_offset, str(error))
+            if segment.successor is None:  # otherwise the file is superseded, and its successor was verified
+                self._on_damage(damage)
+                # With an index, the next start would trust the corrupt batch.
+                with contextlib.suppress(OSError):
+                    self._vfs.remove(files.index_path(segment.path))
+            raise _corrupt_range(damage) from error
+        return (header, data) if plain is data else (codec.read_header(plain), plain)
+
+    def _cut(self, segment: Segment, entries: Entries, offset: int, end: int, bytes_max: int) -> Slice | None:
+        number = entries.last_at_or_below(offset)
+        first = entries.extent(number) if number >= 0 else None
+        if first is None or first.end_offset <= offset or any(damage.holds(offset) for damage in segment.damage):
+            raise self._corrupt(segment, offset)
+        if first.end_offset > end:
+            return None
+        limit = first.position + max(bytes_max, first.size_bytes)
+        for damage in segment.damage:
+            if damage.position > first.position:
+                limit = min(limit, damage.position)
+        last_number = entries.count - 1
+        last = entries.extent(last_number)
+        if last.end_position > limit:
+            last_number = index.last_ending_at_or_below_position(entries, limit, number)
+            last = entries.extent(last_number)
+        if last.end_offset > end:
+            last = entries.extent(min(last_number, index.last_ending_at_or_below(entries, end, number)))
+        return Slice(
+            segment.path, first.position, last.end_position - first.position, first.base_offset, last.end_offset
+        )
+
+    def _first_in(self, segment: Segment, entries: Entries, timestamp_us: int) -> tuple[int, int | None]:
+        number = index.first_not_before(entries, timestamp_us)
+        if number == entries.count:
+            return segment.end_offset, None
+        extent = entries.extent(number)
+        if extent.min_timestamp_us >= timestamp_us:
+            return extent.base_offset, None
+        file = self._open(segment)
+        try:
+            _, data = self._read(segment, file, extent)
+        finally:
+            file.close()
+        timestamps = codec.timestamps(data)
+        row = bisect_left(timestamps, timestamp_us)
+        return codec.offsets(data)[row], timestamps[row]
+
+    def _number_of(self, offset: int) -> int:
+        return max(0, bisect_right(self.segments, offset, key=_base_offset) - 1)
+
+    def _segment_of(self, offset: int) -> Segment:
+        last = self.segments[-1]
+        return last if offset >= last.base_offset else self.segments[self._number_of(offset)]
+
+    def damage_from(self, path: str, position: int, reason: str) -> Damage | None:
+        """Return the offsets lost if this file is unreadable from `position` on; None if it is not in the log.
+
+        The segment remembers the corruption. Without a valid index the whole segment counts as lost.
+        """
+        segment = next((one for one in self.segments if one.path == path), None)
+        if segment is None:
+            return None
+        lost = Damage(path, position, segment.base_offset, segment.end_offset, reason)
+        with contextlib.suppress(OSError, IndexDamagedError):
+            extent = self._with_sound_entries(segment, lambda _, entries: lookups.extent_across(entries, position))
+            if extent is not None:
+                lost = Damage(path, extent.position, extent.base_offset, segment.end_offset, reason)
+        if not any(one.position == lost.position for one in segment.damage):
+            segment.damage = (*segment.damage, lost)
+        return lost
+
+    def _with_entries(self, segment: Segment, use: Callable[[Segment, Entries], _T]) -> _T:
+        """Call `use` with the entries of the segment or of its latest rewrite, whichever has a file."""
+        while True:
+            segment = segment.latest
+            try:
+                return self._with_entries_of(segment, use)
+            except _ReplacedError:
+                continue
+
+    def _with_entries_of(self, segment: Segment, use: Callable[[Segment, Entries], _T], file: File | None = None) -> _T:
+        """Call `use` with the entries of exactly this segment, whose file may be open already."""
+        try:
+            return self._with_sound_entries(segment, use)
+        except (FileNotFoundError, IndexDamagedError) as error:
+            self.check_not_cut(segment.end_offset)
+            if isinstance(error, IndexDamagedError) and not isinstance(error, IndexShortError):
+                self.wrong_indexes.append(mistake_of(error))
+            if not isinstance(resumed := segment.entries, ResumedEntries):
+                return use(segment, self._rebuilt_indexes.entries(segment.path, lambda: self._rebuild(segment, file)))
+            self._rebuild_head(segment, resumed.head)
+            with resumed.opened(self._vfs, segment.path) as entries:
+                return use(segment, entries)
+
+    def _with_sound_entries(self, segment: Segment, use: Callable[[Segment, Entries], _T]) -> _T:
+        # Read the attribute once: the log's task clears it as soon as the index file has the entries.
+        if isinstance(entries := segment.entries, ResumedEntries):
+            with entries.opened(self._vfs, segment.path) as joined:
+                return use(segment, joined)
+        if entries is not None:
+            return use(segment, entries)
+        file = self._vfs.open(files.index_path(segment.path), read_only=True)
+        try:
+            return use(segment, FileEntries(file, end_position=segment.size_bytes, end_offset=segment.end_offset))
+        finally:
+            file.close()
+
+    def _rebuild(self, segment: Segment, opened: File | None) -> PackedEntries:
+        file = self._open(segment) if opened is None else opened
+        try:
+            entries, damage = rebuild_index(self._vfs, file, segment, may_write=lambda: self._is_still(segment))
+        finally:
+            if opened is None:
+                file.close()
+        if damage:
+            self.check_not_cut(segment.end_offset)
+            # An index would hide the corruption from the next start, so none is written; the segment remembers it.
+            segment.damage = (*segment.damage, *damage)
+            segment.entries = entries
+            for one in damage:
+                self._on_damage(one)
+        return entries
+
+    def _rebuild_head(self, segment: Segment, head: IndexHead) -> None:
+        file = self._open(segment)
+        try:
+            damage = rebuild_head(self._vfs, file, segment.base_offset, head, may_write=lambda: self._is_still(segment))
+        finally:
+            file.close()
+        if damage:
+            self.check_not_cut(segment.end_offset)
+        segment.damage = (*segment.damage, *damage)
+        for one in damage:
+            self._on_damage(one)
+
+    def _is_still(self, segment: Segment) -> bool:
+        """True if the segment file is unchanged: the log was not truncated, nor the segment rewritten."""
+        return self._validity.is_whole and segment.successor is None
+
+    def check_not_cut(self, end_offset: int) -> None:
+        """Raise LogCutError if the log was truncated below this offset: data read there now is not this view's."""
+        if end_offset > self._validity.end_offset:
+            raise LogCutError("the log was truncated or reset while it was read: read again")
+
+    def _open(self, segment: Segment) -> File:
+        try:
+            return self._vfs.open(segment.path, read_only=True)
+        except FileNotFoundError:
+            self.check_not_cut(segment.end_offset)
+            if segment.successor is not None:
+                raise _ReplacedError from None
+            if segment.end_offset > self._validity.start_offset:  # nothing here removed it
+                raise self._lost(segment) from None
+            raise RemoteError(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"the offsets {segment.base_offset} to {segment.end_offset - 1} were removed by retention meanwhile",
+                log_start=segment.end_offset,
+                log_end=self.log_end,
+            ) from None
+
+    def _lost(self, segment: Segment) -> RemoteError:
+        """Report a missing segment file: the whole segment is corrupt."""
+        lost = Damage(segment.path, 0, segment.base_offset, segment.end_offset, "no segment file is there")
+        segment.damage = (lost,)
+        self._on_damage(lost)
+        return _corrupt_range(lost)
+
+    def _open_latest(self, segment: Segment) -> tuple[Segment, File]:
+        while True:
+            segment = segment.latest
+            try:
+                return segment, self._open(segment)
+            except _ReplacedError:
+                continue
+
+    def _out_of_range(self, offset: int) -> RemoteError:
+        return RemoteError(
+            ErrorCode.OFFSET_OUT_OF_RANGE,
+            f"offset {offset} is out of range: the log holds the offsets from {self.log_start} up to, but not "
+            f"including, {self.log_end}",
+            log_start=self.log_start,
+            log_end=self.log_end,
+        )
+
+    def _corrupt(self, segment: Segment, offset: int) -> RemoteError:
+        for damage in segment.damage:
+            if damage.holds(offset):
+                return _corrupt_range(damage)
+        return _corrupt_range(Damage(segment.path, 0, offset, segment.end_offset, "no batch holds this offset"))
+
+
+def _is_wanted(file: File, extent: BatchExtent, wants: Wants) -> bool:
+    """True if `wants` accepts the header; also if the header is invalid, since reading the batch reports the error."""
+    try:
+        header = codec.read_header(file.read_at(extent.position, codec.PREFIX_BYTES))
+    except CorruptionError:
+        return True
+    return header.base_offset != extent.base_offset or wants(header)
+
+
+def _keeping(segment: Segment, entries: Entries, room: int) -> tuple[int, int]:
+    """Return the offset from which at most `room` bytes remain, and the base offset of the newest batch."""
+    return lookups.start_keeping(segment, entries, room), entries.extent(entries.count - 1).base_offset
+
+
+def _corrupt_range(damage: Damage) -> RemoteError:
+    offsets = format_offsets(damage.base_offset, damage.end_offset)
+    return RemoteError(
+        ErrorCode.CORRUPT_RANGE,
+        f"damaged, offsets that cannot be read: {offsets}; {damage.reason}",
+        file=damage.file,
+        position=damage.position,
+        base_offset=damage.base_offset,
+        end_offset=damage.end_offset,
+    )

@@ -1,0 +1,201 @@
+"""Appends from clients to partitions led here.
+
+Rules: a disk thread checks a batch (`appends`), then it is compared with its producer's earlier batches (`producers`),
+and then written, in request order. Other parts of the node that write batches use `append_to`, so that upkeep,
+followers and readers are notified of every write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping
+from functools import partial
+
+import msgspec
+
+from penstock.base.clock import Now
+from penstock.base.errors import ErrorCode, RemoteError
+from penstock.base.ids import PartitionKey
+from penstock.batch.codec import NOBODY, BatchProducer
+from penstock.batch.header import NO_RUN
+from penstock.hot.rows import HeaderRequests
+from penstock.messages import (
+    AppendAtRequest,
+    AppendAtResponse,
+    AppendOnceRequest,
+    AppendRequest,
+    AppendResponse,
+    ListProducersRequest,
+    Request,
+    Response,
+    StageRequest,
+    StageResponse,
+)
+from penstock.metadata.image import ClusterImage, StreamState
+from penstock.node.api.append_queue import AppendQueue
+from penstock.node.api.metadata_api import Handler
+from penstock.node.api.partition_append import append, append_at
+from penstock.node.api.producers import KnownProducers
+from penstock.node.partition.internal_streams import target_of, users_own
+from penstock.node.partition.leader_hints import no_leader_error
+from penstock.node.partition.log_queries import CheckAppend, OwnKeys, RowRules
+from penstock.node.partition.partition import Partition
+from penstock.node.replicas.partition_lookup import PartitionLookup
+from penstock.node.replicas.replicas import Replicas
+from penstock.node.security.access import Access
+from penstock.node.step import InternalCaller, Outbox
+
+Appending = AppendRequest | AppendOnceRequest
+
+
+class AppendApi:
+    """All appends of one broker; `bytes_max` limits the bytes under way."""
+
+    def __init__(
+        self,
+        outbox: Outbox,
+        find: PartitionLookup,
+        replicas: Replicas,
+        clock: Callable[[], Now],
+        bytes_max: int,
+        *,
+        image: Callable[[], ClusterImage],
+        access: Access,
+    ) -> None:
+        self.appends = AppendQueue(outbox, bytes_max, store=self._store)
+        self._outbox = outbox
+        self._find = find
+        self._replicas = replicas
+        self._clock = clock
+        self._image = image
+        self._access = access
+        self._producers = KnownProducers(outbox, clock, known=self.appends.go_on)
+        self.handlers: Mapping[type[Request], Handler] = {
+            AppendRequest: self._append,
+            AppendOnceRequest: self._append,
+            AppendAtRequest: self._append_at,
+            StageRequest: self._stage,
+            ListProducersRequest: partial(self._producers.tell, find),
+        }
+
+    def _append(self, caller: Hashable, request: Appending, raw: bytes | memoryview, now: Now) -> None:
+        partition = users_own(self._find.led(request.stream_id, request.partition))
+        allowed = self._access.appended_subjects(partition.stream)
+        rules = _rules_of(partition.stream, partition.key.partition)._replace(allowed=allowed)
+        may = self._access.again(request)
+
+        def look() -> None:
+            may()
+            if self._access.appended_subjects(partition.stream) != allowed:
+                text = "nothing was stored: the subjects on which you may append have just changed; ask again"
+                raise RemoteError(ErrorCode.NOT_YET, text)
+
+        check = CheckAppend(raw, rules, _producer_of(request), look=look)
+        self.appends.add(caller, partition.key, check, self._access.sharer)
+
+    def _append_at(self, caller: Hashable, request: AppendAtRequest, raw: bytes | memoryview, now: Now) -> None:
+        """Append rows to the named partition even if their keys belong to another since partitions were added."""
+        partition = users_own(self._find.led(request.stream_id, request.partition))
+        rules, look = RowRules.of(partition.stream.config, partition.key.partition), self._access.again(request)
+
+        def heard(response: Response | RemoteError) -> None:
+            if isinstance(response, AppendResponse):
+                response = AppendAtResponse(**msgspec.structs.asdict(response))
+            self._outbox.reply(caller, response)
+
+        check = CheckAppend(raw, rules, keeps_numbers=True, may_be_ahead=request.may_be_ahead, look=look)
+        self.appends.add(InternalCaller(heard), partition.key, check, self._access.sharer)
+
+    def _stage(self, caller: Hashable, request: StageRequest, raw: bytes | memoryview, now: Now) -> None:
+        """Store staged rows like any append; rows that the target stream would refuse are refused here."""
+        partition = self._find.led(request.stream_id, request.partition)
+        target = target_of(partition.stream)
+        if target is None:
+            raise RemoteError(ErrorCode.BAD_REQUEST, f"nothing is staged in stream {partition.stream.name!r}")
+        of = partition.stream if request.is_plan else self._image().by_id(target)
+        rules, look = _rules_of(of, partition.key.partition), self._access.again(request)
+        if request.query_id == NO_RUN:
+            raise RemoteError(ErrorCode.BAD_REQUEST, "nothing was staged: a query's id is not zero")
+        by = NOBODY if request.query_id is None else BatchProducer(0, 0, request.batch_id, request.query_id)
+
+        def heard(response: Response | RemoteError) -> None:
+            if isinstance(response, AppendResponse):
+                response = StageResponse(**msgspec.structs.asdict(response))
+            self._outbox.reply(caller, response)
+
+        check = CheckAppend(raw, rules, by, is_staged=True, look=look)
+        self.appends.add(InternalCaller(heard), partition.key, check, self._access.sharer)
+
+    def _store(self, key: PartitionKey, caller: Hashable, check: CheckAppend) -> bool:
+        partition = self._replicas.partitions[key]
+        if (refusal := self.not_led(partition)) is not None:
+            self._outbox.step.answer(caller, refusal)
+            return True
+        try:
+            check.look()
+        except RemoteError as error:
+            self._outbox.step.answer(caller, error)
+            return True
+        if check.keeps_numbers:
+            self._put(partition, lambda: append_at(partition, caller, check, self._clock(), self._outbox.step))
+            return True
+        is_new = self._producers.is_new(partition, caller, check)
+        if is_new and (refusal := _not_its_own(partition, check)) is not None:
+            self._outbox.step.answer(caller, refusal)
+            return True
+        if is_new:
+            self.append_to(partition, caller, check.message, check.asked, check.producer)
+        return is_new is not None
+
+    def not_led(self, partition: Partition) -> RemoteError | None:
+        """Return the error that names the leader; None if this broker leads."""
+        return no_leader_error(self._image(), partition)
+
+    def append_to(
+        self,
+        partition: Partition,
+        caller: Hashable,
+        data: bytearray,
+        asked: HeaderRequests | None = None,
+        by: BatchProducer = NOBODY,
+        flags: int = 0,
+    ) -> None:
+        """Append the node's own batch to a partition led here; `caller` is answered once it is committed."""
+        step = self._outbox.step
+        self._put(partition, lambda: append(partition, caller, data, self._clock(), step, asked, by, flags))
+
+    def _put(self, partition: Partition, write: Callable[[], None]) -> None:
+        if not partition.leads:
+            self._replicas.log_maintenance.lead(partition)
+        committed_end = partition.committed_end
+        write()
+        self.written(partition, committed_end)
+
+    def written(self, partition: Partition, committed_end: int) -> None:
+        """Notify upkeep and followers of a write; `committed_end` is the value before it."""
+        if partition.leadership is not None:
+            self._replicas.leader_replication.appended(partition)
+        self._replicas.log_maintenance.moved(partition, committed_end)
+
+
+def _rules_of(stream: StreamState, partition: int) -> RowRules:
+    return RowRules.of(stream.config, partition, OwnKeys.of(stream, partition))
+
+
+def _not_its_own(partition: Partition, check: CheckAppend) -> RemoteError | None:
+    """Return why a checked batch is refused while keys move; None if it is stored."""
+    keys = partition.keys
+    if keys is None:
+        return None
+    if check.rules.own is None or check.rules.own.key_map.partitions != len(partition.stream.partitions):
+        text = f"nothing was stored: stream {partition.stream.name!r} has just got more partitions; ask again"
+        return RemoteError(ErrorCode.KEY_ELSEWHERE, text)
+    if not keys.is_open:
+        text = f"nothing was stored: {partition.label} begins in a moment, once older ones have given up its keys"
+        return RemoteError(ErrorCode.KEY_MOVING, text)
+    return None
+
+
+def _producer_of(request: Appending) -> BatchProducer:
+    if isinstance(request, AppendRequest):
+        return NOBODY
+    return BatchProducer(request.producer_id, request.producer_epoch, request.sequence)

@@ -1,0 +1,97 @@
+"""Append queue of the socket API: batches are checked in disk threads and stored in the order of their requests.
+
+Rules: the owner's thread never parses a client's data. Checks may finish in any order; a batch waits for those before
+it, and one of a producer also until the producers of the log are known. The queue is bounded; beyond the bound appends
+are refused, never queued.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+
+from penstock.base.errors import ErrorCode, RemoteError
+from penstock.base.fair_shares import FairShares
+from penstock.base.ids import PartitionKey
+from penstock.node.partition.log_queries import CheckAppend
+from penstock.node.partition.partition_errors import as_remote_error
+from penstock.node.step import Lane, Outbox
+
+
+@dataclass(slots=True)
+class _Append:
+    caller: Hashable
+    user: str
+    check: CheckAppend
+    size_bytes: int
+    error: Exception | None = None
+    checked: bool = False
+
+
+class AppendQueue:
+    """All pending appends, by partition. `store` puts a checked one into its partition."""
+
+    def __init__(
+        self, outbox: Outbox, bytes_max: int, *, store: Callable[[PartitionKey, Hashable, CheckAppend], bool]
+    ) -> None:
+        """`store` returns False if it did not take the batch; `go_on` must be called later then."""
+        self._shares = FairShares()  # of the bytes in the queue
+        self._outbox = outbox
+        self._bytes_max = bytes_max
+        self._store = store
+        self._queues: dict[PartitionKey, deque[_Append]] = {}
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes in the queue."""
+        return self._shares.used
+
+    def add(self, caller: Hashable, key: PartitionKey, check: CheckAppend, user: str) -> None:
+        """Check a user's batch, then store it. RemoteError overloaded: the user has its share of the queue.
+
+        A single batch is taken whatever its size, and so is the first of a user where there is room.
+        """
+        raw = check.raw
+        is_first = not self._shares.held(user) and self.size_bytes + len(raw) <= self._bytes_max
+        if self.size_bytes and not (is_first or self._shares.fits(user, len(raw), self._bytes_max)):
+            raise RemoteError(ErrorCode.OVERLOADED, "too many appends at once; wait for some to be answered")
+        append = _Append(caller, user, check, len(raw))
+        self._shares.add(user, len(raw))
+        self._queues.setdefault(key, deque()).append(append)
+
+        def done(error: Exception | None) -> None:
+            append.error = error
+            append.checked = True
+            self.go_on(key)
+
+        name = user.partition("/")[0]  # turns are shared by user name
+        self._outbox.work(Lane.READ, append.check.run, done, user=name)
+
+    def go_on(self, key: PartitionKey) -> None:
+        """Store the batches at the head of the queue that are checked."""
+        queue = self._queues.get(key)
+        if queue is None:
+            return  # the stream was deleted, and its callers were answered
+        while queue and queue[0].checked:
+            append = queue.popleft()
+            self._shares.remove(append.user, append.size_bytes)
+            if append.error is not None:
+                self._outbox.step.answer(append.caller, as_remote_error(append.error))
+            elif not self._store(key, append.caller, append.check):
+                queue.appendleft(append)
+                self._shares.add(append.user, append.size_bytes)
+                return
+        if not queue:
+            self._queues.pop(key, None)
+
+    def refuse(self, key: PartitionKey, error: RemoteError) -> None:
+        """Answer all that wait for a partition: its stream was deleted."""
+        for append in self._queues.pop(key, ()):
+            self._shares.remove(append.user, append.size_bytes)
+            self._outbox.step.answer(append.caller, error)
+
+    def stop(self, error: RemoteError) -> None:
+        """Answer all that wait: the broker is stopping."""
+        for key in list(self._queues):
+            self.refuse(key, error)

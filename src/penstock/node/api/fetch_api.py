@@ -1,0 +1,330 @@
+"""Fetches: answered at once, when enough is committed, or at their deadline (long poll).
+
+Rules: a parked fetch is checked again only when so many bytes were committed that it can have enough, or at its
+deadline. Index entries that are not in memory are read in a disk thread: a cold or lost index blocks no other request.
+An answer is decided on what was committed at its lookup.
+
+    request → lookup → enough, or an error, or the deadline → answered
+                ▲  └──▶ parked until the log has grown enough
+                └─────────────┘
+
+Very many fetches may wait for the same message: a few are answered at once, the others in the next turns of the event
+loop, so that acks and other brokers do not wait for them.
+
+A fetch with a projection waits in the same way, for as many bytes to read; it then goes through a queue of its own
+(`QueryExecutor`), where few run at once, before it is answered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from dataclasses import dataclass
+
+from penstock.access.handshake import Principal, sharer_of
+from penstock.base import limits
+from penstock.base.clock import Now
+from penstock.base.errors import ErrorCode, OperationalError, RemoteError
+from penstock.base.ids import LeaderEpoch, Offset, PartitionKey
+from penstock.base.subjects import subject_mistake
+from penstock.commitlog import LogView, Slice
+from penstock.fetch.parked import ParkedFetch, ParkedFetches
+from penstock.messages import FetchRequest, FetchResponse
+from penstock.node.api.projections import Project
+from penstock.node.partition.divergence import check_agreement
+from penstock.node.partition.partition import Partition
+from penstock.node.partition.partition_errors import as_remote_error
+from penstock.node.partition.query_executor import QueryExecutor
+from penstock.node.replicas.partition_lookup import PartitionLookup
+from penstock.node.security.access import Access
+from penstock.node.step import FileRange, Lane, Outbox
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Look:
+    """One lookup in the log, with the commit state at that moment. `is_final`: answer with whatever is there."""
+
+    caller: Hashable
+    partition: Partition
+    request: FetchRequest
+    deadline_us: int
+    is_final: bool
+    who: Principal | None  # the caller's user
+    committed_end: int
+    committed_bytes: int
+    as_of_us: int | None  # all that was committed by then is below `committed_end`
+    view: LogView | None  # None if there is nothing to read
+
+
+class FetchApi:
+    """All unanswered fetches of one broker."""
+
+    def __init__(
+        self,
+        outbox: Outbox,
+        format_version: int,
+        clock: Callable[[], Now],
+        as_of_us: Callable[[Partition], int | None],
+        access: Callable[[], Access],
+    ) -> None:
+        """`as_of_us`: as for `Replicas`."""
+        self._access = access
+        self._clock = clock
+        self._as_of_us = as_of_us
+        self._outbox = outbox
+        self._format_version = format_version
+        self._waiters = ParkedFetches()
+        # Partitions with further fetches that can have enough: answered in the next turns.
+        self._unanswered: dict[PartitionKey, None] = {}
+        self._stopping: RemoteError | None = None
+        self._looking: dict[Hashable, _Look] = {}  # lookups in a disk thread or waiting for one
+        self._executor = QueryExecutor(
+            outbox, running_max=limits.PROJECTIONS_RUNNING_MAX, waiting_max=limits.PROJECTIONS_WAITING_MAX
+        )
+
+    def ask(
+        self, find: PartitionLookup, caller: Hashable, request: FetchRequest, raw: bytes | memoryview, now: Now
+    ) -> None:
+        """Handle the request on any local replica. RemoteError as from `fetch` and `PartitionLookup.held`."""
+        self.fetch(caller, find.held(request.stream_id, request.partition), request, now)
+
+    def fetch(self, caller: Hashable, partition: Partition, request: FetchRequest, now: Now) -> None:
+        """Answer `caller`, now or later. RemoteError offset_out_of_range, log_truncated, bad_request, overloaded."""
+        _check_wanted(request)
+        check_agreement(partition, request.offset, request.leader_epoch)
+        self._check_staleness(partition, request)
+        wait_us = min(request.wait_ms_max, limits.FETCH_WAIT_MS_MAX) * 1_000
+        self._look(caller, partition, request, now.elapsed_us + wait_us, is_final=wait_us == 0, who=self._access().who)
+
+    def grown(self, partition: Partition) -> None:
+        """Look up again the fetches that can have enough now that more is committed."""
+        ready = self._waiters.ready(partition.key, partition.committed_bytes)
+        if len(ready) == limits.FETCHES_WOKEN_MAX:
+            self._unanswered[partition.key] = None
+        for waiter in ready:
+            self._look_again(waiter, partition, is_final=False)
+
+    def tick(self, now: Now, partitions: Mapping[PartitionKey, Partition]) -> None:
+        """Answer the fetches at their deadline, and a few of those that had to wait for their turn."""
+        unanswered, self._unanswered = self._unanswered, {}
+        for key in unanswered:
+            if (partition := partitions.get(key)) is not None:
+                self.grown(partition)
+        for waiter in self._waiters.expired(now.elapsed_us):
+            self._look_again(waiter, partitions[_key(waiter.request)], is_final=True)
+
+    @property
+    def next_deadline_us(self) -> int | None:
+        """Latest time at which `tick` has something to do."""
+        return 0 if self._unanswered else self._waiters.next_deadline_us
+
+    def callers_disconnected(self, callers: Iterable[Hashable]) -> None:
+        """Drop the fetches of callers that have disconnected."""
+        callers = list(callers)
+        self._waiters.drop(callers)
+        for caller in callers:
+            self._looking.pop(caller, None)
+        self._executor.callers_disconnected(callers)
+
+    def refuse(self, key: PartitionKey, error: RemoteError) -> None:
+        """Answer all that wait for a partition that is closed here."""
+        for waiter in self._waiters.waiting(key):
+            self._waiters.take(waiter)
+            self._outbox.reply(waiter.caller, error)
+        self._tell([look for look in self._looking.values() if look.partition.key == key], error)
+
+    def give_up(self, error: RemoteError) -> None:
+        """Answer all projections, present and future, with an error: the broker is about to stop."""
+        self._stopping = error
+        self._tell([look for look in self._looking.values() if look.request.is_projected], error)
+
+    def _tell(self, looks: list[_Look], error: RemoteError) -> None:
+        for look in looks:
+            del self._looking[look.caller]
+            self._outbox.reply(look.caller, error)
+        self._executor.callers_disconnected([look.caller for look in looks])
+
+    def _look_again(self, waiter: ParkedFetch, partition: Partition, *, is_final: bool) -> None:
+        try:
+            # Permissions may have changed and the log may have been truncated meanwhile.
+            assert isinstance(waiter.who, Principal | None)
+            self._access().check(waiter.who, waiter.request)
+            check_agreement(partition, waiter.request.offset, waiter.request.leader_epoch)
+            self._check_staleness(partition, waiter.request)
+            self._look(waiter.caller, partition, waiter.request, waiter.deadline_us, is_final=is_final, who=waiter.who)
+        except RemoteError as error:
+            self._outbox.reply(waiter.caller, error)
+
+    def _look(
+        self,
+        caller: Hashable,
+        partition: Partition,
+        request: FetchRequest,
+        deadline_us: int,
+        *,
+        is_final: bool,
+        who: Principal | None,
+    ) -> None:
+        log = partition.log
+        if not partition.log_start <= request.offset <= log.log_end:
+            raise _out_of_range(partition, request.offset)
+        end, size_bytes = partition.committed_end, partition.committed_bytes
+        view = log.view() if request.offset < end else None
+        as_of_us = self._as_of_us(partition)
+        look = _Look(caller, partition, request, deadline_us, is_final, who, end, size_bytes, as_of_us, view)
+        if view is None:
+            self._found(look, None)
+            return
+        bytes_max = min(request.bytes_max, limits.FETCH_BYTES_MAX)
+        if view.in_memory(request.offset):
+            try:
+                found = view.slice(request.offset, end=end, bytes_max=bytes_max)
+            except (OSError, OperationalError) as error:
+                raise as_remote_error(error) from error
+            self._found(look, found)
+            return
+        result: list[Slice | None] = []
+
+        def done(error: Exception | None) -> None:
+            if self._looking.get(caller) is not look:
+                return  # disconnected or answered
+            del self._looking[caller]
+            if request.offset < partition.log_start:
+                # Retention was faster: the segment found may be removed before it can be opened.
+                self._outbox.reply(caller, _out_of_range(partition, request.offset))
+            elif error is None:
+                if self._may(look):
+                    self._found(look, result[0])
+            else:
+                self._outbox.reply(caller, as_remote_error(error))
+
+        self._looking[caller] = look
+        self._outbox.work(
+            Lane.READ,
+            lambda: result.append(view.slice(request.offset, end=end, bytes_max=bytes_max)),
+            done,
+            user=sharer_of(who),
+        )
+
+    def _found(self, look: _Look, found: Slice | None) -> None:
+        request = look.request
+        wanted_bytes = max(1, min(request.bytes_min, request.bytes_max, limits.FETCH_BYTES_MAX))
+        missing_bytes = wanted_bytes - (0 if found is None else found.length)
+        # A slice that ends before the high watermark is as long as it can be.
+        is_cut = found is not None and found.end_offset < look.committed_end
+        is_all = found is not None and request.end is not None and found.end_offset >= request.end
+        if missing_bytes <= 0 or is_cut or is_all or look.is_final:
+            if found is not None and request.is_projected:
+                self._project(look)
+            else:
+                self._answer(look, found)
+            return
+        wanted_bytes = look.committed_bytes + missing_bytes
+        key = look.partition.key
+        self._waiters.park(ParkedFetch(look.caller, request, key, look.deadline_us, wanted_bytes, look.who))
+        if look.partition.committed_bytes > look.committed_bytes:
+            self.grown(look.partition)  # more was committed meanwhile
+
+    def _may(self, look: _Look) -> bool:
+        """True if the caller still has the permission after the wait for the disk; answer the error otherwise."""
+        try:
+            self._access().check(look.who, look.request)
+        except RemoteError as error:
+            self._outbox.reply(look.caller, error)
+            return False
+        return True
+
+    def _behind_us(self, as_of_us: int | None) -> int | None:
+        return None if as_of_us is None else max(0, self._clock().elapsed_us - as_of_us)
+
+    def _check_staleness(self, partition: Partition, request: FetchRequest) -> None:
+        """Raise RemoteError too_stale. Not for a leader: no replica knows more."""
+        if request.max_staleness_ms is None or (partition.leadership is not None and not partition.is_mute):
+            return
+        behind_us = self._behind_us(self._as_of_us(partition))
+        if behind_us is None or behind_us > request.max_staleness_ms * 1_000:
+            lacks = "it is not known what it lacks" if behind_us is None else f"it may lack {behind_us / 1e6:.3f} s"
+            text = f"this replica of {partition.label} has not heard from its leader lately, and {lacks}"
+            raise RemoteError(ErrorCode.TOO_STALE, f"{text}; ask its leader, or another one", behind_us=behind_us)
+
+    def _project(self, look: _Look) -> None:
+        caller, partition, request = look.caller, look.partition, look.request
+        assert look.view is not None
+        query = Project(look.view, partition.vfs, look.committed_end, request)
+
+        def done(error: Exception | None) -> None:
+            if self._looking.get(caller) is not look:
+                return  # disconnected or answered
+            del self._looking[caller]
+            if request.offset < partition.log_start:
+                self._outbox.reply(caller, _out_of_range(partition, request.offset))
+            elif error is None:
+                if self._may(look):
+                    partition.meters.sent(partition.key, query.end_offset - request.offset, len(query.raw))
+                    response = self._response_to_projected(look, query)
+                    self._outbox.reply(caller, response, query.raw or None, looked_bytes=query.looked_bytes)
+            else:
+                self._outbox.reply(caller, as_remote_error(error), looked_bytes=query.looked_bytes)
+
+        try:
+            if self._stopping is not None:
+                raise self._stopping
+            self._looking[caller] = look
+            self._executor.ask(caller, query, done, look.who)
+        except RemoteError as error:
+            self._looking.pop(caller, None)
+            self._outbox.reply(caller, error)
+
+    def _response_to_projected(self, look: _Look, query: Project) -> FetchResponse:
+        return FetchResponse(
+            log_start=Offset(look.partition.log_start),
+            committed_end=Offset(look.committed_end),
+            base_offset=look.request.offset,
+            end_offset=Offset(query.end_offset),
+            format_version=self._format_version,
+            leader_epoch=look.partition.leader_epoch,
+            raw_crc=query.raw_crc,
+            last_epoch=None if query.last_epoch is None else LeaderEpoch(query.last_epoch),
+            behind_us=self._behind_us(look.as_of_us),
+        )
+
+    def _answer(self, look: _Look, found: Slice | None) -> None:
+        partition, extent = look.partition, None
+        base_offset = end_offset = int(look.request.offset)
+        if found is not None:
+            extent = FileRange(partition.vfs, found.path, found.position, found.length, partition.log.damage_found)
+            base_offset, end_offset = found.base_offset, found.end_offset
+            partition.meters.sent(partition.key, end_offset - base_offset, extent.length)
+        response = FetchResponse(
+            log_start=Offset(partition.log_start),
+            committed_end=Offset(look.committed_end),
+            base_offset=Offset(base_offset),
+            end_offset=Offset(end_offset),
+            format_version=self._format_version,
+            leader_epoch=partition.leader_epoch,
+            behind_us=self._behind_us(look.as_of_us),
+        )
+        self._outbox.reply(look.caller, response, extent)
+
+
+def _key(request: FetchRequest) -> PartitionKey:
+    return PartitionKey(request.stream_id, request.partition)
+
+
+def _check_wanted(request: FetchRequest) -> None:
+    """Raise RemoteError bad_request if the requested columns, end or subjects are invalid."""
+    mistake = None
+    if request.columns is not None and len(set(request.columns)) < len(request.columns):
+        mistake = f"a column is listed twice: {', '.join(request.columns)}"
+    elif request.end is not None and request.end <= request.offset:
+        mistake = f"the end {request.end} is not beyond the offset {request.offset}"
+    for subject in request.subjects or ():
+        mistake = mistake or subject_mistake(subject, wildcards=True)
+    if mistake is not None:
+        raise RemoteError(ErrorCode.BAD_REQUEST, f"fetch: {mistake}")
+
+
+def _out_of_range(partition: Partition, offset: int) -> RemoteError:
+    start, end = partition.log_start, partition.committed_end
+    holds = f"offsets {start} to {end - 1}" if end > start else f"nothing; its next offset is {end}"
+    text = f"offset {offset} is out of range: {partition.label} holds {holds}"
+    return RemoteError(ErrorCode.OFFSET_OUT_OF_RANGE, text, log_start=start, committed_end=end)

@@ -1,0 +1,164 @@
+"""Get and list-offsets requests: from the request to the query, and from its result to the answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable
+from typing import TypeVar
+
+from penstock.access.handshake import Principal
+from penstock.base import limits
+from penstock.base.clock import Now
+from penstock.base.errors import ErrorCode, RemoteError
+from penstock.base.ids import Offset, TimestampUs
+from penstock.messages import GetRequest, GetResponse, ListOffsetsRequest, ListOffsetsResponse
+from penstock.node.partition.high_watermark import require_high_watermark
+from penstock.node.partition.log_queries import FindOffset, GetMessage, Query, QueryGivenUpError
+from penstock.node.partition.partition import Partition
+from penstock.node.partition.partition_errors import as_remote_error
+from penstock.node.partition.query_executor import QueryExecutor
+from penstock.node.replicas.partition_lookup import PartitionLookup
+from penstock.node.security.access import Access
+from penstock.node.step import Outbox
+
+_Query = TypeVar("_Query", GetMessage, FindOffset)
+
+
+class LookupApi:
+    """Runs clients' queries. `deleted` returns the error for a stream deleted meanwhile."""
+
+    def __init__(
+        self,
+        outbox: Outbox,
+        format_version: int,
+        access: Access,
+        *,
+        deleted: Callable[[Partition], RemoteError],
+        stopping: RemoteError,
+    ) -> None:
+        self._outbox = outbox
+        self._access = access
+        self._format_version = format_version
+        self._deleted = deleted
+        self._stopping = stopping
+        self._is_stopped = False
+        self._executor = QueryExecutor(
+            outbox, running_max=limits.QUERIES_RUNNING_MAX, waiting_max=limits.QUERIES_WAITING_MAX
+        )
+        self._open: set[Hashable] = set()  # callers without an answer
+
+    def callers_disconnected(self, callers: Iterable[Hashable]) -> None:
+        """Forget the requests of disconnected callers."""
+        gone = self._open.intersection(callers)
+        self._open -= gone
+        self._executor.callers_disconnected(gone)
+
+    def stop(self) -> None:
+        """Cancel all queries because the broker is about to stop. May be called twice."""
+        self._is_stopped = True
+        self._executor.stop(self._stopping)
+
+    def ask_get(
+        self, find: PartitionLookup, caller: Hashable, request: GetRequest, raw: bytes | memoryview, now: Now
+    ) -> None:
+        """Find the partition and call `get`. The last message of a key or subject is known only to the leader."""
+        which = find.led if request.offset is None else find.held
+        self.get(caller, which(request.stream_id, request.partition), request)
+
+    def ask_offsets(
+        self, find: PartitionLookup, caller: Hashable, request: ListOffsetsRequest, raw: bytes | memoryview, now: Now
+    ) -> None:
+        """Find the led partition and call `list_offsets`."""
+        self.list_offsets(caller, find.led(request.stream_id, request.partition), request)
+
+    def get(self, caller: Hashable, partition: Partition, request: GetRequest) -> None:
+        """Return one message. Raise RemoteError (not_yet) until this replica knows the latest high watermark."""
+        if sum(wanted is not None for wanted in (request.offset, request.key, request.subject)) != 1:
+            raise RemoteError(ErrorCode.BAD_REQUEST, "get: give exactly one of offset, key and subject")
+
+        epoch = partition.leader_epoch  # of the result: the leader may change before the disk answers
+
+        def ask() -> GetMessage:
+            if request.offset is None or request.offset >= partition.committed_end:
+                require_high_watermark(partition)
+            return GetMessage(
+                partition.view(),
+                partition.committed_end,
+                offset=request.offset,
+                key=request.key,
+                subject=request.subject,
+            )
+
+        def answer(query: GetMessage) -> None:
+            response = GetResponse(
+                offset=Offset(query.found_offset),
+                log_start=Offset(partition.log_start),
+                committed_end=Offset(partition.committed_end),
+                format_version=self._format_version,
+                leader_epoch=epoch,
+            )
+            self._outbox.reply(caller, response, query.data, looked_bytes=_searched_bytes(query))
+
+        self._ask(caller, partition, ask, answer, self._access.who)
+
+    def list_offsets(self, caller: Hashable, partition: Partition, request: ListOffsetsRequest) -> None:
+        """Return the offset at a position. Raise RemoteError (not_yet) until a new leader knows the high watermark."""
+        require_high_watermark(partition)
+        epoch = partition.leader_epoch
+
+        def ask() -> FindOffset:
+            offset = {"earliest": partition.log_start, "latest": partition.committed_end}.get(str(request.at))
+            timestamp_us = request.at if isinstance(request.at, int) else None
+            return FindOffset(partition.view(), partition.committed_end, offset=offset, timestamp_us=timestamp_us)
+
+        def answer(query: FindOffset) -> None:
+            response = ListOffsetsResponse(
+                offset=Offset(query.offset),
+                timestamp_us=None if query.timestamp_us is None else TimestampUs(query.timestamp_us),
+                log_start=Offset(partition.log_start),
+                committed_end=Offset(partition.committed_end),
+                leader_epoch=epoch,
+            )
+            self._outbox.reply(caller, response)
+
+        self._ask(caller, partition, ask, answer, self._access.who)
+
+    def _ask(
+        self,
+        caller: Hashable,
+        partition: Partition,
+        ask: Callable[[], _Query],
+        answer: Callable[[_Query], None],
+        who: Principal | None,
+    ) -> None:
+        """Run a query in a disk thread; again, if retention meanwhile removed what it was to read."""
+        log_start = partition.log_start
+        query = ask()
+
+        def done(error: Exception | None) -> None:
+            if caller not in self._open:
+                return
+            again = error is not None and partition.log_start > log_start
+            if again and not self._is_stopped and partition.when_idle is None:
+                try:
+                    self._ask(caller, partition, ask, answer, who)
+                except RemoteError as overloaded:
+                    error = overloaded
+                else:
+                    return
+            self._open.discard(caller)
+            if error is None:
+                answer(query)
+            elif self._is_stopped or isinstance(error, QueryGivenUpError):
+                self._outbox.reply(caller, self._stopping)
+            elif partition.when_idle is not None:
+                self._outbox.reply(caller, self._deleted(partition))
+            else:
+                self._outbox.reply(caller, as_remote_error(error), looked_bytes=_searched_bytes(query))
+
+        self._executor.ask(caller, query, done, who)
+        self._open.add(caller)
+
+
+def _searched_bytes(query: Query) -> int:
+    """Bytes that count against the client's rate: those of a search; a single message counts by its own size."""
+    return query.looked_bytes if query.is_search else 0

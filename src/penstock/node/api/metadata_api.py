@@ -1,0 +1,122 @@
+"""Metadata queries that any broker answers from its image: hello, streams, subjects, status.
+
+Rules: "no such stream" is an answer, too: a broker that may not know of the stream yet answers not_yet instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping
+from typing import Any
+
+from penstock.access.handshake import MECHANISMS
+from penstock.base import limits
+from penstock.base.clock import Now
+from penstock.base.errors import ErrorCode, RemoteError
+from penstock.base.subjects import subject_mistake
+from penstock.messages import (
+    FindStreamsRequest,
+    FindStreamsResponse,
+    HelloRequest,
+    HelloResponse,
+    MetadataRequest,
+    MetadataResponse,
+    Request,
+    StatusRequest,
+    api_versions,
+)
+from penstock.metadata.image import StreamState
+from penstock.node.api.status_report import StatusReport
+from penstock.node.api.stream_index import StreamIndex
+from penstock.node.control.cluster import Cluster
+from penstock.node.security.access import Access
+from penstock.node.settings import Settings
+from penstock.node.step import Outbox
+
+Handler = Callable[[Hashable, Any, bytes | memoryview, Now], None]
+"""Answers the caller of a request, now or later. Arguments: caller, request, its raw part, time."""
+
+
+class MetadataApi:
+    """`handlers` answer each request at once. RemoteError bad_request, too_large, not_yet, stream_not_found."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        outbox: Outbox,
+        cluster: Cluster,
+        access: Access,
+        *,
+        report: Callable[[], StatusReport],
+        in_flight_bytes: Callable[[], int],
+    ) -> None:
+        """`report` may be called once the broker has started."""
+        self._settings = settings
+        self._outbox = outbox
+        self._cluster = cluster
+        self._access = access
+        self._report = report
+        self._in_flight_bytes = in_flight_bytes
+        self._stream_index = StreamIndex()
+        self.handlers: Mapping[type[Request], Handler] = {
+            HelloRequest: self._hello,
+            MetadataRequest: self._metadata,
+            FindStreamsRequest: self._find_streams,
+            StatusRequest: self._status,
+        }
+
+    def _hello(self, caller: Hashable, request: HelloRequest, raw: bytes | memoryview, now: Now) -> None:
+        # A caller who has not logged in gets only what a login needs.
+        is_told = self._access.refusal(self._access.who) is None
+        response = HelloResponse(
+            broker_id=self._settings.broker_id,
+            broker_version=self._settings.broker_version,
+            cluster_id=self._cluster.cluster_id if is_told else "",
+            format_version=self._settings.format_version,
+            nats_urls=self._settings.nats_urls if is_told else (),
+            api_versions=api_versions(),
+            mechanisms=MECHANISMS if self._access.is_guarded else (),
+            proves_brokers=self._settings.proves_brokers,
+        )
+        self._outbox.reply(caller, response)
+
+    def _metadata(self, caller: Hashable, request: MetadataRequest, raw: bytes | memoryview, now: Now) -> None:
+        image = self._cluster.image
+        next_after = None
+        if request.names is not None:
+            if len(request.names) > limits.METADATA_STREAMS_MAX:
+                text = f"{len(request.names)} names at once; the limit is {limits.METADATA_STREAMS_MAX}"
+                raise RemoteError(ErrorCode.TOO_LARGE, text)
+            names = [name for name in dict.fromkeys(request.names) if name in image.names]
+            if len(names) < len(set(request.names)):
+                self._cluster.check_knows()  # "no such stream" is an answer, too
+            names = [name for name in names if self._access.may_see(image.by_name(name))]
+            _check_partitions([image.by_name(name) for name in names])
+        else:
+            if not image.cluster_id:
+                self._cluster.check_knows()
+            page = max(1, min(request.streams_max, limits.METADATA_STREAMS_MAX))
+            names, next_after = self._stream_index.page(image, request.after, page, self._access.seen_names)
+        names = [name for name in names if self._access.may_see(image.by_name(name))]
+        streams = tuple(self._report().stream(image.by_name(name)) for name in names)
+        self._outbox.reply(
+            caller, MetadataResponse(streams=streams, brokers=self._report().brokers(), next_after=next_after)
+        )
+
+    def _find_streams(self, caller: Hashable, request: FindStreamsRequest, raw: bytes | memoryview, now: Now) -> None:
+        if (mistake := subject_mistake(request.subject)) is not None:
+            raise RemoteError(ErrorCode.BAD_REQUEST, mistake)
+        found = self._stream_index.covering(self._cluster.image, request.subject)
+        if not found:
+            self._cluster.check_knows()
+        found = [state for state in found if self._access.may_see(state)]
+        self._outbox.reply(caller, FindStreamsResponse(streams=tuple(map(self._report().stream, found))))
+
+    def _status(self, caller: Hashable, request: StatusRequest, raw: bytes | memoryview, now: Now) -> None:
+        self._outbox.reply(caller, self._report().status(now.wall_us, in_flight_bytes=self._in_flight_bytes()))
+
+
+def _check_partitions(states: list[StreamState]) -> None:
+    count = sum(len(state.partitions) for state in states)
+    if len(states) > 1 and count > limits.METADATA_PARTITIONS_MAX:
+        text = f"streams with {count} partitions at once; the limit is {limits.METADATA_PARTITIONS_MAX}: ask for fewer"
+        raise RemoteError(ErrorCode.TOO_LARGE, text)

@@ -1,0 +1,146 @@
+"""Fetches of some columns or subjects: a search in a disk thread, on an immutable view of the log.
+
+Rules: a search goes batch by batch through committed rows, up to PROJECTED_SOURCE_BYTES_MAX, or until it has enough
+rows. It verifies what it reads before use; small batches are read and searched many at a time, without per-batch work
+in the interpreter. Other batches (compressed, corrupt, wanted only in part, file removed) it reads one by one from the
+view, which reports corruption as for any reader. Corruption after rows that were found is left to the next fetch.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.base import limits
+from penstock.base.errors import CorruptionError, ErrorCode, RemoteError
+from penstock.batch import codec, projecting
+from penstock.batch.projecting import Projection
+from penstock.commitlog import LogView, Slice
+from penstock.messages import FetchRequest
+from penstock.node.partition.log_queries import Query, QueryGivenUpError
+from penstock.vfs import File, Vfs
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+_PIECE_MESSAGES = 4
+"""Number of larger messages per read: the last one of a piece is mostly cut off and read again."""
+
+
+class Project(Query):
+    """Runs `request` on a log up to `committed_end`; the result is `raw`, which covers the log up to `end_offset`."""
+
+    def __init__(self, view: LogView, vfs: Vfs, committed_end: int, request: FetchRequest) -> None:
+        super().__init__(view)
+        self.raw = b""
+        self.raw_crc: int | None = None  # None without rows
+        self.end_offset = int(request.offset)
+        self.last_epoch: int | None = None  # of the last batch read
+        self._vfs = vfs
+        self._file: File | None = None
+        self._committed_end = committed_end
+        self._request = request
+        self._wanted = (int(request.offset), committed_end if request.end is None else min(request.end, committed_end))
+        self._found: list[pa.RecordBatch] = []
+        self._found_bytes = 0
+
+    def run(self) -> None:
+        """Search. Raise RemoteError if no batch can be read, or for an error other than corruption."""
+        projection = Projection(self._request.columns, self._request.subjects)
+        start, end = self._wanted
+        try:
+            while not self._is_enough:
+                before = self.end_offset
+                self._look(projection)
+                if self.end_offset == before:
+                    break
+        except (RemoteError, CorruptionError) as error:
+            is_damage = isinstance(error, CorruptionError) or error.code == ErrorCode.CORRUPT_RANGE
+            if not is_damage or self.end_offset == start:
+                raise
+        finally:
+            if self._file is not None:
+                self._file.close()
+        self._view.check_not_cut(self.end_offset)  # other rows may be there by now
+        self.end_offset = min(self.end_offset, end)
+        raw, crc = projecting.to_stream(self._found, projection.schema)
+        self._found.clear()
+        if raw:
+            self.raw, self.raw_crc = raw, crc
+
+    @property
+    def _is_enough(self) -> bool:
+        return (
+            self.end_offset >= self._wanted[1]
+            or self.looked_bytes >= limits.PROJECTED_SOURCE_BYTES_MAX
+            or self._found_bytes >= min(self._request.bytes_max, limits.PROJECTED_BYTES_MAX)
+        )
+
+    def _look(self, projection: Projection) -> None:
+        """Continue in one segment as long as there are small, sound batches; otherwise by one other batch."""
+        room = limits.PROJECTED_SOURCE_BYTES_MAX - self.looked_bytes
+        found = self._view.slice(self.end_offset, end=self._committed_end, bytes_max=room)
+        if found is None:
+            return
+        position, offset = found.position, found.base_offset
+        end_position = found.position + found.length
+        size = limits.PROJECTED_PIECE_BYTES
+        while position < end_position and not self._is_enough:
+            if not self._is_wanted:
+                raise QueryGivenUpError
+            raw = self._read(found.path, position, min(size, end_position - position))
+            try:
+                taken = projection.of_messages(raw, 0, offset, self._wanted)
+            except CorruptionError:
+                taken = None  # read again, one by one
+            if taken is None:
+                if (needed := _size_of_first(raw)) > len(raw) and needed <= end_position - position:
+                    size = _piece_bytes(needed)
+                    continue
+                self._look_at_one(projection, found)
+                return
+            self._take(taken.rows)
+            self.last_epoch = codec.read_header(raw[taken.last_begin :]).leader_epoch
+            self.looked_bytes += taken.end
+            position, offset = position + taken.end, taken.end_offset
+            self.end_offset = offset
+            size = _piece_bytes(taken.end - taken.last_begin)
+
+    def _look_at_one(self, projection: Projection, near: Slice) -> None:
+        """Continue by one batch of any kind."""
+        for header, data in self._batches(self.end_offset, self._committed_end):
+            self._take(projection.of_message(data, self._wanted, file=near.path, position=near.position))
+            self.last_epoch = header.leader_epoch
+            self.end_offset = header.end_offset
+            return
+
+    def _take(self, rows: pa.RecordBatch) -> None:
+        if rows.num_rows:
+            self._found.append(rows)
+            self._found_bytes += rows.nbytes
+
+    def _read(self, path: str, position: int, length: int) -> memoryview:
+        """Return the bytes; none if the file was removed."""
+        if self._file is None or self._file.path != path:
+            if self._file is not None:
+                self._file.close()
+                self._file = None
+            try:
+                self._file = self._vfs.open(path, read_only=True)
+            except FileNotFoundError:
+                return memoryview(b"")
+        return memoryview(self._file.read_at(position, length))
+
+
+def _piece_bytes(message_bytes: int) -> int:
+    """Return the read size for messages of that size."""
+    several = min(_PIECE_MESSAGES * message_bytes, limits.PROJECTED_PIECE_BYTES_MAX)
+    return max(limits.PROJECTED_PIECE_BYTES, several, message_bytes)
+
+
+def _size_of_first(raw: memoryview) -> int:
+    """Return the size of the message at the beginning of `raw`; 0 if it cannot be read."""
+    try:
+        return codec.read_header(raw).size_bytes
+    except CorruptionError:
+        return 0

@@ -1,0 +1,111 @@
+"""Requests about users and rules that any broker answers.
+
+Rules: the verifiers of secrets are returned only to administrators who export them, for a backup (`user_exports`).
+Other users see themselves and the rules for everybody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping
+
+from penstock.access import Operation, User
+from penstock.access.rules import is_admin, scope
+from penstock.access.users import EVERYBODY
+from penstock.base.clock import Now
+from penstock.messages import (
+    CredentialInfo,
+    ListUsersRequest,
+    ListUsersResponse,
+    Request,
+    TestAccessRequest,
+    TestAccessResponse,
+    UserInfo,
+)
+from penstock.metadata.image import ClusterImage, OwnedStreams
+from penstock.node.api.metadata_api import Handler
+from penstock.node.controller.user_exports import page_of
+from penstock.node.security.access import Access
+from penstock.node.step import Outbox
+
+
+class UserApi:
+    """Answers requests about users."""
+
+    def __init__(self, outbox: Outbox, access: Access, image: Callable[[], ClusterImage]) -> None:
+        self._outbox = outbox
+        self._access = access
+        self._image = image
+        self.handlers: Mapping[type[Request], Handler] = {
+            ListUsersRequest: self._list,
+            TestAccessRequest: self._test,
+        }
+
+    def _list(self, caller: Hashable, request: ListUsersRequest, raw: bytes | memoryview, now: Now) -> None:
+        users = self._image().users
+        who = "" if self._access.who is None else self._access.who.name
+        names = sorted(users) if self._access.is_free else sorted({who, EVERYBODY} & set(users))
+        if request.names is not None:
+            names = [name for name in names if name in request.names]
+        page, next_after = page_of(names, request.after)
+        response = ListUsersResponse(
+            users=tuple(user_info(users[name], self._image().owned.get(name, OwnedStreams())) for name in page),
+            next_after=next_after,
+            is_guarded=self._access.is_guarded,
+            user=who,
+        )
+        self._outbox.reply(caller, response)
+
+    def _test(self, caller: Hashable, request: TestAccessRequest, raw: bytes | memoryview, now: Now) -> None:
+        image = self._image()
+        if not self._access.is_guarded:
+            text = "this cluster has no users, so every client may do everything (`penstock user add`)"
+            self._outbox.reply(caller, TestAccessResponse(is_allowed=True, reason=text))
+            return
+        image.user(request.name)
+        rules = self._access.rules(request.name)
+        self._outbox.reply(caller, _tested(image, rules, request))
+
+
+def _tested(image: ClusterImage, rules: tuple, request: TestAccessRequest) -> TestAccessResponse:  # type: ignore[type-arg]
+    if is_admin(rules):
+        return TestAccessResponse(is_allowed=True, reason="it is an administrator")
+    if request.operation is Operation.ADMIN:
+        return TestAccessResponse(is_allowed=False, reason="no rule makes it an administrator")
+    subject = request.subject
+    if request.stream in image.names:
+        subject = image.by_name(request.stream).config.subject
+    wanted = (request.operation, request.stream, subject)
+    scopes = {rule: scope((rule,), *wanted, group=request.group or None) for rule in rules}
+    nearest = sorted((rule for rule, found in scopes.items() if found), key=lambda rule: not scopes[rule].is_all)
+    subjects = tuple(one for rule in nearest for one in scopes[rule].subjects)
+    asked = (request.subject,) if request.subject else None
+    for rule in nearest:
+        if scopes[rule].is_all:
+            return TestAccessResponse(is_allowed=True, reason=str(rule))
+        if scopes[rule].covers(asked):
+            return TestAccessResponse(is_allowed=True, reason=str(rule), subjects=subjects)
+    near = f"; nearest: {', '.join(map(str, nearest))}" if nearest else ""
+    return TestAccessResponse(is_allowed=False, reason=f"no rule allows it{near}", subjects=subjects)
+
+
+def user_info(user: User, owned: OwnedStreams) -> UserInfo:
+    """Return the public description of a user and what it owns, without anything that would allow to impersonate it."""
+    return UserInfo(
+        name=user.name,
+        created_us=user.created_us,  # type: ignore[arg-type]
+        credentials=tuple(
+            CredentialInfo(
+                credential_id=one.credential_id,
+                kind=one.kind,
+                created_us=one.created_us,  # type: ignore[arg-type]
+                expires_us=one.expires_us,  # type: ignore[arg-type]
+                public_key=one.public_key,
+            )
+            for one in user.credentials
+        ),
+        rules=user.rules,
+        quotas=user.quotas,
+        streams=owned.streams,
+        partitions=owned.partitions,
+        message_ids=owned.message_ids,
+    )

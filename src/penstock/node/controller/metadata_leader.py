@@ -1,0 +1,376 @@
+"""The duties of the metadata leader: controller commands, clients' metadata changes, Raft membership.
+
+Rules: every decision follows from the applied image and is proposed, again if it was refused. A broker that returns
+with another disk leaves the Raft group before it is registered, because it has lost its votes; afterwards it joins like
+any new broker. A broker that returns with a shorter log than it acknowledged in this term runs on an older copy of its
+disk, and is refused. (A broker that has seen a later term may rightly have truncated what it acknowledged in this one.)
+
+| a live broker is | becomes   | when                                                                         |
+|------------------|-----------|------------------------------------------------------------------------------|
+| no member        | a learner | at once                                                                      |
+| a learner        | a voter   | it has the log, and there are fewer voters than the largest odd number of    |
+|                  |           | members, up to RAFT_VOTERS_MAX; and its turn has come (`metadata.voters`)    |
+| member, new disk | no member | it asks to be registered                                                     |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from penstock.access.handshake import Principal
+from penstock.base import limits
+from penstock.base.clock import Now
+from penstock.base.errors import ErrorCode, RemoteError
+from penstock.base.ids import BrokerId
+from penstock.base.subjects import AUDIT_STREAM
+from penstock.messages import (
+    ChangeIsrRequest,
+    CreateStreamRequest,
+    ExportUsersRequest,
+    HeartbeatRequest,
+    MarkKeysRequest,
+    RegisterBrokerRequest,
+    Request,
+    Response,
+    StopBrokerRequest,
+)
+from penstock.metadata.command_proposals import Proposal
+from penstock.metadata.commands import FormCluster
+from penstock.metadata.controller import Controller, RaftContact
+from penstock.metadata.image import ClusterImage, CommandOutcome
+from penstock.metadata.voters import next_voter
+from penstock.node.controller.audit import audit_config
+from penstock.node.controller.stream_admin import StreamAdmin
+from penstock.node.controller.user_admin import UserAdmin, UserChange
+from penstock.node.partition.internal_streams import left_over, overdue_alteration, target_of
+from penstock.node.quorum.metadata_forwarding import THE_BROKER, Administrative
+from penstock.node.quorum.quorum import Quorum
+from penstock.node.security.access import Access
+from penstock.node.settings import Settings
+from penstock.raft import RaftMembership
+
+Done = Callable[[Response | RemoteError], None]
+_LAG_MAX = limits.PROMOTION_LAG_MAX
+
+
+class _ConfirmedAnswer:
+    """Sends a heartbeat's answer once a majority confirms that this broker still leads: it may have been deposed."""
+
+    def __init__(self, done: Done) -> None:
+        self._done = done
+        self._response: Response | RemoteError | None = None
+        self._is_confirmed = self._is_given = False
+
+    def answered(self, response: Response | RemoteError) -> None:
+        """Take the controller's answer."""
+        self._response = response
+        if self._is_confirmed or isinstance(response, RemoteError):
+            self._give(response)
+
+    def confirmed(self, error: RemoteError | None) -> None:
+        """Take the quorum's confirmation; `error` says that this broker does not lead."""
+        self._is_confirmed = error is None
+        if error is not None or self._response is not None:
+            self._give(error or self._response)
+
+    def _give(self, response: Response | RemoteError | None) -> None:
+        if not self._is_given:
+            assert response is not None
+            self._is_given = True
+            self._done(response)
+
+
+class MetadataLeader:
+    """One per broker; decides only while this broker is the metadata leader. `cluster_id` names a new cluster."""
+
+    def __init__(
+        self,
+        quorum: Quorum,
+        controller: Controller,
+        administration: StreamAdmin,
+        users: UserAdmin,
+        access: Access,
+        settings: Settings,
+        clock: Callable[[], Now],
+    ) -> None:
+        self._quorum = quorum
+        self._controller = controller
+        self._administration = administration
+        self._users = users
+        self._access = access
+        self._broker_id = settings.broker_id
+        self._cluster_id = settings.cluster_id or settings.data_dir_id
+        self._broker_version = settings.broker_version
+        self._clock = clock
+        self._is_changing = False  # a membership change is under way
+        self._is_forming = False  # the command that names the cluster is under way
+        self._is_altering = False  # an alteration of `__offsets` is under way
+        self._is_widening = False  # a change of an internal stream's replicas is under way
+        self._first_user = settings.first_user
+        self._encryption = settings.internal_encryption
+        self._is_making = False  # the command that creates the first user is under way
+        self._is_auditing = False  # the creation of `__audit` is under way
+        self._is_sweeping = False  # the deletion of staged rows of a deleted stream is under way
+        self._may_be_left_over = False
+
+    def lead(self) -> None:
+        """Begin to act: this broker was elected and has applied the entries of all earlier terms."""
+        self._is_changing = self._is_forming = self._is_altering = self._is_sweeping = False
+        self._is_making = self._is_auditing = self._is_widening = False
+        self._may_be_left_over = True
+        self._controller.lead(self._quorum.image, self._quorum.term, self._clock())
+        self._form()
+        self._make_first_user()
+        self._alter_offsets()
+        self._sweep()
+        self.carry_out()
+
+    def _form(self) -> None:
+        if not self._lacks_name:
+            return
+
+        def done(outcome: CommandOutcome | RemoteError) -> None:
+            self._is_forming = False  # if refused, as by a full disk, the next tick retries
+
+        self._is_forming = True
+        self._quorum.propose(FormCluster(cluster_id=self._cluster_id), done)
+
+    @property
+    def has_to_form(self) -> bool:
+        """True if the cluster lacks a name, the first user or `__audit` and none is under way; `tick` creates it."""
+        return self._lacks_name or self._lacks_user or self._lacks_audit
+
+    @property
+    def _lacks_audit(self) -> bool:
+        image = self._quorum.image
+        is_wanted = bool(image.users) and AUDIT_STREAM not in image.names and not self._is_auditing
+        return is_wanted and self._quorum.is_leader
+
+    def _make_audit(self) -> None:
+        """Create the stream that records administrative actions, from the first user on."""
+        if not self._lacks_audit:
+            return
+
+        def done(response: Response | RemoteError) -> None:
+            self._is_auditing = False  # if refused, as while brokers are away, the next tick retries
+
+        self._is_auditing = True
+        self._access.who = THE_BROKER
+        self._administration.handle(CreateStreamRequest(config=audit_config(self._encryption)), done)
+
+    @property
+    def _lacks_name(self) -> bool:
+        has_name = self._quorum.image.cluster_id or self._is_forming or self._quorum.cluster_formation.elder is not None
+        return self._quorum.is_leader and not has_name
+
+    @property
+    def _lacks_user(self) -> bool:
+        is_wanted = self._first_user is not None and not self._is_making and not self._quorum.image.users
+        return is_wanted and self._quorum.is_leader and bool(self._quorum.image.cluster_id)
+
+    def _make_first_user(self) -> None:
+        """Create the first user of a cluster that requires login: otherwise no user could log in."""
+        if not self._lacks_user:
+            return
+        assert self._first_user is not None
+
+        def done(outcome: CommandOutcome | RemoteError) -> None:
+            self._is_making = False  # if refused, as by a full disk, the next tick retries
+
+        user = self._first_user()
+        try:
+            command = self._users.creation(user, is_first=True, is_set_up=True)
+        except RemoteError:  # a broker of an earlier version is in the cluster: a later tick retries
+            return
+        self._is_making = True
+        self._quorum.propose(command, done)
+
+    def _alter_offsets(self) -> None:
+        """Alter `__offsets` to the config that this version gives it."""
+        if self._is_altering or not self._quorum.is_leader:
+            return
+        command = overdue_alteration(self._quorum.image, self._broker_version)
+        if command is None:
+            return
+
+        def done(outcome: CommandOutcome | RemoteError) -> None:
+            self._is_altering = False  # if refused, as by a full disk, the next applied command or tick retries
+
+        self._is_altering = True
+        self._quorum.propose(command, done)
+
+    def _widen(self) -> None:
+        """Add replicas to internal streams, one change at a time, while enough brokers are registered."""
+        if self._is_widening or not self._quorum.is_leader or (command := self._administration.wider()) is None:
+            return
+
+        def done(outcome: CommandOutcome | RemoteError) -> None:
+            self._is_widening = False  # the next tick makes the next change, or retries
+
+        self._is_widening = True
+        self._quorum.propose(command, done)
+
+    def _sweep(self) -> None:
+        """Delete the staged rows of deleted streams, one stream after the other."""
+        if not self._may_be_left_over or self._is_sweeping or not self._quorum.is_leader:
+            return
+        command = left_over(self._quorum.image)
+        if command is None:
+            self._may_be_left_over = False
+            return
+
+        def done(outcome: CommandOutcome | RemoteError) -> None:
+            self._is_sweeping = False
+
+        self._is_sweeping = True
+        self._quorum.propose(command, done)
+
+    def follow(self, leader: BrokerId | None) -> None:
+        """Stop acting: this broker no longer leads."""
+        self._controller.follow(leader)
+        self.carry_out()
+        text = "the metadata leader has changed; ask again"
+        error = RemoteError(ErrorCode.NOT_METADATA_LEADER, text, leader=leader)
+        self._administration.stop(error)
+        self._users.stop(error)
+
+    def applied(self, index: int, raft_term: int, image: ClusterImage, outcome: CommandOutcome | RemoteError) -> None:
+        """Handle an applied command."""
+        self._controller.applied(index, raft_term, image, outcome, self._clock())
+        self._alter_offsets()
+        if isinstance(outcome, CommandOutcome) and outcome.changed and outcome.stream is not None:
+            self._may_be_left_over |= outcome.deleted or target_of(outcome.stream) is not None
+        self._sweep()
+        self.carry_out()
+
+    def request(self, request: Request, done: Done, who: Principal | None = THE_BROKER) -> None:
+        """Answer a broker, or a client that is logged in as `who`."""
+        now = self._clock()
+        if isinstance(request, HeartbeatRequest):
+            answer = _ConfirmedAnswer(done)
+            self._controller.heartbeat(answer.answered, request, self._quorum.commit, now)
+            # before the controller's commands, of which the broker learns later
+            self._quorum.confirm(answer.confirmed)
+        elif isinstance(request, RegisterBrokerRequest):
+            self._register(request, done, now)
+        elif isinstance(request, ChangeIsrRequest):
+            self._controller.change_isr(done, request)
+        elif isinstance(request, MarkKeysRequest):
+            self._administration.mark_keys(request, done)
+        elif isinstance(request, StopBrokerRequest):
+            self._controller.stop_broker(done, request, now)
+        else:
+            assert isinstance(request, Administrative), request
+            self._administer(request, done, who)
+        self.carry_out()
+
+    def _administer(self, request: Administrative, done: Done, who: Principal | None) -> None:
+        """Check permissions here, before a proposal: the broker that was asked may lag behind a change of rules."""
+        try:
+            self._access.check(who, request)
+            if isinstance(request, UserChange):
+                self._users.handle(request, done)
+            elif isinstance(request, ExportUsersRequest):
+                self._users.export(request, done)
+            else:
+                self._administration.handle(request, done)
+        except RemoteError as error:
+            done(error)
+
+    def carry_out(self) -> None:
+        """Propose the controller's commands and send its answers."""
+        while (step := self._controller.take()).propose or step.answers:
+            for proposal in step.propose:
+                self._propose(proposal)
+            for answer in step.answers:
+                assert callable(answer.caller)
+                answer.caller(answer.response)
+
+    def _propose(self, proposal: Proposal) -> None:
+        def placed(index: int, raft_term: int) -> None:
+            self._controller.proposed(proposal.number, index, raft_term)
+
+        def done(outcome: CommandOutcome | RemoteError) -> None:
+            # The controller learns of applied commands, refused or not, from `applied`.
+            if isinstance(outcome, RemoteError):
+                self._controller.not_proposed(proposal.number, outcome)
+
+        self._quorum.propose(proposal.command, done, placed)
+
+    # Membership
+
+    def _register(self, request: RegisterBrokerRequest, done: Done, now: Now) -> None:
+        known = self._quorum.image.brokers.get(request.broker_id)
+        is_live = known is not None and known.is_live
+        is_other_disk = self._quorum.disk_of(request.broker_id) not in ("", request.data_dir_id)
+        if is_live or not (is_other_disk and request.broker_id in self._quorum.membership):
+            self._controller.register(done, request, now, self._heard_of(request))
+            return
+
+        def left(outcome: CommandOutcome | RemoteError) -> None:
+            if isinstance(outcome, RemoteError):
+                done(outcome)
+            else:
+                self._controller.register(done, request, self._clock())
+                self.carry_out()
+
+        self._change(_without(self._quorum.membership, request.broker_id), left)
+
+    def _heard_of(self, request: RegisterBrokerRequest) -> RaftContact:
+        broker_id = request.broker_id
+        index, raft_term = self._quorum.peer_fencing.acknowledged(broker_id, request.process)
+        knows = self._quorum.disk_of(broker_id) == request.data_dir_id and request.raft_term <= raft_term
+        return RaftContact(index if knows else 0, self._quorum.peer_fencing.lately(broker_id))
+
+    def _change(self, membership: RaftMembership, done: Callable[[CommandOutcome | RemoteError], None]) -> None:
+        self._is_changing = True
+
+        def changed(outcome: CommandOutcome | RemoteError) -> None:
+            self._is_changing = False
+            done(outcome)
+
+        self._quorum.change_membership(membership, changed)
+
+    def tick(self, now: Now) -> None:
+        # else there are no other brokers to miss, and this broker does not even send itself heartbeats
+        if not self._quorum.is_alone:
+            self._controller.tick(now)
+            self.carry_out()
+        self._form()
+        self._make_first_user()
+        self._make_audit()
+        self._alter_offsets()
+        self._widen()
+        self._sweep()
+        self._administration.tick(now)
+        self._users.tick(now)
+        if self._quorum.is_leader and not self._is_changing:
+            wanted = self._wanted()
+            if wanted != self._quorum.membership:
+                self._change(wanted, lambda outcome: None)
+
+    def _wanted(self) -> RaftMembership:
+        """Return the membership with the next change that is due."""
+        membership = self._quorum.membership
+        live = sorted(self._quorum.image.live_brokers())
+        for broker_id in live:
+            if broker_id not in membership:
+                return RaftMembership(membership.voters, tuple(sorted((*membership.learners, broker_id))))
+        members = len(membership.voters) + sum(learner in live for learner in membership.learners)
+        voters = min(limits.RAFT_VOTERS_MAX, members - (members + 1) % 2)
+        if len(membership.voters) >= voters:
+            return membership
+        learners = [one for one in membership.learners if one in live]
+        ready = [one for one in learners if self._quorum.match_index(one) + _LAG_MAX >= self._quorum.commit]
+        chosen = next_voter(self._quorum.image, membership.voters, learners, ready, voters)
+        if chosen is None:
+            return membership
+        left = tuple(one for one in membership.learners if one != chosen)
+        return RaftMembership(tuple(sorted((*membership.voters, chosen))), left)
+
+
+def _without(membership: RaftMembership, broker_id: BrokerId) -> RaftMembership:
+    return RaftMembership(
+        tuple(one for one in membership.voters if one != broker_id),
+        tuple(one for one in membership.learners if one != broker_id),
+    )

@@ -1,0 +1,530 @@
+"""One partition replica on this broker: its log, and the broker's role for it (leader, follower, or neither).
+
+Rules: one owner, no locks. A leader appends rows and acks them once they are below the high watermark
+(`committed_end`), which its leadership advances (`penstock.replication.leader`). Readers see the same end on every
+replica. `log_start ≤ committed_end ≤ log_end`, and `committed_end` never goes back. Messages over the in-flight budget
+are refused, not queued, so memory is bounded however slow the disk is. When the disk refuses one batch, the rest of its
+group is refused too: checks against the end of the log, and a publisher's message order, hold for all or for none.
+
+| the broker is | takes              | `committed_end` is                     | when the role ends                |
+|---------------|--------------------|----------------------------------------|-----------------------------------|
+| its leader    | messages, appends  | the leadership's                       | publishers get no ack, no error   |
+| a follower    | its leader's bytes | the leader's, as far as it has the log |                                   |
+| neither       | nothing            | the last known one                     |                                   |
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable, Hashable, Mapping
+from types import MappingProxyType
+
+from penstock.base import limits
+from penstock.base.clock import Now
+from penstock.base.config import Durability, Intake, Retain
+from penstock.base.errors import ErrorCode, OperationalError, RemoteError
+from penstock.base.ids import PartitionKey, StreamId
+from penstock.batch import codec
+from penstock.batch.header import MAY_HOLD_IDS
+from penstock.commitlog import Log, LogState, LogView, ShortageError, StorageFullError
+from penstock.hot.message_group import MessageGroup
+from penstock.ingest import acks
+from penstock.ingest.ack_waiters import AckDetails, AckWaiters, DuplicateWaiters, again, waiters
+from penstock.ingest.admission import Admission, AdmissionRules, refuse_all
+from penstock.ingest.dedup import Dedup
+from penstock.ingest.last_sequences import LastSequences, ReadState
+from penstock.ingest.producers import ProducerBatch, Producers
+from penstock.ingest.published import PublishedRuns
+from penstock.messages.streams import CONSUMER_CONTROL
+from penstock.metadata.image import StreamState
+from penstock.node.partition.counters import PartitionCounters
+from penstock.node.partition.dedup import forget_purged, is_outdated
+from penstock.node.partition.in_flight import InFlight, InFlightBudget, PendingBatch
+from penstock.node.partition.key_migration_state import KeyMigrationState
+from penstock.node.partition.partition_admission import admit_to_partition
+from penstock.node.partition.partition_errors import STORE_FAILED, outcome_unknown_text, partition_label
+from penstock.node.step import NatsAnswers, Outbox, Step
+from penstock.replication.follower import Following
+from penstock.replication.leader import CommitStatus, Leadership, terms_of
+from penstock.vfs import Vfs
+
+_WRITTEN = CommitStatus(1, fsynced=False)
+_NOTHING: Mapping[str, int] = MappingProxyType({})
+NO_ROLLUP = -1  # no rollup message (one that purges everything before it) is waiting to be applied
+UNKNOWN_ROLLUP = -2  # the log may hold such a message
+
+
+class Partition:
+    """One partition replica. An idle one is small: counters, waiters and caches are created on first use."""
+
+    __slots__ = (
+        "_followed", "_recovered_end", "_rules", "budget", "cannot_lead", "closed", "committed_bytes", "committed_end",
+        "counters", "cutting", "damage_told", "dedup", "dropped", "fenced_told", "flush_us", "flushing", "following",
+        "fresh_us", "impediment", "in_flight", "is_mute", "key", "keys", "lasts", "leader_epoch", "leadership",
+        "leads", "led_epoch", "listened_us", "log", "mending", "meters", "producers", "published", "refusal",
+        "rollup_at", "sid", "stall", "stream", "subscribed", "terms", "traffic", "trouble", "truncated",
+        "undelivered_told", "unheard", "unheard_told_us", "vfs", "visit_us", "when_idle",
+    )  # fmt: skip
+
+    def __init__(self, stream: StreamState, key: PartitionKey, log: Log, vfs: Vfs, budget: InFlightBudget) -> None:
+        self.key = key
+        self.log = log
+        self.leadership: Leadership | None = None  # this broker leads
+        self.following: Following | None = None  # this broker follows
+        self.dedup: Dedup | None = None  # of this leadership; None until a message with a message id arrives
+        # of this leadership; None until a message states an expected last sequence
+        self.lasts: LastSequences | None = None
+        self.keys: KeyMigrationState | None = (
+            None  # of this leadership; None unless keys have moved to other partitions
+        )
+        self.producers: Producers | None = None  # of this leadership; None until a producer appends
+        self.published: PublishedRuns | None = None  # of this leadership; None until a staged run is published
+        self.is_mute = False  # it leads, but the metadata leader may have elected another leader by now
+        self.leads = False  # the log has this leadership's epoch entry, which is written before the first message
+        self.traffic: PartitionCounters  # set when `leads` becomes True
+        self.cannot_lead = ""  # why the leadership could not begin
+        self.impediment = ""  # why the last disk write failed; empty if it did not
+        self.mending = ""  # while the log is corrupt: what the repair waits for, or why it failed
+        self.closed = ""  # why the log, closed for a repair, could not be opened again; meanwhile `cutting` stays set
+        self.stall = ""  # set while an fsync has not returned for long: the reason, and since when
+        self.flushing = False  # a flush of the log is under way
+        self.flush_us: int | None = None  # elapsed time of the next planned flush
+        self.cutting: Callable[[], None] | None = None  # action to run once no flush is under way
+        # set when the stream is deleted: called once no flush is under way
+        self.when_idle: Callable[[], None] | None = None
+        self.visit_us: int | None = None  # wall-clock time of the next upkeep visit
+        self.fresh_us: int | None = None  # while no leader is followed: all that was committed by then is shown here
+        # last notice to the operator; of corruption, the number of ranges reported
+        self.trouble, self.fenced_told, self.damage_told = "", False, 0
+        self.vfs = vfs
+        self.in_flight = InFlight(budget)
+        self.committed_bytes = 0  # committed since the start of the broker; only grows
+        self._recovered_end = log.log_end
+        self.sid, self.subscribed = 0, False  # id of its NATS subscription; 0 if there is none
+        self.refusal = ""  # why NATS refused the subscription
+        # Wall-clock time until which a leader was subscribed, as far as this broker knows.
+        self.listened_us = max(stream.created_us, log.last_timestamp_us)
+        self.led_epoch = 0  # last leader epoch in which this broker led, also in earlier runs; 0 if none
+        self.rollup_at = NO_ROLLUP  # offset of this leadership's last rollup message
+        self.dropped: Mapping[str, int] = _NOTHING  # number of dropped messages by reason
+        # kinds of refusals reported since the stream's config changed
+        self.undelivered_told: frozenset[bytes] = frozenset()
+        # refusals without a reply since the last notice; when the next may be logged
+        self.unheard, self.unheard_told_us = 0, 0
+        self.budget, self.meters, self.counters = budget, budget.meters, budget.counters
+        # end and size of fetched batches that are not committed yet
+        self._followed: deque[tuple[int, int]] | None = None
+        self.reconfigure(stream)
+        self.committed_end = self._recovered_committed_end()
+
+    @property
+    def subject(self) -> str:
+        return self.stream.config.subject_of(self.key.partition)
+
+    @property
+    def queue(self) -> str | None:
+        """NATS queue group of the subscription; None if there is none."""
+        return self.stream.queue
+
+    @property
+    def channel(self) -> StreamId | None:
+        """Key of the subscription that partitions share: the stream, if each leader receives the whole stream."""
+        return self.key.stream_id if self.stream.config.split.is_by_leaders else None
+
+    @property
+    def label(self) -> str:
+        """Name for log lines and error texts."""
+        return partition_label(self.stream, self.key.partition)
+
+    @property
+    def is_writable(self) -> bool:
+        """True if new messages are stored now."""
+        may_lead = self.stream.takes and self.leadership is not None and not self.cannot_lead and not self.is_mute
+        return may_lead and self.log.state is LogState.WRITABLE
+
+    @property
+    def is_deaf(self) -> bool:
+        """True if the partition must not be subscribed."""
+        return self.stream.intake is Intake.PAUSED or self.stream.config.is_internal
+
+    @property
+    def reads_log(self) -> bool:
+        """True if messages wait until the deduplication window or the last sequences are read from the log."""
+        reads_ids = self.dedup is not None and self.dedup.is_reading
+        return reads_ids or (self.lasts is not None and self.lasts.reading is ReadState.END)
+
+    @property
+    def is_impeded(self) -> bool:
+        """True if the log takes no appends now."""
+        return bool(self.impediment or self.stall) or self.log.state in (LogState.READ_ONLY, LogState.FENCED)
+
+    @property
+    def archived_end(self) -> int:
+        """Offset below which all archives have this log; 0 if there is none, or if one has not reported."""
+        found = self.stream.archived_at(self.key.partition)
+        epoch_end = self.log.epoch_end
+        return min((min(one.end_offset, epoch_end(one.leader_epoch).start_offset) for one in found), default=0)
+
+    @property
+    def removable_end(self) -> int:
+        """Offset below which retention may delete."""
+        if self.stream.config.retain is Retain.LIMITS:
+            return self.committed_end
+        return min(self.committed_end, self.archived_end)
+
+    @property
+    def waits_for_sync(self) -> bool:
+        """True if a commit waits for this broker's fsync."""
+        if self.leadership is not None:
+            return self.leadership.waits_for_own_disk
+        return self.following is not None and self.tells_flushes and not self.following.is_observer
+
+    @property
+    def tells_flushes(self) -> bool:
+        """True if commits wait for the fsync of followers."""
+        return self.terms.durability is Durability.FSYNC
+
+    @property
+    def is_replicated(self) -> bool:
+        """True if several brokers may lead the partition."""
+        return len(self.stream.partitions[self.key.partition].replicas) > 1
+
+    @property
+    def is_copied(self) -> bool:
+        """True if several brokers hold the partition, read replicas (observers) included."""
+        return len(self.stream.partitions[self.key.partition].holders) > 1
+
+    @property
+    def may_pass(self) -> bool:
+        """True if another in-sync replica could lead."""
+        return len(self.stream.partitions[self.key.partition].isr) > 1
+
+    def _recovered_committed_end(self) -> int:
+        """Return the high watermark to use before a leader is known."""
+        if self.is_copied:
+            return self.log.committed_end
+        return self.log.log_end if self.terms.durability is Durability.OS else self.log.flushed_end
+
+    def reconfigure(self, stream: StreamState) -> None:
+        """Apply the stream's state in the metadata image."""
+        self.stream = stream
+        self.leader_epoch = stream.partitions[self.key.partition].leader_epoch
+        self.truncated = stream.truncated_at(self.key.partition)
+        self._rules = rules = AdmissionRules.of(stream.config, self.key.partition)
+        self.undelivered_told = frozenset()
+        if self.dedup is not None and is_outdated(self.dedup, rules, stream, self.key.partition):
+            self.dedup = None
+        if self.dedup is not None:
+            self.dedup.forget_below(self.truncated_end)
+            forget_purged(self.dedup, stream)
+        assert stream.config.min_isr is not None
+        self.terms = terms_of(stream.config.durability, stream.config.min_isr)
+        if self.leadership is not None:
+            self.leadership.reconfigured(self.terms)
+
+    def tell(self, trouble: str, outbox: Outbox) -> None:
+        """Log a notice, unless it repeats the last one: callers may find the same trouble every second."""
+        if trouble != self.trouble:
+            self.trouble = trouble
+            outbox.notice(f"{self.label}: {trouble}")
+
+    # Log start
+
+    @property
+    def truncated_end(self) -> int:
+        """End of the offsets in this log that were truncated on request; 0 if none.
+
+        Counts only what was written by then: after an unclean election other messages may have those offsets.
+        Everything before this end was committed.
+        """
+        if (truncated := self.truncated) is None:
+            return 0
+        return min(truncated.before, self.log.epoch_end(truncated.leader_epoch).start_offset)
+
+    @property
+    def log_start(self) -> int:
+        """Log start offset for readers. The log's own may follow later, once its disk has everything before it."""
+        start = self.log.log_start
+        if self.truncated is None or start >= self.truncated.before:
+            return start
+        return max(start, min(self.truncated_end, self.committed_end))
+
+    def view(self) -> LogView:
+        """Return the log as readers may see it now."""
+        view, start = self.log.view(), self.log_start
+        return view if start == view.log_start else view.starting_at(start)
+
+    # Roles
+
+    def lead(self, leadership: Leadership) -> None:
+        """Become the leader."""
+        self.following, self._followed = None, None
+        self.leadership = leadership
+        self.rollup_at = UNKNOWN_ROLLUP if self.stream.config.allow_rollup else NO_ROLLUP
+        self.leads, self._recovered_end = False, self.log.log_end
+        if leadership.committed_end > self.committed_end:
+            self._commit(leadership.committed_end)
+        self.log.note_committed(self.committed_end)  # the checkpoint may hold an older one
+
+    def resign(self, step: Step) -> None:
+        """Give up the leadership. Pending messages were not committed in its time, so publishers get no answer."""
+        self.leadership = self.keys = None
+        self.rollup_at, self.leads = NO_ROLLUP, False
+        self.dedup = self.lasts = self.producers = self.published = None
+        text = f"{self.label} is led by another broker now: what was appended may or may not be stored"
+        # Not `not_leader`: the client would take it as "not stored" and append again.
+        self.abandon(RemoteError(ErrorCode.FENCED_EPOCH, text), step)
+
+    def follow(self, following: Following) -> None:
+        """Become a follower."""
+        self.following = following
+        self._recovered_end = self.log.log_end
+
+    def append_fetched(self, data: memoryview) -> None:
+        """Append batches fetched from the leader. Raise what `Log.append_fetched` raises."""
+        appended = self.log.append_fetched(data)
+        self.impediment = ""
+        self.counters["replicated_bytes"] += appended.size_bytes
+        if self._followed is None:
+            self._followed = deque()
+        self._followed.append((appended.log_end, appended.size_bytes))
+
+    def follow_committed(self, end: int) -> None:
+        """Advance the high watermark to `end`: the leader has committed everything before it, and this log has it."""
+        self._commit(end)
+        while self._followed and self._followed[0][0] <= end:
+            self.committed_bytes += self._followed.popleft()[1]
+        if not self._followed:
+            self._followed = None
+
+    def follow_cut(self) -> None:
+        """Lower `committed_end` to at most the new log end, after a truncation to match the leader's log."""
+        self._followed = None
+        self._recovered_end = self.log.log_end
+        assert self.following is not None
+        self.committed_end = int(self.following.committed_end)
+
+    def reopened(self, log: Log) -> None:
+        """Take the log that was opened again after a repair, successful or not. The partition has no role yet."""
+        self.log, self._followed, self._recovered_end = log, None, log.log_end
+        self.damage_told, self.impediment = 0, ""
+        self.closed = self.mending = ""
+        self.committed_end = max(log.log_start, min(self.committed_end, log.log_end))
+
+    # Messages
+
+    def ingest(self, group: MessageGroup, now: Now, step: Step, *, must: bool = False) -> bool:
+        """Store messages from NATS or refuse them. Return False, unless `must`, if the log has to be read first."""
+        admission = admit_to_partition(self, self._rules, self.budget, group, now, step, must=must)
+        if admission is None:
+            return False
+        self._tell_refused(admission, step)
+        if admission.unheard:
+            self._tell_unheard(admission, now, step)
+        rows = admission.rows
+        base_offset = self.log.log_end
+        refusal: acks.AckError | None = None
+        start, count, flags = 0, len(rows), admission.flags
+        while start < count:
+            end = rows.batch_end(start, limits.BATCH_ROWS_MAX, limits.BATCH_ROWS_BYTES_MAX)
+            if refusal is None:
+                refusal = self._write(rows, start, end, flags, now, step)
+            if refusal is not None:
+                self._count_dropped({STORE_FAILED: end - start})
+                for is_early in (False, True):
+                    self._refuse(waiters(rows, start, end, is_early=is_early), refusal, step)
+            start = end
+        if admission.rollup_row >= 0:
+            self.rollup_at = UNKNOWN_ROLLUP if refusal is not None else base_offset + admission.rollup_row
+        if refusal is not None and self.dedup is not None:
+            self.dedup.cut(self.log.log_end)
+        if self.lasts is not None:
+            self.lasts.stored(rows, base_offset, self.log.log_end)
+        if admission.duplicates:
+            self._answer_again(admission, refusal, now, step)
+        if self.in_flight:
+            self.advance(step)
+        return True
+
+    def timestamp_us(self, now: Now) -> int:
+        """Return the timestamp for a batch written now: it never goes back."""
+        timestamp_us = max(now.wall_us, self.log.last_timestamp_us)
+        return timestamp_us if self.dedup is None else self.dedup.at(timestamp_us)
+
+    def _answer_again(self, admission: Admission, refusal: acks.AckError | None, now: Now, step: Step) -> None:
+        """Ack duplicates with the offset of the original, once that is committed."""
+        found, group, written, leadership = admission.duplicates, admission.of, self.log.log_end, self.leadership
+        assert group is not None
+        assert leadership is not None
+        if refusal is not None:  # a duplicate of a message in the same read is refused if the original was
+            self._refuse(again(group, found, written, limits.OFFSET_MAX), refusal, step)
+            self._count_dropped({STORE_FAILED: sum(one.number >= written for one in found)})
+        self.counters["duplicates"] += sum(one.number < written for one in found)
+        now_us = self.timestamp_us(now)
+        if (those := again(group, found, 0, leadership.committed_end)) is not None:
+            self._ack(those, 0, now_us, step, leadership.commit_status(those.last + 1), now.elapsed_us)
+        if (those := again(group, found, leadership.committed_end, written)) is not None:
+            # Wait for the last one, not only the first: so pending entries stay in offset order.
+            self.in_flight.add(PendingBatch(written, written, 0, now_us, those, None, arrived_us=now.elapsed_us))
+
+    def turn_away(self, group: MessageGroup, error: acks.AckError, reason: str, step: Step) -> None:
+        """Refuse messages that belong to another partition, or come too early."""
+        self._tell_refused(refuse_all(group, self._rules, error, reason), step)
+
+    def _tell_refused(self, admission: Admission, step: Step) -> None:
+        if admission.elsewhere:
+            self.counters["duplicates"] += admission.elsewhere
+        if admission.dropped:
+            self._count_dropped(admission.dropped)
+        if admission.undelivered:
+            self._tell_undelivered(admission.undelivered, step)
+        if admission.errors:
+            step.publish.append(NatsAnswers(self.sid, b"".join(admission.errors)))
+        if admission.denials:
+            self._deny(admission.denials, step)
+
+    def _tell_undelivered(self, found: Mapping[bytes, str], step: Step) -> None:
+        """Log, once per kind, messages that are not stored and that a JetStream consumer will deliver again."""
+        for kind, text in found.items():
+            if kind not in self.undelivered_told and len(self.undelivered_told) < limits.UNDELIVERED_KINDS_TOLD_MAX:
+                self.undelivered_told |= {kind}
+                said = "what a JetStream consumer delivers is not stored, and is delivered again"
+                step.notices.append(f"{self.label}: {said}: {text}")
+
+    def _tell_unheard(self, admission: Admission, now: Now, step: Step) -> None:
+        """Log that messages without a reply subject were refused; rate limited to one notice per
+        SILENT_REFUSAL_LOG_MS.
+        """
+        self.unheard += admission.unheard
+        if now.elapsed_us < self.unheard_told_us:
+            return
+        text = f"refused {self.unheard} messages that asked for no ack, so no publisher heard of it; the last one"
+        step.notices.append(f"{self.label}: {text} {admission.unheard_why}")
+        self.unheard, self.unheard_told_us = 0, now.elapsed_us + limits.SILENT_REFUSAL_LOG_MS * 1_000
+
+    def _deny(self, commands: bytes, step: Step) -> None:
+        """Send refusals. With several replicas they wait until no replica can have stored the message."""
+        answers = NatsAnswers(self.sid, commands)
+        if self.is_replicated:
+            self.budget.refusals.add(self, answers)
+        else:
+            step.publish.append(answers)
+
+    def _count_dropped(self, dropped: Mapping[str, int]) -> None:
+        self.dropped = Counter(self.dropped) + Counter(dropped)
+        self.counters["dropped"] += sum(dropped.values()) - dropped.get(CONSUMER_CONTROL, 0)
+
+    def _refuse(self, refused: AckWaiters | DuplicateWaiters | None, error: acks.AckError, step: Step) -> None:
+        if refused is None:
+            return
+        commands = refused.refusal_commands(self._rules, error)
+        if error.reason == ErrorCode.OUTCOME_UNKNOWN:
+            step.publish.append(NatsAnswers(self.sid, commands))
+        else:
+            self._deny(commands, step)
+
+    def _write(
+        self, rows: MessageGroup, start: int, end: int, flags: int, now: Now, step: Step
+    ) -> acks.AckError | None:
+        base_offset, timestamp_us = self.log.log_end, self.timestamp_us(now)
+        leader_epoch = self.leader_epoch
+        data, header = codec.encode(
+            rows, start, end, base_offset=base_offset, timestamp_us=timestamp_us, leader_epoch=leader_epoch, flags=flags
+        )
+        try:
+            self.log.append(data, header)
+        except ShortageError as error:
+            return acks.unavailable(str(error))
+        except OperationalError as error:
+            self.note_refusal(error)
+            is_cut_back = self.log.state is not LogState.FENCED
+            return acks.store_failed(str(error)) if is_cut_back else acks.outcome_unknown(str(error))
+        self.impediment = ""
+        if flags & MAY_HOLD_IDS and self.dedup is not None:
+            self.dedup.written(timestamp_us, header.end_offset)
+        end_offset, size_bytes = header.end_offset, len(data)
+        self.traffic.stored(end - start, size_bytes)
+        self._ack(waiters(rows, start, end, is_early=True), base_offset, timestamp_us, step, _WRITTEN, now.elapsed_us)
+        late = waiters(rows, start, end, is_early=False)
+        leadership = self.leadership
+        assert leadership is not None
+        leadership.appended(end_offset, now.elapsed_us)
+        if self.in_flight or leadership.committed_end < end_offset:
+            pending = PendingBatch(base_offset, end_offset, size_bytes, timestamp_us, late, None, None, now.elapsed_us)
+            self.in_flight.add(pending)
+        else:  # a write is all that the durability requires
+            self._commit(end_offset)
+            self.committed_bytes += size_bytes
+            self._ack(late, base_offset, timestamp_us, step, leadership.commit_status(end_offset), now.elapsed_us)
+        return None
+
+    def _ack(
+        self,
+        acked: AckWaiters | DuplicateWaiters | None,
+        base: int,
+        timestamp_us: int,
+        step: Step,
+        so: CommitStatus,
+        arrived_us: int,
+    ) -> None:
+        if acked is not None:
+            got = AckDetails(self.key.partition, self.leader_epoch, so.replicas, so.fsynced)
+            commands, count = acked.ack_commands(self._rules, base, timestamp_us, got), acked.acks_count
+            step.publish.append(NatsAnswers(self.sid, commands, count, arrived_us))
+            self.meters.acks_made += count
+
+    def append_again(self, caller: Hashable, place: ProducerBatch, step: Step) -> None:
+        """Answer a repeated append of an idempotent producer with the place of the original, once that is committed."""
+        pending = PendingBatch(
+            place.base_offset, place.end_offset, 0, place.timestamp_us, None, caller, is_duplicate=True
+        )
+        assert self.leadership is not None
+        if place.end_offset <= self.committed_end:
+            self._answer(pending, self.leadership, step)
+        else:  # behind all pending entries: so they stay in offset order
+            self.in_flight.add(pending)
+
+    def note_refusal(self, error: OperationalError) -> None:
+        """Count a failed append and remember its reason."""
+        if isinstance(error, StorageFullError):
+            self.counters["disk_full"] += 1
+        if not isinstance(error, ShortageError):
+            self.impediment = str(error)
+
+    def advance(self, step: Step) -> bool:
+        """Advance `committed_end` to the leadership's and answer pending requests. Return True if it moved."""
+        leadership = self.leadership
+        if leadership is None or leadership.committed_end <= self.committed_end:
+            return False
+        end = leadership.committed_end
+        self._commit(end)
+        for pending in self.in_flight.take(end):
+            self.committed_bytes += pending.size_bytes
+            self._answer(pending, leadership, step)
+        return True
+
+    def _commit(self, end: int) -> None:
+        if self.committed_end < self._recovered_end:
+            self.committed_bytes += self.log.size_bytes  # the recovered log, as an upper bound
+        self.committed_end = end
+        self.log.note_committed(end)
+
+    def _answer(self, pending: PendingBatch, leadership: Leadership, step: Step) -> None:
+        standing = leadership.commit_status(pending.end_offset)
+        self._ack(pending.waiters, pending.base_offset, pending.timestamp_us, step, standing, pending.arrived_us)
+        if pending.caller is not None:
+            step.answer(pending.caller, pending.response(self.leader_epoch, fsynced=standing.fsynced))
+
+    def fail_pending(self, reason: str, step: Step) -> None:
+        """Fail all pending requests: what is written cannot become durable, and may or may not survive a restart."""
+        error = acks.outcome_unknown(reason)
+        for pending in self.in_flight.take():
+            self._refuse(pending.waiters, error, step)
+            if pending.caller is not None:
+                step.answer(pending.caller, outcome_unknown_text(reason))
+
+    def abandon(self, error: RemoteError, step: Step) -> None:
+        """Drop all pending requests without a commit: publishers get no ack and no error, callers get `error`."""
+        for pending in self.in_flight.take():
+            if pending.caller is not None:
+                step.answer(pending.caller, error)

@@ -1,0 +1,306 @@
+"""Leader side of replication: leaderships, follower fetches, and ISR change requests of the partitions led here.
+
+Rules: the decisions of a leadership (`penstock.replication.leader`) are passed to its partition at once; answers to
+followers go out with the step (`settle`). A follower reads what is written, committed or not. A disk thread looks up
+what is not in memory, and verifies it if the follower refused it before. A partition whose log takes no more messages,
+and that other brokers could lead, is resigned.
+
+| event                          | here                | then                                                     |
+|--------------------------------|---------------------|----------------------------------------------------------|
+| the image has this broker lead | `begin`, `image`    | subscribe; the epoch is written with the first message   |
+| messages are written           | `appended`          | followers' fetches are answered                          |
+| a sync is done                 | `flushed`           | perhaps committed                                        |
+| a follower fetches, or reports | `fetch`, `progress` | perhaps committed, perhaps another ISR is requested      |
+| the image has another one lead | `end`               | pending acks are dropped                                 |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from typing import NamedTuple
+
+import msgspec
+
+from penstock.base import limits
+from penstock.base.clock import Now, earliest
+from penstock.base.errors import ErrorCode, OperationalError, RemoteError
+from penstock.base.ids import BrokerId, Incarnation, PartitionKey
+from penstock.commitlog import Slice
+from penstock.messages import (
+    ChangeIsrRequest,
+    ChangeIsrResponse,
+    ReplicaFetchRequest,
+    ReplicaProgressRequest,
+    ReplicaProgressResponse,
+    Response,
+)
+from penstock.metadata.image import PartitionState
+from penstock.node.partition.partition import Partition
+from penstock.node.partition.partition_errors import as_remote_error
+from penstock.node.step import FileRange, Lane, Outbox
+from penstock.replication.fetch_sessions import BatchLookup
+from penstock.replication.isr_proposals import ChangeBatch, IsrProposer
+from penstock.replication.leader import Leadership, LogEndsAtStart
+from penstock.replication.leadership_timers import LeadershipTimers
+from penstock.replication.sessions import Sessions
+
+AskMetadata = Callable[[ChangeIsrRequest, Callable[[Response | RemoteError], None]], None]
+
+
+class _Range(NamedTuple):
+    """A byte range of whole batches in a led log's segment file."""
+
+    partition: Partition
+    found: Slice
+
+    @property
+    def length(self) -> int:
+        """Size in bytes."""
+        return self.found.length
+
+    def piece(self) -> FileRange:
+        partition, found = self
+        return FileRange(partition.vfs, found.path, found.position, found.length, partition.log.damage_found)
+
+
+class _InMemory(NamedTuple):
+    """The last batch of a led log, as it was written."""
+
+    data: bytes | bytearray
+
+    @property
+    def length(self) -> int:
+        """Size in bytes."""
+        return len(self.data)
+
+    def piece(self) -> bytes | bytearray:
+        return self.data
+
+
+class _LedLog:
+    """Log access for followers' fetches of one led partition."""
+
+    __slots__ = ("_partition",)
+
+    def __init__(self, partition: Partition) -> None:
+        self._partition = partition
+
+    def epoch_end(self, leader_epoch: int) -> tuple[int, int]:
+        return self._partition.log.epoch_end(leader_epoch)
+
+    def find(self, offset: int, bytes_max: int) -> _Range | _InMemory | None:
+        log = self._partition.log
+        latest = log.latest
+        if latest is not None and latest.base_offset == offset and latest.end_offset == log.log_end:
+            return _InMemory(latest.data)
+        view = log.view()
+        is_cold = offset < view.log_start or not view.in_memory(offset)
+        return None if is_cold else self.lookup_task(offset, bytes_max)()
+
+    def lookup_task(self, offset: int, bytes_max: int, *, verifies: bool = False) -> Callable[[], _Range]:
+        """Return the look-up, for any thread. With `verifies` it stops before corrupt bytes and reports them."""
+        partition = self._partition
+        view = partition.log.view()
+
+        def run() -> _Range:
+            try:
+                found = view.replica_range(offset, bytes_max=bytes_max)
+                if verifies and found is not None and (sound_end := view.sound_end(found)) < found.end_offset:
+                    found = view.slice(max(offset, view.log_start), end=sound_end, bytes_max=bytes_max)
+            except (OSError, OperationalError) as error:
+                raise as_remote_error(error) from error
+            assert found is not None, (partition.key, offset, view.log_end)
+            return _Range(partition, found)
+
+        return run
+
+
+class LeaderReplication:
+    """All partitions that this broker leads. `committed` is called when the `committed_end` of one has moved."""
+
+    def __init__(
+        self,
+        outbox: Outbox,
+        broker_id: BrokerId,
+        partitions: Mapping[PartitionKey, Partition],
+        clock: Callable[[], Now],
+        *,
+        committed: Callable[[Partition], None],
+        ask_metadata: AskMetadata,
+        has_nats: Callable[[], bool],
+        confirmed_us: Callable[[], int | None],
+    ) -> None:
+        self._outbox = outbox
+        self._broker_id = broker_id
+        self._partitions = partitions
+        self._clock = clock
+        self._committed = committed
+        self._ask_metadata = ask_metadata
+        self._has_nats = has_nats
+        self._confirmed_us = confirmed_us  # send time of the last heartbeat that the metadata leader confirmed
+        self._sessions = Sessions()
+        self._is_draining = False
+        self._timers: LeadershipTimers[Leadership] = LeadershipTimers()
+        self._proposer = IsrProposer(self._timers)
+        self._incarnation: Incarnation | None = None
+
+    def runs_changed(self, before: Mapping[BrokerId, Incarnation], live: Mapping[BrokerId, Incarnation]) -> None:
+        """End the fetch sessions of brokers whose incarnation is over."""
+        for broker_id, incarnation in before.items():
+            if live.get(broker_id) != incarnation:
+                for caller, error in self._sessions.ended(broker_id):
+                    self._outbox.reply(caller, error)
+
+    def registered(self, incarnation: Incarnation) -> None:
+        """Set the incarnation that ISR change requests carry."""
+        self._incarnation = incarnation
+
+    # Leaderships
+
+    def begin(
+        self, partition: Partition, state: PartitionState, live: Mapping[BrokerId, Incarnation], now: Now
+    ) -> None:
+        """Begin a leadership in a new leader epoch."""
+        log = partition.log
+        # Offsets truncated on request were committed, even if this broker had not learned so.
+        committed_end = max(partition.committed_end, partition.truncated_end)
+        ends = LogEndsAtStart(log.log_start, committed_end, log.flushed_end, log.log_end)
+        leadership = Leadership(
+            partition.key, self._broker_id, state, live, ends, partition.terms, self._timers, now.elapsed_us
+        )
+        partition.lead(leadership)
+        self._answer_for(partition, leadership)
+
+    def image(
+        self, partition: Partition, state: PartitionState, live: Mapping[BrokerId, Incarnation], now: Now
+    ) -> None:
+        """Apply a changed image to a leadership that goes on."""
+        leadership = partition.leadership
+        assert leadership is not None
+        self._moved(leadership, leadership.image(state, live, now.elapsed_us), now)
+        self._sessions.image(leadership)
+        if not self._sessions.leads(partition.key):
+            self._answer_for(partition, leadership)  # another broker holds a replica by now
+
+    def _answer_for(self, partition: Partition, leadership: Leadership) -> None:
+        if len(leadership.holders) > 1:
+            self._sessions.lead(leadership, _LedLog(partition))
+            partition.log.keep_latest(True)
+
+    def as_of_us(self, partition: Partition) -> int | None:
+        """Elapsed time up to which this leader knows what was committed; None if it does not know."""
+        assert partition.leadership is not None
+        if not partition.is_replicated:
+            return self._clock().elapsed_us
+        return self._confirmed_us() if partition.leadership.knows_latest else None
+
+    def end(self, partition: Partition) -> None:
+        """End the leadership: another broker leads, or none."""
+        leadership = partition.leadership
+        assert leadership is not None
+        partition.fresh_us = self.as_of_us(partition)
+        self._sessions.resign(partition.key)
+        partition.log.keep_latest(False)
+        leadership.end()
+
+    # Log events
+
+    def appended(self, partition: Partition) -> None:
+        """Notify followers that the log has grown; the leadership already knows."""
+        assert partition.leadership is not None
+        self._sessions.appended(partition.leadership)
+
+    def ends_moved(self, partition: Partition, now: Now) -> None:
+        """Notify followers that `committed_end` or `log_start` has moved."""
+        if partition.leadership is not None:
+            self._sessions.ends_moved(partition.leadership, now.elapsed_us)
+
+    def _moved(self, leadership: Leadership, has_moved: bool, now: Now) -> None:
+        partition = self._partitions.get(leadership.key)
+        if has_moved and partition is not None and partition.leadership is leadership:
+            self._sessions.ends_moved(leadership, now.elapsed_us)
+            self._committed(partition)
+
+    # Requests of followers
+
+    def fetch(
+        self, caller: Hashable, request: ReplicaFetchRequest, live: Mapping[BrokerId, Incarnation], now: Now
+    ) -> None:
+        """Handle a follower's fetch; the answer goes out with this step or later. Raise RemoteError."""
+        for leadership in self._sessions.fetch(caller, request, live.get(request.broker_id), now.elapsed_us):
+            self._moved(leadership, True, now)
+
+    def progress(
+        self, caller: Hashable, request: ReplicaProgressRequest, live: Mapping[BrokerId, Incarnation], now: Now
+    ) -> None:
+        """Handle a follower's report of its flushed offset. Raise RemoteError."""
+        for leadership in self._sessions.progress(request, live.get(request.broker_id), now.elapsed_us):
+            self._moved(leadership, True, now)
+        self._outbox.reply(caller, ReplicaProgressResponse())
+
+    def drain(self, now: Now) -> None:
+        """Tell followers that this broker was subscribed to NATS until now; later answers no longer claim it."""
+        self._sessions.answer_all_now(now.elapsed_us)
+        self.settle(now)
+        self._is_draining = True
+
+    def callers_disconnected(self, callers: Iterable[Hashable]) -> None:
+        """Forget the fetches of disconnected callers."""
+        self._sessions.callers_disconnected(callers)
+
+    # Each step, and timers
+
+    def settle(self, now: Now) -> None:
+        """Send due answers to followers and request ISR changes."""
+        for answer in self._sessions.answers(now.elapsed_us):
+            pieces = tuple(found.piece() for found in answer.found if isinstance(found, _Range | _InMemory))
+            confirmed_us = self._confirmed_us()
+            response = msgspec.structs.replace(
+                answer.response,
+                has_nats=self._has_nats() and not self._is_draining,
+                confirmed_us=None if confirmed_us is None else max(0, now.elapsed_us - confirmed_us),
+            )
+            self._outbox.reply(answer.caller, response, pieces or None)
+        for look in self._sessions.looks():
+            self._look(look)
+        if self._timers.has_wishes:
+            self._propose(now)
+
+    def _look(self, look: BatchLookup) -> None:
+        partition = self._partitions.get(look.key)
+        if partition is None or partition.leadership is None:
+            return
+        run = _LedLog(partition).lookup_task(look.offset, look.bytes_max, verifies=look.verifies)
+        result: list[_Range] = []
+
+        def done(error: Exception | None) -> None:
+            self._sessions.found(look, result[0] if error is None else as_remote_error(error))
+
+        self._outbox.work(Lane.READ, lambda: result.append(run()), done)
+
+    def _propose(self, now: Now) -> None:
+        if self._incarnation is None or (batch := self._proposer.request(now.elapsed_us)) is None:
+            return
+        request = ChangeIsrRequest(broker_id=self._broker_id, incarnation=self._incarnation, changes=batch.changes)
+        self._ask_metadata(request, lambda response: self._proposed(batch, response))
+
+    def _proposed(self, batch: ChangeBatch, response: Response | RemoteError) -> None:
+        now = self._clock()
+        if not isinstance(response, ChangeIsrResponse):
+            is_elsewhere = isinstance(response, RemoteError) and response.code == ErrorCode.NOT_METADATA_LEADER
+            retry_ms = limits.ISR_RETRY_SOON_MS if is_elsewhere else limits.ISR_RETRY_MS
+            self._proposer.lost(batch.number, now.elapsed_us, retry_ms)
+            return
+        for leadership in self._proposer.answered(batch.number, response.results, now.elapsed_us):
+            self._moved(leadership, True, now)
+
+    def tick(self, now: Now) -> None:
+        """Find lagging followers and overdue answers."""
+        for leadership in self._timers.due(now.elapsed_us):
+            self._moved(leadership, leadership.tick(now.elapsed_us), now)
+        self._proposer.tick(now.elapsed_us)
+
+    @property
+    def next_deadline_us(self) -> int | None:
+        """Latest time at which `tick` or `settle` must run."""
+        return earliest(self._sessions.next_deadline_us, self._timers.next_deadline_us, self._proposer.next_deadline_us)

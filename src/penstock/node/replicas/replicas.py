@@ -1,0 +1,430 @@
+"""All replicas on this broker: connects their logs, roles, disk work and the other brokers.
+
+Rules: this module takes no decisions. It creates the parts that do, and passes each one's results to the others: a new
+high watermark (`committed_end`) to readers and followers, a new flushed offset to the leader.
+
+| source                          | event                      | passed to                              |
+|---------------------------------|----------------------------|----------------------------------------|
+| the metadata image              | streams and leaders        | `streams`, which calls `roles`         |
+| `log_maintenance`               | synced, retained, failed   | `leader_replication` or `follows`      |
+| `leader_replication`, `follows` | `committed_end` has moved  | `log_maintenance` (acks), then readers |
+| `follows`                       | a leader does not answer   | the next heartbeat                     |
+| `roles`                         | the longest log is to lead | the next heartbeat (`log_ends`)        |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from typing import Any
+
+from penstock.access.handshake import Principal
+from penstock.base import limits
+from penstock.base.clock import Now, earliest
+from penstock.base.errors import ErrorCode, RemoteError
+from penstock.base.ids import BrokerId, Incarnation, PartitionId, PartitionKey, StreamId
+from penstock.commitlog import LogState, OpenFiles
+from penstock.messages import (
+    LogEnd,
+    ResignedLeadership,
+    Response,
+    UnreachableLeader,
+)
+from penstock.metadata.image import ClusterImage, CommandOutcome
+from penstock.node.maintenance.disk_space_probe import DiskSpaceProbe
+from penstock.node.maintenance.log_maintenance import LogMaintenance
+from penstock.node.maintenance.scrubbing import Scrubber
+from penstock.node.partition.in_flight import InFlightBudget
+from penstock.node.partition.partition import NO_ROLLUP, Partition
+from penstock.node.quorum.cluster_events import ClusterEventLog
+from penstock.node.quorum.peer_client import PeerClient
+from penstock.node.quorum.stream_waiters import ANYHOW, ExpectedStream
+from penstock.node.replicas.archives import Archives
+from penstock.node.replicas.follower_replication import FollowerReplication
+from penstock.node.replicas.key_migration import KeyMigrator
+from penstock.node.replicas.leader_replication import LeaderReplication
+from penstock.node.replicas.log_end_reports import LogEndReports, recovered_text
+from penstock.node.replicas.remote_dedup import RemoteDedup
+from penstock.node.replicas.repairs import Repairs
+from penstock.node.replicas.roles import Roles
+from penstock.node.replicas.rollups import Rollups
+from penstock.node.replicas.staged_retention import StagedRetention
+from penstock.node.replicas.stream_lifecycle import StreamLifecycle
+from penstock.node.replicas.truncations import Truncations
+from penstock.node.settings import Settings
+from penstock.node.step import Outbox
+from penstock.node.subscriptions.nats_listener import NatsListener
+from penstock.vfs import Vfs
+
+
+class Replicas:
+    """Holds this broker's partitions by key.
+
+    `committed` is called when readers can read more of a partition, `resigned` when this broker loses its leadership,
+    `closed` when the partition is removed from this broker.
+    """
+
+    def __init__(
+        self,
+        vfs: Vfs,
+        settings: Settings,
+        outbox: Outbox,
+        peers: PeerClient,
+        listening: NatsListener,
+        budget: InFlightBudget,
+        chance: Any,
+        clock: Callable[[], Now],
+        *,
+        image: Callable[[], ClusterImage],
+        ask_metadata: Callable[[Any, Callable[[Response | RemoteError], None]], None],
+        administer: Callable[..., None],
+        who: Callable[[], Principal | None],
+        hurry: Callable[[], None],
+        waits: Callable[[Partition], bool],
+        go_on: Callable[[], None],
+        confirmed_us: Callable[[], int | None],
+        committed: Callable[[Partition], None],
+        resigned: Callable[[Partition], None],
+        closed: Callable[[Partition, RemoteError], None],
+    ) -> None:
+        self._image, self._hurry, self._tell_resigned, self._tell_closed = image, hurry, resigned, closed
+        self._listening, self._clock, self._committed, self._broker_id = listening, clock, committed, settings.broker_id
+        self._failed: dict[PartitionKey, Partition] = {}  # partitions whose logs take no appends
+        self._told_resigned = 0  # round-robin position, if there are more than one heartbeat can hold
+        self._disk_space_probe = DiskSpaceProbe(vfs, outbox, self._free)
+        self.partitions: dict[PartitionKey, Partition] = {}
+        self.log_maintenance = LogMaintenance(outbox, self, clock, settings.cleaner_bytes_per_s)
+        self.leader_replication = LeaderReplication(
+            outbox,
+            settings.broker_id,
+            self.partitions,
+            clock,
+            committed=self.moved,
+            ask_metadata=ask_metadata,
+            has_nats=lambda: listening.has_nats and self.roles.is_heard,  # a mute leader has unsubscribed
+            confirmed_us=confirmed_us,
+        )
+        self.follows = FollowerReplication(
+            outbox,
+            peers,
+            settings.broker_id,
+            self.partitions,
+            chance.random,
+            clock,
+            self.log_maintenance,
+            settings.catch_up_bytes_per_s,
+            committed=self.committed,
+            settled=lambda partition: self.roles.update(partition),
+            unreachable=hurry,
+            impeded=self.impeded,
+        )
+        self.truncations, self.archives = Truncations(outbox, clock, administer, who), Archives(outbox, administer)
+        self.rollups = Rollups(outbox, clock, administer)
+        self.staged_retention = StagedRetention(
+            outbox, self.partitions, clock, self.log_maintenance, settings.staged_keep_ms
+        )
+        self.event_log = ClusterEventLog(settings.broker_id, outbox)
+        self.key_migrator = KeyMigrator(listening.subscriptions, clock, waits=waits, ask_metadata=ask_metadata)
+        self.remote_dedup = RemoteDedup(outbox, peers, settings.broker_id, self.partitions, clock, image, go_on)
+        self._log_ends = LogEndReports(self.partitions, image, hurry)
+        self.roles = self._new_roles(settings.broker_id, outbox)
+        self.streams = self._new_streams(vfs, settings, outbox, budget)
+        self.repairs = self._new_repairs(settings.broker_id, outbox, peers)
+        self.scrubber = Scrubber(
+            outbox,
+            self.partitions,
+            clock,
+            settings.process,
+            budget.counters,
+            bytes_per_s=settings.scrub_bytes_per_s,
+            interval_ms=settings.scrub_interval_ms,
+        )
+
+    def _new_roles(self, broker_id: BrokerId, outbox: Outbox) -> Roles:
+        return Roles(
+            broker_id,
+            outbox,
+            self.leader_replication,
+            self.follows,
+            self._listening,
+            self.log_maintenance,
+            self.key_migrator,
+            self._clock,
+            self.event_log,
+            began=self._began,
+            resigned=self._resigned,
+            nobody_leads=lambda partition: self._log_ends.nobody_leads(partition, self.roles.live.keys()),
+        )
+
+    def _new_streams(self, vfs: Vfs, settings: Settings, outbox: Outbox, budget: InFlightBudget) -> StreamLifecycle:
+        return StreamLifecycle(
+            vfs,
+            settings.broker_id,
+            self._image,
+            outbox,
+            budget,
+            self.log_maintenance,
+            OpenFiles(settings.log_files_max),
+            self.roles,
+            self._clock,
+            self.partitions,
+            encrypted=settings.encrypted,
+            closed=self._closed,
+            failed=self._hurry,
+        )
+
+    def _new_repairs(self, broker_id: BrokerId, outbox: Outbox, peers: PeerClient) -> Repairs:
+        return Repairs(
+            outbox,
+            peers,
+            broker_id,
+            self.partitions,
+            self._clock,
+            self.log_maintenance,
+            self.roles,
+            self.streams.open_again,
+            mended=lambda key: self.scrubber.soon(key),
+        )
+
+    # The metadata image
+
+    def applied(self, outcome: CommandOutcome) -> None:
+        """Apply an image that one command has changed."""
+        self.streams.applied(outcome)
+        self.truncations.answer_done()
+        for recovery in outcome.recovered:
+            partition = self.partitions.get(PartitionKey(recovery.stream_id, recovery.partition))
+            if partition is not None and partition.leadership is not None:
+                self.event_log.recovered(recovered_text(partition, recovery.ends))
+
+    def replaced(self, before: ClusterImage) -> None:
+        """Apply an image that a snapshot has replaced."""
+        self.streams.replaced(before)
+        self.truncations.answer_done()
+
+    def live_brokers_changed(self, incarnation: Incarnation | None) -> None:
+        """Update roles after brokers were registered or fenced, or after this broker's incarnation changed."""
+        if self.roles.image(self._image(), incarnation):
+            self.streams.registered()
+            if incarnation is not None:
+                self._listening.may_lead(self._image().streams)
+
+    def metadata_contact_changed(self, awake_us: int, *, is_heard: bool) -> None:
+        """Note that the metadata leader has stopped answering this broker, or answers again.
+
+        `awake_us`: wall-clock time when this process last ran for certain; it may have been suspended since.
+        """
+        self.roles.metadata_contact_changed(self.partitions.values(), awake_us, is_heard=is_heard)
+
+    def wait_for(
+        self,
+        stream_id: StreamId,
+        deadline_us: int,
+        done: Callable[[RemoteError | None], None],
+        awaited: ExpectedStream = ANYHOW,
+    ) -> None:
+        """Call `done` once the stream is ready; see `StreamLifecycle.wait_for`."""
+        self.streams.wait_for(stream_id, deadline_us, done, awaited)
+
+    def unreachable(self) -> tuple[UnreachableLeader, ...]:
+        """Return leaders that do not answer this broker's fetches."""
+        return self.follows.unreachable(self.roles.live)
+
+    def resigned(self) -> tuple[ResignedLeadership, ...]:
+        """Return partitions that this broker leads but cannot serve, and that other brokers could lead."""
+        gone = [key for key, one in self._failed.items() if not one.is_impeded or self.partitions.get(key) is not one]
+        for key in gone:
+            del self._failed[key]
+        failed = tuple(
+            ResignedLeadership(
+                key.stream_id,
+                PartitionId(key.partition),
+                partition.leadership.leader_epoch,
+                partition.log.state is LogState.WRITABLE,
+            )
+            for key, partition in self._failed.items()
+            if partition.leadership is not None and partition.is_replicated
+        )
+        unheard = (
+            ResignedLeadership(
+                key.stream_id,
+                PartitionId(key.partition),
+                partition.leadership.leader_epoch,
+                is_whole=True,
+                is_refused=is_refused,
+            )
+            for partition, is_refused in self._listening.absent(self._clock())
+            if (key := partition.key) not in self._failed and partition.leadership is not None and partition.may_pass
+        )
+        told = (*failed, *self.streams.unopened(), *self._closed_and_led(), *unheard)
+        if len(told) <= limits.ELECTIONS_PER_COMMAND_MAX:
+            return told
+        begin = self._told_resigned % len(told)  # each in its turn: for some there may be no other leader
+        self._told_resigned = begin + limits.ELECTIONS_PER_COMMAND_MAX
+        return (*told[begin:], *told[:begin])[: limits.ELECTIONS_PER_COMMAND_MAX]
+
+    def _closed_and_led(self) -> Iterator[ResignedLeadership]:
+        """Yield partitions that this broker is to lead, whose logs it could not reopen, and that others could lead."""
+        for partition in self.repairs.closed():
+            state = partition.stream.partitions[partition.key.partition]
+            if state.leader == self._broker_id and partition.is_replicated:
+                key = partition.key
+                yield ResignedLeadership(key.stream_id, PartitionId(key.partition), state.leader_epoch)
+
+    def log_ends(self) -> tuple[LogEnd, ...]:
+        """Return the log ends of leaderless partitions for which the longest log is to lead."""
+        closed = (partition.key for partition in self.repairs.closed())
+        unknown = (*self.streams.failures, *closed)
+        failed = [key for key in unknown if self._broker_id in self._image().partition(*key).replicas]
+        return self._log_ends.take(self.roles.live.keys(), failed)
+
+    def as_of_us(self, partition: Partition) -> int | None:
+        """Elapsed time up to which everything committed is shown here; None if unknown.
+
+        See `penstock.replication.freshness`; a leader's value comes from its own leadership.
+        """
+        if partition.leadership is not None:
+            return self.leader_replication.as_of_us(partition)
+        if partition.following is not None:
+            return partition.following.freshness.as_of_us
+        return partition.fresh_us
+
+    def behind_us(self, partition: Partition) -> int | None:
+        """Age of `as_of_us` in µs; None if unknown."""
+        as_of_us = self.as_of_us(partition)
+        return None if as_of_us is None else max(0, self._clock().elapsed_us - as_of_us)
+
+    def has_nats(self) -> bool:
+        return self._listening.has_nats
+
+    # Events of a partition
+
+    def moved(self, partition: Partition) -> None:
+        """Handle an advanced `committed_end` of a leadership."""
+        self.log_maintenance.advance(partition)
+
+    def committed(self, partition: Partition) -> None:
+        """Notify followers and readers that `committed_end` has moved."""
+        self.leader_replication.ends_moved(partition, self._clock())
+        if partition.rollup_at != NO_ROLLUP:
+            self.rollups.check(partition)
+        self.staged_retention.watch(partition)
+        self._committed(partition)
+
+    def flushed(self, partition: Partition) -> None:
+        self.follows.flushed(partition)
+
+    def retained(self, partition: Partition) -> None:
+        """Handle a raised log start offset."""
+        if partition.leadership is not None:
+            partition.leadership.retained(partition.log.log_start)
+            self.leader_replication.ends_moved(partition, self._clock())
+            self.truncations.answer_done()
+
+    def _began(self, partition: Partition) -> None:
+        self.rollups.check(partition)
+        self.staged_retention.watch(partition)
+
+    def _resigned(self, partition: Partition) -> None:
+        text = f"{partition.label} is led by another broker now; ask that one again"
+        self.truncations.refuse(partition, RemoteError(ErrorCode.FENCED_EPOCH, text))
+        self.rollups.ended(partition)
+        self.staged_retention.ended(partition)
+        self._tell_resigned(partition)
+
+    def _closed(self, partition: Partition, error: RemoteError) -> None:
+        self.repairs.forget(partition)
+        self.key_migrator.forget(partition)
+        self.truncations.refuse(partition, error)
+        self.rollups.ended(partition)
+        self.staged_retention.ended(partition)
+        self._tell_closed(partition, error)
+
+    def callers_disconnected(self, callers: Iterable[Hashable]) -> None:
+        """Forget pending requests of disconnected callers."""
+        self.leader_replication.callers_disconnected(callers)
+        self.truncations.callers_disconnected(callers)
+        self.archives.callers_disconnected(callers)
+        self.remote_dedup.callers_disconnected(callers)
+
+    def stop(self, error: RemoteError) -> None:
+        """Fail pending requests because the broker is about to stop."""
+        self.truncations.stop(error)
+        self.staged_retention.stop()
+        self.streams.stream_waiters.stop(error)
+        self.remote_dedup.stop()
+
+    def failed(self, partition: Partition) -> None:
+        """Handle a log that takes no appends until it is repaired or the broker restarts."""
+        self._take_out(partition)
+        self.repairs.schedule(partition)
+
+    def impeded(self, partition: Partition) -> None:
+        """Handle a disk that takes no writes: others lead, and do not wait for this broker, until there is room."""
+        self._disk_space_probe.lacks(self._clock().elapsed_us)
+        self._take_out(partition)
+
+    def stalled(self, partition: Partition) -> None:
+        """Treat an fsync that does not return like `impeded`, until it returns."""
+        self._take_out(partition)
+
+    def resumed(self, partition: Partition) -> None:
+        """Handle the return of a stalled fsync."""
+        self.follows.free(partition)
+
+    def _take_out(self, partition: Partition) -> None:
+        self.follows.impeded(partition)
+        if self._failed.get(partition.key) is not partition:
+            self._failed[partition.key] = partition
+            self._hurry()
+
+    def _free(self) -> None:
+        """Clear the failures: the disk takes writes again."""
+        for partition in self._failed.values():
+            partition.impediment = ""
+            self.follows.free(partition)
+        self._failed = {key: one for key, one in self._failed.items() if one.is_impeded}
+
+    # Each step, and timers
+
+    def settle(self) -> None:
+        """Send pending replies to followers and requests to other brokers."""
+        now = self._clock()
+        self.key_migrator.settle(now)
+        self.leader_replication.settle(now)
+        self.follows.settle(now)
+
+    def tick(self, now: Now) -> None:
+        self.streams.stream_waiters.expire(now.elapsed_us)
+        self.streams.tick(now.elapsed_us)
+        self.log_maintenance.flush_due(now.elapsed_us)
+        self.log_maintenance.find_stalls(now.elapsed_us)
+        self.log_maintenance.cleaners.tick(now.elapsed_us)
+        self.leader_replication.tick(now)
+        self.follows.tick(now)
+        self._disk_space_probe.tick(now.elapsed_us)
+        self.truncations.tick(now.elapsed_us)
+        self.rollups.tick(now.elapsed_us)
+        self.staged_retention.tick(now.elapsed_us)
+        self.remote_dedup.tick(now.elapsed_us)
+        self.repairs.tick(now.elapsed_us)
+        self.scrubber.tick(now.elapsed_us)
+
+    @property
+    def next_deadline_us(self) -> int | None:
+        """Latest time at which `tick` or `settle` must run."""
+        return earliest(
+            self.streams.stream_waiters.next_deadline_us,
+            self.streams.next_deadline_us,
+            self.key_migrator.next_deadline_us,
+            self.log_maintenance.next_deadline_us,
+            self.log_maintenance.cleaners.next_deadline_us,
+            self.leader_replication.next_deadline_us,
+            self.follows.next_deadline_us(self._clock()),
+            self._disk_space_probe.next_deadline_us,
+            self.truncations.next_deadline_us,
+            self.rollups.next_deadline_us,
+            self.staged_retention.next_deadline_us,
+            self.remote_dedup.next_deadline_us,
+            self.repairs.next_deadline_us,
+            self.scrubber.next_deadline_us,
+        )

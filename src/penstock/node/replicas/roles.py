@@ -1,0 +1,266 @@
+"""Applies the metadata image to this broker's partitions: gives each its role, leader or follower.
+
+Rules: only a registered broker leads or follows. A partition whose log is being cut waits for that before it gets a new
+role. Only a leader subscribes: any other subscriber would turn a fast "no responders" into a time-out. No broker leads
+in a leader epoch that its log already contains: two leaderships with one epoch would make two different messages look
+the same. A leader that the metadata leader has not answered for a session may have a successor that it does not know.
+Its partitions with several replicas become mute: not subscribed, no appends, no answers that may be stale, until it is
+answered again and still leads. What followers fetch meanwhile can still be committed.
+
+| the image says            | the role was     | action                                                            |
+|---------------------------|------------------|-------------------------------------------------------------------|
+| this broker leads         | anything else    | begin a leadership, subscribe                                     |
+| this broker leads         | leader, as now   | apply the ISR                                                     |
+| … but it is not answered  | leader           | unsubscribe, refuse; subscribe again once it is answered          |
+| another one leads         | leader           | unsubscribe, drop pending acks, follow                            |
+| another one leads         | follower         | follow that one                                                   |
+| … but its stream is paused| leader           | unsubscribe, refuse; subscribe again once it is resumed           |
+| no leader                 | anything         | stop that; committed messages can be read                         |
+| … until the longest log   | anything         | the same, and report the log end to the metadata leader           |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+
+from penstock.base import limits
+from penstock.base.clock import Now
+from penstock.base.config import Intake
+from penstock.base.ids import BrokerId, Incarnation
+from penstock.commitlog import LogConfig
+from penstock.metadata.image import ClusterImage
+from penstock.node.maintenance.log_maintenance import LogMaintenance
+from penstock.node.partition.partition import Partition
+from penstock.node.quorum.cluster_events import ClusterEventLog
+from penstock.node.replicas.follower_replication import FollowerReplication
+from penstock.node.replicas.key_migration import KeyMigrator
+from penstock.node.replicas.leader_replication import LeaderReplication
+from penstock.node.step import Outbox
+from penstock.node.subscriptions.nats_listener import NOBODY_LED, NOT_HEARD, NatsListener
+
+_ANOTHER_LED = "another broker led it"
+_LATELY_US = (limits.REPLICA_FETCH_WAIT_MS + 100) * 1_000  # age of the last answer at the end of a long poll
+
+
+class Roles:
+    """Gives partitions their roles. Call `image` first, and whenever brokers were registered or fenced."""
+
+    def __init__(
+        self,
+        broker_id: BrokerId,
+        outbox: Outbox,
+        leading: LeaderReplication,
+        follows: FollowerReplication,
+        listening: NatsListener,
+        upkeep: LogMaintenance,
+        moving: KeyMigrator,
+        clock: Callable[[], Now],
+        chronicle: ClusterEventLog,
+        *,
+        began: Callable[[Partition], None],
+        resigned: Callable[[Partition], None],
+        nobody_leads: Callable[[Partition], None],
+    ) -> None:
+        self.live: Mapping[BrokerId, Incarnation] = {}  # current incarnation of each live broker
+        self._broker_id = broker_id
+        self._outbox = outbox
+        self._leading = leading
+        self._follows = follows
+        self._listening = listening
+        self._upkeep = upkeep
+        self._moving = moving
+        self._clock = clock
+        self._chronicle = chronicle
+        self._began = began
+        self._resigned = resigned
+        self._nobody_leads = nobody_leads
+        self._is_registered = False
+        self._is_heard = True
+
+    def image(self, image: ClusterImage, own: Incarnation | None) -> bool:
+        """Take the live brokers; `own` is this broker's incarnation, if registered. Return True if anything changed."""
+        live = {one.broker_id: one.incarnation for one in image.brokers.values() if one.is_live}
+        is_registered = own is not None and live.get(self._broker_id) == own
+        if live == self.live and is_registered == self._is_registered:
+            return False
+        before, self.live, self._is_registered = self.live, live, is_registered
+        self._leading.runs_changed(before, live)
+        if own is not None and is_registered:
+            self._leading.registered(own)
+            self._follows.registered(own, self._clock())
+        return True
+
+    def metadata_contact_changed(self, partitions: Iterable[Partition], awake_us: int, *, is_heard: bool) -> None:
+        """Mute or unmute leaderships when the metadata leader stops answering this broker, or answers again.
+
+        `awake_us`: wall-clock time when this process last ran for certain; messages published later were not stored.
+        """
+        self._is_heard = is_heard
+        for partition in partitions:
+            if partition.leadership is None or partition.is_mute == self._must_be_mute(partition):
+                continue
+            if is_heard:
+                partition.is_mute = False
+                self._subscribe(partition, NOT_HEARD)
+            else:
+                partition.is_mute = True
+                self._unsubscribe(partition)
+                partition.listened_us = min(partition.listened_us, awake_us)
+
+    @property
+    def is_heard(self) -> bool:
+        """True if the metadata leader answers this broker."""
+        return self._is_heard
+
+    def _must_be_mute(self, partition: Partition) -> bool:
+        return not self._is_heard and partition.is_replicated
+
+    def update(self, partition: Partition) -> None:
+        """Give the partition the role that the image says."""
+        if partition.cutting is not None:
+            return  # `update` is called again when the cut is done
+        state = partition.stream.partitions[partition.key.partition]
+        if self._is_registered and state.leader == self._broker_id:
+            self._lead(partition)
+            self._upkeep.truncate(partition)
+            return
+        if partition.leadership is not None:
+            self._chronicle.ended(_name(partition))
+            self._resign(partition)
+        if self._is_registered and state.leader is not None and self._broker_id in state.holders:
+            self._configure(partition)
+            self._follows.follow(partition, state)
+            self._listening.led_elsewhere(partition, self._clock())
+        else:
+            self._unfollow(partition)
+            if self._is_registered and state.leader is None:
+                if not partition.is_deaf:
+                    self._listening.nobody(partition, self._clock())
+                if self._broker_id in state.replicas:  # a read replica never leads, however long its log is
+                    self._nobody_leads(partition)
+
+    def leave(self, partition: Partition) -> None:
+        """End the role of a partition that is removed from this broker."""
+        if partition.leadership is not None:
+            self._leading.end(partition)
+        self._unfollow(partition)
+
+    def _lead(self, partition: Partition) -> None:
+        state = partition.stream.partitions[partition.key.partition]
+        leadership = partition.leadership
+        if leadership is not None and leadership.leader_epoch == state.leader_epoch:
+            self._configure(partition)
+            self._moving.reconcile(partition)
+            self._listening.subscriptions.move_if_due(partition)
+            self._pause_or_resume(partition)
+            before = leadership.isr
+            self._leading.image(partition, state, self.live, self._clock())
+            if leadership.waits_for_own_disk:
+                self._upkeep.flush(partition)
+            if leadership.isr != before:
+                self._chronicle.isr(_name(partition), before, leadership.isr)
+            return
+        if leadership is not None:
+            self._resign(partition)
+        else:
+            self._chronicle.led(_name(partition))
+        goes_on = state.leader_epoch == partition.led_epoch + 1
+        was_followed, listens_still = partition.following is not None, self._listens_still(partition)
+        self._unfollow(partition)
+        if listens_still:  # until it learns of its successor, as this broker does now
+            partition.listened_us = self._clock().wall_us
+        if state.leader_epoch <= partition.log.leader_epoch:
+            partition.cannot_lead = (
+                f"its log has seen leader epoch {partition.log.leader_epoch}, and the metadata says "
+                f"{state.leader_epoch}: the metadata has lost commands"
+            )
+            partition.tell(partition.cannot_lead, self._outbox)
+            return
+        partition.cannot_lead = ""
+        self._configure(partition)
+        self._leading.begin(partition, state, self.live, self._clock())
+        partition.is_mute = self._must_be_mute(partition)
+        self._moving.reconcile(partition)  # before any message arrives
+        partition.led_epoch = state.leader_epoch
+        reason = _ANOTHER_LED if was_followed else NOBODY_LED
+        # in epoch 1 the partition is new
+        self._subscribe(partition, reason if state.leader_epoch > 1 else "", goes_on=goes_on)
+        self._upkeep.advance(partition)
+        self._began(partition)
+
+    def _resign(self, partition: Partition) -> None:
+        self._leading.end(partition)
+        if not partition.is_mute:
+            self._unsubscribe(partition)
+        partition.is_mute = False
+        partition.resign(self._outbox.step)
+        self._moving.reconcile(partition)
+        self._resigned(partition)
+
+    def _listens_still(self, partition: Partition) -> bool:
+        """True if the followed leader is alive and was connected to NATS lately: then it hands over without a gap."""
+        following = partition.following
+        if following is None or following.leader not in self.live or not self._follows.reaches(partition):
+            return False
+        heard_us = self._follows.listened_us(partition)
+        return heard_us is not None and self._clock().elapsed_us - heard_us <= _LATELY_US
+
+    def _subscribe(self, partition: Partition, reason: str, *, goes_on: bool = True) -> None:
+        """Subscribe, unless intake is off or the leader is mute. `reason`: why the partition may have had a gap."""
+        if partition.is_deaf:
+            return
+        if not partition.is_mute:
+            self._listening.listen(partition)
+        if reason:
+            self._listening.took_over(partition, self._clock(), reason, goes_on=goes_on)
+        else:
+            self._listening.begins(partition)
+
+    def _pause_or_resume(self, partition: Partition) -> None:
+        """Follow a changed intake setting. A pause is intended, so it is not reported as a gap."""
+        is_listening = self._listening.listens(partition)
+        if partition.is_deaf and is_listening:
+            self._unsubscribe(partition)
+            self._listening.paused(partition, self._clock())
+        elif not partition.is_deaf and not is_listening and not partition.is_mute:
+            partition.listened_us = self._clock().wall_us
+            self._subscribe(partition, "")
+
+    def _unsubscribe(self, partition: Partition) -> None:
+        self._listening.resign(partition, self._clock())
+        partition.subscribed = False
+        partition.refusal = ""
+
+    def others_listened_us(self, partition: Partition) -> int | None:
+        """Last wall-clock time at which another leader was subscribed; None if this broker leads."""
+        if partition.leadership is not None and not partition.is_mute:
+            return None
+        if (heard_us := self._follows.listened_us(partition)) is None:
+            return partition.listened_us
+        now = self._clock()  # its leader was subscribed at least until then
+        return max(partition.listened_us, now.wall_us - (now.elapsed_us - heard_us))
+
+    def _unfollow(self, partition: Partition) -> None:
+        if partition.following is not None:
+            if (until_us := self.others_listened_us(partition)) is not None:
+                partition.listened_us = until_us
+            self._follows.end(partition)
+            partition.following = None
+
+    def _configure(self, partition: Partition) -> None:
+        config = LogConfig.of(partition.stream.config)
+        if partition.stream.moves_keys and partition.key.partition >= partition.stream.counts[0]:
+            # else the key's old value in an older partition would reappear
+            config = replace(config, keeps_tombstones=True)
+        is_leader = partition.stream.partitions[partition.key.partition].leader == self._broker_id
+        if partition.stream.intake is Intake.SEALED:
+            config = config.untouched()
+        elif not is_leader:
+            config = config.following()
+        if partition.log.config != config:
+            partition.log.configure(config)
+
+
+def _name(partition: Partition) -> str:
+    return f"{partition.stream.name}/{partition.key.partition}"

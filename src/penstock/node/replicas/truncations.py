@@ -1,0 +1,200 @@
+"""Truncation on request: raises a partition's log start offset, like Kafka's DeleteRecords.
+
+Rules: the request goes to the partition's leader, which refuses offsets that are not committed. What it accepts goes
+through the metadata before it counts: so it survives the leader, and the next leader's log begins there before it
+serves anything. The answer is sent when the log here begins there, too, durably. With the metadata change the leader
+forgets the message ids of removed messages, whether a client still waits or not (`Partition.reconfigure`), and the next
+leader does not read them: after a purge the same messages can be published again.
+
+    requested → measured → proposed → in the image → log_start moved → answered
+                    └─ dry run: answered
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import dataclass
+
+from penstock.access.handshake import Principal, sharer_of
+from penstock.base import limits
+from penstock.base.clock import Now
+from penstock.base.config import Intake
+from penstock.base.errors import ErrorCode, RemoteError
+from penstock.base.fair_shares import FairShares
+from penstock.base.ids import Offset
+from penstock.commitlog import LogState
+from penstock.messages import Response, TruncateRequest, TruncateResponse
+from penstock.node.partition.high_watermark import require_high_watermark
+from penstock.node.partition.internal_streams import users_own
+from penstock.node.partition.partition import Partition
+from penstock.node.partition.partition_errors import as_remote_error
+from penstock.node.replicas.partition_lookup import PartitionLookup
+from penstock.node.step import Lane, Outbox
+from penstock.replication.leader import Leadership
+
+Administer = Callable[[TruncateRequest, Callable[[Response | RemoteError], None], Principal | None], None]
+_TIMEOUT_US = limits.TRUNCATION_TIMEOUT_MS * 1_000
+
+
+@dataclass(slots=True, eq=False)
+class _Asked:
+    """A pending request."""
+
+    caller: Hashable
+    partition: Partition
+    leadership: Leadership
+    request: TruncateRequest
+    who: Principal | None
+    deadline_us: int
+    messages: int
+    size_bytes: int = 0
+    is_agreed: bool = False  # the image has it, or will in a moment
+
+    @property
+    def is_done(self) -> bool:
+        """True if the messages are removed here durably."""
+        before, partition = self.request.before, self.partition
+        return self.is_agreed and partition.truncated_end >= before and partition.log.log_start >= before
+
+
+class Truncations:
+    """All pending truncations of one broker. `administer` sends a request to the metadata leader."""
+
+    def __init__(
+        self, outbox: Outbox, clock: Callable[[], Now], administer: Administer, who: Callable[[], Principal | None]
+    ) -> None:
+        """`who` returns the user of the current request."""
+        self._who = who
+        self._outbox = outbox
+        self._clock = clock
+        self._administer = administer
+        self._waiting: dict[Hashable, _Asked] = {}
+
+    def ask_for(
+        self, find: PartitionLookup, caller: Hashable, request: TruncateRequest, raw: bytes | memoryview, now: Now
+    ) -> None:
+        """Find the led partition and call `ask`."""
+        self.ask(caller, users_own(find.led(request.stream_id, request.partition)), request)
+
+    def ask(self, caller: Hashable, partition: Partition, request: TruncateRequest) -> None:
+        """Answer `caller` once it is done. Raise RemoteError: offset_out_of_range, not_yet, read_only, overloaded."""
+        leadership = partition.leadership
+        if leadership is None:  # the only replica may be unregistered, as on a full disk
+            raise RemoteError(ErrorCode.NOT_LEADER, f"{partition.label} is not led now; ask again in a moment")
+        self._check(partition, request)
+        start = partition.log_start
+        deadline_us = self._clock().elapsed_us + _TIMEOUT_US
+        messages = max(0, request.before - start)
+        asked = _Asked(caller, partition, leadership, request, self._who(), deadline_us, messages)
+        self._waiting[caller] = asked
+        if not messages:
+            self._measured(asked, None)
+            return
+        view = partition.view()
+
+        def run() -> None:
+            asked.size_bytes = view.bytes_between(start, request.before)
+
+        self._outbox.work(Lane.READ, run, lambda error: self._measured(asked, error))
+
+    def _check(self, partition: Partition, request: TruncateRequest) -> None:
+        require_high_watermark(partition)
+        if request.before > partition.committed_end:
+            raise RemoteError(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"nothing was truncated: offset {request.before} is beyond what is committed; {partition.label} holds "
+                f"the offsets from {partition.log_start} up to, but not including, {partition.committed_end}",
+                log_start=partition.log_start,
+                committed_end=partition.committed_end,
+            )
+        if partition.log.state is not LogState.WRITABLE:
+            text = f"nothing was truncated: the log of {partition.label} is {partition.log.state.value}; see its status"
+            is_damaged = partition.log.state is LogState.READ_ONLY
+            raise RemoteError(ErrorCode.READ_ONLY if is_damaged else ErrorCode.STORAGE_FAILED, text)
+        if partition.stream.intake is Intake.SEALED:
+            text = f"stream {partition.stream.name!r} is sealed: nothing of it goes, unless it is deleted as a whole"
+            raise RemoteError(ErrorCode.READ_ONLY, text)
+        shares = FairShares((sharer_of(one.who), 1) for one in self._waiting.values())
+        if not shares.fits(sharer_of(self._who()), 1, limits.TRUNCATIONS_WAITING_MAX):
+            raise RemoteError(ErrorCode.OVERLOADED, "too many truncations at once; wait for some to be answered")
+
+    def _measured(self, asked: _Asked, error: Exception | None) -> None:
+        if self._waiting.get(asked.caller) is not asked:
+            return
+        if error is not None:
+            self._answer(asked, as_remote_error(error))
+        elif asked.request.is_dry_run:
+            self._answer(asked, None)
+        elif asked.partition.truncated_end >= asked.request.before:  # an earlier request covers it
+            asked.is_agreed = True
+            self.answer_done()
+        else:
+            self._propose(asked)
+
+    def _propose(self, asked: _Asked) -> None:
+        def done(response: Response | RemoteError) -> None:
+            if self._waiting.get(asked.caller) is not asked:
+                return
+            if isinstance(response, RemoteError):
+                self._answer(asked, response)
+            else:
+                asked.is_agreed = True
+                self.answer_done()
+
+        request = asked.request
+        self._administer(
+            TruncateRequest(
+                stream_id=request.stream_id,
+                partition=request.partition,
+                before=request.before,
+                leader_epoch=asked.leadership.leader_epoch,
+            ),
+            done,
+            asked.who,
+        )
+
+    def answer_done(self) -> None:
+        """Answer requests that are done, after a log start moved or the image changed."""
+        if self._waiting:
+            for asked in [one for one in self._waiting.values() if one.is_done]:
+                self._answer(asked, None)
+
+    def _answer(self, asked: _Asked, error: RemoteError | None) -> None:
+        del self._waiting[asked.caller]
+        if error is not None:
+            self._outbox.reply(asked.caller, error)
+            return
+        request = asked.request
+        response = TruncateResponse(
+            log_start=Offset(max(request.before, asked.partition.log_start)),
+            messages=asked.messages,
+            size_bytes=asked.size_bytes,
+        )
+        self._outbox.reply(asked.caller, response)
+
+    def refuse(self, partition: Partition, error: RemoteError) -> None:
+        """Fail a partition's requests, because it is no longer led here; they may still take effect."""
+        for asked in [one for one in self._waiting.values() if one.partition is partition]:
+            self._answer(asked, error)
+
+    def callers_disconnected(self, callers: Iterable[Hashable]) -> None:
+        """Forget the requests of disconnected callers."""
+        for caller in callers:
+            self._waiting.pop(caller, None)
+
+    def stop(self, error: RemoteError) -> None:
+        """Fail all requests because the broker stops."""
+        for asked in list(self._waiting.values()):
+            self._answer(asked, error)
+
+    def tick(self, now_us: int) -> None:
+        """Fail requests that timed out."""
+        if self._waiting:
+            for asked in [one for one in self._waiting.values() if one.deadline_us <= now_us]:
+                text = f"{asked.partition.label} was not truncated in time; it may be in a moment: ask again"
+                self._answer(asked, RemoteError(ErrorCode.TIMED_OUT, text))
+
+    @property
+    def next_deadline_us(self) -> int | None:
+        """Latest time at which `tick` must run; None if never."""
+        return min((asked.deadline_us for asked in self._waiting.values()), default=None) if self._waiting else None

@@ -1,0 +1,510 @@
+"""Authorisation: every request is checked here before anything is done for it.
+
+Rules: where authentication is on (the cluster has users, or this broker was started with it), a caller who has not
+logged in is refused everything, and what no rule allows is refused with `not_authorized`. A request type that is not in
+the table is for administrators only. Rules are read from the metadata image for each request, so a change takes effect
+as soon as this broker has applied it. A login ends when its user or its credential is deleted. A stream on which a user
+has no permission does not exist for that user.
+
+A broker that has lost its session with the metadata leader, or has just started and is not registered, may not know
+that a permission was revoked: until it does, it refuses users with `not_yet`, so that they ask another broker.
+Administrators get the state of such a broker, but no stored data.
+
+| request                         | permission                                                               |
+|---------------------------------|--------------------------------------------------------------------------|
+| fetch, get, list offsets        | `read`; on some subjects only, if the request names them                 |
+| append, append once             | `append`; on some subjects only: each row is checked                     |
+| stage, publish, list published  | `append` on the whole target stream                                      |
+| create stream                   | `create` on all its subjects; `alter` on all in the queue group it joins |
+| alter stream, set intake        | `alter`; with more partitions, on all its subjects, and the same         |
+| delete stream, truncate         | `delete`                                                                 |
+| commit offsets, group heartbeat | `commit_offsets` on each stream, for the group; only for own members     |
+| report archived                 | `commit_offsets`                                                         |
+| fetch offsets, list groups      | `commit_offsets` or `read`                                               |
+| metadata, find streams          | none; the answer holds the streams on which the user has a permission    |
+| status, verify, append at       | `admin`                                                                  |
+| users, rules                    | `admin`; users may list themselves and change their own credentials      |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
+
+import msgspec
+
+from penstock.access import Credential, CredentialKind, Operation, Quotas, Rule, User
+from penstock.access.handshake import Principal
+from penstock.access.rules import Scope
+from penstock.access.scram import ScramVerifier
+from penstock.access.users import EVERYBODY, GIVE_CREDENTIALS, PASSWORD_ID
+from penstock.base import limits
+from penstock.base.errors import ErrorCode, RemoteError
+from penstock.base.ids import StreamId
+from penstock.base.units import utc_text
+from penstock.messages import (
+    AlterStreamRequest,
+    AlterUserRequest,
+    AppendAtRequest,
+    AppendOnceRequest,
+    AppendRequest,
+    ChangeRulesRequest,
+    CommitOffsetsRequest,
+    CreateStreamRequest,
+    CreateUserRequest,
+    DeleteStreamRequest,
+    DeleteUserRequest,
+    ExportUsersRequest,
+    FetchOffsetsRequest,
+    FetchRequest,
+    FindStreamsRequest,
+    GetRequest,
+    GroupHeartbeatRequest,
+    HelloRequest,
+    ListGroupsRequest,
+    ListOffsetsRequest,
+    ListProducersRequest,
+    ListPublishedRequest,
+    ListUsersRequest,
+    MetadataRequest,
+    OffsetsStreamRequest,
+    PublishStagedRequest,
+    ReportArchivedRequest,
+    Request,
+    SetIntakeRequest,
+    StagedStreamRequest,
+    StageRequest,
+    StatusRequest,
+    TestAccessRequest,
+    TruncateRequest,
+    VerifyRequest,
+)
+from penstock.metadata.commands import Command
+from penstock.metadata.image import ClusterImage, StreamState
+from penstock.metadata.persistent import PersistentMap
+from penstock.node.partition.internal_streams import target_of
+from penstock.node.quorum.metadata_forwarding import THE_BROKER
+from penstock.node.security.permission_cache import PermissionCache
+from penstock.node.security.permission_errors import (
+    not_authorized,
+    stream_deleted,
+    stream_not_found,
+    stream_unknown_here,
+)
+from penstock.node.security.subscription_permissions import check_may_add_partitions, check_may_create
+
+_EVERYTHING = Scope(is_all=True)
+_UNHEARD = "this broker has no contact with the metadata leader and may not know current permissions; ask another"
+
+
+C = TypeVar("C", bound=Command)
+
+
+class _InUsers(NamedTuple):
+    """Lookup tables for callers who have not logged in yet."""
+
+    users: PersistentMap[str, User]
+    holders: dict[str, tuple[User, Credential]]  # by public nkey
+
+    @classmethod
+    def of(cls, users: PersistentMap[str, User]) -> _InUsers:
+        holders: dict[str, tuple[User, Credential]] = {}
+        for user in users.values():
+            for one in user.credentials:
+                if one.public_key:
+                    holders.setdefault(one.public_key, (user, one))
+        return cls(users, holders)
+
+
+class Access:
+    """Checks requests against the rules in the image.
+
+    `who` is the caller of the request that is being decided; None if authentication is off.
+    """
+
+    def __init__(
+        self,
+        image: Callable[[], ClusterImage],
+        wall_us: Callable[[], int],
+        *,
+        requires_login: Callable[[], bool] = lambda: False,
+        requires_proof: Callable[[], bool] = lambda: False,
+        is_current: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """`is_current`: True while this broker's image cannot be older than a session."""
+        self._is_current = is_current
+        self.who: Principal | None = None
+        self._image = image
+        self._wall_us = wall_us
+        self._requires_login = requires_login
+        self._requires_proof = requires_proof
+        self._judges: dict[str, PermissionCache] = {}  # by user name
+        self._found: _InUsers | None = None
+        self._table: dict[type[Request], Callable[[Any], None]] = {
+            HelloRequest: self._allowing,
+            FetchRequest: self._reading,
+            GetRequest: self._getting,
+            ListOffsetsRequest: self._listing_offsets,
+            AppendRequest: self._appending,
+            AppendOnceRequest: self._appending,
+            ListProducersRequest: self._appending,
+            StageRequest: self._appending_all,
+            StagedStreamRequest: self._appending_all,
+            PublishStagedRequest: self._appending_all,
+            ListPublishedRequest: self._appending_all,
+            CreateStreamRequest: self._creating,
+            AlterStreamRequest: self._altering,
+            SetIntakeRequest: self._altering,
+            DeleteStreamRequest: self._deleting,
+            TruncateRequest: self._truncating,
+            ReportArchivedRequest: self._archiving,
+            OffsetsStreamRequest: self._having_groups,
+            CommitOffsetsRequest: self._committing,
+            GroupHeartbeatRequest: self._joining,
+            FetchOffsetsRequest: self._asking_offsets,
+            ListGroupsRequest: self._allowing,
+            MetadataRequest: self._allowing,
+            FindStreamsRequest: self._allowing,
+            ListUsersRequest: self._allowing,
+            AlterUserRequest: self._altering_user,
+            TestAccessRequest: self._testing,
+            CreateUserRequest: self._administering,
+            DeleteUserRequest: self._administering,
+            ChangeRulesRequest: self._administering,
+            ExportUsersRequest: self._administering,
+            StatusRequest: self._administering,
+            VerifyRequest: self._administering,
+            AppendAtRequest: self._administering,
+        }
+
+    @property
+    def is_guarded(self) -> bool:
+        """True if every client has to log in."""
+        return self._requires_login() or self._image().is_guarded
+
+    @property
+    def brokers_prove(self) -> bool:
+        """True if a peer that says it is a broker has to prove it."""
+        return self.is_guarded or self._requires_proof()
+
+    # Credential lookup (`handshake.CredentialDirectory`)
+
+    def verifier(self, name: str) -> tuple[ScramVerifier, Principal] | None:
+        user_name, slash, credential_id = name.partition("/")
+        user = self._image().users.get(user_name)
+        if user is None or user_name == EVERYBODY:
+            return None
+        credential = user.credential(credential_id if slash else PASSWORD_ID)
+        if credential is None or credential.kind is not (CredentialKind.TOKEN if slash else CredentialKind.PASSWORD):
+            return None
+        keys = ScramVerifier(credential.salt, credential.iterations, credential.stored_key, credential.server_key)
+        return keys, Principal(user_name, user.made_index, credential.credential_id, credential.mark)
+
+    def holder(self, public_key: str) -> Principal | None:
+        user, credential = self._in_users().holders.get(public_key, (None, None))
+        if user is None or credential is None:
+            return None
+        return Principal(user.name, user.made_index, credential.credential_id, credential.mark)
+
+    def expired(self, who: Principal) -> str | None:
+        user = self._image().users.get(who.name)
+        credential = None if user is None else user.credential(who.credential_id)
+        if credential is None or credential.expires_us is None or credential.is_valid(self._wall_us()):
+            return None
+        return (
+            f"this {credential.kind} of {who.name!r} expired at {utc_text(credential.expires_us)}; ask for another one"
+        )
+
+    @property
+    def decoy_key(self) -> bytes:
+        return self._image().decoy_key
+
+    def _in_users(self) -> _InUsers:
+        """Return the lookup tables of the current users, rebuilt once per version of them."""
+        users = self._image().users
+        if self._found is None or self._found.users is not users:
+            self._found = _InUsers.of(users)
+        return self._found
+
+    def refusal(self, who: Principal | None) -> RemoteError | None:
+        """Return why a caller is not, or no longer, logged in; None if the login is valid or none is needed."""
+        if not self.is_guarded or who == THE_BROKER:
+            return None
+        if who is None:
+            return RemoteError(ErrorCode.UNAUTHENTICATED, f"this cluster asks for a login: {GIVE_CREDENTIALS}")
+        user = self._image().users.get(who.name)
+        if user is None or user.made_index != who.made_index:
+            return RemoteError(ErrorCode.UNAUTHENTICATED, f"there is no user {who.name!r} any more")
+        if who.credential_id:
+            credential = user.credential(who.credential_id)
+            if credential is None or credential.mark != who.mark:
+                text = f"the credential of {who.name!r} is no longer valid: it was changed or removed"
+                return RemoteError(ErrorCode.UNAUTHENTICATED, text)
+            if (expired := self.expired(who)) is not None:
+                return RemoteError(ErrorCode.UNAUTHENTICATED, expired)
+        return None
+
+    # Permissions
+
+    def check(self, who: Principal | None, request: Request) -> None:
+        """Raise RemoteError unauthenticated, not_authorized or not_yet; from here on the caller is `who`."""
+        self.who = who
+        if isinstance(request, HelloRequest):
+            return
+        if (refusal := self.refusal(who)) is not None:
+            raise refusal
+        if who == THE_BROKER:
+            return
+        if not self.is_guarded:
+            if self._requires_proof() and not self.is_current:
+                raise RemoteError(ErrorCode.NOT_YET, _UNHEARD)
+            return
+        if not (self.is_current or (self.is_admin and isinstance(request, StatusRequest | MetadataRequest))):
+            raise RemoteError(ErrorCode.NOT_YET, _UNHEARD)
+        if self.is_admin:
+            return
+        look = self._table.get(type(request))
+        if look is None:
+            self.need_admin()
+        else:
+            look(request)
+
+    def again(self, request: Request) -> Callable[[], None]:
+        """Return a function that repeats `check` for this caller; run it before a delayed request takes effect."""
+        who = self.who
+        return lambda: self.check(who, request)
+
+    @property
+    def is_free(self) -> bool:
+        """True if the caller may do everything: without authentication, as a broker, or as an administrator."""
+        return not self.is_guarded or self.who == THE_BROKER or self.is_admin
+
+    @property
+    def is_admin(self) -> bool:
+        """True if the caller is an administrator."""
+        return self._judge().is_admin
+
+    def rules(self, name: str | None = None) -> tuple[Rule, ...]:
+        """Return the rules of a user (None: of the caller), and those for every user."""
+        return self._judge(name).rules
+
+    def _judge(self, name: str | None = None) -> PermissionCache:
+        if name is None:
+            name = "" if self.who is None else self.who.name
+        users = self._image().users
+        user, everybody = users.get(name), users.get(EVERYBODY)
+        own, of_all = () if user is None else user.rules, () if everybody is None else everybody.rules
+        judge = self._judges.get(name)
+        if judge is None or not judge.goes_by(own, of_all):
+            self._judges.pop(name, None)
+            if len(self._judges) >= limits.PERMISSION_CACHE_USERS_MAX:
+                del self._judges[next(iter(self._judges))]
+            judge = self._judges[name] = PermissionCache(own, of_all)
+        return judge
+
+    def signed(self, command: C) -> C:
+        """Return the command with user and time, if the cluster has users: older brokers do not know these fields."""
+        if not self.signature or not hasattr(command, "at_us"):
+            return command
+        return msgspec.structs.replace(command, by=self.signature, at_us=self._wall_us())
+
+    @property
+    def signature(self) -> str:
+        """Name of the calling user. Empty if the cluster has no users or the caller is a broker."""
+        is_user = self._image().is_guarded and self.who not in (None, THE_BROKER)
+        return self.who.name if is_user and self.who is not None else ""
+
+    @property
+    def asker(self) -> str:
+        """Audit id of the calling user, unique across deleted users. Empty without authentication and for brokers."""
+        is_user = self.is_guarded and self.who not in (None, THE_BROKER)
+        return f"{self.who.name}/{self.who.made_index}" if is_user and self.who is not None else ""
+
+    @property
+    def sharer(self) -> str:
+        """User that the caller's entries in a bounded table count for (`FairShares`); empty: no user."""
+        return "" if self.is_free else self.asker
+
+    def is_ruler(self, name: str) -> bool:
+        """True if that user is an administrator."""
+        return self._judge(name).is_admin
+
+    def seen_names(self, names: list[str]) -> list[str]:
+        """Return those of the sorted stream names that the caller may see, sorted."""
+        return names if self.is_free else self._judge().seen_names(self._image(), names)
+
+    def quotas_of(self, name: str) -> Quotas | None:
+        """Return the quotas of a user on each broker; None if there is no such user, as for brokers."""
+        user = self._image().users.get(name)
+        return None if user is None else user.quotas
+
+    def quotas_for(self, who: Principal) -> Quotas | None:
+        """Return the quotas of a logged-in user; None if the login is invalid: a refused request uses no quota."""
+        return None if self.refusal(who) is not None else self.quotas_of(who.name)
+
+    def need_admin(self) -> None:
+        """Raise RemoteError not_authorized unless the caller may do everything."""
+        if not self.is_free:
+            raise not_authorized(self.who, Operation.ADMIN, "")
+
+    def may_see(self, state: StreamState) -> bool:
+        """True if the caller has any permission on the stream, or may have groups and the stream is `__offsets`."""
+        return self.is_free or self._judge().sees(state)
+
+    def may_see_group(self, state: StreamState | None, group: str) -> bool:
+        """True if the caller may know a group's position in a stream."""
+        return self.is_free or bool(
+            (state is not None and self._scope(Operation.READ, state)) or self._commits(state, group)
+        )
+
+    def appended_subjects(self, state: StreamState) -> tuple[str, ...] | None:
+        """Return the subjects on which the caller may append to the stream; None: on all of them."""
+        if self.is_free:
+            return None
+        found = self._scope(Operation.APPEND, state)
+        return None if found.is_all else found.subjects
+
+    def _scope(self, operation: Operation, state: StreamState) -> Scope:
+        return self._judge().scope(operation, state)
+
+    def _commits(self, state: StreamState | None, group: str) -> Scope:
+        name, subject = ("", "") if state is None else (state.name, state.config.subject)
+        return self._judge().scope_of(Operation.COMMIT_OFFSETS, name, subject, group)
+
+    # Checks per request type
+
+    def _state(self, stream_id: int) -> StreamState:
+        """Raise RemoteError stream_changed if the stream was deleted, stream_not_found if its id is unknown here."""
+        image = self._image()
+        state = image.streams.get(StreamId(stream_id))
+        if state is None:
+            raise stream_deleted(stream_id) if stream_id <= image.index else stream_unknown_here(stream_id)
+        return state
+
+    @property
+    def is_current(self) -> bool:
+        """True while this broker's image cannot be older than a session."""
+        return self._is_current()
+
+    def _need(self, operation: Operation, state: StreamState, subjects: tuple[str, ...] | None = None) -> None:
+        """Raise RemoteError not_authorized, or stream_changed if the caller may not see the stream."""
+        target = target_of(state)
+        if target is not None:  # a caller who may append to a stream may use the rows staged for it
+            state, operation = self._image().streams.get(target, state), Operation.APPEND
+        if not self._scope(operation, state).covers(subjects):
+            raise self._denied(operation, state)
+
+    def _denied(self, operation: Operation, state: StreamState) -> RemoteError:
+        is_seen = self.may_see(state)
+        return (
+            not_authorized(self.who, operation, f"stream {state.name!r}")
+            if is_seen
+            else stream_deleted(state.stream_id)
+        )
+
+    def _reading(self, request: FetchRequest) -> None:
+        self._need(Operation.READ, self._state(request.stream_id), request.subjects)
+
+    def _getting(self, request: GetRequest) -> None:
+        subjects = None if request.subject is None else (request.subject,)
+        self._need(Operation.READ, self._state(request.stream_id), subjects)
+
+    def _listing_offsets(self, request: ListOffsetsRequest) -> None:
+        state = self._state(request.stream_id)
+        if target_of(state) is None and self._scope(Operation.READ, state):
+            return
+        self._need(Operation.READ, state)
+
+    def _appending(self, request: AppendRequest | AppendOnceRequest | ListProducersRequest) -> None:
+        state = self._state(request.stream_id)
+        if not self._scope(Operation.APPEND, state):
+            raise self._denied(Operation.APPEND, state)
+
+    def _appending_all(
+        self, request: StageRequest | PublishStagedRequest | ListPublishedRequest | StagedStreamRequest
+    ) -> None:
+        self._need(Operation.APPEND, self._state(request.stream_id))
+
+    def _creating(self, request: CreateStreamRequest) -> None:
+        check_may_create(self._judge(), self.who, self._image(), request.config)
+
+    def _altering(self, request: AlterStreamRequest | SetIntakeRequest) -> None:
+        self._need_named(Operation.ALTER, request.name)
+        if isinstance(request, AlterStreamRequest):
+            image = self._image()
+            check_may_add_partitions(self._judge(), self.who, image, image.by_name(request.name), request.changes)
+
+    def _deleting(self, request: DeleteStreamRequest) -> None:
+        self._need_named(Operation.DELETE, request.name)
+
+    def _truncating(self, request: TruncateRequest) -> None:
+        self._need(Operation.DELETE, self._state(request.stream_id))
+
+    def _need_named(self, operation: Operation, name: str) -> None:
+        image = self._image()
+        state = image.by_name(name) if name in image.names else None
+        if state is None or not self.may_see(state):
+            raise stream_not_found(name)
+        self._need(operation, state)
+
+    def _archiving(self, request: ReportArchivedRequest) -> None:
+        self._state(request.stream_id)
+        self._need_group(request.stream_id, request.archive)  # an archive counts as a group: both report positions
+
+    def _committing(self, request: CommitOffsetsRequest) -> None:
+        for stream_id in {one.stream_id for one in request.offsets}:
+            self._need_group(stream_id, request.group)
+
+    def _joining(self, request: GroupHeartbeatRequest) -> None:
+        stream_ids = {*request.stream_ids, *(one.stream_id for one in request.owned)}
+        for stream_id in stream_ids:
+            self._need_group(stream_id, request.group)
+        if not stream_ids and not self._judge().commits(request.group):
+            raise not_authorized(self.who, Operation.COMMIT_OFFSETS, f"group {request.group!r}")
+
+    def _need_group(self, stream_id: int, group: str) -> None:
+        state = self._image().streams.get(StreamId(stream_id))
+        if not self._commits(state, group).is_all:
+            if state is not None and not self.may_see(state):
+                raise stream_deleted(stream_id)
+            where = f"stream {state.name!r}" if state is not None else f"stream {stream_id}"
+            raise not_authorized(self.who, Operation.COMMIT_OFFSETS, f"{where}, group {group!r}")
+
+    def _asking_offsets(self, request: FetchOffsetsRequest) -> None:
+        state = self._image().streams.get(request.of_stream_id)
+        if not self.may_see_group(state, request.group):
+            raise not_authorized(self.who, Operation.COMMIT_OFFSETS, f"group {request.group!r}")
+
+    def _allowing(self, request: Any) -> None:
+        """Allow every logged-in caller: the answer holds only what the caller may see."""
+
+    def _having_groups(self, request: OffsetsStreamRequest) -> None:
+        if not self._judge().has_groups:
+            raise not_authorized(self.who, Operation.COMMIT_OFFSETS, "")
+
+    def _altering_user(self, request: AlterUserRequest) -> None:
+        if not self._is_own(request):
+            self.need_admin()
+
+    def _is_own(self, request: AlterUserRequest) -> bool:
+        """True if users change only their own credentials: not when logged in with a token, which a program may hold,
+        and not with a credential that outlives the one they logged in with.
+        """
+        who = self.who
+        if who is None or request.name != who.name or request.quotas is not None:
+            return False
+        if not who.credential_id:
+            return True  # the broker that forwarded the request has checked it
+        user = self._image().users.get(who.name)
+        shown = None if user is None else user.credential(who.credential_id)
+        if shown is None or shown.kind is CredentialKind.TOKEN:
+            return False
+        end_us = shown.expires_us
+        return end_us is None or all(one.expires_us is not None and one.expires_us <= end_us for one in request.add)
+
+    def _testing(self, request: TestAccessRequest) -> None:
+        if self.who is None or request.name != self.who.name:
+            self.need_admin()
+
+    def _administering(self, request: Any) -> None:
+        self.need_admin()

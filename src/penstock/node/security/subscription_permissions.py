@@ -1,0 +1,107 @@
+"""Permission checks for the subjects that a user's stream subscribes to, because it may take messages from other
+streams.
+
+Rules: a stream is created, and gets more partitions, only on subjects that its creator's rules cover: if each partition
+has a subject of its own (`partition_by` publisher, mapped), on all of them. A rule about streams by name covers them
+all. NATS delivers each message to one member of a queue group, so a stream in a group takes messages away from streams
+of that group with overlapping subjects. It is created, or gets more partitions, only by a user who may `alter` all of
+these. A stream that may get partitions later counts as if it had them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from penstock.access import Operation
+from penstock.access.handshake import Principal
+from penstock.access.rules import refused_subject
+from penstock.base.config import StreamConfig, stream_config_mistakes
+from penstock.base.errors import ErrorCode, RemoteError
+from penstock.base.subjects import overlap
+from penstock.metadata.image import ClusterImage, StreamState
+from penstock.node.security.permission_cache import PermissionCache
+from penstock.node.security.permission_errors import not_authorized
+
+_WILDCARDS = ("*", ">")
+_GROWS = ("partitions", "range_bounds")
+
+
+def check_may_create(judge: PermissionCache, who: Principal | None, image: ClusterImage, config: StreamConfig) -> None:
+    """Raise RemoteError (not_authorized) if `who` may not create that stream. An invalid config is not checked here."""
+    if not judge.scope_of(Operation.CREATE, config.name, config.subject).is_all:
+        raise not_authorized(who, Operation.CREATE, f"stream {config.name!r} on {config.subject!r}")
+    if config.name in image.names or stream_config_mistakes(config):
+        return
+    _check_subjects(judge, who, config, Operation.CREATE)
+    _check_group(judge, who, image, config)
+
+
+def check_may_add_partitions(
+    judge: PermissionCache, who: Principal | None, image: ClusterImage, state: StreamState, changes: Mapping[str, Any]
+) -> None:
+    """Raise RemoteError (not_authorized) if `who`, who may alter the stream, may not add these partitions."""
+    if not any(name in changes for name in _GROWS):
+        return
+    known = {name: changes[name] for name in _GROWS if name in changes}
+    try:
+        config = msgspec.convert({**msgspec.to_builtins(state.config), **known}, StreamConfig)
+    except msgspec.ValidationError:
+        return  # the alteration is refused for that
+    if config.partitions <= len(state.partitions) or stream_config_mistakes(config):
+        return
+    _check_subjects(judge, who, config, Operation.ALTER)
+    _check_group(judge, who, image, config)
+
+
+def _check_subjects(judge: PermissionCache, who: Principal | None, config: StreamConfig, operation: Operation) -> None:
+    if not (config.partitions > 1 and config.split.has_subjects):
+        return
+    found = judge.scope_of(operation, config.name, f"{config.subject}.*")
+    if found.is_all:
+        return
+    subjects = (config.subject_of(number) for number in range(config.partitions))
+    beyond = refused_subject((one for one in subjects if one != config.subject), found.subjects)
+    if beyond is not None:
+        where = f"stream {config.name!r} with a partition on {beyond!r}, where one of its {config.partitions} listens"
+        raise not_authorized(who, operation, where)
+
+
+def _check_group(judge: PermissionCache, who: Principal | None, image: ClusterImage, config: StreamConfig) -> None:
+    if config.group is None:
+        return
+    sharing = (state for state in overlapping(image, config) if state.config.group == config.group)
+    kept = [state for state in sharing if not judge.scope(Operation.ALTER, state).is_all]
+    if kept:
+        raise _denied_group(judge, who, config, kept)
+
+
+def overlapping(image: ClusterImage, config: StreamConfig) -> Iterator[StreamState]:
+    """Yield the users' other streams with overlapping subjects."""
+    head = config.subject.partition(".")[0]
+    for state in image.streams.values():
+        subject = state.config.subject
+        # a cheap test first: most differ in the first token
+        is_near = head in _WILDCARDS or subject.startswith(head) or subject[0] in _WILDCARDS
+        if is_near and state.name != config.name and not state.config.is_internal and _overlap(state.config, config):
+            yield state
+
+
+def _overlap(one: StreamConfig, other: StreamConfig) -> bool:
+    return any(overlap(mine, theirs) for mine in one.listening_patterns for theirs in other.listening_patterns)
+
+
+def _denied_group(
+    judge: PermissionCache, who: Principal | None, config: StreamConfig, kept: list[StreamState]
+) -> RemoteError:
+    seen = sorted(state.name for state in kept if judge.sees(state))
+    whose = f"stream {seen[0]!r}, which that user may not alter" if seen else "a stream that you may not see"
+    more = f" ({len(kept)} such streams)" if len(kept) > 1 else ""
+    user = "somebody" if who is None else repr(who.name)
+    text = (
+        f"user {user} may not have stream {config.name!r} listen in the group {config.group!r} on {config.subject!r}: "
+        f"it would take messages from {whose}{more}; take another group, or none"
+    )
+    return RemoteError(ErrorCode.NOT_AUTHORIZED, text, operation=str(Operation.ALTER), group=config.group)

@@ -1,0 +1,339 @@
+"""The blocking client: the same calls, from threads, with Ctrl-C, forks and exits."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import inspect
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+import penstock
+from penstock import aio
+from penstock.base.errors import OperationalError
+from penstock.client.append import producing
+from penstock.client.blocking import client as blocking
+from penstock.client.blocking import producer as blocking_producer
+from penstock.client.blocking import table as blocking_table
+from penstock.client.blocking.threads import LoopThread, PublishQueue
+from penstock.client.consume import tables
+from penstock.client.link.link import Link
+from penstock.messages import FetchRequest, Request
+from tests.extent import each_change
+from tests.fake_broker import Answer, FakeBroker, columns
+
+SOURCE = Path(penstock.__file__).parents[2]
+
+
+class BrokerThread:
+    """A fake broker on a loop in a thread of its own."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self.thread = threading.Thread(target=self.loop.run_forever)
+        self.thread.start()
+        self.broker: FakeBroker = self.run(self._start())
+
+    async def _start(self) -> FakeBroker:
+        broker = FakeBroker()
+        await broker.start()
+        return broker
+
+    def run(self, work):
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result(10)
+
+    def stop(self) -> None:
+        self.run(self.broker.stop())
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self.thread.join()
+        self.loop.close()
+
+
+@pytest.fixture
+def running() -> Iterator[BrokerThread]:
+    thread = BrokerThread()
+    yield thread
+    thread.stop()
+
+
+@pytest.fixture
+def broker(running: BrokerThread) -> FakeBroker:
+    return running.broker
+
+
+@pytest.fixture
+def client(broker: FakeBroker) -> Iterator[blocking.Client]:
+    with penstock.connect(broker.address) as client:
+        yield client
+
+
+def fill(broker: FakeBroker, batches: int, name: str = "a") -> None:
+    stream = broker.create(name)
+    for number in range(batches):
+        stream.append(columns(*(b"%d" % (number * 10 + row) for row in range(10))))
+
+
+def public_methods(face: type) -> dict[str, inspect.Signature]:
+    return {
+        name: inspect.signature(value)
+        for name, value in vars(face).items()
+        if inspect.isfunction(value) and not name.startswith("_")
+    }
+
+
+def test_both_faces_have_the_same_calls_parameters_defaults_and_words() -> None:
+    ours, theirs = public_methods(blocking.Client), public_methods(aio.Client)
+    assert ours.keys() == theirs.keys()
+    for name in ours:
+        assert ours[name].parameters == theirs[name].parameters, name
+        if name != "close":
+            assert inspect.getdoc(getattr(blocking.Client, name)) == inspect.getdoc(getattr(aio.Client, name)), name
+    for name in ("get", "changes", "wait_for", "close", "__contains__", "__len__", "__iter__"):
+        ours_, theirs_ = getattr(blocking_table.Table, name), getattr(tables.Table, name)
+        assert inspect.signature(ours_).parameters == inspect.signature(theirs_).parameters
+        assert inspect.getdoc(ours_) == inspect.getdoc(theirs_)
+    append, their_append = blocking_producer.Producer.append, producing.Producer.append
+    assert inspect.signature(append).parameters == inspect.signature(their_append).parameters
+    assert inspect.getdoc(append) == inspect.getdoc(their_append)
+    assert inspect.signature(blocking.connect).parameters == inspect.signature(aio.connect).parameters
+    assert inspect.getdoc(blocking.connect) == inspect.getdoc(aio.connect)
+
+
+def test_both_faces_return_the_same_things() -> None:
+    for name, signature in public_methods(aio.Client).items():
+        theirs = str(signature.return_annotation).replace("AsyncGenerator", "Generator")
+        ours = str(public_methods(blocking.Client)[name].return_annotation)
+        ours = ours.replace("concurrent.futures", "asyncio").replace(", None, None]", ", None]")
+        assert ours == theirs, name
+
+
+def test_every_call_that_waits_takes_a_time_out() -> None:
+    waiting = {name for name in public_methods(aio.Client) if name not in ("close", "producer")}
+    for name in waiting:
+        assert "timeout" in public_methods(aio.Client)[name].parameters, name
+
+
+def test_a_stream_is_made_written_read_and_deleted(client: blocking.Client) -> None:
+    assert client.create_stream("a", "s").name == "a"
+    client.append("a", [{"value": b"%d" % number} for number in range(1_000)])
+    assert [batch.num_rows for batch in client.read("a")] == [1_000]
+    assert [message.value for message in client.messages("a", 998)] == [b"998", b"999"]
+    assert client.get("a", 5).value == b"5"
+    assert client.last("a", subject="s").value == b"999"
+    assert client.offsets("a", penstock.LATEST).offset == 1_000
+    assert client.to_table("a").num_rows == len(client.to_pandas("a")) == len(client.to_polars("a")) == 1_000
+    assert [info.name for info in client.streams()] == ["a"]
+    assert client.alter_stream("a", max_bytes=10_000_000).config.max_bytes == 10_000_000
+    assert [info.name for info in client.streams_for("s")] == ["a"]
+    assert client.status().broker_id == 1
+    client.delete_stream("a")
+    with pytest.raises(penstock.StreamNotFound):
+        client.stream("a")
+
+
+def test_no_broker_leaves_no_thread(broker: FakeBroker, running: BrokerThread) -> None:
+    running.run(broker.stop())
+    before = threading.active_count()
+    with pytest.raises(penstock.Unavailable):
+        penstock.connect(broker.address)
+    assert threading.active_count() == before
+
+
+def test_many_threads_share_one_client(broker: FakeBroker, client: blocking.Client) -> None:
+    fill(broker, 20)
+
+    def work(number: int) -> tuple[int, int]:
+        return client.get("a", number % 200).offset, sum(batch.num_rows for batch in client.read("a", number % 200))
+
+    with ThreadPoolExecutor(16) as pool:
+        assert list(pool.map(work, range(200))) == [(number, 200 - number) for number in range(200)]
+    assert broker.connections == 1
+
+
+def test_a_reader_left_early_gives_back_its_task_wherever_it_is_collected(
+    broker: FakeBroker, client: blocking.Client
+) -> None:
+    fill(broker, 5)
+    for _ in range(5):
+        reader = client.read("a", follow=True)
+        assert next(reader).num_rows == 50
+        del reader
+    gc.collect()
+
+    async def left() -> list[asyncio.Task]:
+        tasks = [task for task in asyncio.all_tasks() if "_fetch_ahead" in repr(task)]
+        await asyncio.wait(tasks, timeout=5) if tasks else None
+        return [task for task in tasks if not task.done()]
+
+    assert client._thread.run(left()) == []
+
+
+def test_following_in_one_thread_while_another_writes(broker: FakeBroker, client: blocking.Client) -> None:
+    broker.create("a")
+    got: list[bytes | None] = []
+
+    def follow() -> None:
+        for message in client.messages("a", end=100, follow=True):
+            got.append(message.value)  # noqa: PERF401
+
+    reader = threading.Thread(target=follow)
+    reader.start()
+    for number in range(100):
+        client.append("a", [{"value": b"%d" % number}])
+    reader.join(10)
+    assert got == [b"%d" % number for number in range(100)]
+
+
+def test_an_interrupt_ends_a_waiting_call_and_the_client_goes_on(
+    broker: FakeBroker, running: BrokerThread, client: blocking.Client
+) -> None:
+    fill(broker, 1)
+    main = threading.main_thread().ident
+    assert main is not None
+
+    async def interrupt(request: Request) -> Answer | None:
+        if isinstance(request, FetchRequest):
+            signal.pthread_kill(main, signal.SIGINT)
+        return None
+
+    broker.intercept = interrupt
+    reader = client.read("a", 10, follow=True)
+    with pytest.raises(KeyboardInterrupt):
+        next(reader)
+    broker.intercept = None
+    assert client.get("a", 3).offset == 3
+    assert list(reader) == []
+
+
+def test_a_closed_client_says_so_and_closes_twice(broker: FakeBroker) -> None:
+    client = penstock.connect(broker.address)
+    thread = client._thread._thread
+    client.close()
+    client.close()
+    assert not thread.is_alive()
+    with pytest.raises(OperationalError, match="closed"):
+        client.status()
+    with pytest.raises(OperationalError, match="closed"):
+        client.publish_nowait("s", b"x")
+
+
+def test_a_client_that_is_forgotten_gives_back_its_thread_and_connection(broker: FakeBroker) -> None:
+    client = penstock.connect(broker.address)
+    client.status()
+    thread = client._thread._thread
+    del client
+    gc.collect()
+    thread.join(5)
+    assert not thread.is_alive()
+
+
+def test_closing_in_one_thread_ends_a_read_in_another(broker: FakeBroker, client: blocking.Client) -> None:
+    fill(broker, 1)
+    reading = threading.Event()
+    ended: list[BaseException] = []
+
+    async def tell(request: Request) -> Answer | None:
+        if isinstance(request, FetchRequest):
+            reading.set()
+        return None
+
+    broker.intercept = tell
+
+    def follow() -> None:
+        try:
+            for _ in client.read("a", 10, follow=True):
+                pass
+        except (OperationalError, asyncio.CancelledError) as error:
+            ended.append(error)
+
+    reader = threading.Thread(target=follow)
+    reader.start()
+    assert reading.wait(5)
+    client.close()
+    reader.join(5)
+    assert not reader.is_alive()
+    assert isinstance(ended[0], OperationalError)
+
+
+@pytest.mark.parametrize("is_closed", [True, False])
+def test_a_call_whose_loop_ends_first_is_told(is_closed: bool) -> None:
+    gate = threading.Event()
+
+    class Ending(LoopThread):
+        def check(self) -> None:
+            super().check()
+            if is_closed:
+                self.stop()
+            else:  # it ends when the work is handed over, and before it looks at it
+                self.loop.call_soon_threadsafe(gate.wait)
+                self.loop.call_soon_threadsafe(self.loop.stop)
+                threading.Timer(0.05, gate.set).start()
+
+    thread = Ending()
+    with pytest.raises(OperationalError, match="closed"):
+        thread.run(asyncio.Event().wait())
+    thread._thread.join(5)
+
+
+def test_publishes_whose_loop_ends_first_are_told() -> None:
+    gate = threading.Event()
+    thread = LoopThread()
+    publishes = PublishQueue(aio.Client(Link("127.0.0.1:1", "test", "1"), "test", None, {}), thread)
+    thread.loop.call_soon_threadsafe(gate.wait)
+    thread.loop.call_soon_threadsafe(thread.loop.stop)
+    futures = [publishes.put("s", b"x", {"timeout": 5.0}) for _ in range(3)]
+    gate.set()
+    for future in futures:
+        with pytest.raises(penstock.Unavailable, match="closed"):
+            future.result(5)
+    publishes.wait_until_sent(5)
+    thread._thread.join(5)
+
+
+def run_python(code: str, address: str) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"PYTHONPATH": str(SOURCE), "PENSTOCK_SERVER": address}
+    return subprocess.run(
+        [sys.executable, "-W", "error", "-W", "ignore:This process:DeprecationWarning", "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        env=environment,
+    )
+
+
+@each_change
+def test_a_fork_is_told_to_connect_again(broker: FakeBroker) -> None:
+    code = """
+import os, penstock
+client = penstock.connect()
+pid = os.fork()
+if pid == 0:
+    try:
+        client.status()
+    except penstock.OperationalError as error:
+        os._exit(7 if "connect again" in str(error) else 8)
+    os._exit(9)
+print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), client.status().broker_id)
+"""
+    done = run_python(code, broker.address)
+    assert (done.stdout, done.stderr) == ("7 1\n", "")
+
+
+def test_a_program_that_ends_without_closing_ends_cleanly(broker: FakeBroker) -> None:
+    fill(broker, 1)
+    code = """
+import penstock
+client = penstock.connect()
+reader = client.read("a", follow=True)
+print(next(reader).num_rows)
+"""
+    done = run_python(code, broker.address)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "10\n", "")

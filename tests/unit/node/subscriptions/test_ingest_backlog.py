@@ -1,0 +1,55 @@
+"""Messages that wait until their log can have a file open."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.hot.message_group import MessageGroup
+from penstock.node.subscriptions.ingest_backlog import IngestBacklog
+from tests.groups import group_of
+
+
+class _Logs:
+    """Logs of which one breaks, once it has taken a group in part."""
+
+    def __init__(self) -> None:
+        self.have_room = False
+        self.broken: int | None = None
+        self.stored: list[int] = []
+
+    def store(self, sid: int, group: MessageGroup, must: bool) -> bool:
+        if not (self.have_room or must):
+            return False
+        self.stored.append(sid)
+        if sid == self.broken:
+            raise ZeroDivisionError
+        return True
+
+
+def _some() -> MessageGroup:
+    return group_of([(b"a", None, None, b"1")])
+
+
+def test_what_was_stored_in_part_is_not_stored_again() -> None:
+    logs = _Logs()
+    arrivals = IngestBacklog(logs.store)
+    arrivals.add([(1, _some()), (2, _some()), (3, _some())])
+    logs.have_room, logs.broken = True, 2
+    with pytest.raises(ZeroDivisionError):
+        arrivals.go_on()
+    arrivals.go_on(must=True)
+    assert logs.stored == [1, 2, 3]
+    assert (len(arrivals), arrivals.size_bytes) == (0, 0)
+
+
+def test_what_finds_no_room_keeps_its_place() -> None:
+    logs = _Logs()
+    arrivals = IngestBacklog(logs.store)
+    arrivals.add([(1, _some()), (2, _some())])
+    arrivals.go_on()
+    arrivals.add([(1, _some())])
+    assert len(arrivals) == 3
+    logs.have_room = True
+    arrivals.go_on()
+    assert logs.stored == [1, 2, 1]
+    assert arrivals.size_bytes == 0
