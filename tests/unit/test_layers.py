@@ -27,7 +27,8 @@ def test_every_core_is_bound_by_the_contract_for_cores() -> None:
     bound = {module.removeprefix("penstock.") for module in contracts()["cores"]["source_modules"]}
     assert {name for name in bound if "." not in name} == packages() - OUTER
     # Beside whole packages, cores within one that is none.
-    assert {name for name in bound if "." in name} == {"client.link.attempts", "client.link.cluster", "client.consume.progress"}
+    cores = {"client.link.attempts", "client.link.cluster", "client.consume.progress"}
+    assert {name for name in bound if "." in name} == cores
 
 
 def test_every_layer_exists() -> None:
