@@ -15,12 +15,14 @@ from penstock.base.config import Durability, StreamConfig
 from penstock.base.ids import PartitionId, PartitionKey, StreamId
 from penstock.commitlog import Log, LogConfig, OpenFiles
 from penstock.node.api.partition_append import append
+from penstock.node.context import Context
 from penstock.node.maintenance.log_maintenance import LogMaintenance
 from penstock.node.partition.partition import Partition
-from penstock.node.step import DiskWork, Outbox
+from penstock.node.step import DiskWork
 from penstock.vfs.memory import MemoryVfs
 from tests.damage import content
 from tests.extent import examples
+from tests.unit.node.contexts import context_of
 from tests.unit.node.harness import START_US, batch_of
 from tests.unit.node.led import Nobody, led, stream_state
 
@@ -52,13 +54,14 @@ class Broker:
     visits_all: bool
     now_us: int = START_US
     vfs: MemoryVfs = field(default_factory=MemoryVfs)
-    outbox: Outbox = field(default_factory=Outbox)
+    context: Context = field(default_factory=context_of)
     disk: list[DiskWork] = field(default_factory=list)
     notices: list[str] = field(default_factory=list)
     partitions: dict[PartitionKey, Partition] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.upkeep = LogMaintenance(self.outbox, Nobody(), lambda: self.now)
+        self.context.now = self.now
+        self.upkeep = LogMaintenance(self.context, Nobody())
         self.files = OpenFiles()
         for number in STREAMS:
             durability = Durability.OS if number == 1 else Durability.FSYNC
@@ -90,7 +93,7 @@ class Broker:
         self.upkeep.lead(partition)
         committed_end = partition.committed_end
         batch = batch_of([(f"s{number}.x", None, b"v" * 300, None)] * rows)
-        append(partition, "caller", batch, self.now, self.outbox.step)
+        append(partition, "caller", batch, self.now, self.context.outbox.step)
         self.upkeep.moved(partition, committed_end)
 
     def alter(self, number: int, changes: dict[str, Any]) -> None:
@@ -116,6 +119,7 @@ class Broker:
 
     def tick(self, ms: int) -> None:
         self.now_us += ms * 1_000
+        self.context.now = self.now
         if self.visits_all:
             for partition in self.partitions.values():
                 self.upkeep.touch(partition)
@@ -123,7 +127,7 @@ class Broker:
         self.take()
 
     def take(self) -> None:
-        step = self.outbox.take()
+        step = self.context.outbox.take()
         self.disk += step.disk
         self.notices += step.notices
 

@@ -16,7 +16,6 @@ from itertools import islice
 
 from penstock.access import User
 from penstock.base import limits
-from penstock.base.clock import Now
 from penstock.base.ids import PartitionId, PartitionKey, StreamId
 from penstock.base.meters import Families, Family, Histogram, Sample, single
 from penstock.messages import PartitionHealth
@@ -24,6 +23,7 @@ from penstock.metadata.persistent import PersistentMap
 from penstock.node import metrics
 from penstock.node.api.offsets import GroupOffsets
 from penstock.node.api.status_report import StatusReport
+from penstock.node.context import Context
 from penstock.node.control.cluster import Cluster
 from penstock.node.metrics import EACH_PARTITION, PartitionRow
 from penstock.node.partition.counters import NodeCounters, PartitionCounters
@@ -42,13 +42,13 @@ class NodeMetricsCollector:
 
     def __init__(
         self,
+        context: Context,
         cluster: Cluster,
         replicas: Replicas,
         listening: NatsListener,
         offsets: GroupOffsets,
         report: StatusReport,
         meters: NodeCounters,
-        clock: Callable[[], Now],
         in_flight_bytes: Callable[[], int],
         in_flight_bytes_max: int,
     ) -> None:
@@ -58,7 +58,7 @@ class NodeMetricsCollector:
         self._offsets = offsets
         self._report = report
         self._meters = meters
-        self._clock = clock
+        self._context = context
         self._in_flight_bytes = in_flight_bytes
         self._in_flight_bytes_max = in_flight_bytes_max
         self._expiries = Expiries()
@@ -67,7 +67,7 @@ class NodeMetricsCollector:
         yield from self._counted()
         yield from self._broker()
         yield from self._raft()
-        end_us = self._expiries.next_us(self._cluster.image.users, self._clock().wall_us)
+        end_us = self._expiries.next_us(self._cluster.image.users, self._context.now.wall_us)
         yield Family(metrics.CREDENTIAL_EXPIRES, [] if end_us is None else [Sample((), end_us)])
         yield from self._states()
         yield from self._partitions()
@@ -85,7 +85,7 @@ class NodeMetricsCollector:
         yield single(metrics.METADATA_SYNC_SECONDS, self._cluster.quorum.sync_us)
 
     def _broker(self) -> Families:
-        gaps, now = self._listening.gaps, self._clock()
+        gaps, now = self._listening.gaps, self._context.now
         yield single(metrics.IN_FLIGHT_BYTES, self._in_flight_bytes())
         yield single(metrics.IN_FLIGHT_BYTES_MAX, self._in_flight_bytes_max)
         yield single(metrics.LEADER_CHANGES, self._replicas.event_log.led_count)
@@ -145,7 +145,7 @@ class NodeMetricsCollector:
 
     def _of(self, partition: Partition) -> PartitionRow:
         traffic = self._meters.traffic.get(partition.key, _NO_TRAFFIC)
-        return PartitionRow(partition, traffic, self._replicas.behind_us(partition), self._clock())
+        return PartitionRow(partition, traffic, self._replicas.behind_us(partition), self._context.now)
 
     # By group
 

@@ -39,10 +39,12 @@ from penstock.messages import (
     Request,
     Response,
 )
+from penstock.metadata.image import ClusterImage
 from penstock.node.api.fetch_api import FetchApi
 from penstock.node.api.lookup_api import LookupApi
 from penstock.node.api.status_report import StatusReport
 from penstock.node.api.verify_api import VerifyApi
+from penstock.node.context import Context
 from penstock.node.control.cluster import Cluster
 from penstock.node.controller.audit import AuditLog
 from penstock.node.data_dir.clean_stop import mark_if_synced
@@ -59,7 +61,7 @@ from penstock.node.replicas.stream_lifecycle import deleted_error
 from penstock.node.request_router import RequestRouter
 from penstock.node.security.access import Access
 from penstock.node.settings import Settings
-from penstock.node.step import DiskWork, Outbox, Step
+from penstock.node.step import DiskWork, Step
 from penstock.node.subscriptions.ingest_backlog import IngestBacklog
 from penstock.node.subscriptions.nats_listener import NatsListener, was_led_by
 from penstock.vfs import Vfs
@@ -77,13 +79,10 @@ class Node:
 
     def __init__(self, vfs: Vfs, settings: Settings, chance: Any) -> None:
         """`chance` is a source of randomness, such as a seeded random.Random."""
-        self._vfs = vfs
-        self._settings = settings
-        self._outbox = Outbox()
-        self._now = Now(0, 0)  # time of the event being handled
-        version = settings.format_version
+        context = self._context = Context(vfs, settings, chance)
+        self._settings, self._outbox = settings, context.outbox
         as_of_us = lambda one: self._replicas.as_of_us(one)  # noqa: E731
-        self._fetches = FetchApi(self._outbox, version, lambda: self._now, as_of_us, lambda: self.access)
+        self._fetches = FetchApi(context, as_of_us, lambda: self.access)
         self._listener = NatsListener(
             vfs,
             self._outbox,
@@ -94,11 +93,10 @@ class Node:
         self._budget = InFlightBudget(settings.partition_in_flight_bytes_max)
         self.meters = self._budget.meters
         self.access = Access(
-            lambda: self._cluster.image,
-            lambda: self._now.wall_us,
+            context,
             requires_login=lambda: self._cluster.auth_markers.requires_login,
             requires_proof=lambda: self._cluster.auth_markers.requires_proof,
-            is_current=lambda: self._cluster.is_current(self._now),
+            is_current=lambda: self._cluster.is_current(self._context.now),
         )
         self._lookups = LookupApi(
             self._outbox,
@@ -108,22 +106,16 @@ class Node:
             stopping=_STOPPING,
         )
         self._verifying = VerifyApi(self._outbox, self.access, stopping=_STOPPING)
-        self._replicas = self._new_replicas(chance)
+        self._replicas = self._new_replicas()
         self._partitions = self._replicas.partitions
         self._upkeep = self._replicas.log_maintenance
         self._listened = ListenedFile(vfs, self._outbox, self._partitions, self._replicas.roles, self._listener)
-        parts = (self._outbox, self._peers, chance, lambda: self._now, self._replicas, lambda: self._report)
+        parts = (self._peers, self._replicas, lambda: self._report)
         self._audit = AuditLog(
-            self._outbox,
-            lambda: self._cluster.image,
-            self._partitions,
-            lambda partition, caller, data: self._storing.append_to(partition, caller, data),
-            lambda: self._now.wall_us,
+            context, self._partitions, lambda partition, caller, data: self._storing.append_to(partition, caller, data)
         )
-        self._cluster = Cluster(vfs, settings, *parts, self.access, self._audit)
-        self._find = PartitionLookup(
-            settings.broker_id, self._cluster, self._partitions, self._replicas.streams.failures
-        )
+        self._cluster = Cluster(context, *parts, self.access, self._audit)
+        self._find = PartitionLookup(context, self._cluster, self._partitions, self._replicas.streams.failures)
         self._is_stopped = False
         self._next_tick_us = 0
         self._ingest_backlog = IngestBacklog(self._ingest)
@@ -133,17 +125,12 @@ class Node:
         self._storing, self._offsets, self._publishing = answering.storing, answering.offsets, answering.publishing
         self._handlers = answering.handlers
 
-    def _new_replicas(self, chance: Any) -> Replicas:
+    def _new_replicas(self) -> Replicas:
         return Replicas(
-            self._vfs,
-            self._settings,
-            self._outbox,
+            self._context,
             self._peers,
             self._listener,
             self._budget,
-            chance,
-            lambda: self._now,
-            image=lambda: self._cluster.image,
             ask_metadata=lambda request, done: self._cluster.link.ask(request, done),
             administer=lambda request, done, who=THE_BROKER: self._cluster.link.administer(request, done, who),
             who=lambda: self.access.who,
@@ -158,13 +145,11 @@ class Node:
 
     def _answering(self) -> RequestRouter:
         return RequestRouter(
-            self._settings,
-            self._outbox,
+            self._context,
             self._cluster,
             self._replicas,
             self._find,
             self.access,
-            lambda: self._now,
             peers=self._peers,
             refusals=self._budget.refusals,
             fetches=self._fetches,
@@ -178,7 +163,7 @@ class Node:
 
     def start(self, now: Now) -> Step:
         """Recover everything from disk; blocks. Raise PenstockError or OSError if the broker cannot start on it."""
-        self._now = now
+        self._context.now = now
         cluster = self._cluster
         cluster.open()
         self._report = StatusReport(
@@ -191,7 +176,7 @@ class Node:
         )
         parts = (cluster, self._replicas, self._listener, self._offsets, self._report, self.meters)
         held = (lambda: self.in_flight_bytes, self._settings.broker_in_flight_bytes_max)
-        self._metrics_collector = NodeMetricsCollector(*parts, lambda: self._now, *held)
+        self._metrics_collector = NodeMetricsCollector(self._context, *parts, *held)
         listened, broker_id = self._listened.load(now.wall_us), self._settings.broker_id
         self._replicas.streams.start(cluster.deleted, listened)
         self._replicas.scrubber.start()
@@ -215,12 +200,12 @@ class Node:
 
     def hand_over(self, now: Now, done: Callable[[], None]) -> None:
         """Transfer the metadata leadership before a stop; call `done` once transferred, or if no broker can take it."""
-        self._now = now
+        self._context.now = now
         self._cluster.controlled_shutdown.hand_over(done)
 
     def drain(self, now: Now) -> None:
         """Note that the broker is about to stop and to leave NATS."""
-        self._now = now
+        self._context.now = now
         self._replicas.leader_replication.drain(now)
         self._listener.drain(now.wall_us)
 
@@ -230,7 +215,7 @@ class Node:
 
     def leave(self, now: Now, done: Callable[[], None]) -> None:
         """Hand over all leaderships before a stop; call `done` once that is done, or if it is impossible."""
-        self._now = now
+        self._context.now = now
         self._cluster.leave(done)
 
     def before_stop(self) -> None:
@@ -246,7 +231,7 @@ class Node:
         self._is_stopped = True
         self._lookups.stop()
         self._verifying.stop()
-        self._now = now
+        self._context.now = now
         self._listened.stop(now)
         self._ingest_backlog.go_on(must=True)
         for partition in self._partitions.values():
@@ -259,7 +244,7 @@ class Node:
         self._listener.stop(now)
         if self._replicas.streams.are_open:
             whole_since = self._cluster.registration.whole_since
-            mark_if_synced(self._vfs, whole_since, (one.log for one in self._partitions.values()), self._outbox)
+            mark_if_synced(self._context.vfs, whole_since, (one.log for one in self._partitions.values()), self._outbox)
         return self._outbox.take()
 
     def take(self) -> Step | None:
@@ -277,11 +262,11 @@ class Node:
 
     def _settle_refusals(self) -> None:
         refusals, step = self._budget.refusals, self._outbox.step
-        if refusals and refusals.settle(self._cluster.beats, self._now, step):
+        if refusals and refusals.settle(self._cluster.beats, self._context.now, step):
             self._cluster.registration.heartbeat_now()
-            self._cluster.registration.tick(self._now)
+            self._cluster.registration.tick(self._context.now)
             # again, for this broker may be the metadata leader and have answered itself
-            refusals.settle(self._cluster.beats, self._now, step)
+            refusals.settle(self._cluster.beats, self._context.now, step)
 
     @property
     def waits_for(self) -> str:
@@ -290,13 +275,18 @@ class Node:
 
     def families(self, now: Now) -> Families:
         """Return the metrics; the caller must take the node's steps at each pause of the iterator."""
-        self._now = now
+        self._context.now = now
         return iter(()) if self._is_stopped else self._metrics_collector.families()
 
     @property
     def stalled_syncs(self) -> int:
         """Number of logs with an fsync that does not return."""
         return self._upkeep.stalled_count
+
+    @property
+    def image(self) -> ClusterImage:
+        """Metadata image, as far as this broker has applied it."""
+        return self._context.image
 
     @property
     def cluster_id(self) -> str:
@@ -344,7 +334,7 @@ class Node:
         if not partition.leads:
             self._upkeep.lead(partition)
         committed_end = partition.committed_end
-        while not partition.ingest(group, self._now, self._outbox.step, must=must):
+        while not partition.ingest(group, self._context.now, self._outbox.step, must=must):
             if not self._replicas.remote_dedup.request_missing(partition):
                 return False
         if not self._is_stopped:  # else the log is about to be closed, and synced with that
@@ -380,20 +370,20 @@ class Node:
         `is_proven`: it has proved that it belongs to this cluster.
         """
         if not self._is_stopped:
-            self._now = now
+            self._context.now = now
             self._peers.up(broker_id, is_proven=is_proven)
             self._cluster.peer_up(broker_id, cluster_id)
 
     def peer_refused(self, broker_id: BrokerId, where: str, error: RemoteError, now: Now) -> None:
         """Handle a refusal by the broker at `where` (id 0 if unknown): the two are not of the same cluster."""
         if not self._is_stopped:
-            self._now = now
+            self._context.now = now
             self._cluster.peer_refused(broker_id, where, error)
 
     def peer_lost(self, broker_id: BrokerId, now: Now) -> None:
         """Handle a lost peer connection; requests without an answer are lost with it."""
         if not self._is_stopped:
-            self._now = now
+            self._context.now = now
             self._peers.lost(broker_id)
 
     def answered(
@@ -401,7 +391,7 @@ class Node:
     ) -> None:
         """Handle a peer's answer to the request with that token."""
         if not self._is_stopped:
-            self._now = now
+            self._context.now = now
             self._peers.answered(broker_id, token, response, raw)
 
     def receiving(self, broker_id: BrokerId, size_bytes: int, now: Now) -> None:
@@ -412,12 +402,12 @@ class Node:
     def joined(self, response: JoinResponse, now: Now) -> None:
         """Handle the answer to the `join` request of a step: the cluster and its brokers."""
         if not self._is_stopped:
-            self._now = now
+            self._context.now = now
             self._cluster.joined(response)
 
     def _at(self, now: Now) -> None:
         """Set the time and run whatever the cluster has due by then."""
-        self._now = now
+        self._context.now = now
         if not self._is_stopped:
             self._cluster.check_session(now)
 
@@ -446,7 +436,7 @@ class Node:
         """
         if self._is_stopped:
             return
-        self._now = now
+        self._context.now = now
         self._fetches.tick(now, self._partitions)
         self._cluster.tick(now)
         self._replicas.tick(now)

@@ -54,6 +54,7 @@ from penstock.node.api.staged_publishing import StagedPublisher
 from penstock.node.api.status_report import StatusReport
 from penstock.node.api.user_api import UserApi
 from penstock.node.api.verify_api import VerifyApi
+from penstock.node.context import Context
 from penstock.node.control.cluster import Cluster
 from penstock.node.control.peer_requests import PEER_REQUESTS
 from penstock.node.partition.deferred_refusals import DeferredRefusals
@@ -62,20 +63,16 @@ from penstock.node.quorum.peer_client import PeerClient
 from penstock.node.replicas.partition_lookup import PartitionLookup
 from penstock.node.replicas.replicas import Replicas
 from penstock.node.security.access import Access
-from penstock.node.settings import Settings
-from penstock.node.step import Outbox
 
 
 class RequestRouter:
     def __init__(
         self,
-        settings: Settings,
-        outbox: Outbox,
+        context: Context,
         cluster: Cluster,
         replicas: Replicas,
         find: PartitionLookup,
         access: Access,
-        clock: Callable[[], Now],
         *,
         peers: PeerClient,
         refusals: DeferredRefusals,
@@ -87,20 +84,12 @@ class RequestRouter:
     ) -> None:
         self._cluster = cluster
         self._replicas = replicas
-        self.storing = AppendApi(
-            outbox,
-            find,
-            replicas,
-            clock,
-            settings.partition_in_flight_bytes_max,
-            image=lambda: cluster.image,
-            access=access,
-        )
+        self.storing = AppendApi(context, find, replicas, access=access)
         write = self.storing.append_to
-        bounds = CommitBounds(settings.broker_id, lambda: cluster.image, find, peers, clock, refusals)
-        self.offsets = GroupOffsets(outbox, cluster, find, settings, access, bounds, write=write)
-        self.publishing = StagedPublisher(outbox, cluster, find, clock, write=write, access=access)
-        enquiries = MetadataApi(settings, outbox, cluster, access, report=report, in_flight_bytes=in_flight_bytes)
+        bounds = CommitBounds(context, find, peers, refusals)
+        self.offsets = GroupOffsets(context, cluster, find, access, bounds, write=write)
+        self.publishing = StagedPublisher(context, cluster, find, write=write, access=access)
+        enquiries = MetadataApi(context, cluster, access, report=report, in_flight_bytes=in_flight_bytes)
         self.handlers: Mapping[type[Request], Handler] = {
             CreateStreamRequest: self._administer,
             AlterStreamRequest: self._administer,
@@ -126,7 +115,7 @@ class RequestRouter:
             **self.offsets.handlers,
             **dict.fromkeys(PEER_REQUESTS, self._peer_request),
             **enquiries.handlers,
-            **UserApi(outbox, access, lambda: cluster.image).handlers,
+            **UserApi(context, access).handlers,
         }
 
     def _administer(self, caller: Hashable, request: Any, raw: bytes | memoryview, now: Now) -> None:

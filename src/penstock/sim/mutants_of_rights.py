@@ -76,7 +76,7 @@ MUTANTS_OF_RIGHTS = (
     Mutant(
         "who altered a stream is not told",
         _ACCESS,
-        "        return msgspec.structs.replace(command, by=self.signature, at_us=self._wall_us())",
+        "        return msgspec.structs.replace(command, by=self.signature, at_us=self._context.now.wall_us)",
         "        return command",
     ),
     Mutant(

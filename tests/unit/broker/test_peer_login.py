@@ -24,13 +24,13 @@ from penstock.messages import (
     Response,
     api_versions,
 )
-from penstock.metadata.image import ClusterImage
 from penstock.node.security.access import Access
 from penstock.node.step import PeerRequest
 from penstock.wire import Frame, decode_request, encode_answer
 from penstock.wire.bodies import answer_body
 from penstock.wire.encryption import FrameCipher
 from tests.unit.broker.peers.test_peer_connection import Transport
+from tests.unit.node.contexts import context_of
 
 SECRET = "a secret of the cluster that is long enough"
 OURS = PeerHelloRequest(cluster_id="c", broker_id=1, data_dir_id="disk-1", broker_version="1")
@@ -45,7 +45,7 @@ class Doorway:
 
     def guarding(self, broker_id: int, secret: str) -> BrokerAuthenticator:
         return BrokerAuthenticator(
-            Access(ClusterImage, lambda: 0, requires_proof=lambda: self.brokers_prove),
+            Access(context_of(), requires_proof=lambda: self.brokers_prove),
             ClusterSecret(secret, b"salt" * 4),
             lambda: f"nonce-of-broker-{broker_id}-" + "x" * 16,
             broker_id=BrokerId(broker_id),

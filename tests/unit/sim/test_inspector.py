@@ -32,5 +32,5 @@ def test_a_disk_is_awaited_where_nobody_else_counts(
         stream.partitions[0], isr=(3,), eligible=eligible, unsure=unsure, leader=None, awaited_data_dir_id="gone"
     )
     streams = {stream.stream_id: replace(stream, partitions=(partition,))}
-    monkeypatch.setattr(quorum, "image", dataclasses.replace(quorum.image, streams=streams))
+    monkeypatch.setattr(node._context, "image", dataclasses.replace(quorum.image, streams=streams))
     assert list(inspector.awaited(node)) == ([(stream.stream_id, 0, "gone")] if is_awaited else [])

@@ -30,11 +30,12 @@ from penstock.messages import (
     StageRequest,
     StageResponse,
 )
-from penstock.metadata.image import ClusterImage, StreamState
+from penstock.metadata.image import StreamState
 from penstock.node.api.append_queue import AppendQueue
 from penstock.node.api.metadata_api import Handler
 from penstock.node.api.partition_append import append, append_at
 from penstock.node.api.producers import KnownProducers
+from penstock.node.context import Context
 from penstock.node.partition.internal_streams import target_of, users_own
 from penstock.node.partition.leader_hints import no_leader_error
 from penstock.node.partition.log_queries import CheckAppend, OwnKeys, RowRules
@@ -42,7 +43,7 @@ from penstock.node.partition.partition import Partition
 from penstock.node.replicas.partition_lookup import PartitionLookup
 from penstock.node.replicas.replicas import Replicas
 from penstock.node.security.access import Access
-from penstock.node.step import InternalCaller, Outbox
+from penstock.node.step import InternalCaller
 
 Appending = AppendRequest | AppendOnceRequest
 
@@ -50,25 +51,14 @@ Appending = AppendRequest | AppendOnceRequest
 class AppendApi:
     """All appends of one broker; `bytes_max` limits the bytes under way."""
 
-    def __init__(
-        self,
-        outbox: Outbox,
-        find: PartitionLookup,
-        replicas: Replicas,
-        clock: Callable[[], Now],
-        bytes_max: int,
-        *,
-        image: Callable[[], ClusterImage],
-        access: Access,
-    ) -> None:
-        self.appends = AppendQueue(outbox, bytes_max, store=self._store)
-        self._outbox = outbox
+    def __init__(self, context: Context, find: PartitionLookup, replicas: Replicas, *, access: Access) -> None:
+        self.appends = AppendQueue(context.outbox, context.settings.partition_in_flight_bytes_max, store=self._store)
+        self._outbox = context.outbox
         self._find = find
         self._replicas = replicas
-        self._clock = clock
-        self._image = image
+        self._context = context
         self._access = access
-        self._producers = KnownProducers(outbox, clock, known=self.appends.go_on)
+        self._producers = KnownProducers(context, known=self.appends.go_on)
         self.handlers: Mapping[type[Request], Handler] = {
             AppendRequest: self._append,
             AppendOnceRequest: self._append,
@@ -111,7 +101,7 @@ class AppendApi:
         target = target_of(partition.stream)
         if target is None:
             raise RemoteError(ErrorCode.BAD_REQUEST, f"nothing is staged in stream {partition.stream.name!r}")
-        of = partition.stream if request.is_plan else self._image().by_id(target)
+        of = partition.stream if request.is_plan else self._context.image.by_id(target)
         rules, look = _rules_of(of, partition.key.partition), self._access.again(request)
         if request.query_id == NO_RUN:
             raise RemoteError(ErrorCode.BAD_REQUEST, "nothing was staged: a query's id is not zero")
@@ -136,7 +126,7 @@ class AppendApi:
             self._outbox.step.answer(caller, error)
             return True
         if check.keeps_numbers:
-            self._put(partition, lambda: append_at(partition, caller, check, self._clock(), self._outbox.step))
+            self._put(partition, lambda: append_at(partition, caller, check, self._context.now, self._outbox.step))
             return True
         is_new = self._producers.is_new(partition, caller, check)
         if is_new and (refusal := _not_its_own(partition, check)) is not None:
@@ -148,7 +138,7 @@ class AppendApi:
 
     def not_led(self, partition: Partition) -> RemoteError | None:
         """Return the error that names the leader; None if this broker leads."""
-        return no_leader_error(self._image(), partition)
+        return no_leader_error(self._context.image, partition)
 
     def append_to(
         self,
@@ -161,7 +151,7 @@ class AppendApi:
     ) -> None:
         """Append the node's own batch to a partition led here; `caller` is answered once it is committed."""
         step = self._outbox.step
-        self._put(partition, lambda: append(partition, caller, data, self._clock(), step, asked, by, flags))
+        self._put(partition, lambda: append(partition, caller, data, self._context.now, step, asked, by, flags))
 
     def _put(self, partition: Partition, write: Callable[[], None]) -> None:
         if not partition.leads:

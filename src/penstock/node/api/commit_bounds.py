@@ -27,7 +27,7 @@ from penstock.base.clock import Now
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import BrokerId, PartitionKey
 from penstock.messages import ListOffsetsRequest, ListOffsetsResponse, OffsetCommit, Response
-from penstock.metadata.image import ClusterImage
+from penstock.node.context import Context
 from penstock.node.partition.deferred_refusals import DeferredRefusals
 from penstock.node.partition.high_watermark import require_high_watermark
 from penstock.node.partition.partition_errors import partition_label
@@ -67,7 +67,7 @@ class _Judging:
             if self._refusal is None or self._refusal.is_certain:
                 self.settle(is_certain=True)
             else:
-                self._bounds.refusals.doubt(self, self._by, self._bounds.clock())
+                self._bounds.refusals.doubt(self, self._by, self._bounds.now)
 
     def is_led(self) -> bool:
         """True if the refusing leader still leads in the same epoch."""
@@ -80,7 +80,7 @@ class _Judging:
     def settle(self, *, is_certain: bool) -> None:
         """Call back with the refusal, or with None."""
         error = self._refusal.error if self._refusal is not None and is_certain else None
-        self._judged(error, self._bounds.clock())
+        self._judged(error, self._bounds.now)
 
 
 class _Waiting(NamedTuple):
@@ -93,23 +93,19 @@ class _Waiting(NamedTuple):
 class CommitBounds:
     """Judges the offset commits sent to this broker."""
 
-    def __init__(
-        self,
-        broker_id: BrokerId,
-        image: Callable[[], ClusterImage],
-        find: PartitionLookup,
-        peers: PeerClient,
-        clock: Callable[[], Now],
-        refusals: DeferredRefusals,
-    ) -> None:
-        self.clock = clock
+    def __init__(self, context: Context, find: PartitionLookup, peers: PeerClient, refusals: DeferredRefusals) -> None:
+        self._context = context
         self.refusals = refusals
-        self._broker_id = broker_id
-        self._image = image
+        self._broker_id = context.settings.broker_id
+
         self._find = find
         self._peers = peers
         # Per leader: offsets that came after its pending request.
         self._asked: dict[tuple[BrokerId, PartitionKey], list[_Waiting]] = {}
+
+    @property
+    def now(self) -> Now:
+        return self._context.now
 
     def judge(self, offsets: Iterable[OffsetCommit], judged: Judged, by: str) -> None:
         """Call `judged` with a refusal if one of the offsets is beyond the end of its log. The partitions must exist.
@@ -123,7 +119,7 @@ class CommitBounds:
             replica = self._find.here(one.stream_id, one.partition)
             if replica is not None and one.offset <= replica.committed_end:
                 continue
-            leader = self._image().partition(one.stream_id, one.partition).leader
+            leader = self._context.image.partition(one.stream_id, one.partition).leader
             if leader is not None and leader != self._broker_id:
                 to_ask.append((one, leader))
             elif leader is not None and (refusal := self._here(one)) is not None:
@@ -160,7 +156,7 @@ class CommitBounds:
     def _leader(self, key: PartitionKey) -> tuple[BrokerId | None, int] | None:
         """Return the leader and the epoch in this broker's image; None if the partition was deleted."""
         try:
-            state = self._image().partition(*key)
+            state = self._context.image.partition(*key)
         except RemoteError:
             return None
         return state.leader, state.leader_epoch
@@ -197,7 +193,7 @@ class CommitBounds:
         assert one.offset is not None
         if one.offset <= committed_end:
             return None
-        state = self._image().streams.get(one.stream_id)
+        state = self._context.image.streams.get(one.stream_id)
         where = f"stream {one.stream_id}" if state is None else partition_label(state, one.partition)
         text = (
             f"nothing was committed: offset {one.offset} is beyond the end of {where}, which holds the offsets from "

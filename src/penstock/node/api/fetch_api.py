@@ -30,13 +30,14 @@ from penstock.commitlog import LogView, Slice
 from penstock.fetch.parked import ParkedFetch, ParkedFetches
 from penstock.messages import FetchRequest, FetchResponse
 from penstock.node.api.projections import Project
+from penstock.node.context import Context
 from penstock.node.partition.divergence import check_agreement
 from penstock.node.partition.partition import Partition
 from penstock.node.partition.partition_errors import as_remote_error
 from penstock.node.partition.query_executor import QueryExecutor
 from penstock.node.replicas.partition_lookup import PartitionLookup
 from penstock.node.security.access import Access
-from penstock.node.step import FileRange, Lane, Outbox
+from penstock.node.step import FileRange, Lane
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -60,25 +61,22 @@ class FetchApi:
 
     def __init__(
         self,
-        outbox: Outbox,
-        format_version: int,
-        clock: Callable[[], Now],
+        context: Context,
         as_of_us: Callable[[Partition], int | None],
         access: Callable[[], Access],
     ) -> None:
         """`as_of_us`: as for `Replicas`."""
         self._access = access
-        self._clock = clock
+        self._context = context
         self._as_of_us = as_of_us
-        self._outbox = outbox
-        self._format_version = format_version
+        self._outbox = context.outbox
         self._waiters = ParkedFetches()
         # Partitions with further fetches that can have enough: answered in the next turns.
         self._unanswered: dict[PartitionKey, None] = {}
         self._stopping: RemoteError | None = None
         self._looking: dict[Hashable, _Look] = {}  # lookups in a disk thread or waiting for one
         self._executor = QueryExecutor(
-            outbox, running_max=limits.PROJECTIONS_RUNNING_MAX, waiting_max=limits.PROJECTIONS_WAITING_MAX
+            context.outbox, running_max=limits.PROJECTIONS_RUNNING_MAX, waiting_max=limits.PROJECTIONS_WAITING_MAX
         )
 
     def ask(
@@ -234,7 +232,7 @@ class FetchApi:
         return True
 
     def _behind_us(self, as_of_us: int | None) -> int | None:
-        return None if as_of_us is None else max(0, self._clock().elapsed_us - as_of_us)
+        return None if as_of_us is None else max(0, self._context.now.elapsed_us - as_of_us)
 
     def _check_staleness(self, partition: Partition, request: FetchRequest) -> None:
         """Raise RemoteError too_stale. Not for a leader: no replica knows more."""
@@ -280,7 +278,7 @@ class FetchApi:
             committed_end=Offset(look.committed_end),
             base_offset=look.request.offset,
             end_offset=Offset(query.end_offset),
-            format_version=self._format_version,
+            format_version=self._context.settings.format_version,
             leader_epoch=look.partition.leader_epoch,
             raw_crc=query.raw_crc,
             last_epoch=None if query.last_epoch is None else LeaderEpoch(query.last_epoch),
@@ -299,7 +297,7 @@ class FetchApi:
             committed_end=Offset(look.committed_end),
             base_offset=Offset(base_offset),
             end_offset=Offset(end_offset),
-            format_version=self._format_version,
+            format_version=self._context.settings.format_version,
             leader_epoch=partition.leader_epoch,
             behind_us=self._behind_us(look.as_of_us),
         )

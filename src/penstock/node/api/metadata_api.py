@@ -27,10 +27,9 @@ from penstock.messages import (
 from penstock.metadata.image import StreamState
 from penstock.node.api.status_report import StatusReport
 from penstock.node.api.stream_index import StreamIndex
+from penstock.node.context import Context
 from penstock.node.control.cluster import Cluster
 from penstock.node.security.access import Access
-from penstock.node.settings import Settings
-from penstock.node.step import Outbox
 
 Handler = Callable[[Hashable, Any, bytes | memoryview, Now], None]
 """Answers the caller of a request, now or later. Arguments: caller, request, its raw part, time."""
@@ -41,8 +40,7 @@ class MetadataApi:
 
     def __init__(
         self,
-        settings: Settings,
-        outbox: Outbox,
+        context: Context,
         cluster: Cluster,
         access: Access,
         *,
@@ -50,8 +48,8 @@ class MetadataApi:
         in_flight_bytes: Callable[[], int],
     ) -> None:
         """`report` may be called once the broker has started."""
-        self._settings = settings
-        self._outbox = outbox
+        self._settings = context.settings
+        self._outbox = context.outbox
         self._cluster = cluster
         self._access = access
         self._report = report

@@ -56,6 +56,7 @@ from penstock.messages import (
 from penstock.metadata.image import ClusterImage
 from penstock.node.api.commit_bounds import CommitBounds
 from penstock.node.api.group_members import GroupMembers, Rows
+from penstock.node.context import Context
 from penstock.node.control.cluster import Cluster
 from penstock.node.partition.internal_streams import offsets_config
 from penstock.node.partition.log_queries import Query
@@ -63,8 +64,7 @@ from penstock.node.partition.partition import Partition
 from penstock.node.partition.partition_errors import as_remote_error
 from penstock.node.replicas.partition_lookup import PartitionLookup
 from penstock.node.security.access import Access
-from penstock.node.settings import Settings
-from penstock.node.step import InternalCaller, Lane, Outbox
+from penstock.node.step import InternalCaller, Lane
 from penstock.replication.leader import Leadership
 
 _KEY = 7  # index of the key column's first buffer; for the value column _VALUE
@@ -124,10 +124,9 @@ class GroupOffsets:
 
     def __init__(
         self,
-        outbox: Outbox,
+        context: Context,
         cluster: Cluster,
         find: PartitionLookup,
-        settings: Settings,
         access: Access,
         bounds: CommitBounds,
         *,
@@ -135,10 +134,10 @@ class GroupOffsets:
     ) -> None:
         """`write` appends one batch to a partition led here."""
         self._bounds = bounds
-        self._outbox = outbox
+        self._outbox = context.outbox
         self._cluster = cluster
         self._find = find
-        self._encryption = settings.internal_encryption
+        self._encryption = context.settings.internal_encryption
         self._access = access
         self._write = write
         self._kept: dict[PartitionKey, _Kept] = {}

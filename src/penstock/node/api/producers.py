@@ -17,20 +17,21 @@ from penstock.base.ids import Offset, PartitionKey, TimestampUs
 from penstock.commitlog import LogState
 from penstock.ingest.producers import ProducerCollector, Producers
 from penstock.messages import ListProducersRequest, ListProducersResponse, ProducerInfo
+from penstock.node.context import Context
 from penstock.node.partition.log_queries import CheckAppend
 from penstock.node.partition.partition import Partition
 from penstock.node.partition.partition_errors import as_remote_error, outcome_unknown_text
 from penstock.node.partition.reverse_log_scan import ReverseLogScan
 from penstock.node.replicas.partition_lookup import PartitionLookup
-from penstock.node.step import Lane, Outbox
+from penstock.node.step import Lane
 
 
 class KnownProducers:
     """Finds duplicate batches; has producers read from the log. `known(key)` is called at the end of a read."""
 
-    def __init__(self, outbox: Outbox, clock: Callable[[], Now], *, known: Callable[[PartitionKey], None]) -> None:
-        self._outbox = outbox
-        self._clock = clock
+    def __init__(self, context: Context, *, known: Callable[[PartitionKey], None]) -> None:
+        self._outbox = context.outbox
+        self._context = context
         self._known = known
 
     def tell(
@@ -80,7 +81,7 @@ class KnownProducers:
             self._outbox.reply(caller, RemoteError(ErrorCode.STORAGE_FAILED, text))
             return False
         try:
-            place = producers.find(batch.producer, batch.count, partition.timestamp_us(self._clock()))
+            place = producers.find(batch.producer, batch.count, partition.timestamp_us(self._context.now))
         except RemoteError as error:
             self._outbox.reply(caller, error)
             return False
@@ -97,7 +98,7 @@ class KnownProducers:
 
     def _read(self, partition: Partition) -> Producers:
         partition.producers = producers = Producers()
-        since_us = partition.timestamp_us(self._clock()) - limits.PRODUCER_WINDOW_MS * 1_000
+        since_us = partition.timestamp_us(self._context.now) - limits.PRODUCER_WINDOW_MS * 1_000
         work = ReverseLogScan(partition.view(), since_us, ProducerCollector(since_us))
 
         def done(error: Exception | None) -> None:

@@ -48,6 +48,7 @@ from penstock.messages import (
 )
 from penstock.node.api.metadata_api import Handler
 from penstock.node.api.piece_assembly import AssemblePiece, check_size, staged_rows_lost
+from penstock.node.context import Context
 from penstock.node.control.cluster import Cluster
 from penstock.node.partition.internal_streams import target_of, users_own
 from penstock.node.partition.log_queries import RowRules
@@ -56,7 +57,7 @@ from penstock.node.partition.partition_errors import as_remote_error, outcome_un
 from penstock.node.partition.reverse_log_scan import ReverseLogScan
 from penstock.node.replicas.partition_lookup import PartitionLookup
 from penstock.node.security.access import Access
-from penstock.node.step import InternalCaller, Lane, Outbox
+from penstock.node.step import InternalCaller, Lane
 
 _NOT_HERE = (
     ErrorCode.STREAM_NOT_FOUND,
@@ -104,20 +105,13 @@ class StagedPublisher:
     """Publishes staged rows into the partitions led here."""
 
     def __init__(
-        self,
-        outbox: Outbox,
-        cluster: Cluster,
-        find: PartitionLookup,
-        clock: Callable[[], Now],
-        *,
-        write: AppendTo,
-        access: Access,
+        self, context: Context, cluster: Cluster, find: PartitionLookup, *, write: AppendTo, access: Access
     ) -> None:
         self._access = access
-        self._outbox = outbox
+        self._outbox = context.outbox
         self._cluster = cluster
         self._find = find
-        self._clock = clock
+        self._context = context
         self._write = write
         self._queues: dict[PartitionKey, deque[_Publish]] = {}  # by target partition
         self._turns: dict[PartitionKey, _Publish] = {}  # of each queue, the request being assembled or written
@@ -226,7 +220,7 @@ class StagedPublisher:
         if runs.failure:
             partition.published = None  # the next request reads them again
             raise RemoteError(ErrorCode.STORAGE_FAILED, f"nothing was published: {runs.failure}")
-        last = runs.find(publish.piece, partition.timestamp_us(self._clock()))
+        last = runs.find(publish.piece, partition.timestamp_us(self._context.now))
         if last is not None:
             self._tell_again(partition, publish, last)
             return True
@@ -242,7 +236,7 @@ class StagedPublisher:
 
     def _read(self, partition: Partition) -> PublishedRuns:
         partition.published = runs = PublishedRuns()
-        since_us = partition.timestamp_us(self._clock()) - limits.PUBLISHED_WINDOW_MS * 1_000
+        since_us = partition.timestamp_us(self._context.now) - limits.PUBLISHED_WINDOW_MS * 1_000
         work = ReverseLogScan(partition.view(), since_us, RunCollector(since_us))
 
         def done(error: Exception | None) -> None:
@@ -266,7 +260,7 @@ class StagedPublisher:
         end = max(one.end_offset for one in request.staged)
         if replica.committed_end >= end:
             return True
-        if self._clock().elapsed_us >= publish.deadline_us:
+        if self._context.now.elapsed_us >= publish.deadline_us:
             text = f"what is staged up to {end} is not committed here yet, but up to {replica.committed_end}"
             raise RemoteError(ErrorCode.NOT_YET, f"nothing was published: {text}; ask again in a moment")
         self._waiting.setdefault(replica.key, set()).add(key)

@@ -6,7 +6,7 @@ Other users see themselves and the rules for everybody.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Hashable, Mapping
 
 from penstock.access import Operation, User
 from penstock.access.rules import is_admin, scope
@@ -23,32 +23,32 @@ from penstock.messages import (
 )
 from penstock.metadata.image import ClusterImage, OwnedStreams
 from penstock.node.api.metadata_api import Handler
+from penstock.node.context import Context
 from penstock.node.controller.user_exports import page_of
 from penstock.node.security.access import Access
-from penstock.node.step import Outbox
 
 
 class UserApi:
     """Answers requests about users."""
 
-    def __init__(self, outbox: Outbox, access: Access, image: Callable[[], ClusterImage]) -> None:
-        self._outbox = outbox
+    def __init__(self, context: Context, access: Access) -> None:
+        self._outbox = context.outbox
         self._access = access
-        self._image = image
+        self._context = context
         self.handlers: Mapping[type[Request], Handler] = {
             ListUsersRequest: self._list,
             TestAccessRequest: self._test,
         }
 
     def _list(self, caller: Hashable, request: ListUsersRequest, raw: bytes | memoryview, now: Now) -> None:
-        users = self._image().users
+        users = self._context.image.users
         who = "" if self._access.who is None else self._access.who.name
         names = sorted(users) if self._access.is_free else sorted({who, EVERYBODY} & set(users))
         if request.names is not None:
             names = [name for name in names if name in request.names]
         page, next_after = page_of(names, request.after)
         response = ListUsersResponse(
-            users=tuple(user_info(users[name], self._image().owned.get(name, OwnedStreams())) for name in page),
+            users=tuple(user_info(users[name], self._context.image.owned.get(name, OwnedStreams())) for name in page),
             next_after=next_after,
             is_guarded=self._access.is_guarded,
             user=who,
@@ -56,7 +56,7 @@ class UserApi:
         self._outbox.reply(caller, response)
 
     def _test(self, caller: Hashable, request: TestAccessRequest, raw: bytes | memoryview, now: Now) -> None:
-        image = self._image()
+        image = self._context.image
         if not self._access.is_guarded:
             text = "this cluster has no users, so every client may do everything (`penstock user add`)"
             self._outbox.reply(caller, TestAccessResponse(is_allowed=True, reason=text))

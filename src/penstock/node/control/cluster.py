@@ -14,7 +14,6 @@ what is on the disk can be read meanwhile.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from typing import Any
 
 from penstock.base import limits
 from penstock.base.clock import Now, earliest
@@ -31,6 +30,7 @@ from penstock.messages import (
 from penstock.metadata.commands import Command, RegisterBroker
 from penstock.metadata.controller import Controller, ControllerConfig
 from penstock.metadata.image import ClusterImage, CommandOutcome, StreamState
+from penstock.node.context import Context
 from penstock.node.control.addresses import PeerAddresses
 from penstock.node.control.auth_markers import AuthMarkers
 from penstock.node.control.controlled_shutdown import ControlledShutdown
@@ -62,10 +62,8 @@ from penstock.node.quorum.quorum import Quorum
 from penstock.node.quorum.raft_listener import EntryPosition
 from penstock.node.quorum.registration import BrokerRegistration, HeartbeatNumbers, register_command
 from penstock.node.security.access import Access
-from penstock.node.settings import Settings
-from penstock.node.step import JoinAttempt, Lane, Outbox
+from penstock.node.step import JoinAttempt, Lane
 from penstock.raft import Raft, RaftConfig
-from penstock.vfs import Vfs
 
 _TICK_US = limits.RAFT_TICK_MS * 1_000
 
@@ -75,12 +73,8 @@ class Cluster:
 
     def __init__(
         self,
-        vfs: Vfs,
-        settings: Settings,
-        outbox: Outbox,
+        context: Context,
         peers: PeerClient,
-        chance: Any,
-        clock: Callable[[], Now],
         consequences: MetadataListener,
         told: Callable[[], StreamDescriber],
         access: Access,
@@ -88,25 +82,27 @@ class Cluster:
     ) -> None:
         self._access = access
         self._audit = audit
-        self._vfs = vfs
-        self._settings = settings
-        self._outbox = outbox
+        self._vfs = context.vfs
+        self._settings = context.settings
+        self._outbox = context.outbox
         self._peers = peers
-        self._chance = chance
-        self._clock = clock
+        self._chance = context.chance
+        self._context = context
         self._consequences = consequences
         self._told = told
-        self._startup_conflicts = StartupConflicts(settings, outbox)
-        self.auth_markers = AuthMarkers(vfs, settings, outbox, peers.is_proven, lambda: self.is_current(self._clock()))
+        self._startup_conflicts = StartupConflicts(context.settings, context.outbox)
+        self.auth_markers = AuthMarkers(
+            context.vfs, context.settings, context.outbox, peers.is_proven, lambda: self.is_current(self._context.now)
+        )
         self._is_started = False
         self._is_heard = True
         self._looked_us = 0  # elapsed time of the last session check
-        self._process_history = ProcessHistory(vfs)
+        self._process_history = ProcessHistory(context.vfs)
         self._next_tick_us = 0
         self._heard_leader: BrokerId | None = None
         self._heard_us: int | None = None  # when a metadata leader was last known
-        self._addresses = PeerAddresses(settings, outbox)
-        self._told_cluster_id = settings.cluster_id
+        self._addresses = PeerAddresses(context.settings, context.outbox)
+        self._told_cluster_id = context.settings.cluster_id
         self.deleted: list[StreamState] = []  # by commands applied at the start
         self.registered_us = 0  # when this broker was last registered
 
@@ -139,41 +135,34 @@ class Cluster:
             self._outbox.notice(note)
         raft = Raft(RaftConfig(settings.broker_id), self._chance, storage.state)
         self.quorum = Quorum(
+            self._context,
             storage,
             raft,
-            self._outbox,
             self._peers,
             own=PeerProcess(settings.data_dir_id, self._process_history.process),
             start=ProcessStart(self._process_history.names, begins.log_index, begins.raft_term),
             observer=self,
         )
         ask_here: Local = lambda request, done, who: self._metadata_leader.request(request, done, who)  # noqa: E731
-        self.link = MetadataForwarder(self.quorum, self._peers, settings.broker_id, self._clock, ask_here)
+        self.link = MetadataForwarder(self._context, self.quorum, self._peers, ask_here)
         controller = Controller(settings.broker_id, ControllerConfig(), has_keys=settings.encrypted is not None)
         self._stream_admin = StreamAdmin(
+            self._context,
             self.quorum,
             self._peers,
-            settings.broker_id,
-            StreamPlacement(self.quorum, controller, self._chance, self._clock),
-            self._clock,
+            StreamPlacement(self._context, self.quorum, controller),
             await_here=self._consequences.wait_for,
             info=self.info,
             access=self._access,
         )
-        self._users = UserAdmin(self.quorum, self._peers, settings.broker_id, self._clock, self._access, self._chance)
+        self._users = UserAdmin(self._context, self.quorum, self._peers, self._access)
         self._apply_barrier = LocalApplyBarrier(lambda: self.image.index)
         self._metadata_leader = MetadataLeader(
-            self.quorum,
-            controller,
-            self._stream_admin,
-            self._users,
-            self._access,
-            settings,
-            self._clock,
+            self._context, self.quorum, controller, self._stream_admin, self._users, self._access
         )
         self.registration = self._new_standing(stopped, begins)
         parts = (self.quorum, self.link, self._peers, self.registration)
-        self.controlled_shutdown = ControlledShutdown(*parts, self._outbox, self._clock)
+        self.controlled_shutdown = ControlledShutdown(self._context, *parts)
         self._audit.begin(self.image)
         self.auth_markers.open(self.image, has_data=has_data)
         self.quorum.start()
@@ -197,10 +186,12 @@ class Cluster:
     def start(self) -> None:
         """Let the image take effect, now that the logs are open. A broker that is alone registers here; blocking."""
         self._is_started = True
-        about = (self._settings, self._outbox, self._clock, self.quorum, self._metadata_leader)
-        self._peer_requests = PeerRequests(self, *about, self._consequences.wait_for, self._apply_barrier)
+        about = (self.quorum, self._metadata_leader)
+        self._peer_requests = PeerRequests(
+            self._context, self, *about, self._consequences.wait_for, self._apply_barrier
+        )
         if self.quorum.is_alone:
-            self.registration.tick(self._clock())
+            self.registration.tick(self._context.now)
             if self.registration.incarnation is None:
                 self._outbox.notice("streams can be read, and store nothing until the disk has room for the metadata")
         if self.quorum.trouble and not self.quorum.is_alone:
@@ -225,11 +216,11 @@ class Cluster:
     def _ask_for_standing(self, request: Request, done: Callable[[Response | RemoteError], None]) -> None:
         def answered(response: Response | RemoteError) -> None:
             if isinstance(response, RemoteError) and is_id_conflict(response):
-                self._startup_conflicts.id_conflict_reported(response, self._clock().elapsed_us)
+                self._startup_conflicts.id_conflict_reported(response, self._context.now.elapsed_us)
             elif isinstance(response, RemoteError) and is_stale_data_dir(response):
                 self._startup_conflicts.stale_data_dir_reported(response)
             elif _is_too_early(response) and self.quorum.leader is not None:
-                self.registration.retry(self._clock())
+                self.registration.retry(self._context.now)
             done(response)
 
         self.link.ask(request, answered)
@@ -244,7 +235,7 @@ class Cluster:
         if is_cluster_mismatch(error):
             self._startup_conflicts.refused(f"the broker at {where}", broker_id, error, self.quorum.membership.voters)
         elif is_id_conflict(error):
-            self._startup_conflicts.id_conflict_reported(error, self._clock().elapsed_us)
+            self._startup_conflicts.id_conflict_reported(error, self._context.now.elapsed_us)
 
     def joined(self, response: JoinResponse) -> None:
         """Take the members of the cluster from a member's answer: they are asked for the metadata leader."""
@@ -277,7 +268,7 @@ class Cluster:
     @property
     def image(self) -> ClusterImage:
         """Metadata image, as far as this broker has applied it."""
-        return self.quorum.image
+        return self._context.image
 
     @property
     def waits_for(self) -> str:
@@ -330,12 +321,12 @@ class Cluster:
         """Milliseconds since a metadata leader was last known; None if never since start."""
         if self.quorum.leader is not None:
             return 0
-        return None if self._heard_us is None else (self._clock().elapsed_us - self._heard_us) // 1_000
+        return None if self._heard_us is None else (self._context.now.elapsed_us - self._heard_us) // 1_000
 
     @property
     def confirmed_us(self) -> int | None:
         """Elapsed time of the latest heartbeat that counts (`BrokerRegistration.confirmed_us`); now if alone."""
-        return self._clock().elapsed_us if self.quorum.is_alone else self.registration.confirmed_us
+        return self._context.now.elapsed_us if self.quorum.is_alone else self.registration.confirmed_us
 
     @property
     def beats(self) -> HeartbeatNumbers:
@@ -360,7 +351,7 @@ class Cluster:
             if outcome.changed:
                 self._consequences.applied(outcome)
         self._metadata_leader.applied(place.log_index, place.raft_term, self.image, outcome)
-        self._apply_barrier.answer_due(self._clock())
+        self._apply_barrier.answer_due(self._context.now)
 
     def replaced(self, before: ClusterImage) -> None:
         """Handle a snapshot that has replaced the image."""
@@ -413,7 +404,7 @@ class Cluster:
             self.quorum.peer_fencing.registered()
             if (forget := self._process_history.registered()) is not None:
                 self._outbox.work(Lane.WRITE, forget, lambda error: None)
-        self.check_session(self._clock())
+        self.check_session(self._context.now)
         self._tell_addresses()
         self._consequences.live_brokers_changed(self.registration.incarnation)
 

@@ -17,15 +17,15 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from penstock.base import limits
-from penstock.base.clock import Now, earliest
+from penstock.base.clock import earliest
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import Incarnation
 from penstock.messages import Response, StopBrokerRequest
+from penstock.node.context import Context
 from penstock.node.quorum.metadata_forwarding import MetadataForwarder
 from penstock.node.quorum.peer_client import PeerClient
 from penstock.node.quorum.quorum import Quorum
 from penstock.node.quorum.registration import BrokerRegistration
-from penstock.node.step import Outbox
 
 _LEAVE_US = limits.METADATA_LEAVE_MS * 1_000
 _RETRY_US = limits.LEAVE_RETRY_MS * 1_000
@@ -37,20 +37,14 @@ _LATER = "others take over when the session of this broker is over"
 
 class ControlledShutdown:
     def __init__(
-        self,
-        quorum: Quorum,
-        link: MetadataForwarder,
-        peers: PeerClient,
-        standing: BrokerRegistration,
-        outbox: Outbox,
-        clock: Callable[[], Now],
+        self, context: Context, quorum: Quorum, link: MetadataForwarder, peers: PeerClient, standing: BrokerRegistration
     ) -> None:
         self._quorum = quorum
         self._link = link
         self._peers = peers
         self._standing = standing
-        self._outbox = outbox
-        self._clock = clock
+        self._outbox = context.outbox
+        self._context = context
         self._broker_id = standing.broker_id
         self._handed_over: Callable[[], None] | None = None  # called once there is another metadata leader
         self._led_us: int | None = None  # since when another broker leads, by Raft
@@ -65,7 +59,7 @@ class ControlledShutdown:
             return
         self._handed_over = done
         self._led_us = None
-        self._deadline_us = self._clock().elapsed_us + _LEAVE_US
+        self._deadline_us = self._context.now.elapsed_us + _LEAVE_US
 
     def _ask_another(self) -> bool:
         """Start a transfer; return False if this broker is not the metadata leader or no other voter is connected."""
@@ -80,13 +74,13 @@ class ControlledShutdown:
 
     def leave(self, incarnation: Incarnation, done: Callable[[], None]) -> None:
         """Have others lead what this broker leads in that incarnation; call `done` then, or if that is impossible."""
-        self._deadline_us = self._clock().elapsed_us + _LEAVE_US
+        self._deadline_us = self._context.now.elapsed_us + _LEAVE_US
 
         def ask() -> None:
             self._link.ask(StopBrokerRequest(broker_id=self._broker_id, incarnation=incarnation), left)
 
         def left(response: Response | RemoteError) -> None:
-            now_us = self._clock().elapsed_us
+            now_us = self._context.now.elapsed_us
             if not isinstance(response, RemoteError):
                 self._ask_another()  # it may have become the metadata leader again
                 done()
@@ -104,12 +98,12 @@ class ControlledShutdown:
         """Check the handover and repeat the request that is due."""
         if self._handed_over is not None:
             self._look_for_leader(self._handed_over)
-        if self._leave is not None and self._clock().elapsed_us >= self._retry_us:
+        if self._leave is not None and self._context.now.elapsed_us >= self._retry_us:
             ask, self._leave = self._leave, None
             ask()
 
     def _look_for_leader(self, done: Callable[[], None]) -> None:
-        now_us = self._clock().elapsed_us
+        now_us = self._context.now.elapsed_us
         if self._quorum.leader in (None, self._broker_id):
             self._led_us = None
         elif self._led_us is None:

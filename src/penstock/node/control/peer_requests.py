@@ -13,12 +13,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from typing import Protocol
 
 from penstock.access.handshake import Principal
 from penstock.base import limits
-from penstock.base.clock import Now
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import BrokerId
 from penstock.messages import (
@@ -43,14 +42,13 @@ from penstock.messages import (
     Response,
     StopBrokerRequest,
 )
+from penstock.node.context import Context
 from penstock.node.controller.apply_barriers import LocalApplyBarrier
 from penstock.node.controller.metadata_leader import MetadataLeader
 from penstock.node.quorum.metadata_forwarding import Administrative
 from penstock.node.quorum.peer_client import introduced
 from penstock.node.quorum.quorum import Quorum
 from penstock.node.quorum.stream_waiters import ExpectedStream, WaitFor
-from penstock.node.settings import Settings
-from penstock.node.step import Outbox
 from penstock.wire.bodies import answer_body, decode_request_body
 
 PEER_REQUESTS: tuple[type[Request], ...] = (
@@ -85,10 +83,8 @@ class PeerRequests:
 
     def __init__(
         self,
+        context: Context,
         asked: PeerRequestTarget,
-        settings: Settings,
-        outbox: Outbox,
-        clock: Callable[[], Now],
         quorum: Quorum,
         metadata_leader: MetadataLeader,
         wait_for: WaitFor,
@@ -97,9 +93,9 @@ class PeerRequests:
         """`wait_for` calls back once a stream is here, or with the error."""
         self._applied = applied
         self._asked = asked
-        self._settings = settings
-        self._outbox = outbox
-        self._clock = clock
+        self._settings = context.settings
+        self._outbox = context.outbox
+        self._context = context
         self._quorum = quorum
         self._metadata_leader = metadata_leader
         self._wait_for = wait_for
@@ -137,7 +133,7 @@ class PeerRequests:
         )
 
     def _await_stream(self, caller: Hashable, request: AwaitStreamRequest) -> None:
-        deadline_us = self._clock().elapsed_us + min(request.timeout_ms, limits.FETCH_WAIT_MS_MAX) * 1_000
+        deadline_us = self._context.now.elapsed_us + min(request.timeout_ms, limits.FETCH_WAIT_MS_MAX) * 1_000
 
         def done(error: RemoteError | None) -> None:
             self._outbox.reply(caller, AwaitStreamResponse() if error is None else error)
@@ -145,7 +141,7 @@ class PeerRequests:
         self._wait_for(request.stream_id, deadline_us, done, ExpectedStream(request.intake_us, request.partitions))
 
     def _await_metadata(self, caller: Hashable, request: AwaitMetadataRequest) -> None:
-        deadline_us = self._clock().elapsed_us + min(request.timeout_ms, limits.FETCH_WAIT_MS_MAX) * 1_000
+        deadline_us = self._context.now.elapsed_us + min(request.timeout_ms, limits.FETCH_WAIT_MS_MAX) * 1_000
 
         def done(error: RemoteError | None) -> None:
             self._outbox.reply(caller, AwaitMetadataResponse() if error is None else error)

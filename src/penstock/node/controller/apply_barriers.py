@@ -14,6 +14,7 @@ from penstock.base.clock import Now
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import BrokerId
 from penstock.messages import AwaitMetadataRequest, Response
+from penstock.node.context import Context
 from penstock.node.quorum.peer_client import PeerClient
 from penstock.node.quorum.quorum import Quorum
 
@@ -78,11 +79,11 @@ class _Change:
 class ClusterApplyBarrier:
     """Callers that wait until all live brokers have applied an index; on the metadata leader."""
 
-    def __init__(self, quorum: Quorum, peers: PeerClient, broker_id: BrokerId, clock: Callable[[], Now]) -> None:
+    def __init__(self, context: Context, quorum: Quorum, peers: PeerClient) -> None:
         self._quorum = quorum
         self._peers = peers
-        self._broker_id = broker_id
-        self._clock = clock
+        self._broker_id = context.settings.broker_id
+        self._context = context
         self._changes: list[_Change] = []
 
     def wait(self, index: int, deadline_us: int, done: Done) -> None:
@@ -94,7 +95,7 @@ class ClusterApplyBarrier:
 
     def _ask(self, change: _Change) -> None:
         change.missing &= self._quorum.image.live_brokers()
-        now_us = self._clock().elapsed_us
+        now_us = self._context.now.elapsed_us
         change.retry_us = now_us + _RETRY_US
         left_ms = max(1, (change.deadline_us - now_us) // 1_000)
         for broker_id in sorted(change.missing - change.asked):

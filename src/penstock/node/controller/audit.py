@@ -47,9 +47,10 @@ from penstock.metadata.commands import (
     TruncatePartition,
 )
 from penstock.metadata.image import ClusterImage, CommandOutcome
+from penstock.node.context import Context
 from penstock.node.partition.log_queries import Query
 from penstock.node.partition.partition import Partition
-from penstock.node.step import InternalCaller, Lane, Outbox
+from penstock.node.step import InternalCaller, Lane
 from penstock.replication.leader import Leadership
 
 SUBJECT = b"$PENSTOCK.audit"
@@ -171,16 +172,14 @@ class AuditLog:
 
     def __init__(
         self,
-        outbox: Outbox,
-        image: Callable[[], ClusterImage],
+        context: Context,
         partitions: Mapping[PartitionKey, Partition],
         write: Callable[[Partition, InternalCaller, bytearray], None],
-        wall_us: Callable[[], int],
     ) -> None:
-        self._wall_us = wall_us
+        self._context = context
         self._is_anothers_told = False
-        self._outbox = outbox
-        self._image = image
+        self._outbox = context.outbox
+
         self._partitions = partitions
         self._write = write
         self._acts: deque[AuditedCommand] = deque(maxlen=limits.AUDIT_ACTS_KEPT)
@@ -216,11 +215,11 @@ class AuditLog:
         """Return the remembered commands that are not written; `was_empty`: the log has never had a row."""
         if written or was_empty:
             return [act for act in self._acts if act.at > written]
-        aged_us = self._wall_us() - limits.AUDIT_AGE_MS * 1_000
+        aged_us = self._context.now.wall_us - limits.AUDIT_AGE_MS * 1_000
         return [act for act in self._acts if act.when_us >= aged_us]
 
     def _led(self) -> Partition | None:
-        image = self._image()
+        image = self._context.image
         stream_id = image.names.get(AUDIT_STREAM)
         if stream_id is None:
             return None

@@ -39,6 +39,7 @@ from penstock.metadata.commands import FormCluster
 from penstock.metadata.controller import Controller, RaftContact
 from penstock.metadata.image import ClusterImage, CommandOutcome
 from penstock.metadata.voters import next_voter
+from penstock.node.context import Context
 from penstock.node.controller.audit import audit_config
 from penstock.node.controller.stream_admin import StreamAdmin
 from penstock.node.controller.user_admin import UserAdmin, UserChange
@@ -46,7 +47,6 @@ from penstock.node.partition.internal_streams import left_over, overdue_alterati
 from penstock.node.quorum.metadata_forwarding import THE_BROKER, Administrative
 from penstock.node.quorum.quorum import Quorum
 from penstock.node.security.access import Access
-from penstock.node.settings import Settings
 from penstock.raft import RaftMembership
 
 Done = Callable[[Response | RemoteError], None]
@@ -85,29 +85,28 @@ class MetadataLeader:
 
     def __init__(
         self,
+        context: Context,
         quorum: Quorum,
         controller: Controller,
         administration: StreamAdmin,
         users: UserAdmin,
         access: Access,
-        settings: Settings,
-        clock: Callable[[], Now],
     ) -> None:
         self._quorum = quorum
         self._controller = controller
         self._administration = administration
         self._users = users
         self._access = access
-        self._broker_id = settings.broker_id
-        self._cluster_id = settings.cluster_id or settings.data_dir_id
-        self._broker_version = settings.broker_version
-        self._clock = clock
+        self._broker_id = context.settings.broker_id
+        self._cluster_id = context.settings.cluster_id or context.settings.data_dir_id
+        self._broker_version = context.settings.broker_version
+        self._context = context
         self._is_changing = False  # a membership change is under way
         self._is_forming = False  # the command that names the cluster is under way
         self._is_altering = False  # an alteration of `__offsets` is under way
         self._is_widening = False  # a change of an internal stream's replicas is under way
-        self._first_user = settings.first_user
-        self._encryption = settings.internal_encryption
+        self._first_user = context.settings.first_user
+        self._encryption = context.settings.internal_encryption
         self._is_making = False  # the command that creates the first user is under way
         self._is_auditing = False  # the creation of `__audit` is under way
         self._is_sweeping = False  # the deletion of staged rows of a deleted stream is under way
@@ -118,7 +117,7 @@ class MetadataLeader:
         self._is_changing = self._is_forming = self._is_altering = self._is_sweeping = False
         self._is_making = self._is_auditing = self._is_widening = False
         self._may_be_left_over = True
-        self._controller.lead(self._quorum.image, self._quorum.term, self._clock())
+        self._controller.lead(self._quorum.image, self._quorum.term, self._context.now)
         self._form()
         self._make_first_user()
         self._alter_offsets()
@@ -236,7 +235,7 @@ class MetadataLeader:
 
     def applied(self, index: int, raft_term: int, image: ClusterImage, outcome: CommandOutcome | RemoteError) -> None:
         """Handle an applied command."""
-        self._controller.applied(index, raft_term, image, outcome, self._clock())
+        self._controller.applied(index, raft_term, image, outcome, self._context.now)
         self._alter_offsets()
         if isinstance(outcome, CommandOutcome) and outcome.changed and outcome.stream is not None:
             self._may_be_left_over |= outcome.deleted or target_of(outcome.stream) is not None
@@ -245,7 +244,7 @@ class MetadataLeader:
 
     def request(self, request: Request, done: Done, who: Principal | None = THE_BROKER) -> None:
         """Answer a broker, or a client that is logged in as `who`."""
-        now = self._clock()
+        now = self._context.now
         if isinstance(request, HeartbeatRequest):
             answer = _ConfirmedAnswer(done)
             self._controller.heartbeat(answer.answered, request, self._quorum.commit, now)
@@ -311,7 +310,7 @@ class MetadataLeader:
             if isinstance(outcome, RemoteError):
                 done(outcome)
             else:
-                self._controller.register(done, request, self._clock())
+                self._controller.register(done, request, self._context.now)
                 self.carry_out()
 
         self._change(_without(self._quorum.membership, request.broker_id), left)

@@ -70,6 +70,7 @@ from penstock.metadata.streams import (
     created_config,
     replicas_wanted,
 )
+from penstock.node.context import Context
 from penstock.node.controller.replica_expansion import next_step
 from penstock.node.controller.stream_placement import StreamPlacement
 from penstock.node.partition.internal_streams import staged_config
@@ -102,11 +103,10 @@ class _Creation:
 class StreamAdmin:
     def __init__(
         self,
+        context: Context,
         quorum: Quorum,
         peers: PeerClient,
-        broker_id: BrokerId,
         placing: StreamPlacement,
-        clock: Callable[[], Now],
         *,
         await_here: WaitFor,
         info: Callable[[StreamState], StreamInfo],
@@ -114,9 +114,9 @@ class StreamAdmin:
     ) -> None:
         self._quorum = quorum
         self._peers = peers
-        self._broker_id = broker_id
+        self._broker_id = context.settings.broker_id
         self._placing = placing
-        self._clock = clock
+        self._context = context
         self._await_here = await_here
         self._info = info
         self._access = access
@@ -167,7 +167,7 @@ class StreamAdmin:
     # Create
 
     def _create(self, request: CreateStreamRequest, done: Done) -> None:
-        now = self._clock()
+        now = self._context.now
         deadline_us = now.elapsed_us + min(request.timeout_ms, limits.FETCH_WAIT_MS_MAX) * 1_000
         brokers, ready = self._placing.brokers(), self._placing.ready(request.config)
         by, who = self._access.signature, self._access.who
@@ -212,7 +212,7 @@ class StreamAdmin:
 
     def _make_staged(self, request: StagedStreamRequest, done: Done) -> None:
         """Create the stream for the rows staged for another stream, on the same replicas."""
-        now = self._clock()
+        now = self._context.now
         deadline_us = now.elapsed_us + min(request.timeout_ms, limits.FETCH_WAIT_MS_MAX) * 1_000
         image = self._image
         target = image.by_id(request.stream_id)
@@ -284,7 +284,7 @@ class StreamAdmin:
     def _ask(self, creation: _Creation) -> None:
         """Ask the live brokers that have not confirmed and are not being asked; no longer wait for fenced ones."""
         creation.missing &= self._image.live_brokers()
-        creation.retry_us = self._clock().elapsed_us + _RETRY_US
+        creation.retry_us = self._context.now.elapsed_us + _RETRY_US
         for broker_id in sorted(creation.missing - creation.asked):
             creation.asked.add(broker_id)
             if broker_id == self._broker_id:
@@ -299,7 +299,7 @@ class StreamAdmin:
         self._answer_if_all(creation)
 
     def _ask_peer(self, creation: _Creation, broker_id: BrokerId) -> None:
-        left_ms = max(0, creation.deadline_us - self._clock().elapsed_us) // 1_000
+        left_ms = max(0, creation.deadline_us - self._context.now.elapsed_us) // 1_000
 
         def done(response: Response | RemoteError, raw: bytes | memoryview) -> None:
             self._heard(creation, broker_id, response if isinstance(response, RemoteError) else None)
@@ -345,7 +345,7 @@ class StreamAdmin:
     # Pause, resume, seal
 
     def _set_intake(self, request: SetIntakeRequest, done: Done) -> None:
-        now = self._clock()
+        now = self._context.now
         state = self._named(request.name, request.stream_id)
         deadline_us = now.elapsed_us + limits.FORWARD_TIMEOUT_MS * 1_000
 
@@ -394,7 +394,7 @@ class StreamAdmin:
 
     def _grow(self, state: StreamState, changes: Mapping[str, Any], done: Done) -> None:
         """Add partitions; answered once all live brokers have them and are subscribed for those they lead."""
-        now = self._clock()
+        now = self._context.now
         config = check_growth(state, changes)
         added = config.partitions - len(state.partitions)
         if not added:

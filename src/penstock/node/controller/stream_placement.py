@@ -6,8 +6,8 @@ keys. A broker without NATS is not chosen to lead if there is another one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from collections.abc import Sequence
+from typing import Protocol
 
 from penstock.base.clock import Now
 from penstock.base.config import StreamConfig
@@ -16,6 +16,7 @@ from penstock.base.ids import BrokerId
 from penstock.metadata.image import PartitionState, StreamState
 from penstock.metadata.placement import place, place_more, place_observers
 from penstock.metadata.streams import replicas_wanted
+from penstock.node.context import Context
 from penstock.node.quorum.quorum import Quorum
 
 
@@ -38,12 +39,12 @@ class PlacementCandidates(Protocol):
 class StreamPlacement:
     """Placement for `Administration`, on the metadata leader."""
 
-    def __init__(self, quorum: Quorum, candidates: PlacementCandidates, chance: Any, clock: Callable[[], Now]) -> None:
+    def __init__(self, context: Context, quorum: Quorum, candidates: PlacementCandidates) -> None:
         """`chance` is a source of randomness, such as a seeded random.Random."""
         self._quorum = quorum
         self._candidates = candidates
-        self._chance = chance
-        self._clock = clock
+        self._chance = context.chance
+        self._context = context
 
     def brokers(self) -> frozenset[BrokerId]:
         """Return all brokers of the cluster: a stream must not get fewer replicas because a broker is away."""
@@ -52,7 +53,7 @@ class StreamPlacement:
 
     def ready(self, config: StreamConfig) -> frozenset[BrokerId]:
         """Return the brokers for a stream of this config. Raise RemoteError (no_encryption_key): too few have keys."""
-        ready = self._candidates.ready(self._clock())
+        ready = self._candidates.ready(self._context.now)
         if not config.is_encrypted:
             return ready
         without = ready & self._candidates.without_keys()

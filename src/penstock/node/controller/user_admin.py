@@ -11,7 +11,6 @@ Exports of the secrets' verifiers are served here, too: each export is recorded 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import msgspec
 
@@ -19,7 +18,6 @@ from penstock.access import Credential, User
 from penstock.base import limits
 from penstock.base.clock import Now
 from penstock.base.errors import ErrorCode, RemoteError
-from penstock.base.ids import BrokerId
 from penstock.messages import (
     AlterUserRequest,
     AlterUserResponse,
@@ -38,6 +36,7 @@ from penstock.metadata.commands import AlterUser, ChangeRules, CreateUser, Delet
 from penstock.metadata.feature_versions import unsupported_reason
 from penstock.metadata.image import ClusterImage, CommandOutcome
 from penstock.metadata.users import check_alter_user, check_change_rules, check_create_user, check_way_in
+from penstock.node.context import Context
 from penstock.node.controller.apply_barriers import ClusterApplyBarrier
 from penstock.node.controller.user_exports import exported
 from penstock.node.quorum.peer_client import PeerClient
@@ -58,23 +57,15 @@ _ANSWERS: dict[type[Request], type[UserChangedResponse]] = {
 class UserAdmin:
     """Used by the metadata leader."""
 
-    def __init__(
-        self,
-        quorum: Quorum,
-        peers: PeerClient,
-        broker_id: BrokerId,
-        clock: Callable[[], Now],
-        access: Access,
-        chance: Any,
-    ) -> None:
+    def __init__(self, context: Context, quorum: Quorum, peers: PeerClient, access: Access) -> None:
         """`chance` is a source of randomness, such as a seeded random.Random."""
-        self._chance = chance
+        self._chance = context.chance
         self._quorum = quorum
         self._peers = peers
-        self._broker_id = broker_id
-        self._clock = clock
+        self._broker_id = context.settings.broker_id
+        self._context = context
         self._access = access
-        self._all = ClusterApplyBarrier(quorum, peers, broker_id, clock)
+        self._all = ClusterApplyBarrier(context, quorum, peers)
 
     @property
     def _image(self) -> ClusterImage:
@@ -82,7 +73,7 @@ class UserAdmin:
 
     def handle(self, request: UserChange, done: Done) -> None:
         """Carry out a client's authorised request; `done` is called once."""
-        deadline_us = self._clock().elapsed_us + limits.FORWARD_TIMEOUT_MS * 1_000
+        deadline_us = self._context.now.elapsed_us + limits.FORWARD_TIMEOUT_MS * 1_000
         answer = _ANSWERS[type(request)]
 
         def told(error: RemoteError) -> None:
@@ -133,10 +124,10 @@ class UserAdmin:
 
         after = request.after[: limits.USER_NAME_CHARS_MAX]
         by = "" if self._access.who is None else self._access.who.name
-        self._quorum.propose(ExportUsers(exported_us=self._clock().wall_us, after=after, by=by), noted)
+        self._quorum.propose(ExportUsers(exported_us=self._context.now.wall_us, after=after, by=by), noted)
 
     def _command(self, request: UserChange) -> CreateUser | AlterUser | DeleteUser | ChangeRules:
-        now_us = self._clock().wall_us
+        now_us = self._context.now.wall_us
         by = "" if self._access.who is None else self._access.who.name
         if isinstance(request, CreateUserRequest):
             own = _since(now_us, request.credentials)

@@ -16,10 +16,11 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from penstock.base import limits
-from penstock.base.clock import Now, earliest, growing
+from penstock.base.clock import earliest, growing
 from penstock.commitlog import CleanerTask, Cleaning, ExpirySurvey, Survey
+from penstock.node.context import Context
 from penstock.node.partition.partition import Partition
-from penstock.node.step import Lane, Outbox
+from penstock.node.step import Lane
 
 _KEEP_US = limits.CLEANED_KEEP_MS * 1_000
 _KEEP_US_MAX = limits.REMOVAL_RETRY_MS_MAX * 1_000
@@ -35,21 +36,19 @@ class Cleaners:
     """Schedules cleaning. `again` is called when a partition is to be visited once more, `idle` when no disposal of its
     files is running any more.
 
-    `bytes_per_s` limits what is read and written together; 0 switches cleaning off.
+    The setting `cleaner_bytes_per_s` limits what is read and written together; 0 switches cleaning off.
     """
 
     def __init__(
         self,
-        outbox: Outbox,
-        clock: Callable[[], Now],
-        bytes_per_s: int,
+        context: Context,
         *,
         again: Callable[[Partition], None],
         idle: Callable[[Partition], None],
     ) -> None:
-        self._outbox = outbox
-        self._clock = clock
-        self._bytes_per_s = bytes_per_s
+        self._outbox = context.outbox
+        self._context = context
+        self._bytes_per_s = context.settings.cleaner_bytes_per_s
         self._again = again
         self._idle = idle
         self._waiting: dict[Partition, None] = {}  # in the order of arrival
@@ -62,7 +61,7 @@ class Cleaners:
 
     def enqueue(self, partition: Partition) -> None:
         """Queue a partition that may have a segment to clean."""
-        now = self._clock()
+        now = self._context.now
         if self._bytes_per_s and partition.log.wants_cleaning(now.wall_us):
             self._waiting[partition] = None
             self._go_on(now.elapsed_us)
@@ -97,7 +96,7 @@ class Cleaners:
             if task is not self._running:
                 task.work.close()
                 self._end(task)
-                partition.log.cleaned(task.work, self._clock().wall_us)
+                partition.log.cleaned(task.work, self._context.now.wall_us)
         return not (partition.log.is_cleaned or partition.log.is_disposing)
 
     def _go_on(self, now_us: int) -> None:
@@ -111,7 +110,7 @@ class Cleaners:
         partition, work = task
 
         def done(error: Exception | None) -> None:
-            now_us = self._clock().elapsed_us
+            now_us = self._context.now.elapsed_us
             self._running = None
             self._free_us = now_us + work.moved_bytes * 1_000_000 // self._bytes_per_s
             if partition.when_idle is not None:
@@ -133,7 +132,7 @@ class Cleaners:
         del self._waiting[partition]
         if partition.when_idle is not None or partition.cutting is not None or partition.impediment:
             return  # it is visited again if it goes on
-        now_us = self._clock().wall_us
+        now_us = self._context.now.wall_us
         is_surveying = self._is_any(Survey)
         begun = partition.log.clean(now_us, may_survey=not is_surveying)
         if begun is not None:
@@ -151,7 +150,7 @@ class Cleaners:
     def _done(self, partition: Partition, cleaning: CleanerTask, error: Exception | None) -> None:
         size_bytes = partition.log.size_bytes
         try:
-            has_replaced = partition.log.cleaned(cleaning, self._clock().wall_us)
+            has_replaced = partition.log.cleaned(cleaning, self._context.now.wall_us)
         except OSError as failure:
             error, has_replaced = failure, False
         if error is not None and not isinstance(error, FileNotFoundError):  # retention may have removed the segment
@@ -162,7 +161,7 @@ class Cleaners:
                 partition.lasts.is_compacted = True
             partition.counters["cleaned_bytes"] += size_bytes - partition.log.size_bytes
         if isinstance(cleaning, Cleaning) and cleaning.replacement is not None:
-            self._stale.append((self._clock().elapsed_us + _KEEP_US, partition))
+            self._stale.append((self._context.now.elapsed_us + _KEEP_US, partition))
         self._again(partition)
         self.enqueue(partition)
         self._settle(partition)
@@ -189,7 +188,9 @@ class Cleaners:
                 self._not_removed.pop(partition, None)
             elif partition.when_idle is None:
                 failures = self._not_removed[partition] = self._not_removed.get(partition, 0) + 1
-                self._stale.append((self._clock().elapsed_us + growing(_KEEP_US, failures, _KEEP_US_MAX), partition))
+                self._stale.append(
+                    (self._context.now.elapsed_us + growing(_KEEP_US, failures, _KEEP_US_MAX), partition)
+                )
                 partition.tell(f"cannot remove a segment that was rewritten; it is tried again: {error}", self._outbox)
             self._idle(partition)
             if partition.when_idle is None:

@@ -24,14 +24,14 @@ from itertools import islice
 from typing import Protocol
 
 from penstock.base import limits
-from penstock.base.clock import Now
 from penstock.base.errors import OperationalError, PenstockError
 from penstock.base.ids import PartitionId, PartitionKey, StreamId
 from penstock.base.units import format_offsets
 from penstock.commitlog import LogState, Removal, Retention
+from penstock.node.context import Context
 from penstock.node.maintenance.cleaning import Cleaners
 from penstock.node.partition.partition import Partition
-from penstock.node.step import Lane, Outbox
+from penstock.node.step import Lane
 
 _PLANS_MIN = 64
 _FLUSH_US = limits.FLUSH_INTERVAL_MS * 1_000
@@ -67,13 +67,11 @@ class PartitionEvents(Protocol):
 class LogMaintenance:
     """The disk work of all partitions. Reports events to `heard`."""
 
-    def __init__(
-        self, outbox: Outbox, heard: PartitionEvents, clock: Callable[[], Now], cleaner_bytes_per_s: int = 0
-    ) -> None:
-        self._outbox = outbox
+    def __init__(self, context: Context, heard: PartitionEvents) -> None:
+        self._outbox = context.outbox
         self._heard = heard
-        self._clock = clock
-        self.cleaners = Cleaners(outbox, clock, cleaner_bytes_per_s, again=self.touch, idle=self._disposed)
+        self._context = context
+        self.cleaners = Cleaners(context, again=self.touch, idle=self._disposed)
         self._unsynced: deque[tuple[int, Partition]] = deque()  # when each is to be synced, soonest first
         self._syncs: dict[Partition, int] = {}  # fsyncs under way, and when each is overdue, soonest first
         self._stalled: set[Partition] = set()  # partitions with an overdue fsync
@@ -112,7 +110,7 @@ class LogMaintenance:
         """Sync in the background: several replicas have the data, but one power loss could take it from all of them."""
         log = partition.log
         if partition.flush_us is None and log.flushed_end != log.log_end:
-            partition.flush_us = self._clock().elapsed_us + _FLUSH_US
+            partition.flush_us = self._context.now.elapsed_us + _FLUSH_US
             self._unsynced.append((partition.flush_us, partition))
 
     def flush_due(self, now_us: int) -> None:
@@ -143,7 +141,7 @@ class LogMaintenance:
                 self._fenced(partition, partition.log.fence_reason)
             return
         partition.flushing = True
-        self._syncs[partition] = self._clock().elapsed_us + _STALL_US
+        self._syncs[partition] = self._context.now.elapsed_us + _STALL_US
 
         def done(error: Exception | None) -> None:
             partition.flushing = False

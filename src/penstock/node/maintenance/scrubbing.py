@@ -11,16 +11,16 @@ wrong. A disk with one corrupt place probably has others: a repaired log is scru
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from penstock.base import limits
-from penstock.base.clock import Now
 from penstock.base.ids import PartitionKey
 from penstock.commitlog import LogState, Scrub
 from penstock.hot.crc import crc32c
+from penstock.node.context import Context
 from penstock.node.partition.partition import Partition
-from penstock.node.step import Lane, Outbox
+from penstock.node.step import Lane
 
 
 class _Part(NamedTuple):
@@ -36,23 +36,18 @@ class Scrubber:
 
     def __init__(
         self,
-        outbox: Outbox,
+        context: Context,
         partitions: Mapping[PartitionKey, Partition],
-        clock: Callable[[], Now],
-        process: str,
         counters: Counter[str],
-        *,
-        bytes_per_s: int,
-        interval_ms: int,
     ) -> None:
-        self._outbox = outbox
+        self._outbox = context.outbox
         self._partitions = partitions
-        self._clock = clock
-        self._process = process
+        self._context = context
+        self._process = context.settings.process
         self._drawn = 0
         self._counters = counters
-        self._bytes_per_s = bytes_per_s
-        self._interval_us = interval_ms * 1_000
+        self._bytes_per_s = context.settings.scrub_bytes_per_s
+        self._interval_us = context.settings.scrub_interval_ms * 1_000
         self._left: deque[_Part] = deque()  # rest of the pass under way
         self._scrub: tuple[Partition, Scrub] | None = None
         self._is_running = False  # a disk thread is at work
@@ -63,7 +58,7 @@ class Scrubber:
         """Plan the first pass, once the logs are open."""
         if self._bytes_per_s:
             first_us = min(limits.SCRUB_FIRST_MS * 1_000, self._interval_us)
-            self._next_us = self._clock().elapsed_us + int(self._chance() * first_us)
+            self._next_us = self._context.now.elapsed_us + int(self._chance() * first_us)
 
     def soon(self, key: PartitionKey) -> None:
         """Scrub a repaired partition next, outside of any pass."""
@@ -106,7 +101,7 @@ class Scrubber:
         if self._next_us is not None:
             return  # no pass: `soon` has requested this
         self._counters["scrub_passes"] += 1
-        self._next_us = max(self._begun_us + self._interval_us, self._clock().elapsed_us)
+        self._next_us = max(self._begun_us + self._interval_us, self._context.now.elapsed_us)
 
     def _go_on(self) -> None:
         scrub = self._scrub or self._next()
@@ -121,7 +116,7 @@ class Scrubber:
         def done(error: Exception | None) -> None:
             self._is_running = False
             pause_us = max(work.moved_bytes * 1_000_000 // self._bytes_per_s, limits.SCRUB_PAUSE_MS * 1_000)
-            self._free_us = self._clock().elapsed_us + pause_us
+            self._free_us = self._context.now.elapsed_us + pause_us
             self._counters["scrubbed_bytes"] += work.read_bytes - read_bytes
             if partition.when_idle is not None and not work.is_done:
                 work.close()

@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterable
 
 from penstock.base.ids import BrokerId
 from penstock.metadata.commands import FormCluster
-from penstock.metadata.image import ClusterImage
+from penstock.node.context import Context
 from penstock.node.quorum.metadata_entries import command_in
 from penstock.raft import Entry, Message, RaftMembership
 from penstock.raft.messages import FROM_MEMBERS, AppendEntriesRequest, VoteRequest
@@ -36,8 +36,8 @@ _FORMS = b"form_cluster"  # in every such command: the others need not be decode
 class ClusterFormation:
     """The formation state of one broker."""
 
-    def __init__(self, image: Callable[[], ClusterImage], membership: Callable[[], RaftMembership]) -> None:
-        self._image = image
+    def __init__(self, context: Context, membership: Callable[[], RaftMembership]) -> None:
+        self._context = context
         self._membership = membership
         self._is_in_log = False  # the cluster id, committed or not
         self._told: dict[BrokerId, str] = {}  # cluster ids reported by other voters; empty: the voter knows of none
@@ -55,7 +55,7 @@ class ClusterFormation:
     @property
     def elder(self) -> tuple[BrokerId, str] | None:
         """An initial voter with its cluster, if this broker must not help to form a new one; else None."""
-        if self._is_in_log or not self._told or self._image().cluster_id:
+        if self._is_in_log or not self._told or self._context.image.cluster_id:
             return None
         return next(((one, name) for one, name in sorted(self._told.items()) if name), None)
 

@@ -38,6 +38,7 @@ from penstock.messages import (
     StagedStreamRequest,
     TruncateRequest,
 )
+from penstock.node.context import Context
 from penstock.node.quorum.peer_client import PeerClient
 from penstock.node.quorum.quorum import Quorum
 from penstock.wire.bodies import decode_answer_body, request_body
@@ -105,13 +106,11 @@ class _Asked:
 class MetadataForwarder:
     """`local` handles requests while this broker is the metadata leader."""
 
-    def __init__(
-        self, quorum: Quorum, peers: PeerClient, broker_id: BrokerId, clock: Callable[[], Now], local: Local
-    ) -> None:
+    def __init__(self, context: Context, quorum: Quorum, peers: PeerClient, local: Local) -> None:
         self._quorum = quorum
         self._peers = peers
-        self._broker_id = broker_id
-        self._clock = clock
+        self._broker_id = context.settings.broker_id
+        self._context = context
         self._local = local
         self._waiting: list[_Waiting] = []
         self._asked: dict[_Asked, None] = {}  # bounded by PEER_REQUESTS_MAX per peer: more fail at once
@@ -174,7 +173,7 @@ class MetadataForwarder:
         if isinstance(request, CreateStreamRequest | StagedStreamRequest):
             timeout_ms = request.timeout_ms
         timeout_ms = min(timeout_ms, limits.FETCH_WAIT_MS_MAX)  # a client may name any
-        now_us = self._clock().elapsed_us
+        now_us = self._context.now.elapsed_us
         waiting = _Waiting(request, who, done, now_us + timeout_ms * 1_000, now_us)
         self._waiting.append(waiting)
         self._try(waiting)
@@ -214,7 +213,7 @@ class MetadataForwarder:
     def _answered(self, waiting: _Waiting, number: int, response: Response | RemoteError) -> None:
         if waiting not in self._waiting or (number != waiting.tries and isinstance(response, RemoteError)):
             return  # timed out, or another broker was asked since
-        now_us = self._clock().elapsed_us
+        now_us = self._context.now.elapsed_us
         if isinstance(response, RemoteError) and response.code in _NOT_NOW and now_us < waiting.deadline_us:
             waiting.asked = None
             waiting.retry_us = now_us + _RETRY_US

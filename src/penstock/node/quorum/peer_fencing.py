@@ -35,7 +35,7 @@ from penstock.base.ids import BrokerId
 from penstock.messages import RaftRequest
 from penstock.metadata.commands import RegisterBroker
 from penstock.metadata.disk_identity import may_have_run
-from penstock.metadata.image import ClusterImage
+from penstock.node.context import Context
 from penstock.node.quorum.metadata_entries import command_in
 from penstock.node.quorum.raft_listener import EntryPosition
 from penstock.raft import Entry, Message
@@ -83,16 +83,12 @@ class PeerFencing:
     """The identities of all members, as this broker knows them. Call `tick` once per Raft tick."""
 
     def __init__(
-        self,
-        own: PeerProcess,
-        start: ProcessStart,
-        image: Callable[[], ClusterImage],
-        acknowledged: Callable[[BrokerId], EntryPosition],
+        self, context: Context, own: PeerProcess, start: ProcessStart, acknowledged: Callable[[BrokerId], EntryPosition]
     ) -> None:
         """`acknowledged`: the log index that a member has acknowledged to this broker in the present term."""
         self._own = own
         self._start: ProcessStart | None = start  # None once this process is registered
-        self._image = image
+        self._context = context
         self._acknowledged_now = acknowledged
         self._before: dict[
             BrokerId, tuple[str, EntryPosition]
@@ -131,7 +127,7 @@ class PeerFencing:
 
     def of(self, broker_id: BrokerId) -> PeerProcess:
         """Return the identity registered for a broker."""
-        image = self._image()
+        image = self._context.image
         logged = self._logged.get(broker_id)
         if logged is not None and logged.log_index > image.index:
             return logged.speaker

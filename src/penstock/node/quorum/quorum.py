@@ -27,8 +27,9 @@ from penstock.base.meters import Histogram
 from penstock.messages import RaftRequest
 from penstock.metadata.commands import Command, CreateStream, encode_command
 from penstock.metadata.feature_versions import unsupported_reason
-from penstock.metadata.image import CommandOutcome
+from penstock.metadata.image import ClusterImage, CommandOutcome
 from penstock.metadata.snapshot import encode_image
+from penstock.node.context import Context
 from penstock.node.quorum.cluster_formation import ClusterFormation
 from penstock.node.quorum.metadata_entries import TooOldError, applied, image_in
 from penstock.node.quorum.metadata_save import MetadataSave
@@ -36,7 +37,7 @@ from penstock.node.quorum.peer_client import PeerClient
 from penstock.node.quorum.peer_fencing import FORGOTTEN, PeerFencing, PeerProcess, ProcessStart
 from penstock.node.quorum.pending_proposals import Done, Input, PendingProposals
 from penstock.node.quorum.raft_listener import EntryPosition, RaftListener
-from penstock.node.step import Lane, Outbox
+from penstock.node.step import Lane
 from penstock.raft import (
     Entry,
     EntryKind,
@@ -61,26 +62,27 @@ class Quorum:
 
     def __init__(
         self,
+        context: Context,
         storage: RaftStorage,
         raft: Raft,
-        outbox: Outbox,
         peers: PeerClient,
         *,
         own: PeerProcess,
         start: ProcessStart,
         observer: RaftListener,
     ) -> None:
-        self.image = image_in(storage.state.snapshot)
+        self._context = context
+        context.image = image_in(storage.state.snapshot)
         self.trouble = ""  # why this broker no longer takes part; empty if it does
         self.sync_us = Histogram.of_times()  # fsync durations of saves
         self._raft = raft
         self._storage = storage
-        self._outbox = outbox
+        self._outbox = context.outbox
         self._peers = peers
         self._observer = observer
-        self.peer_fencing = PeerFencing(own, start, lambda: self.image, self._acknowledged_now)
+        self.peer_fencing = PeerFencing(context, own, start, self._acknowledged_now)
         self.peer_fencing.note(storage.state.entries)
-        self.cluster_formation = ClusterFormation(lambda: self.image, lambda: self.membership)
+        self.cluster_formation = ClusterFormation(context, lambda: self.membership)
         self.cluster_formation.note(storage.state.entries)
         self._is_starting = True
         self._metadata_save = MetadataSave(raft)
@@ -98,6 +100,11 @@ class Quorum:
         self._told_term = 0  # term in which the observer was told that this broker leads; 0 if none
 
     # State
+
+    @property
+    def image(self) -> ClusterImage:
+        """Metadata image, as far as this broker has applied it."""
+        return self._context.image
 
     @property
     def leader(self) -> BrokerId | None:
@@ -427,7 +434,7 @@ class Quorum:
         except (OperationalError, RemoteError) as error:
             self._end(str(error))
             return
-        before, self.image = self.image, image
+        before, self._context.image = self.image, image
         self._observer.replaced(before)
 
     def _apply(self, entry: Entry) -> None:
@@ -436,7 +443,7 @@ class Quorum:
         outcome: CommandOutcome | RemoteError = CommandOutcome(changed=True)
         if entry.kind is EntryKind.COMMAND:
             try:
-                self.image, command, outcome = applied(self.image, entry)
+                self._context.image, command, outcome = applied(self.image, entry)
             except TooOldError as error:
                 if self._is_starting:
                     raise

@@ -18,10 +18,11 @@ from penstock.base.ids import BrokerId, Incarnation, PartitionKey
 from penstock.commitlog import LogState, RangeRefusedError, ShortageError, TruncationTask
 from penstock.messages import ReplicaFetchResponse, Response, UnreachableLeader
 from penstock.metadata.image import PartitionState
+from penstock.node.context import Context
 from penstock.node.maintenance.log_maintenance import LogMaintenance
 from penstock.node.partition.partition import Partition
 from penstock.node.quorum.peer_client import PeerClient
-from penstock.node.step import Lane, Outbox
+from penstock.node.step import Lane
 from penstock.replication.catch_up_budget import CatchUpBudget
 from penstock.replication.fetcher import Delivery, Fetcher, FetchSent
 from penstock.replication.follower import Following, LogOrders
@@ -32,26 +33,21 @@ class FollowerReplication:
 
     def __init__(
         self,
-        outbox: Outbox,
+        context: Context,
         peers: PeerClient,
-        broker_id: BrokerId,
         partitions: Mapping[PartitionKey, Partition],
-        chance: Callable[[], float],
-        clock: Callable[[], Now],
         upkeep: LogMaintenance,
-        catch_up_bytes_per_s: int,
         *,
         committed: Callable[[Partition], None],
         settled: Callable[[Partition], None],
         unreachable: Callable[[], None],
         impeded: Callable[[Partition], None],
     ) -> None:
-        self._outbox = outbox
+        self._outbox = context.outbox
         self._peers = peers
-        self._broker_id = broker_id
+        self._broker_id = context.settings.broker_id
         self._partitions = partitions
-        self._chance = chance
-        self._clock = clock
+        self._context = context
         self._upkeep = upkeep
         self._committed = committed
         self._settled = settled  # called after a truncation: the partition may have to lead, or follow another leader
@@ -59,7 +55,7 @@ class FollowerReplication:
         self._is_impeded = impeded
         self._fetchers: dict[BrokerId, Fetcher] = {}
         self._without_us: dict[BrokerId, int] = {}  # leaders without a connection, and since when (elapsed)
-        self._catch_up = CatchUpBudget(catch_up_bytes_per_s)
+        self._catch_up = CatchUpBudget(context.settings.catch_up_bytes_per_s)
         self._incarnation: Incarnation | None = None
 
     def registered(self, incarnation: Incarnation, now: Now) -> None:
@@ -111,7 +107,7 @@ class FollowerReplication:
         fetcher = self._fetchers.get(leader)
         if fetcher is None:
             assert self._incarnation is not None, "only a registered broker follows"
-            fetcher = Fetcher(self._broker_id, self._incarnation, self._chance, self._catch_up)
+            fetcher = Fetcher(self._broker_id, self._incarnation, self._context.chance.random, self._catch_up)
             self._fetchers[leader] = fetcher
         return fetcher
 
@@ -180,10 +176,10 @@ class FollowerReplication:
     def _ask(self, leader: BrokerId, fetcher: Fetcher, sent: FetchSent) -> None:
         def done(response: Response | RemoteError, raw: bytes | memoryview) -> None:
             if isinstance(response, ReplicaFetchResponse):
-                self._answered(fetcher, sent.number, response, raw, self._clock())
+                self._answered(fetcher, sent.number, response, raw, self._context.now)
             else:
                 assert isinstance(response, RemoteError), response
-                fetcher.failed(sent.number, response, self._clock().elapsed_us)
+                fetcher.failed(sent.number, response, self._context.now.elapsed_us)
                 self._tell_unreachable(fetcher)
 
         self._peers.send(leader, sent.request, done=done)
@@ -193,7 +189,7 @@ class FollowerReplication:
     ) -> Callable[[Response | RemoteError, bytes | memoryview], None]:
         def done(response: Response | RemoteError, raw: bytes | memoryview) -> None:
             if isinstance(response, RemoteError):
-                fetcher.failed(number, response, self._clock().elapsed_us)
+                fetcher.failed(number, response, self._context.now.elapsed_us)
             else:
                 fetcher.progress_answered(number)
 
@@ -352,7 +348,7 @@ class FollowerReplication:
             if error is not None and log.state is LogState.WRITABLE:
                 following.mended()
                 why = f"it cannot be cut to agree with its leader: {error}"
-                fetcher.stall(following, self._clock().elapsed_us, why)
+                fetcher.stall(following, self._context.now.elapsed_us, why)
             else:
                 fetcher.proceed(following)
             self._settled(partition)

@@ -29,6 +29,7 @@ from penstock.base.ids import Offset, PartitionId
 from penstock.hot.keymap import KeyMap, key_map_of
 from penstock.messages import MarkKeysRequest, Response
 from penstock.metadata.image import KeyBoundary, StreamState
+from penstock.node.context import Context
 from penstock.node.partition.key_migration_state import KeyMigrationState
 from penstock.node.partition.partition import Partition
 from penstock.node.subscriptions.subscriptions import Subscriptions
@@ -68,14 +69,14 @@ class KeyMigrator:
 
     def __init__(
         self,
+        context: Context,
         subscriptions: Subscriptions[Partition],
-        clock: Callable[[], Now],
         *,
         waits: Callable[[Partition], bool],
         ask_metadata: AskMetadata,
     ) -> None:
         self._subscriptions = subscriptions
-        self._clock = clock
+        self._context = context
         self._waits = waits
         self._ask_metadata = ask_metadata
         self._last: _Grown | None = None
@@ -149,7 +150,7 @@ class KeyMigrator:
         def reached() -> None:
             if partition.keys is keys:
                 keys.refuses = True
-                self._opening[partition] = self._clock().elapsed_us + _SETTLE_US
+                self._opening[partition] = self._context.now.elapsed_us + _SETTLE_US
                 self._subscriptions.look_again(partition)
 
         self._subscriptions.after_all_sent(reached)

@@ -35,9 +35,10 @@ from penstock.messages import (
     Response,
 )
 from penstock.metadata.image import PartitionState
+from penstock.node.context import Context
 from penstock.node.partition.partition import Partition
 from penstock.node.partition.partition_errors import as_remote_error
-from penstock.node.step import FileRange, Lane, Outbox
+from penstock.node.step import FileRange, Lane
 from penstock.replication.fetch_sessions import BatchLookup
 from penstock.replication.isr_proposals import ChangeBatch, IsrProposer
 from penstock.replication.leader import Leadership, LogEndsAtStart
@@ -120,20 +121,18 @@ class LeaderReplication:
 
     def __init__(
         self,
-        outbox: Outbox,
-        broker_id: BrokerId,
+        context: Context,
         partitions: Mapping[PartitionKey, Partition],
-        clock: Callable[[], Now],
         *,
         committed: Callable[[Partition], None],
         ask_metadata: AskMetadata,
         has_nats: Callable[[], bool],
         confirmed_us: Callable[[], int | None],
     ) -> None:
-        self._outbox = outbox
-        self._broker_id = broker_id
+        self._outbox = context.outbox
+        self._broker_id = context.settings.broker_id
         self._partitions = partitions
-        self._clock = clock
+        self._context = context
         self._committed = committed
         self._ask_metadata = ask_metadata
         self._has_nats = has_nats
@@ -191,7 +190,7 @@ class LeaderReplication:
         """Elapsed time up to which this leader knows what was committed; None if it does not know."""
         assert partition.leadership is not None
         if not partition.is_replicated:
-            return self._clock().elapsed_us
+            return self._context.now.elapsed_us
         return self._confirmed_us() if partition.leadership.knows_latest else None
 
     def end(self, partition: Partition) -> None:
@@ -285,7 +284,7 @@ class LeaderReplication:
         self._ask_metadata(request, lambda response: self._proposed(batch, response))
 
     def _proposed(self, batch: ChangeBatch, response: Response | RemoteError) -> None:
-        now = self._clock()
+        now = self._context.now
         if not isinstance(response, ChangeIsrResponse):
             is_elsewhere = isinstance(response, RemoteError) and response.code == ErrorCode.NOT_METADATA_LEADER
             retry_ms = limits.ISR_RETRY_SOON_MS if is_elsewhere else limits.ISR_RETRY_MS

@@ -17,7 +17,7 @@ from penstock.commitlog import LogState
 from penstock.messages import LogEnd
 from penstock.metadata import elections
 from penstock.metadata.commands import ReplicaEnd
-from penstock.metadata.image import ClusterImage
+from penstock.node.context import Context
 from penstock.node.partition.partition import Partition
 
 
@@ -26,8 +26,8 @@ class LogEndReports:
 
     def __init__(
         self,
+        context: Context,
         partitions: Mapping[PartitionKey, Partition],
-        image: Callable[[], ClusterImage],
         hurry: Callable[[], None],
         *,
         heartbeat_max: int = limits.LOG_ENDS_PER_HEARTBEAT_MAX,
@@ -35,7 +35,7 @@ class LogEndReports:
         """`heartbeat_max`: number of partitions per heartbeat."""
         self._heartbeat_max = heartbeat_max
         self._partitions = partitions
-        self._image = image
+        self._context = context
         self._hurry = hurry
         self._new: dict[PartitionKey, None] = {}  # not reported yet
         self._told: dict[PartitionKey, None] = {}  # the last reported comes last
@@ -73,7 +73,7 @@ class LogEndReports:
         return tuple(ends)
 
     def _recovering(self, key: PartitionKey, live: Set[BrokerId]) -> LeaderEpoch | None:
-        state = self._image().streams.get(key.stream_id)
+        state = self._context.image.streams.get(key.stream_id)
         if state is None or not elections.recovers(state.partitions[key.partition], live):
             return None
         return state.partitions[key.partition].leader_epoch

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from penstock.base.errors import ErrorCode, RemoteError
-from penstock.base.ids import BrokerId, PartitionId, PartitionKey, StreamId
+from penstock.base.ids import PartitionId, PartitionKey, StreamId
+from penstock.node.context import Context
 from penstock.node.control.cluster import Cluster
 from penstock.node.partition.leader_hints import no_leader_error, not_leader
 from penstock.node.partition.partition import Partition
@@ -17,12 +18,12 @@ class PartitionLookup:
 
     def __init__(
         self,
-        broker_id: BrokerId,
+        context: Context,
         cluster: Cluster,
         partitions: Mapping[PartitionKey, Partition],
         failures: Mapping[PartitionKey, RemoteError],
     ) -> None:
-        self._broker_id = broker_id
+        self._context = context
         self._cluster = cluster
         self._partitions = partitions
         self._failures = failures
@@ -43,16 +44,16 @@ class PartitionLookup:
             if partition.closed:
                 raise RemoteError(ErrorCode.STORAGE_FAILED, f"{partition.label} cannot be used: {partition.closed}")
             return partition
-        if StreamId(stream_id) not in self._cluster.image.streams:
+        if StreamId(stream_id) not in self._context.image.streams:
             self._cluster.check_knows()
-        state = self._cluster.image.by_id(stream_id)
+        state = self._context.image.by_id(stream_id)
         count = len(state.partitions)
         if number >= count:
             has = "1 partition" if count == 1 else f"{count} partitions"
             text = f"stream {state.name!r} has {has}, counted from 0; there is no partition {number}"
             raise RemoteError(ErrorCode.BAD_REQUEST, text)
-        if self._broker_id not in state.partitions[number].holders:
-            raise not_leader(self._cluster.image, state, number)
+        if self._context.settings.broker_id not in state.partitions[number].holders:
+            raise not_leader(self._context.image, state, number)
         opening = RemoteError(ErrorCode.NOT_YET, "its log is being opened; try again in a moment")
         failure = self._failures.get(key, opening)
         text = f"{partition_label(state, number)} cannot be used: {failure.message}"
@@ -61,6 +62,6 @@ class PartitionLookup:
     def led(self, stream_id: int, number: int) -> Partition:
         """Return the local replica of a partition that this broker leads. RemoteError as from `held`; not_leader."""
         partition = self.held(stream_id, number)
-        if (refusal := no_leader_error(self._cluster.image, partition)) is not None:
+        if (refusal := no_leader_error(self._context.image, partition)) is not None:
             raise refusal
         return partition

@@ -23,14 +23,14 @@ from operator import ge
 from penstock.base import limits
 from penstock.base.clock import Now
 from penstock.base.errors import ErrorCode, RemoteError
-from penstock.base.ids import BrokerId, Offset, PartitionId, PartitionKey, TimestampUs
+from penstock.base.ids import Offset, PartitionId, PartitionKey, TimestampUs
 from penstock.batch import codec
 from penstock.batch.header import MAY_HOLD_IDS, BatchHeader
 from penstock.commitlog import LogView
 from penstock.hot.message_ids import RemoteMessageIds
 from penstock.ingest.dedup import Dedup
 from penstock.messages import KnownId, MessageIdsRequest, MessageIdsResponse, Response
-from penstock.metadata.image import ClusterImage
+from penstock.node.context import Context
 from penstock.node.partition.high_watermark import require_high_watermark
 from penstock.node.partition.leader_hints import no_leader_error
 from penstock.node.partition.log_queries import Query, QueryGivenUpError
@@ -39,7 +39,7 @@ from penstock.node.partition.partition_errors import as_remote_error, partition_
 from penstock.node.partition.query_executor import QueryExecutor
 from penstock.node.quorum.peer_client import PeerClient
 from penstock.node.replicas.partition_lookup import PartitionLookup
-from penstock.node.step import InternalCaller, Lane, Outbox
+from penstock.node.step import InternalCaller, Lane
 
 _WAIT_US = limits.MESSAGE_IDS_WAIT_MS * 1_000
 _STOPPING = RemoteError(ErrorCode.STOPPING, "the broker is stopping; ask again in a moment")
@@ -112,24 +112,21 @@ class RemoteDedup:
 
     def __init__(
         self,
-        outbox: Outbox,
+        context: Context,
         peers: PeerClient,
-        broker_id: BrokerId,
         partitions: Mapping[PartitionKey, Partition],
-        clock: Callable[[], Now],
-        image: Callable[[], ClusterImage],
         go_on: Callable[[], None],
     ) -> None:
-        self._outbox = outbox
+        self._outbox = context.outbox
         self._peers = peers
-        self._broker_id = broker_id
+        self._broker_id = context.settings.broker_id
         self._partitions = partitions
-        self._clock = clock
-        self._image = image
+        self._context = context
+
         self._go_on = go_on
         self._askings: dict[Partition, _Asking] = {}
         self._executor = QueryExecutor(
-            outbox, running_max=limits.MESSAGE_IDS_RUNNING_MAX, waiting_max=limits.MESSAGE_IDS_WAITING_MAX
+            context.outbox, running_max=limits.MESSAGE_IDS_RUNNING_MAX, waiting_max=limits.MESSAGE_IDS_WAITING_MAX
         )
         self._open: set[Hashable] = set()  # callers without an answer
 
@@ -179,7 +176,7 @@ class RemoteDedup:
             return
         number, end = asking.left[-1]
         # `stream` of the partition itself is updated only for its own leaders.
-        stream = self._image().streams.get(asking.partition.key.stream_id)
+        stream = self._context.image.streams.get(asking.partition.key.stream_id)
         if stream is None or (state := stream.partitions[number]).leader is None:
             self._fail(asking, "it has no leader now")
             return
@@ -191,7 +188,7 @@ class RemoteDedup:
             end_offset=Offset(end),
         )
         asking.request = request
-        asking.deadline_us = self._clock().elapsed_us + _WAIT_US
+        asking.deadline_us = self._context.now.elapsed_us + _WAIT_US
         answered = partial(self._answered, asking, request)
         if state.leader == self._broker_id:
             self._ask_here(request, answered)
@@ -262,7 +259,7 @@ class RemoteDedup:
         self._serve(caller, find.led(request.stream_id, request.partition), request)
 
     def _serve(self, caller: Hashable, partition: Partition, request: MessageIdsRequest) -> None:
-        if (refusal := no_leader_error(self._image(), partition)) is not None:
+        if (refusal := no_leader_error(self._context.image, partition)) is not None:
             raise refusal
         if partition.leadership is None:
             raise RemoteError(ErrorCode.NOT_YET, f"{partition.label} is not led now; ask again in a moment")

@@ -30,13 +30,14 @@ from penstock.base.errors import ErrorCode, OperationalError, PenstockError, Rem
 from penstock.base.ids import BrokerId, Offset, PartitionKey
 from penstock.commitlog import Log, LogState, LogView, MissingRange, RepairError, SegmentRepair, Slice
 from penstock.messages import ReplicaRangeRequest, ReplicaRangeResponse, Response
+from penstock.node.context import Context
 from penstock.node.maintenance.log_maintenance import LogMaintenance
 from penstock.node.partition.partition import Partition
 from penstock.node.partition.partition_errors import as_remote_error
 from penstock.node.quorum.peer_client import PeerClient
 from penstock.node.replicas.partition_lookup import PartitionLookup
 from penstock.node.replicas.roles import Roles
-from penstock.node.step import FileRange, Lane, Outbox
+from penstock.node.step import FileRange, Lane
 
 _RETRY_US = limits.REPAIR_RETRY_MS * 1_000
 _SOON_US = limits.REPAIR_SOON_MS * 1_000
@@ -60,21 +61,19 @@ class Repairs:
 
     def __init__(
         self,
-        outbox: Outbox,
+        context: Context,
         peers: PeerClient,
-        broker_id: BrokerId,
         partitions: Mapping[PartitionKey, Partition],
-        clock: Callable[[], Now],
         upkeep: LogMaintenance,
         roles: Roles,
         open_log: Callable[[Partition], Log],
         mended: Callable[[PartitionKey], None],
     ) -> None:
-        self._outbox = outbox
+        self._outbox = context.outbox
         self._peers = peers
-        self._broker_id = broker_id
+        self._broker_id = context.settings.broker_id
         self._partitions = partitions
-        self._clock = clock
+        self._context = context
         self._upkeep = upkeep
         self._roles = roles
         self._open_log = open_log
@@ -89,7 +88,7 @@ class Repairs:
         """Schedule a repair of a partition whose log was found corrupt."""
         may_mend = partition.is_replicated or partition.following is not None
         if may_mend and partition.log.state is LogState.READ_ONLY:
-            self._wanted.setdefault(partition.key, self._clock().elapsed_us)
+            self._wanted.setdefault(partition.key, self._context.now.elapsed_us)
 
     @property
     def next_deadline_us(self) -> int | None:
@@ -180,7 +179,7 @@ class Repairs:
 
         def done(error: Exception | None) -> None:
             repair.is_busy = False
-            self._free_us = self._clock().elapsed_us + mending.moved_bytes * 1_000_000 // limits.REPAIR_BYTES_PER_S
+            self._free_us = self._context.now.elapsed_us + mending.moved_bytes * 1_000_000 // limits.REPAIR_BYTES_PER_S
             if error is not None:
                 if isinstance(error, RepairError) and repair.giver is not None:
                     self._misfits.setdefault(repair.partition.key, set()).add(repair.giver)
@@ -207,7 +206,7 @@ class Repairs:
         self._end(repair)
         tries = self._tries[key] = self._tries.get(key, 0) + 1
         delay_ms = growing(limits.REPAIR_RETRY_MS, tries, limits.REPAIR_RETRY_MS_MAX)
-        self._wanted[key] = self._clock().elapsed_us + delay_ms * 1_000
+        self._wanted[key] = self._context.now.elapsed_us + delay_ms * 1_000
 
     def _end(self, repair: _Repair) -> None:
         """End the repair under way; schedule the next if the log is still corrupt."""
@@ -217,7 +216,7 @@ class Repairs:
         partition = repair.partition
         self._wanted.pop(partition.key, None)
         if self._is_here(partition) and _is_wanted(partition):
-            self._wanted[partition.key] = self._clock().elapsed_us + _RETRY_US
+            self._wanted[partition.key] = self._context.now.elapsed_us + _RETRY_US
 
     # Data of other brokers
 
@@ -367,7 +366,7 @@ class Repairs:
             self._fail(repair, "cannot be mended yet: its end cannot be brought to the disk; it is tried again")
         else:
             self._end(repair)
-            self._wanted[repair.partition.key] = self._clock().elapsed_us
+            self._wanted[repair.partition.key] = self._context.now.elapsed_us
         self._upkeep.opened(repair.partition)
 
     def _tell_mended(self, repair: _Repair, mending: SegmentRepair) -> None:

@@ -21,8 +21,8 @@ from penstock.access.handshake import Principal
 from penstock.base import limits
 from penstock.base.clock import Now, earliest
 from penstock.base.errors import ErrorCode, RemoteError
-from penstock.base.ids import BrokerId, Incarnation, PartitionId, PartitionKey, StreamId
-from penstock.commitlog import LogState, OpenFiles
+from penstock.base.ids import Incarnation, PartitionId, PartitionKey, StreamId
+from penstock.commitlog import LogState
 from penstock.messages import (
     LogEnd,
     ResignedLeadership,
@@ -30,6 +30,7 @@ from penstock.messages import (
     UnreachableLeader,
 )
 from penstock.metadata.image import ClusterImage, CommandOutcome
+from penstock.node.context import Context
 from penstock.node.maintenance.disk_space_probe import DiskSpaceProbe
 from penstock.node.maintenance.log_maintenance import LogMaintenance
 from penstock.node.maintenance.scrubbing import Scrubber
@@ -50,10 +51,7 @@ from penstock.node.replicas.rollups import Rollups
 from penstock.node.replicas.staged_retention import StagedRetention
 from penstock.node.replicas.stream_lifecycle import StreamLifecycle
 from penstock.node.replicas.truncations import Truncations
-from penstock.node.settings import Settings
-from penstock.node.step import Outbox
 from penstock.node.subscriptions.nats_listener import NatsListener
-from penstock.vfs import Vfs
 
 
 class Replicas:
@@ -65,16 +63,11 @@ class Replicas:
 
     def __init__(
         self,
-        vfs: Vfs,
-        settings: Settings,
-        outbox: Outbox,
+        context: Context,
         peers: PeerClient,
         listening: NatsListener,
         budget: InFlightBudget,
-        chance: Any,
-        clock: Callable[[], Now],
         *,
-        image: Callable[[], ClusterImage],
         ask_metadata: Callable[[Any, Callable[[Response | RemoteError], None]], None],
         administer: Callable[..., None],
         who: Callable[[], Principal | None],
@@ -86,99 +79,79 @@ class Replicas:
         resigned: Callable[[Partition], None],
         closed: Callable[[Partition, RemoteError], None],
     ) -> None:
-        self._image, self._hurry, self._tell_resigned, self._tell_closed = image, hurry, resigned, closed
-        self._listening, self._clock, self._committed, self._broker_id = listening, clock, committed, settings.broker_id
+        self._hurry, self._tell_resigned, self._tell_closed = hurry, resigned, closed
+        settings = context.settings
+        self._context, self._broker_id = context, settings.broker_id
+        self._listening, self._committed = listening, committed
         self._failed: dict[PartitionKey, Partition] = {}  # partitions whose logs take no appends
         self._told_resigned = 0  # round-robin position, if there are more than one heartbeat can hold
-        self._disk_space_probe = DiskSpaceProbe(vfs, outbox, self._free)
+        self._disk_space_probe = DiskSpaceProbe(context.vfs, context.outbox, self._free)
         self.partitions: dict[PartitionKey, Partition] = {}
-        self.log_maintenance = LogMaintenance(outbox, self, clock, settings.cleaner_bytes_per_s)
+        self.log_maintenance = LogMaintenance(context, self)
         self.leader_replication = LeaderReplication(
-            outbox,
-            settings.broker_id,
+            context,
             self.partitions,
-            clock,
             committed=self.moved,
             ask_metadata=ask_metadata,
             has_nats=lambda: listening.has_nats and self.roles.is_heard,  # a mute leader has unsubscribed
             confirmed_us=confirmed_us,
         )
         self.follows = FollowerReplication(
-            outbox,
+            context,
             peers,
-            settings.broker_id,
             self.partitions,
-            chance.random,
-            clock,
             self.log_maintenance,
-            settings.catch_up_bytes_per_s,
             committed=self.committed,
             settled=lambda partition: self.roles.update(partition),
             unreachable=hurry,
             impeded=self.impeded,
         )
-        self.truncations, self.archives = Truncations(outbox, clock, administer, who), Archives(outbox, administer)
-        self.rollups = Rollups(outbox, clock, administer)
-        self.staged_retention = StagedRetention(
-            outbox, self.partitions, clock, self.log_maintenance, settings.staged_keep_ms
-        )
-        self.event_log = ClusterEventLog(settings.broker_id, outbox)
-        self.key_migrator = KeyMigrator(listening.subscriptions, clock, waits=waits, ask_metadata=ask_metadata)
-        self.remote_dedup = RemoteDedup(outbox, peers, settings.broker_id, self.partitions, clock, image, go_on)
-        self._log_ends = LogEndReports(self.partitions, image, hurry)
-        self.roles = self._new_roles(settings.broker_id, outbox)
-        self.streams = self._new_streams(vfs, settings, outbox, budget)
-        self.repairs = self._new_repairs(settings.broker_id, outbox, peers)
+        self.truncations, self.archives = Truncations(context, administer, who), Archives(context.outbox, administer)
+        self.rollups = Rollups(context, administer)
+        self.staged_retention = StagedRetention(context, self.partitions, self.log_maintenance)
+        self.event_log = ClusterEventLog(context.settings.broker_id, context.outbox)
+        self.key_migrator = KeyMigrator(context, listening.subscriptions, waits=waits, ask_metadata=ask_metadata)
+        self.remote_dedup = RemoteDedup(context, peers, self.partitions, go_on)
+        self._log_ends = LogEndReports(context, self.partitions, hurry)
+        self.roles = self._new_roles()
+        self.streams = self._new_streams(budget)
+        self.repairs = self._new_repairs(peers)
         self.scrubber = Scrubber(
-            outbox,
+            context,
             self.partitions,
-            clock,
-            settings.process,
             budget.counters,
-            bytes_per_s=settings.scrub_bytes_per_s,
-            interval_ms=settings.scrub_interval_ms,
         )
 
-    def _new_roles(self, broker_id: BrokerId, outbox: Outbox) -> Roles:
+    def _new_roles(self) -> Roles:
         return Roles(
-            broker_id,
-            outbox,
+            self._context,
             self.leader_replication,
             self.follows,
             self._listening,
             self.log_maintenance,
             self.key_migrator,
-            self._clock,
             self.event_log,
             began=self._began,
             resigned=self._resigned,
             nobody_leads=lambda partition: self._log_ends.nobody_leads(partition, self.roles.live.keys()),
         )
 
-    def _new_streams(self, vfs: Vfs, settings: Settings, outbox: Outbox, budget: InFlightBudget) -> StreamLifecycle:
+    def _new_streams(self, budget: InFlightBudget) -> StreamLifecycle:
         return StreamLifecycle(
-            vfs,
-            settings.broker_id,
-            self._image,
-            outbox,
+            self._context,
             budget,
             self.log_maintenance,
-            OpenFiles(settings.log_files_max),
             self.roles,
-            self._clock,
             self.partitions,
-            encrypted=settings.encrypted,
             closed=self._closed,
             failed=self._hurry,
         )
 
-    def _new_repairs(self, broker_id: BrokerId, outbox: Outbox, peers: PeerClient) -> Repairs:
+    def _new_repairs(self, peers: PeerClient) -> Repairs:
         return Repairs(
-            outbox,
+            self._context,
             peers,
-            broker_id,
             self.partitions,
-            self._clock,
             self.log_maintenance,
             self.roles,
             self.streams.open_again,
@@ -203,10 +176,10 @@ class Replicas:
 
     def live_brokers_changed(self, incarnation: Incarnation | None) -> None:
         """Update roles after brokers were registered or fenced, or after this broker's incarnation changed."""
-        if self.roles.image(self._image(), incarnation):
+        if self.roles.image(self._context.image, incarnation):
             self.streams.registered()
             if incarnation is not None:
-                self._listening.may_lead(self._image().streams)
+                self._listening.may_lead(self._context.image.streams)
 
     def metadata_contact_changed(self, awake_us: int, *, is_heard: bool) -> None:
         """Note that the metadata leader has stopped answering this broker, or answers again.
@@ -252,7 +225,7 @@ class Replicas:
                 is_whole=True,
                 is_refused=is_refused,
             )
-            for partition, is_refused in self._listening.absent(self._clock())
+            for partition, is_refused in self._listening.absent(self._context.now)
             if (key := partition.key) not in self._failed and partition.leadership is not None and partition.may_pass
         )
         told = (*failed, *self.streams.unopened(), *self._closed_and_led(), *unheard)
@@ -274,7 +247,7 @@ class Replicas:
         """Return the log ends of leaderless partitions for which the longest log is to lead."""
         closed = (partition.key for partition in self.repairs.closed())
         unknown = (*self.streams.failures, *closed)
-        failed = [key for key in unknown if self._broker_id in self._image().partition(*key).replicas]
+        failed = [key for key in unknown if self._broker_id in self._context.image.partition(*key).replicas]
         return self._log_ends.take(self.roles.live.keys(), failed)
 
     def as_of_us(self, partition: Partition) -> int | None:
@@ -291,7 +264,7 @@ class Replicas:
     def behind_us(self, partition: Partition) -> int | None:
         """Age of `as_of_us` in µs; None if unknown."""
         as_of_us = self.as_of_us(partition)
-        return None if as_of_us is None else max(0, self._clock().elapsed_us - as_of_us)
+        return None if as_of_us is None else max(0, self._context.now.elapsed_us - as_of_us)
 
     def has_nats(self) -> bool:
         return self._listening.has_nats
@@ -304,7 +277,7 @@ class Replicas:
 
     def committed(self, partition: Partition) -> None:
         """Notify followers and readers that `committed_end` has moved."""
-        self.leader_replication.ends_moved(partition, self._clock())
+        self.leader_replication.ends_moved(partition, self._context.now)
         if partition.rollup_at != NO_ROLLUP:
             self.rollups.check(partition)
         self.staged_retention.watch(partition)
@@ -317,7 +290,7 @@ class Replicas:
         """Handle a raised log start offset."""
         if partition.leadership is not None:
             partition.leadership.retained(partition.log.log_start)
-            self.leader_replication.ends_moved(partition, self._clock())
+            self.leader_replication.ends_moved(partition, self._context.now)
             self.truncations.answer_done()
 
     def _began(self, partition: Partition) -> None:
@@ -360,7 +333,7 @@ class Replicas:
 
     def impeded(self, partition: Partition) -> None:
         """Handle a disk that takes no writes: others lead, and do not wait for this broker, until there is room."""
-        self._disk_space_probe.lacks(self._clock().elapsed_us)
+        self._disk_space_probe.lacks(self._context.now.elapsed_us)
         self._take_out(partition)
 
     def stalled(self, partition: Partition) -> None:
@@ -388,7 +361,7 @@ class Replicas:
 
     def settle(self) -> None:
         """Send pending replies to followers and requests to other brokers."""
-        now = self._clock()
+        now = self._context.now
         self.key_migrator.settle(now)
         self.leader_replication.settle(now)
         self.follows.settle(now)
@@ -419,7 +392,7 @@ class Replicas:
             self.log_maintenance.next_deadline_us,
             self.log_maintenance.cleaners.next_deadline_us,
             self.leader_replication.next_deadline_us,
-            self.follows.next_deadline_us(self._clock()),
+            self.follows.next_deadline_us(self._context.now),
             self._disk_space_probe.next_deadline_us,
             self.truncations.next_deadline_us,
             self.rollups.next_deadline_us,

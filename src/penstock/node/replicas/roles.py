@@ -25,18 +25,17 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from penstock.base import limits
-from penstock.base.clock import Now
 from penstock.base.config import Intake
 from penstock.base.ids import BrokerId, Incarnation
 from penstock.commitlog import LogConfig
 from penstock.metadata.image import ClusterImage
+from penstock.node.context import Context
 from penstock.node.maintenance.log_maintenance import LogMaintenance
 from penstock.node.partition.partition import Partition
 from penstock.node.quorum.cluster_events import ClusterEventLog
 from penstock.node.replicas.follower_replication import FollowerReplication
 from penstock.node.replicas.key_migration import KeyMigrator
 from penstock.node.replicas.leader_replication import LeaderReplication
-from penstock.node.step import Outbox
 from penstock.node.subscriptions.nats_listener import NOBODY_LED, NOT_HEARD, NatsListener
 
 _ANOTHER_LED = "another broker led it"
@@ -48,14 +47,12 @@ class Roles:
 
     def __init__(
         self,
-        broker_id: BrokerId,
-        outbox: Outbox,
+        context: Context,
         leading: LeaderReplication,
         follows: FollowerReplication,
         listening: NatsListener,
         upkeep: LogMaintenance,
         moving: KeyMigrator,
-        clock: Callable[[], Now],
         chronicle: ClusterEventLog,
         *,
         began: Callable[[Partition], None],
@@ -63,14 +60,14 @@ class Roles:
         nobody_leads: Callable[[Partition], None],
     ) -> None:
         self.live: Mapping[BrokerId, Incarnation] = {}  # current incarnation of each live broker
-        self._broker_id = broker_id
-        self._outbox = outbox
+        self._broker_id = context.settings.broker_id
+        self._outbox = context.outbox
         self._leading = leading
         self._follows = follows
         self._listening = listening
         self._upkeep = upkeep
         self._moving = moving
-        self._clock = clock
+        self._context = context
         self._chronicle = chronicle
         self._began = began
         self._resigned = resigned
@@ -88,7 +85,7 @@ class Roles:
         self._leading.runs_changed(before, live)
         if own is not None and is_registered:
             self._leading.registered(own)
-            self._follows.registered(own, self._clock())
+            self._follows.registered(own, self._context.now)
         return True
 
     def metadata_contact_changed(self, partitions: Iterable[Partition], awake_us: int, *, is_heard: bool) -> None:
@@ -131,12 +128,12 @@ class Roles:
         if self._is_registered and state.leader is not None and self._broker_id in state.holders:
             self._configure(partition)
             self._follows.follow(partition, state)
-            self._listening.led_elsewhere(partition, self._clock())
+            self._listening.led_elsewhere(partition, self._context.now)
         else:
             self._unfollow(partition)
             if self._is_registered and state.leader is None:
                 if not partition.is_deaf:
-                    self._listening.nobody(partition, self._clock())
+                    self._listening.nobody(partition, self._context.now)
                 if self._broker_id in state.replicas:  # a read replica never leads, however long its log is
                     self._nobody_leads(partition)
 
@@ -155,7 +152,7 @@ class Roles:
             self._listening.subscriptions.move_if_due(partition)
             self._pause_or_resume(partition)
             before = leadership.isr
-            self._leading.image(partition, state, self.live, self._clock())
+            self._leading.image(partition, state, self.live, self._context.now)
             if leadership.waits_for_own_disk:
                 self._upkeep.flush(partition)
             if leadership.isr != before:
@@ -169,7 +166,7 @@ class Roles:
         was_followed, listens_still = partition.following is not None, self._listens_still(partition)
         self._unfollow(partition)
         if listens_still:  # until it learns of its successor, as this broker does now
-            partition.listened_us = self._clock().wall_us
+            partition.listened_us = self._context.now.wall_us
         if state.leader_epoch <= partition.log.leader_epoch:
             partition.cannot_lead = (
                 f"its log has seen leader epoch {partition.log.leader_epoch}, and the metadata says "
@@ -179,7 +176,7 @@ class Roles:
             return
         partition.cannot_lead = ""
         self._configure(partition)
-        self._leading.begin(partition, state, self.live, self._clock())
+        self._leading.begin(partition, state, self.live, self._context.now)
         partition.is_mute = self._must_be_mute(partition)
         self._moving.reconcile(partition)  # before any message arrives
         partition.led_epoch = state.leader_epoch
@@ -204,7 +201,7 @@ class Roles:
         if following is None or following.leader not in self.live or not self._follows.reaches(partition):
             return False
         heard_us = self._follows.listened_us(partition)
-        return heard_us is not None and self._clock().elapsed_us - heard_us <= _LATELY_US
+        return heard_us is not None and self._context.now.elapsed_us - heard_us <= _LATELY_US
 
     def _subscribe(self, partition: Partition, reason: str, *, goes_on: bool = True) -> None:
         """Subscribe, unless intake is off or the leader is mute. `reason`: why the partition may have had a gap."""
@@ -213,7 +210,7 @@ class Roles:
         if not partition.is_mute:
             self._listening.listen(partition)
         if reason:
-            self._listening.took_over(partition, self._clock(), reason, goes_on=goes_on)
+            self._listening.took_over(partition, self._context.now, reason, goes_on=goes_on)
         else:
             self._listening.begins(partition)
 
@@ -222,13 +219,13 @@ class Roles:
         is_listening = self._listening.listens(partition)
         if partition.is_deaf and is_listening:
             self._unsubscribe(partition)
-            self._listening.paused(partition, self._clock())
+            self._listening.paused(partition, self._context.now)
         elif not partition.is_deaf and not is_listening and not partition.is_mute:
-            partition.listened_us = self._clock().wall_us
+            partition.listened_us = self._context.now.wall_us
             self._subscribe(partition, "")
 
     def _unsubscribe(self, partition: Partition) -> None:
-        self._listening.resign(partition, self._clock())
+        self._listening.resign(partition, self._context.now)
         partition.subscribed = False
         partition.refusal = ""
 
@@ -238,7 +235,7 @@ class Roles:
             return None
         if (heard_us := self._follows.listened_us(partition)) is None:
             return partition.listened_us
-        now = self._clock()  # its leader was subscribed at least until then
+        now = self._context.now  # its leader was subscribed at least until then
         return max(partition.listened_us, now.wall_us - (now.elapsed_us - heard_us))
 
     def _unfollow(self, partition: Partition) -> None:

@@ -17,10 +17,7 @@ A sealed stream is not purged, as with truncations, nor is a log that takes no a
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from penstock.base import limits
-from penstock.base.clock import Now
 from penstock.base.config import Intake
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import Offset, PartitionId
@@ -28,12 +25,13 @@ from penstock.batch import codec
 from penstock.batch.header import MAY_ROLL_UP_ALL, BatchHeader
 from penstock.commitlog import LogState, LogView
 from penstock.messages import Response, TruncateRequest
+from penstock.node.context import Context
 from penstock.node.partition.log_queries import QueryGivenUpError
 from penstock.node.partition.partition import NO_ROLLUP, UNKNOWN_ROLLUP, Partition
 from penstock.node.partition.partition_errors import as_remote_error
 from penstock.node.quorum.metadata_forwarding import THE_BROKER
 from penstock.node.replicas.truncations import Administer
-from penstock.node.step import Lane, Outbox
+from penstock.node.step import Lane
 from penstock.replication.leader import Leadership
 
 _RETRY_US = limits.ROLLUP_RETRY_MS * 1_000
@@ -65,9 +63,9 @@ class FindRollup:
 class Rollups:
     """The rollups of all partitions led here. `administer` sends a request to the metadata leader."""
 
-    def __init__(self, outbox: Outbox, clock: Callable[[], Now], administer: Administer) -> None:
-        self._outbox = outbox
-        self._clock = clock
+    def __init__(self, context: Context, administer: Administer) -> None:
+        self._outbox = context.outbox
+        self._context = context
         self._administer = administer
         self._awaited: dict[Partition, int] = {}  # offset to be committed first, fixed because new ones may keep coming
         self._searches: dict[Partition, FindRollup] = {}
@@ -142,7 +140,7 @@ class Rollups:
         self._administer(request, done, THE_BROKER)
 
     def _retry(self, partition: Partition) -> None:
-        self._retries[partition] = self._clock().elapsed_us + _RETRY_US
+        self._retries[partition] = self._context.now.elapsed_us + _RETRY_US
 
     def ended(self, partition: Partition) -> None:
         """Forget a partition no longer led here: the next leader continues."""

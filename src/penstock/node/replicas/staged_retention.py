@@ -22,21 +22,22 @@ The state is in memory only. If the logs are truncated, corrupt or led by anothe
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from penstock.base import limits
-from penstock.base.clock import Now, earliest
+from penstock.base.clock import earliest
 from penstock.base.ids import PartitionKey
 from penstock.batch.header import ENDS_RUN, NO_RUN, OF_RUN, BatchHeader
 from penstock.commitlog import LogView
 from penstock.commitlog.segment.segment import Segment
+from penstock.node.context import Context
 from penstock.node.maintenance.log_maintenance import LogMaintenance
 from penstock.node.partition.internal_streams import target_of
 from penstock.node.partition.log_queries import QueryGivenUpError
 from penstock.node.partition.partition import Partition
-from penstock.node.step import Lane, Outbox
+from penstock.node.step import Lane
 from penstock.replication.leader import Leadership
 
 _CLOCKS_APART_US = limits.STAGED_CLOCKS_APART_MS * 1_000
@@ -142,19 +143,12 @@ class _Watched:
 class StagedRetention:
     """The staged rows of all partitions led here."""
 
-    def __init__(
-        self,
-        outbox: Outbox,
-        partitions: Mapping[PartitionKey, Partition],
-        clock: Callable[[], Now],
-        upkeep: LogMaintenance,
-        keep_ms: int,
-    ) -> None:
-        self._outbox = outbox
+    def __init__(self, context: Context, partitions: Mapping[PartitionKey, Partition], upkeep: LogMaintenance) -> None:
+        self._outbox = context.outbox
         self._partitions = partitions
-        self._clock = clock
+        self._context = context
         self._upkeep = upkeep
-        self._keep_us = keep_ms * 1_000
+        self._keep_us = context.settings.staged_keep_ms * 1_000
         self._watched: dict[PartitionKey, _Watched] = {}
 
     def watch(self, partition: Partition) -> None:
@@ -167,7 +161,7 @@ class StagedRetention:
             return
         if target_of(partition.stream) is not None:
             self.ended(partition)
-            self._watched[partition.key] = _Watched(partition, leadership, self._clock().elapsed_us)
+            self._watched[partition.key] = _Watched(partition, leadership, self._context.now.elapsed_us)
 
     def ended(self, partition: Partition) -> None:
         """Stop watching a partition no longer led here."""
@@ -239,7 +233,7 @@ class StagedRetention:
             watched.blocker = work.blocker
             if error is None and work.blocker is None:
                 watched.passed_end = work.end
-                watched.going.append((work.end, self._clock().elapsed_us + self._keep_us))
+                watched.going.append((work.end, self._context.now.elapsed_us + self._keep_us))
                 self._look_further(watched)
 
         self._outbox.work(Lane.QUERY, work.run, done)

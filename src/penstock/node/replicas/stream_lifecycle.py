@@ -18,13 +18,14 @@ from functools import partial
 from typing import NamedTuple
 
 from penstock.base import limits
-from penstock.base.clock import Now, growing
+from penstock.base.clock import growing
 from penstock.base.config import Intake, Storage
 from penstock.base.errors import CorruptionError, ErrorCode, OperationalError, RemoteError
-from penstock.base.ids import BrokerId, PartitionId, PartitionKey, StreamId
+from penstock.base.ids import PartitionId, PartitionKey, StreamId
 from penstock.commitlog import Log, LogConfig, LogMissingError, OpenFiles
 from penstock.messages import ResignedLeadership
 from penstock.metadata.image import ClusterImage, CommandOutcome, StreamState
+from penstock.node.context import Context
 from penstock.node.data_dir.folders import LogFolders, log_path, marker_of, stream_path
 from penstock.node.data_dir.log_creation_markers import MADE_PATH
 from penstock.node.maintenance.log_maintenance import LogMaintenance
@@ -35,7 +36,7 @@ from penstock.node.partition.partition_errors import not_opened, partition_label
 from penstock.node.quorum.stream_waiters import ANYHOW, ExpectedStream, StreamWaiters
 from penstock.node.replicas.listened_file import ListenedTimes
 from penstock.node.replicas.roles import Roles
-from penstock.node.step import Lane, Outbox
+from penstock.node.step import Lane
 from penstock.vfs import Vfs
 from penstock.vfs.memory import MemoryVfs
 
@@ -73,38 +74,30 @@ class StreamLifecycle:
 
     def __init__(
         self,
-        vfs: Vfs,
-        broker_id: BrokerId,
-        image: Callable[[], ClusterImage],
-        outbox: Outbox,
+        context: Context,
         budget: InFlightBudget,
         upkeep: LogMaintenance,
-        open_files: OpenFiles,
         roles: Roles,
-        clock: Callable[[], Now],
         partitions: dict[PartitionKey, Partition],
         *,
-        encrypted: Vfs | None,
         closed: Callable[[Partition, RemoteError], None],
         failed: Callable[[], None],
     ) -> None:
-        """`encrypted`: `vfs` with encryption, for encrypted streams; None if this broker has no keys."""
         self.partitions = partitions
         self.failures: dict[PartitionKey, RemoteError] = {}  # partitions whose logs cannot be opened, and why
         self._retries: dict[PartitionKey, _Retry] = {}  # of `failures`
         self._keys_reads = 0  # how often the keys were read again
-        self._vfs = vfs
-        self._broker_id = broker_id
-        self._image = image
-        self._outbox = outbox
+        self._vfs = context.vfs
+        self._broker_id = context.settings.broker_id
+        self._context = context
+        self._outbox = context.outbox
         self._memory: Vfs = MemoryVfs()
-        self._encrypted = encrypted
-        self._folders = LogFolders(vfs, outbox)
+        self._encrypted = context.settings.encrypted
+        self._folders = LogFolders(context.vfs, context.outbox)
         self._budget = budget
-        self._open_files = open_files
+        self._open_files = OpenFiles(context.settings.log_files_max)
         self._upkeep = upkeep
         self._roles = roles
-        self._clock = clock
         self._opening: dict[StreamId, set[PartitionKey]] = {}  # logs that disk threads are opening
         self._removals: dict[StreamId, _Removal] = {}
         self._listened = ListenedTimes()  # subscription times that earlier runs recorded
@@ -112,7 +105,10 @@ class StreamLifecycle:
         self._closed = closed  # notifies the node that a partition was removed
         self._failed = failed  # called when a log cannot be opened
         self.stream_waiters = StreamWaiters(
-            self._keys_of, self._is_confirmed, self._opening.__contains__, lambda one: image().streams[one].intake_us
+            self._keys_of,
+            self._is_confirmed,
+            self._opening.__contains__,
+            lambda one: self._context.image.streams[one].intake_us,
         )
 
     # Start
@@ -120,7 +116,7 @@ class StreamLifecycle:
     def start(self, deleted: Iterable[StreamState], listened: ListenedTimes) -> None:
         """Open the logs of all partitions held here; blocks. `listened`: subscription times earlier runs recorded."""
         self._listened = listened
-        image = self._image()
+        image = self._context.image
         self._folders.tidy(image, deleted)
         for state in image.streams.values():
             for key in self._held(state):
@@ -155,7 +151,7 @@ class StreamLifecycle:
                 log_path(state, key.partition),
                 *key,
                 _log_config(state),
-                now_us=self._clock().wall_us,
+                now_us=self._context.now.wall_us,
                 must_exist=was_made,
                 open_files=self._open_files,
                 noticed=self._upkeep.damage_found,
@@ -222,7 +218,7 @@ class StreamLifecycle:
         before = self._retries.get(key)
         failures = 1 if before is None else before.failures + 1
         wait_ms = growing(limits.REPAIR_RETRY_MS, failures, limits.REPAIR_RETRY_MS_MAX)
-        due_us = self._clock().elapsed_us + wait_ms * 1_000
+        due_us = self._context.now.elapsed_us + wait_ms * 1_000
         self._retries[key] = _Retry(failures, due_us, failure.message)
         if before is None or before.told != failure.message:
             self._outbox.notice(f"{partition_label(state, key.partition)}: {failure.message}")
@@ -236,7 +232,7 @@ class StreamLifecycle:
         """Retry the logs that are due; `now_us` is elapsed time."""
         due = [key for key, one in self._retries.items() if one.due_us is not None and one.due_us <= now_us]
         for key in due:
-            state = self._image().streams.get(key.stream_id)
+            state = self._context.image.streams.get(key.stream_id)
             if state is None or self.failures.pop(key, None) is None:
                 del self._retries[key]  # the stream was deleted, or another caller retries already
             else:
@@ -248,7 +244,7 @@ class StreamLifecycle:
     def applied(self, outcome: CommandOutcome) -> None:
         """Apply one command's changes of the image."""
         for key in outcome.unclean:
-            stream = self._image().streams[key.stream_id]
+            stream = self._context.image.streams[key.stream_id]
             if stream.partitions[key.partition].leader == self._broker_id:
                 self._outbox.notice(
                     f"{partition_label(stream, key.partition)}: this broker leads by an unclean election: "
@@ -261,14 +257,14 @@ class StreamLifecycle:
         elif state is not None:
             self._look(state)
         else:
-            image = self._image()
+            image = self._context.image
             for key in outcome.partitions:
                 if (partition := self.partitions.get(key)) is not None:
                     self._reconfigure(partition, image.streams[key.stream_id])
 
     def replaced(self, before: ClusterImage) -> None:
         """Apply a new image from a snapshot: any stream may have changed."""
-        image = self._image()
+        image = self._context.image
         for stream_id, state in before.streams.items():
             if stream_id not in image.streams:
                 self._delete(state)
@@ -297,7 +293,7 @@ class StreamLifecycle:
         if partition is None:
             self._drop_later(state, key, None)
             return
-        error = not_leader(self._image(), state, key.partition)
+        error = not_leader(self._context.image, state, key.partition)
         self._roles.leave(partition)
         self._closed(partition, error)
         self._upkeep.discard(partition, partial(self._drop_later, state, key, partition.log))
@@ -315,7 +311,7 @@ class StreamLifecycle:
                 self._tell_not_dropped(state, key, error)
             if (removal := self._removals.get(key.stream_id)) is not None:
                 self._let_go(removal, key, None)
-            elif (now := self._image().streams.get(key.stream_id)) is not None:
+            elif (now := self._context.image.streams.get(key.stream_id)) is not None:
                 self._look(now)  # the broker may be made an observer again meanwhile
 
         self._outbox.work(Lane.WRITE, run, done)
@@ -329,7 +325,7 @@ class StreamLifecycle:
 
     def registered(self) -> None:
         """Update all roles after this broker's incarnation has begun or ended."""
-        image = self._image()
+        image = self._context.image
         for partition in list(self.partitions.values()):
             if (state := image.streams.get(partition.key.stream_id)) is not None:  # else it is about to be deleted
                 self._reconfigure(partition, state)
@@ -363,11 +359,11 @@ class StreamLifecycle:
         failure = self.failures.get(key)
         if failure is not None and failure.code == ErrorCode.NO_ENCRYPTION_KEY:
             del self.failures[key]
-            self._open_later(self._image().streams[key.stream_id], key)
+            self._open_later(self._context.image.streams[key.stream_id], key)
 
     def unopened(self) -> Iterator[ResignedLeadership]:
         """Yield partitions that this broker is to lead, whose logs it cannot open, and that others could lead."""
-        image = self._image()
+        image = self._context.image
         for key in self.failures:
             partition = image.streams[key.stream_id].partitions[key.partition]
             if partition.leader == self._broker_id and len(partition.replicas) > 1:
@@ -393,7 +389,7 @@ class StreamLifecycle:
                     raise error
                 return result[0]
 
-            now = self._image().streams[state.stream_id]
+            now = self._context.image.streams[state.stream_id]
             self._add(now, key, opened)
             if keys_reads != self._keys_reads:  # read meanwhile: the attempt may have used the old keys
                 self._open_with_keys(key)
@@ -405,11 +401,11 @@ class StreamLifecycle:
     # Subscriptions
 
     def _keys_of(self, stream_id: StreamId) -> tuple[PartitionKey, ...] | None:
-        state = self._image().streams.get(stream_id)
+        state = self._context.image.streams.get(stream_id)
         return None if state is None else state.partition_keys()
 
     def _is_confirmed(self, key: PartitionKey) -> bool:
-        state = self._image().streams[key.stream_id].partitions[key.partition]
+        state = self._context.image.streams[key.stream_id].partitions[key.partition]
         if state.leader != self._broker_id:
             return True  # its leader confirms it
         partition = self.partitions.get(key)
@@ -423,8 +419,8 @@ class StreamLifecycle:
         awaited: ExpectedStream = ANYHOW,
     ) -> None:
         """Call `done(None)` once the stream is here and its partitions led here are subscribed, else with the error."""
-        state = self._image().streams.get(stream_id)
-        if state is None and stream_id <= self._image().index:
+        state = self._context.image.streams.get(stream_id)
+        if state is None and stream_id <= self._context.image.index:
             done(RemoteError(ErrorCode.STREAM_CHANGED, f"stream {stream_id} was deleted", stream_id=int(stream_id)))
             return
         if state is not None:

@@ -24,12 +24,13 @@ from penstock.base.fair_shares import FairShares
 from penstock.base.ids import Offset
 from penstock.commitlog import LogState
 from penstock.messages import Response, TruncateRequest, TruncateResponse
+from penstock.node.context import Context
 from penstock.node.partition.high_watermark import require_high_watermark
 from penstock.node.partition.internal_streams import users_own
 from penstock.node.partition.partition import Partition
 from penstock.node.partition.partition_errors import as_remote_error
 from penstock.node.replicas.partition_lookup import PartitionLookup
-from penstock.node.step import Lane, Outbox
+from penstock.node.step import Lane
 from penstock.replication.leader import Leadership
 
 Administer = Callable[[TruncateRequest, Callable[[Response | RemoteError], None], Principal | None], None]
@@ -60,13 +61,11 @@ class _Asked:
 class Truncations:
     """All pending truncations of one broker. `administer` sends a request to the metadata leader."""
 
-    def __init__(
-        self, outbox: Outbox, clock: Callable[[], Now], administer: Administer, who: Callable[[], Principal | None]
-    ) -> None:
+    def __init__(self, context: Context, administer: Administer, who: Callable[[], Principal | None]) -> None:
         """`who` returns the user of the current request."""
         self._who = who
-        self._outbox = outbox
-        self._clock = clock
+        self._outbox = context.outbox
+        self._context = context
         self._administer = administer
         self._waiting: dict[Hashable, _Asked] = {}
 
@@ -83,7 +82,7 @@ class Truncations:
             raise RemoteError(ErrorCode.NOT_LEADER, f"{partition.label} is not led now; ask again in a moment")
         self._check(partition, request)
         start = partition.log_start
-        deadline_us = self._clock().elapsed_us + _TIMEOUT_US
+        deadline_us = self._context.now.elapsed_us + _TIMEOUT_US
         messages = max(0, request.before - start)
         asked = _Asked(caller, partition, leadership, request, self._who(), deadline_us, messages)
         self._waiting[caller] = asked

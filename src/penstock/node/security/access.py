@@ -80,8 +80,9 @@ from penstock.messages import (
     VerifyRequest,
 )
 from penstock.metadata.commands import Command
-from penstock.metadata.image import ClusterImage, StreamState
+from penstock.metadata.image import StreamState
 from penstock.metadata.persistent import PersistentMap
+from penstock.node.context import Context
 from penstock.node.partition.internal_streams import target_of
 from penstock.node.quorum.metadata_forwarding import THE_BROKER
 from penstock.node.security.permission_cache import PermissionCache
@@ -124,8 +125,7 @@ class Access:
 
     def __init__(
         self,
-        image: Callable[[], ClusterImage],
-        wall_us: Callable[[], int],
+        context: Context,
         *,
         requires_login: Callable[[], bool] = lambda: False,
         requires_proof: Callable[[], bool] = lambda: False,
@@ -134,8 +134,8 @@ class Access:
         """`is_current`: True while this broker's image cannot be older than a session."""
         self._is_current = is_current
         self.who: Principal | None = None
-        self._image = image
-        self._wall_us = wall_us
+        self._context = context
+
         self._requires_login = requires_login
         self._requires_proof = requires_proof
         self._judges: dict[str, PermissionCache] = {}  # by user name
@@ -180,7 +180,7 @@ class Access:
     @property
     def is_guarded(self) -> bool:
         """True if every client has to log in."""
-        return self._requires_login() or self._image().is_guarded
+        return self._requires_login() or self._context.image.is_guarded
 
     @property
     def brokers_prove(self) -> bool:
@@ -191,7 +191,7 @@ class Access:
 
     def verifier(self, name: str) -> tuple[ScramVerifier, Principal] | None:
         user_name, slash, credential_id = name.partition("/")
-        user = self._image().users.get(user_name)
+        user = self._context.image.users.get(user_name)
         if user is None or user_name == EVERYBODY:
             return None
         credential = user.credential(credential_id if slash else PASSWORD_ID)
@@ -207,9 +207,9 @@ class Access:
         return Principal(user.name, user.made_index, credential.credential_id, credential.mark)
 
     def expired(self, who: Principal) -> str | None:
-        user = self._image().users.get(who.name)
+        user = self._context.image.users.get(who.name)
         credential = None if user is None else user.credential(who.credential_id)
-        if credential is None or credential.expires_us is None or credential.is_valid(self._wall_us()):
+        if credential is None or credential.expires_us is None or credential.is_valid(self._context.now.wall_us):
             return None
         return (
             f"this {credential.kind} of {who.name!r} expired at {utc_text(credential.expires_us)}; ask for another one"
@@ -217,11 +217,11 @@ class Access:
 
     @property
     def decoy_key(self) -> bytes:
-        return self._image().decoy_key
+        return self._context.image.decoy_key
 
     def _in_users(self) -> _InUsers:
         """Return the lookup tables of the current users, rebuilt once per version of them."""
-        users = self._image().users
+        users = self._context.image.users
         if self._found is None or self._found.users is not users:
             self._found = _InUsers.of(users)
         return self._found
@@ -232,7 +232,7 @@ class Access:
             return None
         if who is None:
             return RemoteError(ErrorCode.UNAUTHENTICATED, f"this cluster asks for a login: {GIVE_CREDENTIALS}")
-        user = self._image().users.get(who.name)
+        user = self._context.image.users.get(who.name)
         if user is None or user.made_index != who.made_index:
             return RemoteError(ErrorCode.UNAUTHENTICATED, f"there is no user {who.name!r} any more")
         if who.credential_id:
@@ -291,7 +291,7 @@ class Access:
     def _judge(self, name: str | None = None) -> PermissionCache:
         if name is None:
             name = "" if self.who is None else self.who.name
-        users = self._image().users
+        users = self._context.image.users
         user, everybody = users.get(name), users.get(EVERYBODY)
         own, of_all = () if user is None else user.rules, () if everybody is None else everybody.rules
         judge = self._judges.get(name)
@@ -306,12 +306,12 @@ class Access:
         """Return the command with user and time, if the cluster has users: older brokers do not know these fields."""
         if not self.signature or not hasattr(command, "at_us"):
             return command
-        return msgspec.structs.replace(command, by=self.signature, at_us=self._wall_us())
+        return msgspec.structs.replace(command, by=self.signature, at_us=self._context.now.wall_us)
 
     @property
     def signature(self) -> str:
         """Name of the calling user. Empty if the cluster has no users or the caller is a broker."""
-        is_user = self._image().is_guarded and self.who not in (None, THE_BROKER)
+        is_user = self._context.image.is_guarded and self.who not in (None, THE_BROKER)
         return self.who.name if is_user and self.who is not None else ""
 
     @property
@@ -331,11 +331,11 @@ class Access:
 
     def seen_names(self, names: list[str]) -> list[str]:
         """Return those of the sorted stream names that the caller may see, sorted."""
-        return names if self.is_free else self._judge().seen_names(self._image(), names)
+        return names if self.is_free else self._judge().seen_names(self._context.image, names)
 
     def quotas_of(self, name: str) -> Quotas | None:
         """Return the quotas of a user on each broker; None if there is no such user, as for brokers."""
-        user = self._image().users.get(name)
+        user = self._context.image.users.get(name)
         return None if user is None else user.quotas
 
     def quotas_for(self, who: Principal) -> Quotas | None:
@@ -375,7 +375,7 @@ class Access:
 
     def _state(self, stream_id: int) -> StreamState:
         """Raise RemoteError stream_changed if the stream was deleted, stream_not_found if its id is unknown here."""
-        image = self._image()
+        image = self._context.image
         state = image.streams.get(StreamId(stream_id))
         if state is None:
             raise stream_deleted(stream_id) if stream_id <= image.index else stream_unknown_here(stream_id)
@@ -390,7 +390,7 @@ class Access:
         """Raise RemoteError not_authorized, or stream_changed if the caller may not see the stream."""
         target = target_of(state)
         if target is not None:  # a caller who may append to a stream may use the rows staged for it
-            state, operation = self._image().streams.get(target, state), Operation.APPEND
+            state, operation = self._context.image.streams.get(target, state), Operation.APPEND
         if not self._scope(operation, state).covers(subjects):
             raise self._denied(operation, state)
 
@@ -426,12 +426,12 @@ class Access:
         self._need(Operation.APPEND, self._state(request.stream_id))
 
     def _creating(self, request: CreateStreamRequest) -> None:
-        check_may_create(self._judge(), self.who, self._image(), request.config)
+        check_may_create(self._judge(), self.who, self._context.image, request.config)
 
     def _altering(self, request: AlterStreamRequest | SetIntakeRequest) -> None:
         self._need_named(Operation.ALTER, request.name)
         if isinstance(request, AlterStreamRequest):
-            image = self._image()
+            image = self._context.image
             check_may_add_partitions(self._judge(), self.who, image, image.by_name(request.name), request.changes)
 
     def _deleting(self, request: DeleteStreamRequest) -> None:
@@ -441,7 +441,7 @@ class Access:
         self._need(Operation.DELETE, self._state(request.stream_id))
 
     def _need_named(self, operation: Operation, name: str) -> None:
-        image = self._image()
+        image = self._context.image
         state = image.by_name(name) if name in image.names else None
         if state is None or not self.may_see(state):
             raise stream_not_found(name)
@@ -463,7 +463,7 @@ class Access:
             raise not_authorized(self.who, Operation.COMMIT_OFFSETS, f"group {request.group!r}")
 
     def _need_group(self, stream_id: int, group: str) -> None:
-        state = self._image().streams.get(StreamId(stream_id))
+        state = self._context.image.streams.get(StreamId(stream_id))
         if not self._commits(state, group).is_all:
             if state is not None and not self.may_see(state):
                 raise stream_deleted(stream_id)
@@ -471,7 +471,7 @@ class Access:
             raise not_authorized(self.who, Operation.COMMIT_OFFSETS, f"{where}, group {group!r}")
 
     def _asking_offsets(self, request: FetchOffsetsRequest) -> None:
-        state = self._image().streams.get(request.of_stream_id)
+        state = self._context.image.streams.get(request.of_stream_id)
         if not self.may_see_group(state, request.group):
             raise not_authorized(self.who, Operation.COMMIT_OFFSETS, f"group {request.group!r}")
 
@@ -495,7 +495,7 @@ class Access:
             return False
         if not who.credential_id:
             return True  # the broker that forwarded the request has checked it
-        user = self._image().users.get(who.name)
+        user = self._context.image.users.get(who.name)
         shown = None if user is None else user.credential(who.credential_id)
         if shown is None or shown.kind is CredentialKind.TOKEN:
             return False

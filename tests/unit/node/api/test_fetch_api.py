@@ -118,7 +118,7 @@ def test_a_partition_whose_log_is_being_opened_is_not_there_yet() -> None:
     broker.disk_runs_at_once = False
     broker.create("orders")
     broker.run_disk()  # the metadata; the log is opened next
-    fetch = FetchRequest(stream_id=broker.node.access._image().by_name("orders").stream_id, offset=0)
+    fetch = FetchRequest(stream_id=broker.node.image.by_name("orders").stream_id, offset=0)
     assert broker.refusal(fetch).code == ErrorCode.NOT_YET
     broker.disk_runs_at_once = True
     broker.turn()

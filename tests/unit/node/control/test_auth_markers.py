@@ -37,7 +37,7 @@ def test_a_broker_that_knew_of_users_asks_for_a_login_whatever_it_has_read(broke
     again = Broker()
     again.memory.open("guarded", create=True)  # as if all of the metadata were yet to come
     again.start()
-    assert not again.node.access._image().users
+    assert not again.node.image.users
     assert again.refusal(MetadataRequest()).code == ErrorCode.UNAUTHENTICATED
 
 

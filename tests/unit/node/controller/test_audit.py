@@ -127,7 +127,7 @@ def test_what_nobody_can_know_any_more_is_told_as_a_gap(broker) -> None:
     audit._acts.clear()
     with asking(broker, "ann"):
         broker.create("orders")
-        image = broker.node.access._image()
+        image = broker.node.image
     audit.begin(image)
     audit._acts.clear()
     passes(broker)
@@ -167,11 +167,11 @@ def test_what_was_done_before_anybody_wrote_is_told_as_a_gap_too(broker) -> None
     with asking(broker, "ann"):
         broker.create("orders")
     audit._acts.clear()
-    audit.begin(broker.node.access._image())
+    audit.begin(broker.node.image)
     audit._written = 0  # as where `__audit` is empty
     passes(broker)
     gap = told(broker)[-1]
-    assert (gap["act"], gap["index"], gap["after"]) == ("unknown", broker.node.access._image().acted, 0)
+    assert (gap["act"], gap["index"], gap["after"]) == ("unknown", broker.node.image.acted, 0)
 
 
 def test_what_has_aged_out_is_not_told_anew(broker) -> None:

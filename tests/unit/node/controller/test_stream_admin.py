@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from random import Random
 from typing import cast
 
 import pytest
@@ -54,14 +53,13 @@ class World:
         self.here: list[Done] = []
         self.heard: list[Response | RemoteError] = []
         self.administration = StreamAdmin(
+            self.alone.context,
             self.alone.quorum,
             self.peers,
-            ONE,
-            StreamPlacement(self.alone.quorum, self, Random(1), lambda: self.now),
-            lambda: self.now,
+            StreamPlacement(self.alone.context, self.alone.quorum, self),
             await_here=lambda stream_id, deadline_us, done, intake_us: self.here.append(done),
             info=lambda state: cast(StreamInfo, state),
-            access=Access(lambda: self.alone.quorum.image, lambda: 0),
+            access=Access(self.alone.context),
         )
         for broker_id in broker_ids:
             command = RegisterBroker(
@@ -112,6 +110,7 @@ class World:
 
     def tick(self, after_ms: int) -> list[PeerRequest]:
         self.ms += after_ms
+        self.alone.context.now = self.now
         self.administration.tick(self.now)
         return self.run()
 

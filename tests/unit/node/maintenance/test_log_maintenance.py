@@ -16,9 +16,10 @@ from penstock.messages import AppendResponse
 from penstock.node.api.partition_append import append
 from penstock.node.maintenance.log_maintenance import LogMaintenance
 from penstock.node.partition.partition import Partition
-from penstock.node.step import Outbox, Step
+from penstock.node.step import Step
 from penstock.vfs.faulty import FaultyVfs, FileFault, FileOperationKind
 from penstock.vfs.memory import Keep, MemoryVfs
+from tests.unit.node.contexts import context_of
 from tests.unit.node.harness import START_US, Broker, batch_of
 from tests.unit.node.led import Nobody, led, stream_state
 
@@ -105,8 +106,9 @@ def closed_with_an_append_on_its_way(vfs: FaultyVfs) -> tuple[Step, Partition]:
     state = stream_state(2, StreamConfig(name="orders", subject="orders.>"))
     log = Log.open(vfs, "orders/0", 2, 0, LogConfig.of(state.config), now_us=START_US)
     partition = led(state, log, vfs)
-    outbox = Outbox()
-    upkeep = LogMaintenance(outbox, Nobody(), lambda: Now(START_US, 0))
+    context = context_of(vfs)
+    context.now, outbox = Now(START_US, 0), context.outbox
+    upkeep = LogMaintenance(context, Nobody())
     upkeep.lead(partition)
     append(partition, "c", batch_of([("orders.a", None, b"1", None)]), Now(START_US, 0), outbox.step)
     assert not outbox.step.replies

@@ -373,7 +373,7 @@ def test_a_purge_for_whose_answer_nobody_waits_forgets_the_ids_too() -> None:
     publish(broker, "x", "r")
     broker.disk_runs_at_once = False
     caller = broker.request(TruncateRequest(stream_id=broker.stream_id("orders"), before=Offset(1)))
-    while not broker.node.access._image().by_name("orders").truncated:
+    while not broker.node.image.by_name("orders").truncated:
         broker.run_disk(0)
     broker.node.callers_disconnected([caller])
     broker.open_requests.discard(caller)

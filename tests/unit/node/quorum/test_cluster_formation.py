@@ -10,13 +10,14 @@ from penstock.metadata.image import ClusterImage
 from penstock.node.quorum.cluster_formation import ClusterFormation
 from penstock.raft import Entry, EntryKind, Message, RaftMembership
 from penstock.raft.messages import AppendEntriesRequest, AppendEntriesResponse, RaftHeartbeat, VoteRequest, VoteResponse
+from tests.unit.node.contexts import context_of
 
 ONE, TWO, THREE, FOUR = map(BrokerId, (1, 2, 3, 4))
 
 
 def forming(*, named: bool = False) -> ClusterFormation:
     image = ClusterImage(cluster_id="x") if named else ClusterImage()
-    return ClusterFormation(lambda: image, lambda: RaftMembership((ONE, TWO, THREE)))
+    return ClusterFormation(context_of(image=image), lambda: RaftMembership((ONE, TWO, THREE)))
 
 
 def names(cluster_id: str) -> Entry:

@@ -25,10 +25,11 @@ from penstock.node.quorum.metadata_forwarding import THE_BROKER, Done, MetadataF
 from penstock.node.quorum.peer_client import PeerClient
 from penstock.node.quorum.peer_fencing import PeerProcess, ProcessStart
 from penstock.node.quorum.quorum import Quorum
-from penstock.node.step import Outbox, PeerRequest
+from penstock.node.step import PeerRequest
 from penstock.raft import Raft, RaftConfig, RaftStorage
 from penstock.vfs.memory import MemoryVfs
 from penstock.wire.bodies import answer_body
+from tests.unit.node.contexts import context_of
 from tests.unit.node.quorum.test_quorum import Alone
 
 ONE, TWO, THREE = (BrokerId(number) for number in (1, 2, 3))
@@ -42,7 +43,8 @@ class World:
     """A broker that takes no part in the Raft group yet, its peers, and a time that the test moves."""
 
     def __init__(self) -> None:
-        self.outbox = Outbox()
+        self.context = context_of()
+        self.outbox = self.context.outbox
         self.peers = PeerClient(self.outbox)
         self.ms = 0
         self.heard: list[tuple[str, str]] = []
@@ -52,9 +54,9 @@ class World:
         raft = Raft(RaftConfig(ONE), Random(1), storage.state)
         nobody = Alone()  # hears nothing: nothing is applied
         self.quorum = Quorum(
+            self.context,
             storage,
             raft,
-            self.outbox,
             self.peers,
             own=PeerProcess("disk", "p"),
             start=ProcessStart(("p",), 0, 0),
@@ -63,7 +65,7 @@ class World:
         self.link = self.link_of(self.quorum)
 
     def link_of(self, quorum: Quorum) -> MetadataForwarder:
-        return MetadataForwarder(quorum, self.peers, ONE, lambda: self.now, self._here)
+        return MetadataForwarder(self.context, quorum, self.peers, self._here)
 
     def _here(self, request: Request, done: Done, who: Principal | None) -> None:
         self.asked_here.append(request)
@@ -83,6 +85,7 @@ class World:
 
     def tick(self, after_ms: int) -> None:
         self.ms += after_ms
+        self.context.now = self.now
         self.link.tick(self.now)
 
     def sent(self) -> PeerRequest:

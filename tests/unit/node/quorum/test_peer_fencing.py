@@ -15,6 +15,7 @@ from penstock.node.quorum.peer_fencing import PeerFencing, PeerProcess, ProcessS
 from penstock.node.quorum.raft_listener import EntryPosition
 from penstock.raft import Entry, EntryKind, Message
 from penstock.raft.messages import VoteRequest, VoteResponse
+from tests.unit.node.contexts import context_of
 
 ONE, TWO = BrokerId(1), BrokerId(2)
 ASKS = VoteRequest(TWO, ONE, 5, 7, 4, is_pre_vote=True)
@@ -40,13 +41,12 @@ class World:
     """Broker 1, which knows broker 2."""
 
     def __init__(self, process: str = "p") -> None:
-        self.image, _ = apply(ClusterImage(), 1, register(process))
+        self.context = context_of()
+        self.context.image, _ = apply(ClusterImage(), 1, register(process))
         self.acknowledged = EntryPosition(0, 4)
         self.refusals: list[RemoteError] = []
         start = ProcessStart(("old", "own"), 7, 4)
-        self.speakers = PeerFencing(
-            PeerProcess("disk-1", "own"), start, lambda: self.image, lambda one: self.acknowledged
-        )
+        self.speakers = PeerFencing(self.context, PeerProcess("disk-1", "own"), start, lambda one: self.acknowledged)
 
     def hears(self, process: str, message: Message = ASKS, *, disk: str = "disk-2", **fields: object) -> bool:
         request = RaftRequest(data_dir_id=disk, process=process, **fields)  # type: ignore[arg-type]

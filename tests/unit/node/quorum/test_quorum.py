@@ -33,13 +33,14 @@ from penstock.node.quorum.peer_fencing import PeerProcess, ProcessStart
 from penstock.node.quorum.pending_proposals import Done
 from penstock.node.quorum.quorum import Quorum
 from penstock.node.quorum.raft_listener import EntryPosition
-from penstock.node.step import DiskWork, Outbox
+from penstock.node.step import DiskWork
 from penstock.raft import Raft, RaftConfig, RaftMembership, RaftStorage, Snapshot, encode_message
 from penstock.raft.messages import SnapshotChunk
 from penstock.raft.tasks import LOG_PATH, RESERVE_PATH, SNAPSHOT_PATH
 from penstock.raft.terms import next_term
 from penstock.vfs.faulty import FaultyVfs, FileFault, FileOperation, FileOperationKind, no_faults, nth
 from penstock.vfs.memory import MemoryVfs
+from tests.unit.node.contexts import context_of
 
 ONE = BrokerId(1)
 STOPPING = RemoteError(ErrorCode.STOPPING, "stopping")
@@ -70,7 +71,8 @@ class Alone:
     def __init__(self, memory: MemoryVfs | None = None, *, is_voter: bool = True) -> None:
         self.memory = MemoryVfs() if memory is None else memory
         self.vfs = FaultyVfs(self.memory)
-        self.outbox = Outbox()
+        self.context = context_of(self.vfs)
+        self.outbox = self.context.outbox
         self.disk: list[DiskWork] = []
         self.notices: list[str] = []
         self.told: list[str] = []
@@ -80,9 +82,9 @@ class Alone:
         raft = Raft(RaftConfig(ONE), Random(1), storage.state)
         peers = PeerClient(self.outbox)
         self.quorum = Quorum(
+            self.context,
             storage,
             raft,
-            self.outbox,
             peers,
             own=PeerProcess("disk", "p"),
             start=ProcessStart(("p",), 0, 0),

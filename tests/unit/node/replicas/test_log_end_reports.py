@@ -11,7 +11,7 @@ from penstock.base.ids import BrokerId, Incarnation, LeaderEpoch, Offset, Partit
 from penstock.commitlog import Log, LogConfig
 from penstock.messages import LogEnd
 from penstock.metadata.commands import ReplicaEnd
-from penstock.metadata.image import ClusterImage, PartitionState, StreamState
+from penstock.metadata.image import PartitionState, StreamState
 from penstock.metadata.streams import created_config
 from penstock.node.partition.in_flight import InFlightBudget
 from penstock.node.partition.partition import Partition
@@ -19,6 +19,7 @@ from penstock.node.replicas.log_end_reports import LogEndReports, recovered_text
 from penstock.vfs.memory import MemoryVfs
 from tests.extent import each_change
 from tests.logs import append
+from tests.unit.node.contexts import context_of
 from tests.unit.node.harness import START_US
 from tests.unit.node.test_members import with_stream
 
@@ -31,15 +32,15 @@ class Told:
     """Broker 1 holds so many partitions that nobody leads, and tells of two with one heartbeat."""
 
     def __init__(self, count: int) -> None:
-        self.image = ClusterImage()
+        self.context = context_of()
         self.partitions: dict[PartitionKey, Partition] = {}
         self.hurries = 0
-        self.log_ends = LogEndReports(self.partitions, lambda: self.image, self._hurry, heartbeat_max=2)
+        self.log_ends = LogEndReports(self.context, self.partitions, self._hurry, heartbeat_max=2)
         vfs = MemoryVfs()
         for number in range(1, count + 1):
             config = created_config(StreamConfig(name=f"s{number}", subject=f"s{number}"), 2)
             state = StreamState(StreamId(number), config, START_US, (ENDED,))
-            self.image = self.image.with_stream(state)
+            self.context.image = self.context.image.with_stream(state)
             (key,) = state.partition_keys()
             log = Log.open(vfs, f"s{number}", *key, LogConfig.of(config), now_us=START_US)
             self.partitions[key] = Partition(state, key, log, vfs, InFlightBudget(10**9))
@@ -56,10 +57,12 @@ class Told:
         return [one.stream_id for one in self.log_ends.take(LIVE, failed)]
 
     def led(self, stream_id: int) -> None:
-        state = self.image.streams[StreamId(stream_id)]
+        state = self.context.image.streams[StreamId(stream_id)]
         led = msgspec.structs.replace(ENDED, leader=TWO)
         state = msgspec.structs.replace(state, partitions=(led,))
-        self.image = replace(self.image, streams=self.image.streams.with_item(state.stream_id, state))
+        self.context.image = replace(
+            self.context.image, streams=self.context.image.streams.with_item(state.stream_id, state)
+        )
 
 
 def test_what_does_not_fit_goes_with_the_next_heartbeat_at_once_and_then_all_in_turn() -> None:

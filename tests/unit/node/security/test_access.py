@@ -86,7 +86,7 @@ def user(name: str, *rules: Rule) -> CreateUserRequest:
 
 
 def who(broker: Broker, name: str) -> Principal:
-    user = broker.node.access._image().user(name)
+    user = broker.node.image.user(name)
     return Principal(name, user.made_index, "password", user.credentials[0].mark)
 
 
@@ -154,7 +154,7 @@ def off(operation: Operation) -> tuple[Rule, ...]:
 
 
 def stream_id(broker: Broker, name: str = "orders") -> int:
-    return broker.node.access._image().by_name(name).stream_id
+    return broker.node.image.by_name(name).stream_id
 
 
 def offsets(broker: Broker) -> dict[str, int]:
@@ -164,7 +164,7 @@ def offsets(broker: Broker) -> dict[str, int]:
 def _partition(broker: Broker) -> int:
     from penstock.hot.keyhash import partition_of
 
-    image = broker.node.access._image()
+    image = broker.node.image
     return partition_of(GROUP.encode(), len(image.by_name("__offsets").partitions))
 
 
@@ -321,7 +321,7 @@ def state(broker: Broker) -> object:
     """All that a request could have changed."""
     with asking(broker, "ann"):
         logs = {name: broker.values(name) for name in broker.streams()}
-    return encode_image(broker.node.access._image()), logs
+    return encode_image(broker.node.image), logs
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -551,7 +551,7 @@ def test_an_administrator_exports_all_of_which_users_can_be_made_again(broker, m
         if page.next_after is None:
             break
         after = page.next_after
-    assert [one.name for one in found] == sorted(broker.node.access._image().users)
+    assert [one.name for one in found] == sorted(broker.node.image.users)
     zoe = found[-1]
     (exported,) = zoe.credentials
     assert msgspec.structs.replace(exported, created_us=kept.created_us) == kept
@@ -610,7 +610,7 @@ def test_the_first_user_is_made_once_where_everybody_has_to_log_in() -> None:
     broker.clock.advance_ms(5_000)
     broker.node.tick(broker.clock.now)
     broker.turn()
-    assert broker.node.access._image().administrators() == ["admin"]
+    assert broker.node.image.administrators() == ["admin"]
     assert made == [1]
     again = broker.crash().start()
     again.clock.advance_ms(5_000)
@@ -732,7 +732,7 @@ def test_who_has_made_as_many_streams_as_he_may_is_refused_before_anything_is_do
 def test_a_credential_is_since_now_whatever_the_clock_of_the_client_says(broker) -> None:
     with asking(broker, "ann"):
         broker.request(AlterUserRequest(name="bob", add=(msgspec.structs.replace(credential(), created_us=-7),)))
-    (kept,) = broker.node.access._image().user("bob").credentials
+    (kept,) = broker.node.image.user("bob").credentials
     assert kept.created_us == broker.clock.wall_us
 
 
@@ -751,13 +751,13 @@ def test_a_token_makes_no_other_credential(broker) -> None:
     soon = msgspec.structs.replace(credential(), expires_us=broker.clock.wall_us + 10**9)
     with asking(broker, "ann"):
         broker.request(AlterUserRequest(name="bob", add=(token, soon)))
-    user = broker.node.access._image().user("bob")
+    user = broker.node.image.user("bob")
     for one in user.credentials:
         broker.who = Principal("bob", user.made_index, one.credential_id, one.mark)
         refused = broker.refusal(AlterUserRequest(name="bob", add=(credential(),)))
         assert refused.code == ErrorCode.NOT_AUTHORIZED
     broker.request(AlterUserRequest(name="bob", add=(soon,)))
-    assert len(broker.node.access._image().user("bob").credentials) == 2
+    assert len(broker.node.image.user("bob").credentials) == 2
 
 
 def test_who_has_groups_sees_where_they_are(broker) -> None:

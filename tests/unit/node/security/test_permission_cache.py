@@ -30,7 +30,7 @@ def started() -> Broker:
 
 
 BROKER = started()
-IMAGE = BROKER.node.access._image()
+IMAGE = BROKER.node.image
 
 
 @given(st.lists(RULES, max_size=6), st.lists(RULES, max_size=3))
@@ -60,8 +60,8 @@ def test_rules_that_stay_are_judged_by_what_is_known() -> None:
 def test_names_that_are_new_are_seen() -> None:
     broker = started()
     judge = PermissionCache((Rule(Operation.READ, subject=">"),), ())
-    image = broker.node.access._image()
+    image = broker.node.image
     assert judge.seen_names(image, sorted(image.names)) == [OFFSETS_STREAM, "orders", "orders-eu", "x"]
     broker.create("later")
-    image = broker.node.access._image()
+    image = broker.node.image
     assert judge.seen_names(image, sorted(image.names)) == [OFFSETS_STREAM, "later", "orders", "orders-eu", "x"]
