@@ -308,7 +308,10 @@ TARGETS: tuple[Target, ...] = (
         raft_storage,
         made_storage,
         (
-            Cover("penstock.raft.storage", ("Storage.open", "Storage._begin", "Storage._cut", "Storage._keep_aside")),
+            Cover(
+                "penstock.raft.storage",
+                ("RaftStorage.open", "RaftStorage._begin", "RaftStorage._cut", "RaftStorage._keep_aside"),
+            ),
             Cover("penstock.raft.disk_state"),
             Cover("penstock.raft.tasks", ("checked_state",)),
         ),

@@ -18,13 +18,14 @@ from penstock.node.api.partition_append import append
 from penstock.node.context import Context
 from penstock.node.maintenance.log_maintenance import LogMaintenance
 from penstock.node.partition.partition import Partition
+from penstock.node.partition.partition_events import PartitionEvents
 from penstock.node.step import DiskWork
 from penstock.vfs.memory import MemoryVfs
 from tests.damage import content
 from tests.extent import examples
 from tests.unit.node.contexts import context_of
 from tests.unit.node.harness import START_US, batch_of
-from tests.unit.node.led import Nobody, led, stream_state
+from tests.unit.node.led import led, stream_state
 
 STREAMS = range(1, 4)
 CONFIGS: dict[int, dict[str, Any]] = {
@@ -61,7 +62,7 @@ class Broker:
 
     def __post_init__(self) -> None:
         self.context.now = self.now
-        self.upkeep = LogMaintenance(self.context, Nobody())
+        self.upkeep = LogMaintenance(self.context, PartitionEvents())
         self.files = OpenFiles()
         for number in STREAMS:
             durability = Durability.OS if number == 1 else Durability.FSYNC

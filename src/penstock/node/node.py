@@ -52,6 +52,7 @@ from penstock.node.metrics_collector import NodeMetricsCollector
 from penstock.node.partition.in_flight import InFlightBudget
 from penstock.node.partition.leader_hints import not_leader
 from penstock.node.partition.partition import Partition
+from penstock.node.partition.partition_events import PartitionEventKind, PartitionEvents
 from penstock.node.quorum.metadata_forwarding import THE_BROKER
 from penstock.node.quorum.peer_client import PeerClient
 from penstock.node.replicas.listened_file import ListenedFile
@@ -83,12 +84,8 @@ class Node:
         self._settings, self._outbox = settings, context.outbox
         as_of_us = lambda one: self._replicas.as_of_us(one)  # noqa: E731
         self._fetches = FetchApi(context, as_of_us, lambda: self.access)
-        self._listener = NatsListener(
-            vfs,
-            self._outbox,
-            confirmed=lambda partition: self._replicas.streams.confirmed(partition),
-            refused=lambda partition, reason: self._replicas.streams.refused(partition, reason),
-        )
+        self._events = PartitionEvents()
+        self._listener = NatsListener(vfs, self._outbox, self._events)
         self._peers = PeerClient(self._outbox)
         self._budget = InFlightBudget(settings.partition_in_flight_bytes_max)
         self.meters = self._budget.meters
@@ -131,16 +128,13 @@ class Node:
             self._peers,
             self._listener,
             self._budget,
+            self._events,
             ask_metadata=lambda request, done: self._cluster.link.ask(request, done),
             administer=lambda request, done, who=THE_BROKER: self._cluster.link.administer(request, done, who),
             who=lambda: self.access.who,
-            hurry=lambda: self._cluster.registration.heartbeat_now(),
             waits=lambda partition: self._ingest_backlog.waits(partition.sid),
             go_on=lambda: self._ingest_backlog.go_on(),
             confirmed_us=lambda: self._cluster.confirmed_us,
-            committed=self._grown,
-            resigned=self._resigned,
-            closed=self._partition_closed,
         )
 
     def _answering(self) -> RequestRouter:
@@ -188,6 +182,7 @@ class Node:
             now_us=now.wall_us,
         )
         cluster.start()
+        self._dispatch_events()
         return self._outbox.take()
 
     def give_up_queries(self) -> None:
@@ -248,25 +243,85 @@ class Node:
         return self._outbox.take()
 
     def take(self) -> Step | None:
-        """Return what the driver must do now, or None. Acks come first, then other work for the stored messages."""
-        if not self._outbox.step:
-            stored, self._stored = self._stored, []
-            for partition, committed_end in stored:
-                if partition.when_idle is None:  # else the stream was deleted
-                    self._storing.written(partition, committed_end)
-            self._replicas.settle()
-            self._settle_refusals()
-            if not self._outbox.step:
+        """Return what the driver must do now, or None. Acks come first, then what follows from them."""
+        while not self._outbox.step:
+            self._follow_up()
+            if not self._outbox.step and not self._events:
                 return None
         return self._outbox.take()
 
-    def _settle_refusals(self) -> None:
+    def _follow_up(self) -> None:
+        """Do what the stored messages and the partitions' events lead to."""
+        stored, self._stored = self._stored, []
+        for partition, committed_end in stored:
+            if partition.when_idle is None:  # else the stream was deleted
+                self._storing.written(partition, committed_end)
+        self._dispatch_events()
+        self._replicas.settle()
         refusals, step = self._budget.refusals, self._outbox.step
         if refusals and refusals.settle(self._cluster.beats, self._context.now, step):
             self._cluster.registration.heartbeat_now()
             self._cluster.registration.tick(self._context.now)
             # again, for this broker may be the metadata leader and have answered itself
             refusals.settle(self._cluster.beats, self._context.now, step)
+
+    def _dispatch_events(self) -> None:
+        """Pass each event on to all that act on it.
+
+        | event                | acted on by                                                                    |
+        |----------------------|--------------------------------------------------------------------------------|
+        | BEGAN                | rollups, retention of staged rows                                              |
+        | RESIGNED             | callers that wait are sent to the new leader; group offsets are dropped        |
+        | COMMITTED            | followers, readers, publications of staged rows; rollups                       |
+        | FLUSHED              | the leader that is followed                                                    |
+        | RETAINED             | followers, truncations                                                         |
+        | ROLE_DUE             | roles                                                                          |
+        | FAILED               | other brokers lead; repairs                                                    |
+        | IMPEDED, STALLED     | other brokers lead                                                             |
+        | RESUMED              | the leader that is followed                                                    |
+        | REPAIRED             | the scrubber                                                                   |
+        | SUBSCRIBED, REFUSED  | callers that wait for a stream                                                 |
+        | CLOSED               | callers that wait; everything kept for the partition is dropped                |
+        """
+        events, replicas = self._events, self._replicas
+        while (event := events.next()) is not None:
+            partition = event.partition
+            match event.kind:
+                case PartitionEventKind.COMMITTED:
+                    replicas.committed(partition)
+                    self._fetches.grown(partition)
+                    if self._publishing:
+                        self._publishing.grown(partition)
+                case PartitionEventKind.FLUSHED:
+                    replicas.follows.flushed(partition)
+                case PartitionEventKind.RETAINED:
+                    replicas.retained(partition)
+                case PartitionEventKind.BEGAN:
+                    replicas.began(partition)
+                case PartitionEventKind.RESIGNED:
+                    self._resigned(partition)
+                case PartitionEventKind.ROLE_DUE:
+                    replicas.roles.update(partition)
+                case PartitionEventKind.FAILED:
+                    replicas.failed(partition)
+                case PartitionEventKind.IMPEDED:
+                    replicas.impeded(partition)
+                case PartitionEventKind.STALLED:
+                    replicas.take_out(partition)
+                case PartitionEventKind.RESUMED:
+                    replicas.follows.free(partition)
+                case PartitionEventKind.REPAIRED:
+                    replicas.scrubber.soon(partition.key)
+                case PartitionEventKind.SUBSCRIBED:
+                    replicas.streams.confirmed(partition)
+                case PartitionEventKind.SUBSCRIPTION_REFUSED:
+                    replicas.streams.refused(partition, event.reason)
+                case PartitionEventKind.CLOSED:
+                    assert event.error is not None
+                    self._closed(partition, event.error)
+        if events.is_heartbeat_due:
+            events.is_heartbeat_due = False
+            self._cluster.registration.heartbeat_now()
 
     @property
     def waits_for(self) -> str:
@@ -496,7 +551,8 @@ class Node:
         self._verifying.callers_disconnected(callers)
         self._replicas.callers_disconnected(callers)
 
-    def _partition_closed(self, partition: Partition, error: RemoteError) -> None:
+    def _closed(self, partition: Partition, error: RemoteError) -> None:
+        self._replicas.closed(partition, error)
         self._fetches.refuse(partition.key, error)
         self._storing.appends.refuse(partition.key, error)
         self._publishing.refuse(partition.key, error)
@@ -506,14 +562,10 @@ class Node:
         self.meters.forget(partition.key)
 
     def _resigned(self, partition: Partition) -> None:
-        """Refer pending requests to the new leader."""
-        error = not_leader(self._cluster.image, partition.stream, partition.key.partition)
+        text = f"{partition.label} is led by another broker now; ask that one again"
+        self._replicas.ended(partition, RemoteError(ErrorCode.FENCED_EPOCH, text))
+        # Refer pending requests to the new leader.
+        error = not_leader(self._context.image, partition.stream, partition.key.partition)
         self._fetches.refuse(partition.key, error)
         self._publishing.refuse(partition.key, error)
         self._offsets.ended(partition)
-
-    def _grown(self, partition: Partition) -> None:
-        """Wake fetches and publications that wait for more of the partition."""
-        self._fetches.grown(partition)
-        if self._publishing:
-            self._publishing.grown(partition)

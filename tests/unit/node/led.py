@@ -17,22 +17,6 @@ from tests.unit.node.harness import START_US
 ONE = BrokerId(1)
 
 
-class Nobody:
-    """Hears what becomes of a partition, and does nothing about it."""
-
-    def committed(self, partition: Partition) -> None:
-        """Nobody reads."""
-
-    def flushed(self, partition: Partition) -> None:
-        """Nobody follows."""
-
-    def retained(self, partition: Partition) -> None:
-        """Nobody follows."""
-
-    def failed(self, partition: Partition) -> None:
-        """Nobody else could lead."""
-
-
 def stream_state(stream_id: int, config: StreamConfig) -> StreamState:
     """A stream of one partition on one broker, as the image has it."""
     return StreamState(StreamId(stream_id), created_config(config, 1), START_US, (PartitionState.made((ONE,)),))

@@ -21,7 +21,6 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from heapq import heapify, heappop, heappush
 from itertools import islice
-from typing import Protocol
 
 from penstock.base import limits
 from penstock.base.errors import OperationalError, PenstockError
@@ -31,6 +30,7 @@ from penstock.commitlog import LogState, Removal, Retention
 from penstock.node.context import Context
 from penstock.node.maintenance.cleaning import Cleaners
 from penstock.node.partition.partition import Partition
+from penstock.node.partition.partition_events import PartitionEventKind, PartitionEvents
 from penstock.node.step import Lane
 
 _PLANS_MIN = 64
@@ -39,37 +39,12 @@ _STALL_US = limits.FLUSH_STALL_MS * 1_000
 _RETRY_US = limits.MAINTENANCE_RETRY_MS * 1_000
 
 
-class PartitionEvents(Protocol):
-    """Receives the events of partitions."""
-
-    def committed(self, partition: Partition) -> None:
-        """Called when `committed_end` has moved."""
-
-    def flushed(self, partition: Partition) -> None:
-        """Called when `flushed_end` has moved."""
-
-    def retained(self, partition: Partition) -> None:
-        """Called when `log_start` has moved."""
-
-    def failed(self, partition: Partition) -> None:
-        """Called when the log takes no more messages until a restart or repair."""
-
-    def impeded(self, partition: Partition) -> None:
-        """Called when the disk takes no writes; `impediment` says why."""
-
-    def stalled(self, partition: Partition) -> None:
-        """Called when an fsync does not return; `stall` says so."""
-
-    def resumed(self, partition: Partition) -> None:
-        """Called when that fsync has returned."""
-
-
 class LogMaintenance:
-    """The disk work of all partitions. Reports events to `heard`."""
+    """The disk work of all partitions."""
 
-    def __init__(self, context: Context, heard: PartitionEvents) -> None:
+    def __init__(self, context: Context, events: PartitionEvents) -> None:
         self._outbox = context.outbox
-        self._heard = heard
+        self._events = events
         self._context = context
         self.cleaners = Cleaners(context, again=self.touch, idle=self._disposed)
         self._unsynced: deque[tuple[int, Partition]] = deque()  # when each is to be synced, soonest first
@@ -98,9 +73,9 @@ class LogMaintenance:
         """
         self._touched[partition] = None
         if partition.committed_end != committed_end:
-            self._heard.committed(partition)
+            self._events.add(PartitionEventKind.COMMITTED, partition)
         if partition.impediment:
-            self._heard.impeded(partition)
+            self._events.add(PartitionEventKind.IMPEDED, partition)
         if partition.waits_for_sync or partition.log.state is LogState.FENCED:
             self.flush(partition)
         elif partition.is_replicated or partition.following is not None:
@@ -181,21 +156,21 @@ class LogMaintenance:
         if not self._stalled:  # all logs share one disk: one notice is enough
             self._outbox.notice(f"{partition.label}: {partition.stall}; until it does, others lead what they can")
         self._stalled.add(partition)
-        self._heard.stalled(partition)
+        self._events.add(PartitionEventKind.STALLED, partition)
 
     def _synced(self, partition: Partition) -> None:
         self._syncs.pop(partition, None)
         if partition in self._stalled:
             self._stalled.remove(partition)
             partition.stall = ""
-            self._heard.resumed(partition)
+            self._events.add(PartitionEventKind.RESUMED, partition)
             if not self._stalled:
                 self._outbox.notice(f"{partition.label}: the sync that had not come back for long has ended")
 
     def _flushed(self, partition: Partition) -> None:
         if partition.leadership is not None:
             partition.leadership.flushed(partition.log.flushed_end)
-        self._heard.flushed(partition)
+        self._events.add(PartitionEventKind.FLUSHED, partition)
         self.advance(partition)
         self.truncate(partition)
 
@@ -232,7 +207,7 @@ class LogMaintenance:
             partition.tell(f"cannot note where its log begins: {error}", self._outbox)
             return
         if log.log_start != before:
-            self._heard.retained(partition)
+            self._events.add(PartitionEventKind.RETAINED, partition)
         if log.log_start < start:
             self.flush(partition)
 
@@ -269,7 +244,7 @@ class LogMaintenance:
         if not partition.fenced_told:
             partition.fenced_told = True
             self._outbox.notice(text)
-            self._heard.failed(partition)
+            self._events.add(PartitionEventKind.FAILED, partition)
 
     def tick(self, partitions: Mapping[PartitionKey, Partition], now_us: int) -> bool:
         """Visit the partitions that are due, up to MAINTENANCE_VISITS_MAX. Return True if none is left."""
@@ -358,7 +333,7 @@ class LogMaintenance:
             log_start = partition.log.log_start
             removal = partition.log.retained(retention)
             if partition.log.log_start != log_start:
-                self._heard.retained(partition)
+                self._events.add(PartitionEventKind.RETAINED, partition)
             if removal is not None:
                 self._outbox.work(Lane.WRITE, removal.run, lambda error: removed(removal, error))
 
@@ -374,7 +349,7 @@ class LogMaintenance:
             )
         if len(damage) != partition.damage_told:
             partition.damage_told = len(damage)
-            self._heard.failed(partition)
+            self._events.add(PartitionEventKind.FAILED, partition)
 
     def opened(self, partition: Partition) -> None:
         """Report what recovery found, and sync what it left unsynced."""
@@ -403,7 +378,7 @@ class LogMaintenance:
             partition.cannot_lead = f"the disk did not take the beginning of this leadership yet: {error}"
             partition.tell(f"stores nothing yet: {error}", self._outbox)
             partition.impediment = str(error)
-            self._heard.impeded(partition)
+            self._events.add(PartitionEventKind.IMPEDED, partition)
         else:
             partition.leads, partition.traffic = True, partition.meters.of(partition.key)
             partition.cannot_lead = partition.impediment = ""

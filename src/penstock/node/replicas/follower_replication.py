@@ -21,6 +21,7 @@ from penstock.metadata.image import PartitionState
 from penstock.node.context import Context
 from penstock.node.maintenance.log_maintenance import LogMaintenance
 from penstock.node.partition.partition import Partition
+from penstock.node.partition.partition_events import PartitionEventKind, PartitionEvents
 from penstock.node.quorum.peer_client import PeerClient
 from penstock.node.step import Lane
 from penstock.replication.catch_up_budget import CatchUpBudget
@@ -29,7 +30,7 @@ from penstock.replication.follower import Following, LogOrders
 
 
 class FollowerReplication:
-    """All partitions that this broker follows. `committed` is called when the `committed_end` of one has moved."""
+    """All partitions that this broker follows."""
 
     def __init__(
         self,
@@ -37,11 +38,7 @@ class FollowerReplication:
         peers: PeerClient,
         partitions: Mapping[PartitionKey, Partition],
         upkeep: LogMaintenance,
-        *,
-        committed: Callable[[Partition], None],
-        settled: Callable[[Partition], None],
-        unreachable: Callable[[], None],
-        impeded: Callable[[Partition], None],
+        events: PartitionEvents,
     ) -> None:
         self._outbox = context.outbox
         self._peers = peers
@@ -49,10 +46,7 @@ class FollowerReplication:
         self._partitions = partitions
         self._context = context
         self._upkeep = upkeep
-        self._committed = committed
-        self._settled = settled  # called after a truncation: the partition may have to lead, or follow another leader
-        self._is_unreachable = unreachable
-        self._is_impeded = impeded
+        self._events = events
         self._fetchers: dict[BrokerId, Fetcher] = {}
         self._without_us: dict[BrokerId, int] = {}  # leaders without a connection, and since when (elapsed)
         self._catch_up = CatchUpBudget(context.settings.catch_up_bytes_per_s)
@@ -197,7 +191,7 @@ class FollowerReplication:
 
     def _tell_unreachable(self, fetcher: Fetcher) -> None:
         if fetcher.unreachable_since_us is not None and not fetcher.is_idle:
-            self._is_unreachable()
+            self._events.is_heartbeat_due = True
 
     def lost(self, broker_id: BrokerId, now: Now) -> None:
         """Note a lost connection."""
@@ -287,7 +281,7 @@ class FollowerReplication:
     def _refused(self, partition: Partition, error: Exception) -> None:
         if not isinstance(error, ShortageError):
             partition.impediment = str(error)
-            self._is_impeded(partition)
+            self._events.add(PartitionEventKind.IMPEDED, partition)
 
     def _note_ends(self, partition: Partition) -> None:
         following = partition.following
@@ -298,7 +292,7 @@ class FollowerReplication:
                 partition.log.follow_start(ends.log_start)
         if ends.committed_end is not None:
             partition.follow_committed(ends.committed_end)
-            self._committed(partition)
+            self._events.add(PartitionEventKind.COMMITTED, partition)
 
     def _refill(self, partition: Partition, following: Following, data: bytes) -> None:
         """Append the overlapping batches in place of what was truncated, before any read: readers saw some of them."""
@@ -351,7 +345,7 @@ class FollowerReplication:
                 fetcher.stall(following, self._context.now.elapsed_us, why)
             else:
                 fetcher.proceed(following)
-            self._settled(partition)
+            self._events.add(PartitionEventKind.ROLE_DUE, partition)
 
         def run() -> None:
             try:

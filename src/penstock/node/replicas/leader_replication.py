@@ -36,6 +36,7 @@ from penstock.messages import (
 )
 from penstock.metadata.image import PartitionState
 from penstock.node.context import Context
+from penstock.node.maintenance.log_maintenance import LogMaintenance
 from penstock.node.partition.partition import Partition
 from penstock.node.partition.partition_errors import as_remote_error
 from penstock.node.step import FileRange, Lane
@@ -117,14 +118,14 @@ class _LedLog:
 
 
 class LeaderReplication:
-    """All partitions that this broker leads. `committed` is called when the `committed_end` of one has moved."""
+    """All partitions that this broker leads."""
 
     def __init__(
         self,
         context: Context,
         partitions: Mapping[PartitionKey, Partition],
+        maintenance: LogMaintenance,
         *,
-        committed: Callable[[Partition], None],
         ask_metadata: AskMetadata,
         has_nats: Callable[[], bool],
         confirmed_us: Callable[[], int | None],
@@ -133,7 +134,7 @@ class LeaderReplication:
         self._broker_id = context.settings.broker_id
         self._partitions = partitions
         self._context = context
-        self._committed = committed
+        self._maintenance = maintenance
         self._ask_metadata = ask_metadata
         self._has_nats = has_nats
         self._confirmed_us = confirmed_us  # send time of the last heartbeat that the metadata leader confirmed
@@ -218,7 +219,7 @@ class LeaderReplication:
         partition = self._partitions.get(leadership.key)
         if has_moved and partition is not None and partition.leadership is leadership:
             self._sessions.ends_moved(leadership, now.elapsed_us)
-            self._committed(partition)
+            self._maintenance.advance(partition)
 
     # Requests of followers
 

@@ -8,7 +8,7 @@ stored or truncated meanwhile. The end of a failed log is reported if it is know
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Set
+from collections.abc import Collection, Iterable, Mapping, Set
 from itertools import chain, islice
 
 from penstock.base import limits
@@ -19,16 +19,17 @@ from penstock.metadata import elections
 from penstock.metadata.commands import ReplicaEnd
 from penstock.node.context import Context
 from penstock.node.partition.partition import Partition
+from penstock.node.partition.partition_events import PartitionEvents
 
 
 class LogEndReports:
-    """The log ends of one broker. `hurry` makes a heartbeat due now."""
+    """The log ends of one broker."""
 
     def __init__(
         self,
         context: Context,
         partitions: Mapping[PartitionKey, Partition],
-        hurry: Callable[[], None],
+        events: PartitionEvents,
         *,
         heartbeat_max: int = limits.LOG_ENDS_PER_HEARTBEAT_MAX,
     ) -> None:
@@ -36,7 +37,7 @@ class LogEndReports:
         self._heartbeat_max = heartbeat_max
         self._partitions = partitions
         self._context = context
-        self._hurry = hurry
+        self._events = events
         self._new: dict[PartitionKey, None] = {}  # not reported yet
         self._told: dict[PartitionKey, None] = {}  # the last reported comes last
 
@@ -47,7 +48,7 @@ class LogEndReports:
             return
         self._told.pop(key, None)
         if not self._new:
-            self._hurry()
+            self._events.is_heartbeat_due = True
         self._new[key] = None
 
     def take(self, live: Set[BrokerId], failed: Collection[PartitionKey]) -> tuple[LogEnd, ...]:
@@ -69,7 +70,7 @@ class LogEndReports:
             if end is not None:
                 ends.append(end)
         if self._new:
-            self._hurry()
+            self._events.is_heartbeat_due = True
         return tuple(ends)
 
     def _recovering(self, key: PartitionKey, live: Set[BrokerId]) -> LeaderEpoch | None:

@@ -21,7 +21,7 @@ replica that lags. While it is closed, this broker neither leads nor follows wit
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from penstock.base import limits
@@ -34,9 +34,11 @@ from penstock.node.context import Context
 from penstock.node.maintenance.log_maintenance import LogMaintenance
 from penstock.node.partition.partition import Partition
 from penstock.node.partition.partition_errors import as_remote_error
+from penstock.node.partition.partition_events import PartitionEventKind, PartitionEvents
 from penstock.node.quorum.peer_client import PeerClient
 from penstock.node.replicas.partition_lookup import PartitionLookup
 from penstock.node.replicas.roles import Roles
+from penstock.node.replicas.stream_lifecycle import StreamLifecycle
 from penstock.node.step import FileRange, Lane
 
 _RETRY_US = limits.REPAIR_RETRY_MS * 1_000
@@ -57,7 +59,7 @@ class _Repair:
 
 
 class Repairs:
-    """Repairs this broker's replicas. `open_log` opens a partition's log like at a start, in a disk thread."""
+    """Repairs this broker's replicas."""
 
     def __init__(
         self,
@@ -66,8 +68,8 @@ class Repairs:
         partitions: Mapping[PartitionKey, Partition],
         upkeep: LogMaintenance,
         roles: Roles,
-        open_log: Callable[[Partition], Log],
-        mended: Callable[[PartitionKey], None],
+        streams: StreamLifecycle,
+        events: PartitionEvents,
     ) -> None:
         self._outbox = context.outbox
         self._peers = peers
@@ -76,8 +78,8 @@ class Repairs:
         self._context = context
         self._upkeep = upkeep
         self._roles = roles
-        self._open_log = open_log
-        self._mended = mended
+        self._streams = streams
+        self._events = events
         self._wanted: dict[PartitionKey, int] = {}  # elapsed time of the next try
         self._tries: dict[PartitionKey, int] = {}  # consecutive failures
         self._misfits: dict[PartitionKey, set[BrokerId]] = {}  # brokers whose last data did not fit
@@ -156,7 +158,7 @@ class Repairs:
             if repair.is_waiting:
                 self._end(repair)
         elif partition.closed:
-            partition.cutting = None  # nothing else uses its files
+            self._upkeep.cut_done(partition)  # nothing else uses its files
 
     def closed(self) -> Iterator[Partition]:
         """Return the partitions whose logs are closed and cannot be opened: what they hold is unknown."""
@@ -317,7 +319,7 @@ class Repairs:
                     mending.place()
             except (OSError, PenstockError) as error:
                 refused.append(error)  # as after a crash; opening the log recovers
-            opened.append(self._open_log(partition))
+            opened.append(self._streams.open_again(partition))
 
         def done(error: Exception | None) -> None:
             repair.is_busy = False
@@ -358,7 +360,7 @@ class Repairs:
         if mending is not None:
             self._tell_mended(repair, mending)
         self._upkeep.opened(partition)
-        self._mended(partition.key)
+        self._events.add(PartitionEventKind.REPAIRED, partition)
 
     def _is_open(self, repair: _Repair, log: Log) -> None:
         """Handle a log that was only reopened, and still is to be repaired."""

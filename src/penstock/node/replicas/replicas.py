@@ -1,15 +1,7 @@
-"""All replicas on this broker: connects their logs, roles, disk work and the other brokers.
+"""All replicas on this broker: builds the parts that open, lead, follow, repair and maintain their logs.
 
-Rules: this module takes no decisions. It creates the parts that do, and passes each one's results to the others: a new
-high watermark (`committed_end`) to readers and followers, a new flushed offset to the leader.
-
-| source                          | event                      | passed to                              |
-|---------------------------------|----------------------------|----------------------------------------|
-| the metadata image              | streams and leaders        | `streams`, which calls `roles`         |
-| `log_maintenance`               | synced, retained, failed   | `leader_replication` or `follows`      |
-| `leader_replication`, `follows` | `committed_end` has moved  | `log_maintenance` (acks), then readers |
-| `follows`                       | a leader does not answer   | the next heartbeat                     |
-| `roles`                         | the longest log is to lead | the next heartbeat (`log_ends`)        |
+Rules: this module takes no decisions. The parts add what has happened to a partition to `PartitionEvents`; the node
+passes it on.
 """
 
 from __future__ import annotations
@@ -20,7 +12,7 @@ from typing import Any
 from penstock.access.handshake import Principal
 from penstock.base import limits
 from penstock.base.clock import Now, earliest
-from penstock.base.errors import ErrorCode, RemoteError
+from penstock.base.errors import RemoteError
 from penstock.base.ids import Incarnation, PartitionId, PartitionKey, StreamId
 from penstock.commitlog import LogState
 from penstock.messages import (
@@ -36,6 +28,7 @@ from penstock.node.maintenance.log_maintenance import LogMaintenance
 from penstock.node.maintenance.scrubbing import Scrubber
 from penstock.node.partition.in_flight import InFlightBudget
 from penstock.node.partition.partition import NO_ROLLUP, Partition
+from penstock.node.partition.partition_events import PartitionEvents
 from penstock.node.quorum.cluster_events import ClusterEventLog
 from penstock.node.quorum.peer_client import PeerClient
 from penstock.node.quorum.stream_waiters import ANYHOW, ExpectedStream
@@ -55,11 +48,7 @@ from penstock.node.subscriptions.nats_listener import NatsListener
 
 
 class Replicas:
-    """Holds this broker's partitions by key.
-
-    `committed` is called when readers can read more of a partition, `resigned` when this broker loses its leadership,
-    `closed` when the partition is removed from this broker.
-    """
+    """Holds this broker's partitions by key."""
 
     def __init__(
         self,
@@ -67,96 +56,52 @@ class Replicas:
         peers: PeerClient,
         listening: NatsListener,
         budget: InFlightBudget,
+        events: PartitionEvents,
         *,
         ask_metadata: Callable[[Any, Callable[[Response | RemoteError], None]], None],
         administer: Callable[..., None],
         who: Callable[[], Principal | None],
-        hurry: Callable[[], None],
         waits: Callable[[Partition], bool],
         go_on: Callable[[], None],
         confirmed_us: Callable[[], int | None],
-        committed: Callable[[Partition], None],
-        resigned: Callable[[Partition], None],
-        closed: Callable[[Partition, RemoteError], None],
     ) -> None:
-        self._hurry, self._tell_resigned, self._tell_closed = hurry, resigned, closed
-        settings = context.settings
-        self._context, self._broker_id = context, settings.broker_id
-        self._listening, self._committed = listening, committed
+        self._context, self._broker_id = context, context.settings.broker_id
+        self._listening, self._events = listening, events
         self._failed: dict[PartitionKey, Partition] = {}  # partitions whose logs take no appends
         self._told_resigned = 0  # round-robin position, if there are more than one heartbeat can hold
         self._disk_space_probe = DiskSpaceProbe(context.vfs, context.outbox, self._free)
         self.partitions: dict[PartitionKey, Partition] = {}
-        self.log_maintenance = LogMaintenance(context, self)
+        self.log_maintenance = LogMaintenance(context, events)
         self.leader_replication = LeaderReplication(
             context,
             self.partitions,
-            committed=self.moved,
+            self.log_maintenance,
             ask_metadata=ask_metadata,
             has_nats=lambda: listening.has_nats and self.roles.is_heard,  # a mute leader has unsubscribed
             confirmed_us=confirmed_us,
         )
-        self.follows = FollowerReplication(
-            context,
-            peers,
-            self.partitions,
-            self.log_maintenance,
-            committed=self.committed,
-            settled=lambda partition: self.roles.update(partition),
-            unreachable=hurry,
-            impeded=self.impeded,
-        )
+        self.follows = FollowerReplication(context, peers, self.partitions, self.log_maintenance, events)
         self.truncations, self.archives = Truncations(context, administer, who), Archives(context.outbox, administer)
         self.rollups = Rollups(context, administer)
         self.staged_retention = StagedRetention(context, self.partitions, self.log_maintenance)
         self.event_log = ClusterEventLog(context.settings.broker_id, context.outbox)
         self.key_migrator = KeyMigrator(context, listening.subscriptions, waits=waits, ask_metadata=ask_metadata)
         self.remote_dedup = RemoteDedup(context, peers, self.partitions, go_on)
-        self._log_ends = LogEndReports(context, self.partitions, hurry)
-        self.roles = self._new_roles()
-        self.streams = self._new_streams(budget)
-        self.repairs = self._new_repairs(peers)
-        self.scrubber = Scrubber(
+        self._log_ends = LogEndReports(context, self.partitions, events)
+        self.roles = Roles(
             context,
-            self.partitions,
-            budget.counters,
-        )
-
-    def _new_roles(self) -> Roles:
-        return Roles(
-            self._context,
             self.leader_replication,
             self.follows,
-            self._listening,
+            listening,
             self.log_maintenance,
             self.key_migrator,
             self.event_log,
-            began=self._began,
-            resigned=self._resigned,
-            nobody_leads=lambda partition: self._log_ends.nobody_leads(partition, self.roles.live.keys()),
+            self._log_ends,
+            events,
         )
-
-    def _new_streams(self, budget: InFlightBudget) -> StreamLifecycle:
-        return StreamLifecycle(
-            self._context,
-            budget,
-            self.log_maintenance,
-            self.roles,
-            self.partitions,
-            closed=self._closed,
-            failed=self._hurry,
-        )
-
-    def _new_repairs(self, peers: PeerClient) -> Repairs:
-        return Repairs(
-            self._context,
-            peers,
-            self.partitions,
-            self.log_maintenance,
-            self.roles,
-            self.streams.open_again,
-            mended=lambda key: self.scrubber.soon(key),
-        )
+        self.streams = StreamLifecycle(context, budget, self.log_maintenance, self.roles, self.partitions, events)
+        self.repairs = Repairs(context, peers, self.partitions, self.log_maintenance, self.roles, self.streams, events)
+        self.scrubber = Scrubber(context, self.partitions, budget.counters)
 
     # The metadata image
 
@@ -271,20 +216,29 @@ class Replicas:
 
     # Events of a partition
 
-    def moved(self, partition: Partition) -> None:
-        """Handle an advanced `committed_end` of a leadership."""
-        self.log_maintenance.advance(partition)
+    def began(self, partition: Partition) -> None:
+        """Begin what only a leader does."""
+        self.rollups.check(partition)
+        self.staged_retention.watch(partition)
+
+    def ended(self, partition: Partition, error: RemoteError) -> None:
+        """End what only a leader does; `error` is for callers that wait."""
+        self.truncations.refuse(partition, error)
+        self.rollups.ended(partition)
+        self.staged_retention.ended(partition)
+
+    def closed(self, partition: Partition, error: RemoteError) -> None:
+        """Forget a partition that was removed from this broker."""
+        self.repairs.forget(partition)
+        self.key_migrator.forget(partition)
+        self.ended(partition, error)
 
     def committed(self, partition: Partition) -> None:
-        """Notify followers and readers that `committed_end` has moved."""
+        """Notify followers that the high watermark (`committed_end`) has moved."""
         self.leader_replication.ends_moved(partition, self._context.now)
         if partition.rollup_at != NO_ROLLUP:
             self.rollups.check(partition)
         self.staged_retention.watch(partition)
-        self._committed(partition)
-
-    def flushed(self, partition: Partition) -> None:
-        self.follows.flushed(partition)
 
     def retained(self, partition: Partition) -> None:
         """Handle a raised log start offset."""
@@ -293,24 +247,29 @@ class Replicas:
             self.leader_replication.ends_moved(partition, self._context.now)
             self.truncations.answer_done()
 
-    def _began(self, partition: Partition) -> None:
-        self.rollups.check(partition)
-        self.staged_retention.watch(partition)
+    def failed(self, partition: Partition) -> None:
+        """Handle a log that takes no appends until it is repaired or the broker restarts."""
+        self.take_out(partition)
+        self.repairs.schedule(partition)
 
-    def _resigned(self, partition: Partition) -> None:
-        text = f"{partition.label} is led by another broker now; ask that one again"
-        self.truncations.refuse(partition, RemoteError(ErrorCode.FENCED_EPOCH, text))
-        self.rollups.ended(partition)
-        self.staged_retention.ended(partition)
-        self._tell_resigned(partition)
+    def impeded(self, partition: Partition) -> None:
+        """Handle a disk that takes no writes: others lead, and do not wait for this broker, until there is room."""
+        self._disk_space_probe.lacks(self._context.now.elapsed_us)
+        self.take_out(partition)
 
-    def _closed(self, partition: Partition, error: RemoteError) -> None:
-        self.repairs.forget(partition)
-        self.key_migrator.forget(partition)
-        self.truncations.refuse(partition, error)
-        self.rollups.ended(partition)
-        self.staged_retention.ended(partition)
-        self._tell_closed(partition, error)
+    def take_out(self, partition: Partition) -> None:
+        """Have others lead the partition, and not wait for this broker."""
+        self.follows.impeded(partition)
+        if self._failed.get(partition.key) is not partition:
+            self._failed[partition.key] = partition
+            self._events.is_heartbeat_due = True
+
+    def _free(self) -> None:
+        """Clear the failures: the disk takes writes again."""
+        for partition in self._failed.values():
+            partition.impediment = ""
+            self.follows.free(partition)
+        self._failed = {key: one for key, one in self._failed.items() if one.is_impeded}
 
     def callers_disconnected(self, callers: Iterable[Hashable]) -> None:
         """Forget pending requests of disconnected callers."""
@@ -325,37 +284,6 @@ class Replicas:
         self.staged_retention.stop()
         self.streams.stream_waiters.stop(error)
         self.remote_dedup.stop()
-
-    def failed(self, partition: Partition) -> None:
-        """Handle a log that takes no appends until it is repaired or the broker restarts."""
-        self._take_out(partition)
-        self.repairs.schedule(partition)
-
-    def impeded(self, partition: Partition) -> None:
-        """Handle a disk that takes no writes: others lead, and do not wait for this broker, until there is room."""
-        self._disk_space_probe.lacks(self._context.now.elapsed_us)
-        self._take_out(partition)
-
-    def stalled(self, partition: Partition) -> None:
-        """Treat an fsync that does not return like `impeded`, until it returns."""
-        self._take_out(partition)
-
-    def resumed(self, partition: Partition) -> None:
-        """Handle the return of a stalled fsync."""
-        self.follows.free(partition)
-
-    def _take_out(self, partition: Partition) -> None:
-        self.follows.impeded(partition)
-        if self._failed.get(partition.key) is not partition:
-            self._failed[partition.key] = partition
-            self._hurry()
-
-    def _free(self) -> None:
-        """Clear the failures: the disk takes writes again."""
-        for partition in self._failed.values():
-            partition.impediment = ""
-            self.follows.free(partition)
-        self._failed = {key: one for key, one in self._failed.items() if one.is_impeded}
 
     # Each step, and timers
 

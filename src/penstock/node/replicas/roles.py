@@ -21,7 +21,7 @@ answered again and still leads. What followers fetch meanwhile can still be comm
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from penstock.base import limits
@@ -32,10 +32,12 @@ from penstock.metadata.image import ClusterImage
 from penstock.node.context import Context
 from penstock.node.maintenance.log_maintenance import LogMaintenance
 from penstock.node.partition.partition import Partition
+from penstock.node.partition.partition_events import PartitionEventKind, PartitionEvents
 from penstock.node.quorum.cluster_events import ClusterEventLog
 from penstock.node.replicas.follower_replication import FollowerReplication
 from penstock.node.replicas.key_migration import KeyMigrator
 from penstock.node.replicas.leader_replication import LeaderReplication
+from penstock.node.replicas.log_end_reports import LogEndReports
 from penstock.node.subscriptions.nats_listener import NOBODY_LED, NOT_HEARD, NatsListener
 
 _ANOTHER_LED = "another broker led it"
@@ -54,10 +56,8 @@ class Roles:
         upkeep: LogMaintenance,
         moving: KeyMigrator,
         chronicle: ClusterEventLog,
-        *,
-        began: Callable[[Partition], None],
-        resigned: Callable[[Partition], None],
-        nobody_leads: Callable[[Partition], None],
+        log_ends: LogEndReports,
+        events: PartitionEvents,
     ) -> None:
         self.live: Mapping[BrokerId, Incarnation] = {}  # current incarnation of each live broker
         self._broker_id = context.settings.broker_id
@@ -69,9 +69,8 @@ class Roles:
         self._moving = moving
         self._context = context
         self._chronicle = chronicle
-        self._began = began
-        self._resigned = resigned
-        self._nobody_leads = nobody_leads
+        self._log_ends = log_ends
+        self._events = events
         self._is_registered = False
         self._is_heard = True
 
@@ -135,7 +134,7 @@ class Roles:
                 if not partition.is_deaf:
                     self._listening.nobody(partition, self._context.now)
                 if self._broker_id in state.replicas:  # a read replica never leads, however long its log is
-                    self._nobody_leads(partition)
+                    self._log_ends.nobody_leads(partition, self.live.keys())
 
     def leave(self, partition: Partition) -> None:
         """End the role of a partition that is removed from this broker."""
@@ -184,7 +183,7 @@ class Roles:
         # in epoch 1 the partition is new
         self._subscribe(partition, reason if state.leader_epoch > 1 else "", goes_on=goes_on)
         self._upkeep.advance(partition)
-        self._began(partition)
+        self._events.add(PartitionEventKind.BEGAN, partition)
 
     def _resign(self, partition: Partition) -> None:
         self._leading.end(partition)
@@ -193,7 +192,7 @@ class Roles:
         partition.is_mute = False
         partition.resign(self._outbox.step)
         self._moving.reconcile(partition)
-        self._resigned(partition)
+        self._events.add(PartitionEventKind.RESIGNED, partition)
 
     def _listens_still(self, partition: Partition) -> bool:
         """True if the followed leader is alive and was connected to NATS lately: then it hands over without a gap."""

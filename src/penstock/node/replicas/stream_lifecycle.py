@@ -33,6 +33,7 @@ from penstock.node.partition.in_flight import InFlightBudget
 from penstock.node.partition.leader_hints import not_leader
 from penstock.node.partition.partition import Partition
 from penstock.node.partition.partition_errors import not_opened, partition_label
+from penstock.node.partition.partition_events import PartitionEventKind, PartitionEvents
 from penstock.node.quorum.stream_waiters import ANYHOW, ExpectedStream, StreamWaiters
 from penstock.node.replicas.listened_file import ListenedTimes
 from penstock.node.replicas.roles import Roles
@@ -79,9 +80,7 @@ class StreamLifecycle:
         upkeep: LogMaintenance,
         roles: Roles,
         partitions: dict[PartitionKey, Partition],
-        *,
-        closed: Callable[[Partition, RemoteError], None],
-        failed: Callable[[], None],
+        events: PartitionEvents,
     ) -> None:
         self.partitions = partitions
         self.failures: dict[PartitionKey, RemoteError] = {}  # partitions whose logs cannot be opened, and why
@@ -102,8 +101,7 @@ class StreamLifecycle:
         self._removals: dict[StreamId, _Removal] = {}
         self._listened = ListenedTimes()  # subscription times that earlier runs recorded
         self._dropping: set[PartitionKey] = set()  # partitions no longer observed here, until their files are removed
-        self._closed = closed  # notifies the node that a partition was removed
-        self._failed = failed  # called when a log cannot be opened
+        self._events = events
         self.stream_waiters = StreamWaiters(
             self._keys_of,
             self._is_confirmed,
@@ -201,7 +199,7 @@ class StreamLifecycle:
             failure = self.failures[key] = not_opened(error)
             self._retry_later(state, key, failure)
             self.stream_waiters.fail(key.stream_id, failure)
-            self._failed()
+            self._events.is_heartbeat_due = True
             return
         partition = Partition(state, key, log, self._vfs_of(state), self._budget)
         partition.listened_us = max(
@@ -295,7 +293,7 @@ class StreamLifecycle:
             return
         error = not_leader(self._context.image, state, key.partition)
         self._roles.leave(partition)
-        self._closed(partition, error)
+        self._events.add(PartitionEventKind.CLOSED, partition, error)
         self._upkeep.discard(partition, partial(self._drop_later, state, key, partition.log))
 
     def _drop_later(self, state: StreamState, key: PartitionKey, log: Log | None) -> None:
@@ -432,14 +430,11 @@ class StreamLifecycle:
         self.stream_waiters.wait(stream_id, deadline_us, done, awaited)
 
     def confirmed(self, partition: Partition) -> None:
-        """Note that NATS granted the partition's subscription."""
-        partition.subscribed = True
-        partition.refusal = ""
+        """Answer callers that wait for the partition's subscription."""
         self.stream_waiters.answer_met(partition.key.stream_id)
 
     def refused(self, partition: Partition, reason: str) -> None:
         """Handle a subscription that NATS refused."""
-        partition.subscribed = False
         state = partition.stream
         what = "the stream" if len(state.partitions) == 1 else "the partition"
         text = f"NATS refuses the subscription to {partition.subject!r}: {reason}; {what} stores nothing"
@@ -482,7 +477,7 @@ class StreamLifecycle:
         for partition in partitions:
             self._roles.leave(partition)
             partition.abandon(error, self._outbox.step)
-            self._closed(partition, error)
+            self._events.add(PartitionEventKind.CLOSED, partition, error)
             self._upkeep.discard(partition, partial(self._let_go, removal, partition.key, partition.log))
         if not partitions and not removal.used:
             self._remove_files(removal)

@@ -13,7 +13,7 @@ them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from penstock.base import limits
@@ -22,6 +22,7 @@ from penstock.base.ids import BrokerId, PartitionKey
 from penstock.hot.message_group import MessageGroup
 from penstock.messages import GapInfo
 from penstock.node.partition.partition import Partition
+from penstock.node.partition.partition_events import PartitionEventKind, PartitionEvents
 from penstock.node.step import Lane, Outbox
 from penstock.node.subscriptions.gaps import Gaps
 from penstock.node.subscriptions.key_routing import owned_messages, route_by_key
@@ -45,23 +46,20 @@ class _Refusal(NamedTuple):
 
 
 class NatsListener:
-    """Tracks subscriptions and gaps. `confirmed` and `refused` are called with NATS's verdict on a partition."""
+    """Tracks subscriptions and gaps."""
 
     def __init__(
         self,
         vfs: Vfs,
         outbox: Outbox,
-        *,
-        confirmed: Callable[[Partition], None],
-        refused: Callable[[Partition, str], None],
+        events: PartitionEvents,
     ) -> None:
         self.gaps = Gaps(vfs)
         self.subscriptions: Subscriptions[Partition] = Subscriptions(
             outbox, SubscriptionListener(self._confirmed, self._refused, self._settled)
         )
         self._outbox = outbox
-        self._tell_confirmed = confirmed
-        self._tell_refused = refused
+        self._events = events
         self._refusals: dict[Partition, _Refusal] = {}
         self._down_us: int | None = None  # elapsed time since which NATS is disconnected
         self._drained_us: int | None = None  # wall-clock time when NATS was left for a stop
@@ -264,7 +262,8 @@ class NatsListener:
         self._refusals.pop(partition, None)
         if (gap := self._end(partition, now)) is not None:
             self._tell(f"{partition.label}: ", gap)
-        self._tell_confirmed(partition)
+        partition.subscribed, partition.refusal = True, ""
+        self._events.add(PartitionEventKind.SUBSCRIBED, partition)
 
     def _end(self, partition: Partition, now: Now) -> GapInfo | None:
         """End the partition's own gap, if any. Return it, unless it is empty."""
@@ -279,7 +278,8 @@ class NatsListener:
         self._refusals[partition] = _Refusal(reason, now.elapsed_us if before is None else before.since_us)
         if not self.gaps.is_open:
             self._begin_for(partition, reason, now)
-        self._tell_refused(partition, reason)
+        partition.subscribed = False
+        self._events.add(PartitionEventKind.SUBSCRIPTION_REFUSED, partition, reason=reason)
 
     def _begin_for(self, partition: Partition, reason: str, now: Now) -> None:
         if self.gaps.begin(now.wall_us, f"NATS refused the subscription: {reason}", partition.key):

@@ -16,12 +16,13 @@ from penstock.messages import AppendResponse
 from penstock.node.api.partition_append import append
 from penstock.node.maintenance.log_maintenance import LogMaintenance
 from penstock.node.partition.partition import Partition
+from penstock.node.partition.partition_events import PartitionEvents
 from penstock.node.step import Step
 from penstock.vfs.faulty import FaultyVfs, FileFault, FileOperationKind
 from penstock.vfs.memory import Keep, MemoryVfs
 from tests.unit.node.contexts import context_of
 from tests.unit.node.harness import START_US, Broker, batch_of
-from tests.unit.node.led import Nobody, led, stream_state
+from tests.unit.node.led import led, stream_state
 
 
 @pytest.mark.parametrize("durability", ["fsync", "os"])
@@ -108,7 +109,7 @@ def closed_with_an_append_on_its_way(vfs: FaultyVfs) -> tuple[Step, Partition]:
     partition = led(state, log, vfs)
     context = context_of(vfs)
     context.now, outbox = Now(START_US, 0), context.outbox
-    upkeep = LogMaintenance(context, Nobody())
+    upkeep = LogMaintenance(context, PartitionEvents())
     upkeep.lead(partition)
     append(partition, "c", batch_of([("orders.a", None, b"1", None)]), Now(START_US, 0), outbox.step)
     assert not outbox.step.replies

@@ -322,7 +322,7 @@ def without(brokers: Brokers, broker_id: int) -> None:
     assert all(one.leadership is None for one in cutting)
     for one, member in zip(cutting, brokers.members.values(), strict=True):
         one.cutting = None
-        member.node._replicas.follows._settled(one)
+        member.node._replicas.roles.update(one)
         member.turn()
     brokers.run(500)
     assert any(one.leadership is not None for one in cutting)

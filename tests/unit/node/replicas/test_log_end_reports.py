@@ -15,6 +15,7 @@ from penstock.metadata.image import PartitionState, StreamState
 from penstock.metadata.streams import created_config
 from penstock.node.partition.in_flight import InFlightBudget
 from penstock.node.partition.partition import Partition
+from penstock.node.partition.partition_events import PartitionEvents
 from penstock.node.replicas.log_end_reports import LogEndReports, recovered_text
 from penstock.vfs.memory import MemoryVfs
 from tests.extent import each_change
@@ -34,8 +35,8 @@ class Told:
     def __init__(self, count: int) -> None:
         self.context = context_of()
         self.partitions: dict[PartitionKey, Partition] = {}
-        self.hurries = 0
-        self.log_ends = LogEndReports(self.context, self.partitions, self._hurry, heartbeat_max=2)
+        self._hurries, self.events = 0, PartitionEvents()
+        self.log_ends = LogEndReports(self.context, self.partitions, self.events, heartbeat_max=2)
         vfs = MemoryVfs()
         for number in range(1, count + 1):
             config = created_config(StreamConfig(name=f"s{number}", subject=f"s{number}"), 2)
@@ -45,8 +46,12 @@ class Told:
             log = Log.open(vfs, f"s{number}", *key, LogConfig.of(config), now_us=START_US)
             self.partitions[key] = Partition(state, key, log, vfs, InFlightBudget(10**9))
 
-    def _hurry(self) -> None:
-        self.hurries += 1
+    @property
+    def hurries(self) -> int:
+        """How often a heartbeat was wanted at once."""
+        self._hurries += self.events.is_heartbeat_due
+        self.events.is_heartbeat_due = False
+        return self._hurries
 
     def nobody_leads(self) -> None:
         for partition in self.partitions.values():

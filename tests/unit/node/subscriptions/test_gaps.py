@@ -10,6 +10,7 @@ from penstock.base.config import StreamConfig
 from penstock.base.ids import TimestampUs
 from penstock.commitlog import Log, LogConfig
 from penstock.messages import GapInfo, joined
+from penstock.node.partition.partition_events import PartitionEvents
 from penstock.node.step import Outbox
 from penstock.node.subscriptions.gaps import GAPS_PATH, Gaps
 from penstock.node.subscriptions.nats_listener import NatsListener
@@ -59,7 +60,7 @@ def test_a_list_that_can_be_neither_read_nor_moved_is_told_of() -> None:
 def test_a_follower_tells_nothing_of_a_time_without_a_leader_once_another_one_leads() -> None:
     """As one that was suspended: it hears of the past, entry by entry."""
     vfs, outbox = MemoryVfs(), Outbox()
-    listening = NatsListener(vfs, outbox, confirmed=lambda _: None, refused=lambda _, reason: None)
+    listening = NatsListener(vfs, outbox, PartitionEvents())
     state = stream_state(4, StreamConfig(name="s", subject="s"))
     (key,) = state.partition_keys()
     partition = led(state, Log.open(vfs, "s", *key, LogConfig.of(state.config), now_us=START_US), vfs)
