@@ -21,14 +21,13 @@ from penstock.base.meters import Families, Family, Histogram, Sample, single
 from penstock.messages import PartitionHealth
 from penstock.metadata.persistent import PersistentMap
 from penstock.node import metrics
-from penstock.node.api.offsets import GroupOffsets
-from penstock.node.api.status_report import StatusReport
 from penstock.node.context import Context
 from penstock.node.control.cluster import Cluster
 from penstock.node.metrics import EACH_PARTITION, PartitionRow
 from penstock.node.partition.counters import NodeCounters, PartitionCounters
 from penstock.node.partition.partition import Partition
 from penstock.node.replicas.replicas import Replicas
+from penstock.node.request_router import RequestRouter
 from penstock.node.subscriptions.nats_listener import NatsListener
 
 ALL = "*"
@@ -38,7 +37,7 @@ _Labels = tuple[str, ...]
 
 
 class NodeMetricsCollector:
-    """`in_flight_bytes` returns the size of all unanswered messages of the node."""
+    """Collects the node's metrics."""
 
     def __init__(
         self,
@@ -46,21 +45,15 @@ class NodeMetricsCollector:
         cluster: Cluster,
         replicas: Replicas,
         listening: NatsListener,
-        offsets: GroupOffsets,
-        report: StatusReport,
+        router: RequestRouter,
         meters: NodeCounters,
-        in_flight_bytes: Callable[[], int],
-        in_flight_bytes_max: int,
     ) -> None:
         self._cluster = cluster
         self._replicas = replicas
         self._listening = listening
-        self._offsets = offsets
-        self._report = report
+        self._router = router
         self._meters = meters
         self._context = context
-        self._in_flight_bytes = in_flight_bytes
-        self._in_flight_bytes_max = in_flight_bytes_max
         self._expiries = Expiries()
 
     def families(self) -> Families:
@@ -86,8 +79,8 @@ class NodeMetricsCollector:
 
     def _broker(self) -> Families:
         gaps, now = self._listening.gaps, self._context.now
-        yield single(metrics.IN_FLIGHT_BYTES, self._in_flight_bytes())
-        yield single(metrics.IN_FLIGHT_BYTES_MAX, self._in_flight_bytes_max)
+        yield single(metrics.IN_FLIGHT_BYTES, self._router.in_flight.size_bytes)
+        yield single(metrics.IN_FLIGHT_BYTES_MAX, self._context.settings.broker_in_flight_bytes_max)
         yield single(metrics.LEADER_CHANGES, self._replicas.event_log.led_count)
         yield single(metrics.STALLED_SYNCS, self._replicas.log_maintenance.stalled_count)
         yield single(metrics.GAPS, gaps.ended_count)
@@ -117,7 +110,7 @@ class NodeMetricsCollector:
             if stream_id is None:
                 yield None
             elif stream_id in self._cluster.image.streams:
-                by_state[self._report.state(PartitionKey(StreamId(stream_id), PartitionId(number)))] += 1
+                by_state[self._router.report.state(PartitionKey(StreamId(stream_id), PartitionId(number)))] += 1
         yield Family(metrics.PARTITIONS, [Sample((str(state),), by_state[state]) for state in PartitionHealth])
 
     # By partition
@@ -150,7 +143,7 @@ class NodeMetricsCollector:
     # By group
 
     def _groups(self) -> Families:
-        kept = self._offsets.known()
+        kept = self._router.offsets.known()
         count = sum(map(len, kept))
         yield single(metrics.GROUP_OFFSETS, count)
         committed: dict[_Labels, float] = {}

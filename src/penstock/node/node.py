@@ -40,10 +40,6 @@ from penstock.messages import (
     Response,
 )
 from penstock.metadata.image import ClusterImage
-from penstock.node.api.fetch_api import FetchApi
-from penstock.node.api.lookup_api import LookupApi
-from penstock.node.api.status_report import StatusReport
-from penstock.node.api.verify_api import VerifyApi
 from penstock.node.context import Context
 from penstock.node.control.cluster import Cluster
 from penstock.node.controller.audit import AuditLog
@@ -53,14 +49,13 @@ from penstock.node.partition.in_flight import InFlightBudget
 from penstock.node.partition.leader_hints import not_leader
 from penstock.node.partition.partition import Partition
 from penstock.node.partition.partition_events import PartitionEventKind, PartitionEvents
-from penstock.node.quorum.metadata_forwarding import THE_BROKER
 from penstock.node.quorum.peer_client import PeerClient
+from penstock.node.quorum.session import ClusterSession
 from penstock.node.replicas.listened_file import ListenedFile
-from penstock.node.replicas.partition_lookup import PartitionLookup
 from penstock.node.replicas.replicas import Replicas
-from penstock.node.replicas.stream_lifecycle import deleted_error
-from penstock.node.request_router import RequestRouter
+from penstock.node.request_router import STOPPING, RequestRouter
 from penstock.node.security.access import Access
+from penstock.node.security.auth_markers import AuthMarkers
 from penstock.node.settings import Settings
 from penstock.node.step import DiskWork, Step
 from penstock.node.subscriptions.ingest_backlog import IngestBacklog
@@ -68,89 +63,64 @@ from penstock.node.subscriptions.nats_listener import NatsListener, was_led_by
 from penstock.vfs import Vfs
 
 TICK_US = 1_000_000
-_STOPPING = RemoteError(ErrorCode.STOPPING, "the broker is stopping; connect again in a moment")
 
 
 class Node:
     """One broker without its sockets. Call `start` first."""
 
-    _report: StatusReport  # set by `start`
-    _cluster: Cluster
-    _replicas: Replicas
-
     def __init__(self, vfs: Vfs, settings: Settings, chance: Any) -> None:
         """`chance` is a source of randomness, such as a seeded random.Random."""
         context = self._context = Context(vfs, settings, chance)
         self._settings, self._outbox = settings, context.outbox
-        as_of_us = lambda one: self._replicas.as_of_us(one)  # noqa: E731
-        self._fetches = FetchApi(context, as_of_us, lambda: self.access)
+        self._is_stopped = False
+        self._next_tick_us = 0
+        # partitions that stored messages, each with its earlier committed_end: see `take`
+        self._stored: list[tuple[Partition, int]] = []
         self._events = PartitionEvents()
-        self._listener = NatsListener(vfs, self._outbox, self._events)
         self._peers = PeerClient(self._outbox)
         self._budget = InFlightBudget(settings.partition_in_flight_bytes_max)
         self.meters = self._budget.meters
-        self.access = Access(
+        self._ingest_backlog = IngestBacklog()
+        self._listener = NatsListener(vfs, self._outbox, self._events)
+        session = ClusterSession(context)
+        markers = AuthMarkers(context, session, self._peers)
+        self.access = Access(context, session, markers)
+        self._audit = AuditLog(context)
+        self._cluster = Cluster(context, self._peers, session, markers, self.access, self._audit)
+        self._replicas = Replicas(
             context,
-            requires_login=lambda: self._cluster.auth_markers.requires_login,
-            requires_proof=lambda: self._cluster.auth_markers.requires_proof,
-            is_current=lambda: self._cluster.is_current(self._context.now),
-        )
-        self._lookups = LookupApi(
-            self._outbox,
-            settings.format_version,
+            self._cluster,
             self.access,
-            deleted=lambda partition: deleted_error(partition.stream),
-            stopping=_STOPPING,
-        )
-        self._verifying = VerifyApi(self._outbox, self.access, stopping=_STOPPING)
-        self._replicas = self._new_replicas()
-        self._partitions = self._replicas.partitions
-        self._upkeep = self._replicas.log_maintenance
-        self._listened = ListenedFile(vfs, self._outbox, self._partitions, self._replicas.roles, self._listener)
-        parts = (self._peers, self._replicas, lambda: self._report)
-        self._audit = AuditLog(
-            context, self._partitions, lambda partition, caller, data: self._storing.append_to(partition, caller, data)
-        )
-        self._cluster = Cluster(context, *parts, self.access, self._audit)
-        self._find = PartitionLookup(context, self._cluster, self._partitions, self._replicas.streams.failures)
-        self._is_stopped = False
-        self._next_tick_us = 0
-        self._ingest_backlog = IngestBacklog(self._ingest)
-        # partitions that stored messages, each with its earlier committed_end: see `take`
-        self._stored: list[tuple[Partition, int]] = []
-        answering = self._answering()
-        self._storing, self._offsets, self._publishing = answering.storing, answering.offsets, answering.publishing
-        self._handlers = answering.handlers
-
-    def _new_replicas(self) -> Replicas:
-        return Replicas(
-            self._context,
             self._peers,
             self._listener,
+            self._ingest_backlog,
             self._budget,
             self._events,
-            ask_metadata=lambda request, done: self._cluster.link.ask(request, done),
-            administer=lambda request, done, who=THE_BROKER: self._cluster.link.administer(request, done, who),
-            who=lambda: self.access.who,
-            waits=lambda partition: self._ingest_backlog.waits(partition.sid),
-            go_on=lambda: self._ingest_backlog.go_on(),
-            confirmed_us=lambda: self._cluster.confirmed_us,
         )
-
-    def _answering(self) -> RequestRouter:
-        return RequestRouter(
-            self._context,
+        self._partitions, self._upkeep = self._replicas.partitions, self._replicas.log_maintenance
+        self._listened = ListenedFile(vfs, self._outbox, self._partitions, self._replicas.roles, self._listener)
+        self._router = RequestRouter(
+            context,
             self._cluster,
             self._replicas,
-            self._find,
             self.access,
-            peers=self._peers,
-            refusals=self._budget.refusals,
-            fetches=self._fetches,
-            questions=self._lookups,
-            verifying=self._verifying,
-            report=lambda: self._report,
-            in_flight_bytes=lambda: self.in_flight_bytes,
+            self._peers,
+            self._listener,
+            self._ingest_backlog,
+            self._budget,
+        )
+        self._fetches, self._lookups, self._verifying = (
+            self._router.fetches,
+            self._router.lookups,
+            self._router.verifying,
+        )
+        self._storing, self._offsets, self._publishing = (
+            self._router.storing,
+            self._router.offsets,
+            self._router.publishing,
+        )
+        self._metrics_collector = NodeMetricsCollector(
+            context, self._cluster, self._replicas, self._listener, self._router, self.meters
         )
 
     # Life cycle
@@ -159,18 +129,8 @@ class Node:
         """Recover everything from disk; blocks. Raise PenstockError or OSError if the broker cannot start on it."""
         self._context.now = now
         cluster = self._cluster
-        cluster.open()
-        self._report = StatusReport(
-            self._settings,
-            cluster,
-            self._replicas,
-            self._listener,
-            self.meters,
-            started_us=now.wall_us,
-        )
-        parts = (cluster, self._replicas, self._listener, self._offsets, self._report, self.meters)
-        held = (lambda: self.in_flight_bytes, self._settings.broker_in_flight_bytes_max)
-        self._metrics_collector = NodeMetricsCollector(self._context, *parts, *held)
+        self._router.report.started_us = now.wall_us
+        cluster.open(self._replicas, self._router.report)
         listened, broker_id = self._listened.load(now.wall_us), self._settings.broker_id
         self._replicas.streams.start(cluster.deleted, listened)
         self._replicas.scrubber.start()
@@ -189,7 +149,7 @@ class Node:
         """Fail long-running queries because the broker is about to stop."""
         self._lookups.stop()
         self._verifying.stop()
-        self._fetches.give_up(_STOPPING)
+        self._fetches.give_up(STOPPING)
         self._replicas.remote_dedup.stop()
         self._offsets.stop()
 
@@ -228,14 +188,14 @@ class Node:
         self._verifying.stop()
         self._context.now = now
         self._listened.stop(now)
-        self._ingest_backlog.go_on(must=True)
+        self._ingest_backlog.go_on(self._ingest, must=True)
         for partition in self._partitions.values():
             self._upkeep.close(partition)
-            self._fetches.refuse(partition.key, _STOPPING)
-        self._storing.appends.stop(_STOPPING)
-        self._publishing.stop(_STOPPING)
-        self._replicas.stop(_STOPPING)
-        self._cluster.stop(_STOPPING)
+            self._fetches.refuse(partition.key, STOPPING)
+        self._storing.appends.stop(STOPPING)
+        self._publishing.stop(STOPPING)
+        self._replicas.stop(STOPPING)
+        self._cluster.stop(STOPPING)
         self._listener.stop(now)
         if self._replicas.streams.are_open:
             whole_since = self._cluster.registration.whole_since
@@ -246,7 +206,7 @@ class Node:
         """Return what the driver must do now, or None. Acks come first, then what follows from them."""
         while not self._outbox.step:
             self._follow_up()
-            if not self._outbox.step and not self._events:
+            if not (self._outbox.step or self._events or self._stored):
                 return None
         return self._outbox.take()
 
@@ -256,6 +216,9 @@ class Node:
         for partition, committed_end in stored:
             if partition.when_idle is None:  # else the stream was deleted
                 self._storing.written(partition, committed_end)
+        if self._ingest_backlog.may_go_on:
+            self._ingest_backlog.may_go_on = False
+            self._ingest_backlog.go_on(self._ingest)
         self._dispatch_events()
         self._replicas.settle()
         refusals, step = self._budget.refusals, self._outbox.step
@@ -366,14 +329,16 @@ class Node:
     @property
     def in_flight_bytes(self) -> int:
         """Bytes received or written, and not yet answered."""
-        return self._storing.appends.size_bytes + self._ingest_backlog.size_bytes + self._budget.used_bytes
+        return self._router.in_flight.size_bytes
 
     def messages_received(self, groups: Mapping[int, MessageGroup], now: Now) -> None:
         """Take the messages of one read of the NATS connection, by subscription id."""
         if self._is_stopped:
             return  # the drain took too long
         self._at(now)
-        if self._ingest_backlog.add((partition.sid, group) for partition, group in self._listener.assign(groups)):
+        if self._ingest_backlog.add(
+            ((partition.sid, group) for partition, group in self._listener.assign(groups)), self._ingest
+        ):
             # sync the stored messages now as well: their log holds a file open that a queued group may need
             self._next_tick_us = now.elapsed_us
 
@@ -473,7 +438,7 @@ class Node:
         self._at(now)
         work.done(error)
         if self._ingest_backlog:
-            self._ingest_backlog.go_on()
+            self._ingest_backlog.go_on(self._ingest)
 
     def keys_read(self, now: Now) -> None:
         """Handle new encryption keys."""
@@ -498,9 +463,9 @@ class Node:
         if now.elapsed_us < self._next_tick_us:
             return
         self._next_tick_us = now.elapsed_us + TICK_US
-        self._ingest_backlog.go_on()
+        self._ingest_backlog.go_on(self._ingest)
         self._publishing.tick()
-        self._audit.write_missing()
+        self._audit.write_missing(self._partitions, self._storing.append_to)
         self._listener.subscriptions.tick(now)
         self._listened.tick(now, nats_proven_us)
         self._cluster.quorum.keep_reserve()
@@ -534,12 +499,12 @@ class Node:
     ) -> None:
         """Answer a request now or later, with exactly one reply to `caller`. `who` is the logged-in user, or None."""
         if self._is_stopped:
-            self._outbox.reply(caller, _STOPPING)
+            self._outbox.reply(caller, STOPPING)
             return
         self._at(now)
         try:
             self.access.check(who, request)
-            self._handlers[type(request)](caller, request, raw, now)
+            self._router.handlers[type(request)](caller, request, raw, now)
         except RemoteError as error:
             self._outbox.reply(caller, error)
 

@@ -2,8 +2,8 @@
 
 | request                                       | handler                                         |
 |-----------------------------------------------|-------------------------------------------------|
-| hello, metadata, find streams, status         | `enquiries`                                     |
-| list users, test access                       | `users`                                         |
+| hello, metadata, find streams, status         | `MetadataApi`                                     |
+| list users, test access                       | `UserApi`                                       |
 | changes of streams, users and rules           | the metadata leader, through `cluster`          |
 | fetch                                         | `fetches`                                       |
 | get, list offsets                             | `questions`                                     |
@@ -17,11 +17,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Hashable, Mapping
 from functools import partial
 from typing import Any
 
 from penstock.base.clock import Now
+from penstock.base.errors import ErrorCode, RemoteError
 from penstock.messages import (
     AlterStreamRequest,
     AlterUserRequest,
@@ -47,6 +48,7 @@ from penstock.messages import (
 from penstock.node.api.append_api import AppendApi
 from penstock.node.api.commit_bounds import CommitBounds
 from penstock.node.api.fetch_api import FetchApi
+from penstock.node.api.in_flight_total import InFlightTotal
 from penstock.node.api.lookup_api import LookupApi
 from penstock.node.api.metadata_api import Handler, MetadataApi
 from penstock.node.api.offsets import GroupOffsets
@@ -57,39 +59,46 @@ from penstock.node.api.verify_api import VerifyApi
 from penstock.node.context import Context
 from penstock.node.control.cluster import Cluster
 from penstock.node.control.peer_requests import PEER_REQUESTS
-from penstock.node.partition.deferred_refusals import DeferredRefusals
+from penstock.node.partition.in_flight import InFlightBudget
 from penstock.node.partition.internal_streams import check_users_own
 from penstock.node.quorum.peer_client import PeerClient
 from penstock.node.replicas.partition_lookup import PartitionLookup
 from penstock.node.replicas.replicas import Replicas
 from penstock.node.security.access import Access
+from penstock.node.subscriptions.ingest_backlog import IngestBacklog
+from penstock.node.subscriptions.nats_listener import NatsListener
+
+STOPPING = RemoteError(ErrorCode.STOPPING, "the broker is stopping; connect again in a moment")
 
 
 class RequestRouter:
+    """Builds the handlers of all requests."""
+
     def __init__(
         self,
         context: Context,
         cluster: Cluster,
         replicas: Replicas,
-        find: PartitionLookup,
         access: Access,
-        *,
         peers: PeerClient,
-        refusals: DeferredRefusals,
-        fetches: FetchApi,
-        questions: LookupApi,
-        verifying: VerifyApi,
-        report: Callable[[], StatusReport],
-        in_flight_bytes: Callable[[], int],
+        listener: NatsListener,
+        backlog: IngestBacklog,
+        budget: InFlightBudget,
     ) -> None:
         self._cluster = cluster
         self._replicas = replicas
+        find = PartitionLookup(context, cluster, replicas.partitions, replicas.streams.failures)
+        self.fetches = FetchApi(context, replicas, access)
+        self.lookups = LookupApi(context, access, stopping=STOPPING)
+        self.verifying = VerifyApi(context.outbox, access, stopping=STOPPING)
         self.storing = AppendApi(context, find, replicas, access=access)
         write = self.storing.append_to
-        bounds = CommitBounds(context, find, peers, refusals)
+        bounds = CommitBounds(context, find, peers, budget.refusals)
         self.offsets = GroupOffsets(context, cluster, find, access, bounds, write=write)
         self.publishing = StagedPublisher(context, cluster, find, write=write, access=access)
-        enquiries = MetadataApi(context, cluster, access, report=report, in_flight_bytes=in_flight_bytes)
+        self.report = StatusReport(context, cluster, replicas, listener, budget.meters)
+        self.in_flight = InFlightTotal(self.storing.appends, backlog, budget)
+        metadata = MetadataApi(context, cluster, access, self.report, self.in_flight)
         self.handlers: Mapping[type[Request], Handler] = {
             CreateStreamRequest: self._administer,
             AlterStreamRequest: self._administer,
@@ -100,11 +109,11 @@ class RequestRouter:
             DeleteUserRequest: self._administer,
             ChangeRulesRequest: self._administer,
             ExportUsersRequest: self._administer,
-            FetchRequest: partial(fetches.ask, find),
-            GetRequest: partial(questions.ask_get, find),
-            ListOffsetsRequest: partial(questions.ask_offsets, find),
+            FetchRequest: partial(self.fetches.ask, find),
+            GetRequest: partial(self.lookups.ask_get, find),
+            ListOffsetsRequest: partial(self.lookups.ask_offsets, find),
             TruncateRequest: partial(replicas.truncations.ask_for, find),
-            VerifyRequest: partial(verifying.ask, find),
+            VerifyRequest: partial(self.verifying.ask, find),
             ReportArchivedRequest: partial(replicas.archives.ask, find),
             ReplicaFetchRequest: self._replica_fetch,
             ReplicaProgressRequest: self._replica_progress,
@@ -114,7 +123,7 @@ class RequestRouter:
             **self.publishing.handlers,
             **self.offsets.handlers,
             **dict.fromkeys(PEER_REQUESTS, self._peer_request),
-            **enquiries.handlers,
+            **metadata.handlers,
             **UserApi(context, access).handlers,
         }
 

@@ -58,7 +58,7 @@ MUTANTS_OF_RIGHTS = (
     Mutant(
         "a fetch that waits is not looked at again",
         "penstock.node.api.fetch_api",
-        "            self._access().check(waiter.who, waiter.request)",
+        "            self._access.check(waiter.who, waiter.request)",
         "            assert waiter",
     ),
     Mutant(

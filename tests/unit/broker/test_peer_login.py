@@ -5,9 +5,11 @@ from __future__ import annotations
 import base64
 import socket
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
+from penstock.access import User
 from penstock.access.scram import ScramServer
 from penstock.base.ids import BrokerId
 from penstock.broker.peers.peer_connection import PeerConnection, PeerState
@@ -24,13 +26,13 @@ from penstock.messages import (
     Response,
     api_versions,
 )
-from penstock.node.security.access import Access
+from penstock.metadata.image import ClusterImage
 from penstock.node.step import PeerRequest
 from penstock.wire import Frame, decode_request, encode_answer
 from penstock.wire.bodies import answer_body
 from penstock.wire.encryption import FrameCipher
 from tests.unit.broker.peers.test_peer_connection import Transport
-from tests.unit.node.contexts import context_of
+from tests.unit.node.contexts import access_of, context_of
 
 SECRET = "a secret of the cluster that is long enough"
 OURS = PeerHelloRequest(cluster_id="c", broker_id=1, data_dir_id="disk-1", broker_version="1")
@@ -41,11 +43,21 @@ class Doorway:
     """Whether brokers have to prove something; it may begin while they are connected."""
 
     def __init__(self) -> None:
+        self.context = context_of()
         self.brokers_prove = True
+
+    @property
+    def brokers_prove(self) -> bool:
+        return self.context.image.is_guarded
+
+    @brokers_prove.setter
+    def brokers_prove(self, must: bool) -> None:
+        users = ClusterImage().users.with_item("admin", User("admin", 1)) if must else ClusterImage().users
+        self.context.image = replace(ClusterImage(), users=users)
 
     def guarding(self, broker_id: int, secret: str) -> BrokerAuthenticator:
         return BrokerAuthenticator(
-            Access(context_of(), requires_proof=lambda: self.brokers_prove),
+            access_of(self.context),
             ClusterSecret(secret, b"salt" * 4),
             lambda: f"nonce-of-broker-{broker_id}-" + "x" * 16,
             broker_id=BrokerId(broker_id),

@@ -20,7 +20,7 @@ MINUTE_MS = 60_000
 
 def shown(member: Member) -> PartitionInfo:
     """What this broker says of its replica."""
-    return member.node._report.stream(member.image.by_name("s")).partitions[0]
+    return member.node._router.report.stream(member.image.by_name("s")).partitions[0]
 
 
 def small(*, rows: int = ROWS, **settings: int) -> Brokers:

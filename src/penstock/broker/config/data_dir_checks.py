@@ -28,8 +28,8 @@ from penstock.base.ids import BrokerId
 from penstock.broker.config.config import BrokerConfig
 from penstock.broker.config.config_checks import beyond_reach, unprotected
 from penstock.broker.config.data_dir import DataDir
-from penstock.node.control.auth_markers import GUARDED_PATH
 from penstock.node.data_dir.known_brokers import KnownBrokers
+from penstock.node.security.auth_markers import GUARDED_PATH
 
 _KNOWN = "the data directory"
 

@@ -27,7 +27,7 @@ from penstock.access.users import ADMIN_CREDENTIALS_FILE, PASSWORD_ID
 from penstock.base import limits
 from penstock.base.errors import OperationalError
 from penstock.base.text_files import text_of
-from penstock.node.control.auth_markers import GUARDED_PATH
+from penstock.node.security.auth_markers import GUARDED_PATH
 from penstock.vfs.real import RealVfs, read_whole
 
 _log = logging.getLogger("penstock.broker")

@@ -17,7 +17,7 @@ A fetch with a projection waits in the same way, for as many bytes to read; it t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 
 from penstock.access.handshake import Principal, sharer_of
@@ -36,6 +36,7 @@ from penstock.node.partition.partition import Partition
 from penstock.node.partition.partition_errors import as_remote_error
 from penstock.node.partition.query_executor import QueryExecutor
 from penstock.node.replicas.partition_lookup import PartitionLookup
+from penstock.node.replicas.replicas import Replicas
 from penstock.node.security.access import Access
 from penstock.node.step import FileRange, Lane
 
@@ -62,13 +63,12 @@ class FetchApi:
     def __init__(
         self,
         context: Context,
-        as_of_us: Callable[[Partition], int | None],
-        access: Callable[[], Access],
+        replicas: Replicas,
+        access: Access,
     ) -> None:
-        """`as_of_us`: as for `Replicas`."""
         self._access = access
         self._context = context
-        self._as_of_us = as_of_us
+        self._replicas = replicas
         self._outbox = context.outbox
         self._waiters = ParkedFetches()
         # Partitions with further fetches that can have enough: answered in the next turns.
@@ -91,7 +91,7 @@ class FetchApi:
         check_agreement(partition, request.offset, request.leader_epoch)
         self._check_staleness(partition, request)
         wait_us = min(request.wait_ms_max, limits.FETCH_WAIT_MS_MAX) * 1_000
-        self._look(caller, partition, request, now.elapsed_us + wait_us, is_final=wait_us == 0, who=self._access().who)
+        self._look(caller, partition, request, now.elapsed_us + wait_us, is_final=wait_us == 0, who=self._access.who)
 
     def grown(self, partition: Partition) -> None:
         """Look up again the fetches that can have enough now that more is committed."""
@@ -145,7 +145,7 @@ class FetchApi:
         try:
             # Permissions may have changed and the log may have been truncated meanwhile.
             assert isinstance(waiter.who, Principal | None)
-            self._access().check(waiter.who, waiter.request)
+            self._access.check(waiter.who, waiter.request)
             check_agreement(partition, waiter.request.offset, waiter.request.leader_epoch)
             self._check_staleness(partition, waiter.request)
             self._look(waiter.caller, partition, waiter.request, waiter.deadline_us, is_final=is_final, who=waiter.who)
@@ -167,7 +167,7 @@ class FetchApi:
             raise _out_of_range(partition, request.offset)
         end, size_bytes = partition.committed_end, partition.committed_bytes
         view = log.view() if request.offset < end else None
-        as_of_us = self._as_of_us(partition)
+        as_of_us = self._replicas.as_of_us(partition)
         look = _Look(caller, partition, request, deadline_us, is_final, who, end, size_bytes, as_of_us, view)
         if view is None:
             self._found(look, None)
@@ -225,7 +225,7 @@ class FetchApi:
     def _may(self, look: _Look) -> bool:
         """True if the caller still has the permission after the wait for the disk; answer the error otherwise."""
         try:
-            self._access().check(look.who, look.request)
+            self._access.check(look.who, look.request)
         except RemoteError as error:
             self._outbox.reply(look.caller, error)
             return False
@@ -238,7 +238,7 @@ class FetchApi:
         """Raise RemoteError too_stale. Not for a leader: no replica knows more."""
         if request.max_staleness_ms is None or (partition.leadership is not None and not partition.is_mute):
             return
-        behind_us = self._behind_us(self._as_of_us(partition))
+        behind_us = self._behind_us(self._replicas.as_of_us(partition))
         if behind_us is None or behind_us > request.max_staleness_ms * 1_000:
             lacks = "it is not known what it lacks" if behind_us is None else f"it may lack {behind_us / 1e6:.3f} s"
             text = f"this replica of {partition.label} has not heard from its leader lately, and {lacks}"

@@ -11,38 +11,36 @@ from penstock.base.clock import Now
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import Offset, TimestampUs
 from penstock.messages import GetRequest, GetResponse, ListOffsetsRequest, ListOffsetsResponse
+from penstock.node.context import Context
 from penstock.node.partition.high_watermark import require_high_watermark
 from penstock.node.partition.log_queries import FindOffset, GetMessage, Query, QueryGivenUpError
 from penstock.node.partition.partition import Partition
 from penstock.node.partition.partition_errors import as_remote_error
 from penstock.node.partition.query_executor import QueryExecutor
 from penstock.node.replicas.partition_lookup import PartitionLookup
+from penstock.node.replicas.stream_lifecycle import deleted_error
 from penstock.node.security.access import Access
-from penstock.node.step import Outbox
 
 _Query = TypeVar("_Query", GetMessage, FindOffset)
 
 
 class LookupApi:
-    """Runs clients' queries. `deleted` returns the error for a stream deleted meanwhile."""
+    """Runs clients' queries."""
 
     def __init__(
         self,
-        outbox: Outbox,
-        format_version: int,
+        context: Context,
         access: Access,
         *,
-        deleted: Callable[[Partition], RemoteError],
         stopping: RemoteError,
     ) -> None:
-        self._outbox = outbox
+        self._outbox = context.outbox
         self._access = access
-        self._format_version = format_version
-        self._deleted = deleted
+        self._format_version = context.settings.format_version
         self._stopping = stopping
         self._is_stopped = False
         self._executor = QueryExecutor(
-            outbox, running_max=limits.QUERIES_RUNNING_MAX, waiting_max=limits.QUERIES_WAITING_MAX
+            context.outbox, running_max=limits.QUERIES_RUNNING_MAX, waiting_max=limits.QUERIES_WAITING_MAX
         )
         self._open: set[Hashable] = set()  # callers without an answer
 
@@ -151,7 +149,7 @@ class LookupApi:
             elif self._is_stopped or isinstance(error, QueryGivenUpError):
                 self._outbox.reply(caller, self._stopping)
             elif partition.when_idle is not None:
-                self._outbox.reply(caller, self._deleted(partition))
+                self._outbox.reply(caller, deleted_error(partition.stream))
             else:
                 self._outbox.reply(caller, as_remote_error(error), looked_bytes=_searched_bytes(query))
 

@@ -25,6 +25,7 @@ from penstock.messages import (
     api_versions,
 )
 from penstock.metadata.image import StreamState
+from penstock.node.api.in_flight_total import InFlightTotal
 from penstock.node.api.status_report import StatusReport
 from penstock.node.api.stream_index import StreamIndex
 from penstock.node.context import Context
@@ -43,17 +44,15 @@ class MetadataApi:
         context: Context,
         cluster: Cluster,
         access: Access,
-        *,
-        report: Callable[[], StatusReport],
-        in_flight_bytes: Callable[[], int],
+        report: StatusReport,
+        in_flight: InFlightTotal,
     ) -> None:
-        """`report` may be called once the broker has started."""
         self._settings = context.settings
         self._outbox = context.outbox
         self._cluster = cluster
         self._access = access
         self._report = report
-        self._in_flight_bytes = in_flight_bytes
+        self._in_flight = in_flight
         self._stream_index = StreamIndex()
         self.handlers: Mapping[type[Request], Handler] = {
             HelloRequest: self._hello,
@@ -95,9 +94,9 @@ class MetadataApi:
             page = max(1, min(request.streams_max, limits.METADATA_STREAMS_MAX))
             names, next_after = self._stream_index.page(image, request.after, page, self._access.seen_names)
         names = [name for name in names if self._access.may_see(image.by_name(name))]
-        streams = tuple(self._report().stream(image.by_name(name)) for name in names)
+        streams = tuple(self._report.stream(image.by_name(name)) for name in names)
         self._outbox.reply(
-            caller, MetadataResponse(streams=streams, brokers=self._report().brokers(), next_after=next_after)
+            caller, MetadataResponse(streams=streams, brokers=self._report.brokers(), next_after=next_after)
         )
 
     def _find_streams(self, caller: Hashable, request: FindStreamsRequest, raw: bytes | memoryview, now: Now) -> None:
@@ -107,10 +106,10 @@ class MetadataApi:
         if not found:
             self._cluster.check_knows()
         found = [state for state in found if self._access.may_see(state)]
-        self._outbox.reply(caller, FindStreamsResponse(streams=tuple(map(self._report().stream, found))))
+        self._outbox.reply(caller, FindStreamsResponse(streams=tuple(map(self._report.stream, found))))
 
     def _status(self, caller: Hashable, request: StatusRequest, raw: bytes | memoryview, now: Now) -> None:
-        self._outbox.reply(caller, self._report().status(now.wall_us, in_flight_bytes=self._in_flight_bytes()))
+        self._outbox.reply(caller, self._report.status(now.wall_us, in_flight_bytes=self._in_flight.size_bytes))
 
 
 def _check_partitions(states: list[StreamState]) -> None:

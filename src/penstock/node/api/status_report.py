@@ -18,12 +18,12 @@ from penstock.messages import (
     StreamInfo,
 )
 from penstock.metadata.image import StreamState
+from penstock.node.context import Context
 from penstock.node.control.cluster import Cluster
 from penstock.node.partition.counters import NodeCounters
 from penstock.node.partition.leader_hints import no_leader_reason
 from penstock.node.partition.partition import Partition
 from penstock.node.replicas.replicas import Replicas
-from penstock.node.settings import Settings
 from penstock.node.subscriptions.nats_listener import NOT_HEARD, NatsListener
 
 _STATES = {
@@ -43,20 +43,18 @@ class StatusReport:
 
     def __init__(
         self,
-        settings: Settings,
+        context: Context,
         cluster: Cluster,
         replicas: Replicas,
         listening: NatsListener,
         meters: NodeCounters,
-        *,
-        started_us: int,
     ) -> None:
-        self._settings = settings
+        self._settings = context.settings
         self._cluster = cluster
         self._replicas = replicas
         self._listening = listening
         self._meters = meters
-        self._started_us = started_us
+        self.started_us = 0  # wall-clock time of the start
 
     def brokers(self) -> tuple[BrokerInfo, ...]:
         voters = self._cluster.quorum.membership.voters
@@ -222,9 +220,9 @@ class StatusReport:
             cluster_id=self._cluster.cluster_id,
             address=self._settings.address,
             data_dir=self._settings.data_dir,
-            started_us=TimestampUs(self._started_us),
+            started_us=TimestampUs(self.started_us),
             now_us=TimestampUs(now_us),
-            uptime_ms=max(0, now_us - self._started_us) // 1_000,
+            uptime_ms=max(0, now_us - self.started_us) // 1_000,
             nats=NatsStatus(state="connecting", gaps=self._listening.gaps.since(0)),
             metadata_leader=self._cluster.quorum.leader,
             metadata_heard_ms=self._cluster.heard_ms,

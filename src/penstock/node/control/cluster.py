@@ -32,7 +32,6 @@ from penstock.metadata.controller import Controller, ControllerConfig
 from penstock.metadata.image import ClusterImage, CommandOutcome, StreamState
 from penstock.node.context import Context
 from penstock.node.control.addresses import PeerAddresses
-from penstock.node.control.auth_markers import AuthMarkers
 from penstock.node.control.controlled_shutdown import ControlledShutdown
 from penstock.node.control.metadata_listener import MetadataListener, StreamDescriber
 from penstock.node.control.peer_requests import PeerRequests
@@ -61,7 +60,9 @@ from penstock.node.quorum.peer_fencing import PeerProcess, ProcessStart
 from penstock.node.quorum.quorum import Quorum
 from penstock.node.quorum.raft_listener import EntryPosition
 from penstock.node.quorum.registration import BrokerRegistration, HeartbeatNumbers, register_command
+from penstock.node.quorum.session import ClusterSession
 from penstock.node.security.access import Access
+from penstock.node.security.auth_markers import AuthMarkers
 from penstock.node.step import JoinAttempt, Lane
 from penstock.raft import Raft, RaftConfig
 
@@ -75,8 +76,8 @@ class Cluster:
         self,
         context: Context,
         peers: PeerClient,
-        consequences: MetadataListener,
-        told: Callable[[], StreamDescriber],
+        session: ClusterSession,
+        markers: AuthMarkers,
         access: Access,
         audit: AuditLog,
     ) -> None:
@@ -88,12 +89,9 @@ class Cluster:
         self._peers = peers
         self._chance = context.chance
         self._context = context
-        self._consequences = consequences
-        self._told = told
         self._startup_conflicts = StartupConflicts(context.settings, context.outbox)
-        self.auth_markers = AuthMarkers(
-            context.vfs, context.settings, context.outbox, peers.is_proven, lambda: self.is_current(self._context.now)
-        )
+        self.auth_markers = markers
+        self._session = session
         self._is_started = False
         self._is_heard = True
         self._looked_us = 0  # elapsed time of the last session check
@@ -108,12 +106,17 @@ class Cluster:
 
     def info(self, state: StreamState) -> StreamInfo:
         """Return a stream's description for clients."""
-        return self._told().stream(state)
+        return self._describer.stream(state)
 
     # Start
 
-    def open(self) -> None:
-        """Open the metadata and join the quorum as far as possible alone; blocking. PenstockError, OSError."""
+    def open(self, listener: MetadataListener, describer: StreamDescriber) -> None:
+        """Open the metadata and join the quorum as far as possible alone; blocking. PenstockError, OSError.
+
+        `listener` makes the image take effect on this broker; `describer` describes streams for clients.
+        """
+        self._consequences = listener
+        self._describer = describer
         try:
             self._open()
         except CorruptionError as error:
@@ -161,6 +164,7 @@ class Cluster:
             self._context, self.quorum, controller, self._stream_admin, self._users, self._access
         )
         self.registration = self._new_standing(stopped, begins)
+        self._session.quorum, self._session.registration = self.quorum, self.registration
         parts = (self.quorum, self.link, self._peers, self.registration)
         self.controlled_shutdown = ControlledShutdown(self._context, *parts)
         self._audit.begin(self.image)
@@ -185,7 +189,7 @@ class Cluster:
 
     def start(self) -> None:
         """Let the image take effect, now that the logs are open. A broker that is alone registers here; blocking."""
-        self._is_started = True
+        self._is_started = self._session.is_started = True
         about = (self.quorum, self._metadata_leader)
         self._peer_requests = PeerRequests(
             self._context, self, *about, self._consequences.wait_for, self._apply_barrier
@@ -279,15 +283,6 @@ class Cluster:
         if not reason and self._settings.requires_login and not self.image.users:
             return "waiting for the first user, without which no client can log in: one broker must create it (--auth)"
         return reason
-
-    def is_current(self, now: Now) -> bool:
-        """True while other brokers cannot have fenced this one: its image is no older than a session.
-
-        False once this broker is leaving: a change of users is answered without waiting for such a broker.
-        """
-        standing = self.registration
-        is_heard = standing.incarnation is not None and standing.is_heard(now) and not standing.is_leaving
-        return self._is_started and (self.quorum.is_alone or is_heard)
 
     def check_knows(self) -> None:
         """Raise RemoteError not_yet if other brokers may know of changes that this one has not applied."""

@@ -160,6 +160,10 @@ class _LastIndex(Query):
             return
 
 
+Partitions = Mapping[PartitionKey, Partition]
+Write = Callable[[Partition, InternalCaller, bytearray], None]
+
+
 class _Writing(NamedTuple):
     """One leadership of `__audit`, and the read of its log."""
 
@@ -168,20 +172,12 @@ class _Writing(NamedTuple):
 
 
 class AuditLog:
-    """Writes the audit log where this broker leads it. `write` appends one batch to a partition."""
+    """Writes the audit log where this broker leads it."""
 
-    def __init__(
-        self,
-        context: Context,
-        partitions: Mapping[PartitionKey, Partition],
-        write: Callable[[Partition, InternalCaller, bytearray], None],
-    ) -> None:
+    def __init__(self, context: Context) -> None:
         self._context = context
         self._is_anothers_told = False
         self._outbox = context.outbox
-
-        self._partitions = partitions
-        self._write = write
         self._acts: deque[AuditedCommand] = deque(maxlen=limits.AUDIT_ACTS_KEPT)
         self._known_from = 0  # commands up to this index that are not among the acts are unknown here
         self._writing: _Writing | None = None
@@ -198,18 +194,18 @@ class AuditLog:
                 self._known_from = self._acts[0].at
             self._acts.append(act)
 
-    def write_missing(self) -> None:
-        """Write the missing rows if this broker leads `__audit`."""
-        partition = self._led()
+    def write_missing(self, partitions: Partitions, write: Write) -> None:
+        """Write the missing rows if this broker leads `__audit`. `write` appends one batch to a partition."""
+        partition = self._led(partitions)
         if partition is None:
             self._writing = self._written = None
             return
         leadership = partition.leadership
         assert leadership is not None
         if self._writing is None or self._writing.leadership is not leadership:
-            self._read(partition, leadership)
+            self._read(partition, leadership, partitions, write)
         elif self._written is not None:
-            self._write_missing(partition, self._written)
+            self._write_missing(partition, self._written, write)
 
     def _left(self, written: int, *, was_empty: bool) -> list[AuditedCommand]:
         """Return the remembered commands that are not written; `was_empty`: the log has never had a row."""
@@ -218,7 +214,7 @@ class AuditLog:
         aged_us = self._context.now.wall_us - limits.AUDIT_AGE_MS * 1_000
         return [act for act in self._acts if act.when_us >= aged_us]
 
-    def _led(self) -> Partition | None:
+    def _led(self, partitions: Partitions) -> Partition | None:
         image = self._context.image
         stream_id = image.names.get(AUDIT_STREAM)
         if stream_id is None:
@@ -229,12 +225,12 @@ class AuditLog:
                 text = "which is reserved, so no audit rows are written; delete that stream"
                 self._outbox.notice(f"a stream created by users has the name {AUDIT_STREAM!r}, {text}")
             return None
-        partition = self._partitions.get(PartitionKey(stream_id, PartitionId(0)))
+        partition = partitions.get(PartitionKey(stream_id, PartitionId(0)))
         if partition is None or partition.leadership is None or not partition.is_writable or partition.when_idle:
             return None
         return partition
 
-    def _read(self, partition: Partition, leadership: Leadership) -> None:
+    def _read(self, partition: Partition, leadership: Leadership, partitions: Partitions, write: Write) -> None:
         reading = _LastIndex(partition.view(), partition.log.log_end)
         writing = self._writing = _Writing(leadership, reading)
         self._written = None
@@ -244,13 +240,13 @@ class AuditLog:
                 return
             if error is None:
                 self._written = reading.index
-                self.write_missing()
+                self.write_missing(partitions, write)
             else:
                 self._writing = None  # retried at the next `write_missing`
 
         self._outbox.work(Lane.READ, reading.run, done)
 
-    def _write_missing(self, partition: Partition, written: int) -> None:
+    def _write_missing(self, partition: Partition, written: int, write: Write) -> None:
         acts = self._left(written, was_empty=not partition.log.log_end)
         if written < self._known_from:
             gap = {"index": self._known_from, "act": "unknown", "after": written}
@@ -267,4 +263,4 @@ class AuditLog:
             if isinstance(response, RemoteError):
                 self._writing = None  # read the log again: the rows may be there
 
-        self._write(partition, InternalCaller(stored), data)
+        write(partition, InternalCaller(stored), data)

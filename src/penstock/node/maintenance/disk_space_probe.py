@@ -7,7 +7,6 @@ thread writes and removes a file. A file left by a crash is overwritten by the n
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
 
 from penstock.base import limits
 from penstock.node.step import Lane, Outbox
@@ -18,12 +17,12 @@ _LOOK_US = limits.DISK_SPACE_PROBE_MS * 1_000
 
 
 class DiskSpaceProbe:
-    """The probe of one disk. `found` is called once a write succeeds."""
+    """The probe of one disk."""
 
-    def __init__(self, vfs: Vfs, outbox: Outbox, found: Callable[[], None]) -> None:
+    def __init__(self, vfs: Vfs, outbox: Outbox) -> None:
         self._vfs = vfs
         self._outbox = outbox
-        self._found = found
+        self.has_room = False  # a write has succeeded; `Replicas` clears it
         self._is_looking = False
         self.next_deadline_us: int | None = None  # elapsed time at which `tick` must run
 
@@ -42,7 +41,7 @@ class DiskSpaceProbe:
         def done(error: Exception | None) -> None:
             self._is_looking = False
             if error is None:
-                self._found()
+                self.has_room = True
             else:
                 self.lacks(now_us)
 

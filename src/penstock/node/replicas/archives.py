@@ -14,29 +14,29 @@ and the leader refuses a report that its own log contradicts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Hashable, Iterable
 
 import msgspec
 
 from penstock.base.clock import Now
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.messages import ReportArchivedRequest, Response
+from penstock.node.control.cluster import Cluster
 from penstock.node.partition.divergence import check_agreement
 from penstock.node.partition.high_watermark import require_high_watermark
 from penstock.node.partition.internal_streams import users_own
 from penstock.node.partition.partition import Partition
+from penstock.node.quorum.metadata_forwarding import THE_BROKER
 from penstock.node.replicas.partition_lookup import PartitionLookup
 from penstock.node.step import Outbox
 
-Administer = Callable[[ReportArchivedRequest, Callable[[Response | RemoteError], None]], None]
-
 
 class Archives:
-    """Callers whose report is not yet committed. `administer` has the metadata leader commit it."""
+    """Callers whose report is not yet committed."""
 
-    def __init__(self, outbox: Outbox, administer: Administer) -> None:
+    def __init__(self, outbox: Outbox, cluster: Cluster) -> None:
         self._outbox = outbox
-        self._administer = administer
+        self._cluster = cluster
         self._waiting: set[Hashable] = set()
 
     def ask(
@@ -71,7 +71,8 @@ class Archives:
                 self._outbox.reply(caller, response)
 
         self._waiting.add(caller)
-        self._administer(msgspec.structs.replace(request, leader_epoch=partition.leadership.leader_epoch), done)
+        request = msgspec.structs.replace(request, leader_epoch=partition.leadership.leader_epoch)
+        self._cluster.link.administer(request, done, THE_BROKER)
 
     def callers_disconnected(self, callers: Iterable[Hashable]) -> None:
         """Forget callers that have disconnected."""

@@ -18,23 +18,22 @@ between.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import pairwise
 from typing import NamedTuple
 
 from penstock.base import limits
 from penstock.base.clock import Now
-from penstock.base.errors import RemoteError
 from penstock.base.ids import Offset, PartitionId
 from penstock.hot.keymap import KeyMap, key_map_of
-from penstock.messages import MarkKeysRequest, Response
+from penstock.messages import MarkKeysRequest
 from penstock.metadata.image import KeyBoundary, StreamState
 from penstock.node.context import Context
+from penstock.node.control.cluster import Cluster
 from penstock.node.partition.key_migration_state import KeyMigrationState
 from penstock.node.partition.partition import Partition
+from penstock.node.subscriptions.ingest_backlog import IngestBacklog
 from penstock.node.subscriptions.subscriptions import Subscriptions
 
-AskMetadata = Callable[[MarkKeysRequest, Callable[[Response | RemoteError], None]], None]
 _RETRY_US = limits.ISR_RETRY_MS * 1_000
 _SETTLE_US = limits.KEYS_SETTLE_MS * 1_000
 
@@ -61,24 +60,19 @@ class _Grown(NamedTuple):
 
 
 class KeyMigrator:
-    """The key moves of all partitions led here.
-
-    `waits` returns True while messages of a partition are queued; `ask_metadata` sends a request to the metadata
-    leader.
-    """
+    """The key moves of all partitions led here."""
 
     def __init__(
         self,
         context: Context,
+        cluster: Cluster,
         subscriptions: Subscriptions[Partition],
-        *,
-        waits: Callable[[Partition], bool],
-        ask_metadata: AskMetadata,
+        backlog: IngestBacklog,
     ) -> None:
         self._subscriptions = subscriptions
         self._context = context
-        self._waits = waits
-        self._ask_metadata = ask_metadata
+        self._backlog = backlog
+        self._cluster = cluster
         self._last: _Grown | None = None
         self._owing: dict[Partition, KeyMigrationState] = {}
         self._opening: dict[Partition, int] = {}  # elapsed time of its next barrier
@@ -170,7 +164,7 @@ class KeyMigrator:
                 self._open(partition)
 
     def _mark(self, partition: Partition, keys: KeyMigrationState, now: Now) -> None:
-        if keys.end is None and not self._waits(partition):  # store earlier messages first
+        if keys.end is None and not self._backlog.waits(partition.sid):  # store earlier messages first
             keys.end = partition.log.log_end
         end = keys.end
         if not keys.is_open:
@@ -189,7 +183,7 @@ class KeyMigrator:
                 end_offset=Offset(end),
                 marked_us=max(now.wall_us, partition.log.last_timestamp_us),
             )
-            self._ask_metadata(request, lambda _: None)  # the image shows success; a refused one is retried
+            self._cluster.link.ask(request, lambda _: None)  # the image shows success; a refused one is retried
 
     def _open(self, partition: Partition) -> None:
         keys = partition.keys

@@ -36,17 +36,17 @@ from penstock.messages import (
 )
 from penstock.metadata.image import PartitionState
 from penstock.node.context import Context
+from penstock.node.control.cluster import Cluster
 from penstock.node.maintenance.log_maintenance import LogMaintenance
 from penstock.node.partition.partition import Partition
 from penstock.node.partition.partition_errors import as_remote_error
 from penstock.node.step import FileRange, Lane
+from penstock.node.subscriptions.nats_listener import NatsListener
 from penstock.replication.fetch_sessions import BatchLookup
 from penstock.replication.isr_proposals import ChangeBatch, IsrProposer
 from penstock.replication.leader import Leadership, LogEndsAtStart
 from penstock.replication.leadership_timers import LeadershipTimers
 from penstock.replication.sessions import Sessions
-
-AskMetadata = Callable[[ChangeIsrRequest, Callable[[Response | RemoteError], None]], None]
 
 
 class _Range(NamedTuple):
@@ -125,19 +125,17 @@ class LeaderReplication:
         context: Context,
         partitions: Mapping[PartitionKey, Partition],
         maintenance: LogMaintenance,
-        *,
-        ask_metadata: AskMetadata,
-        has_nats: Callable[[], bool],
-        confirmed_us: Callable[[], int | None],
+        cluster: Cluster,
+        listener: NatsListener,
     ) -> None:
         self._outbox = context.outbox
         self._broker_id = context.settings.broker_id
         self._partitions = partitions
         self._context = context
         self._maintenance = maintenance
-        self._ask_metadata = ask_metadata
-        self._has_nats = has_nats
-        self._confirmed_us = confirmed_us  # send time of the last heartbeat that the metadata leader confirmed
+        self._cluster = cluster
+        self._listener = listener
+        self.is_heard = True  # the metadata leader answers this broker; set by `Roles`
         self._sessions = Sessions()
         self._is_draining = False
         self._timers: LeadershipTimers[Leadership] = LeadershipTimers()
@@ -192,7 +190,7 @@ class LeaderReplication:
         assert partition.leadership is not None
         if not partition.is_replicated:
             return self._context.now.elapsed_us
-        return self._confirmed_us() if partition.leadership.knows_latest else None
+        return self._cluster.confirmed_us if partition.leadership.knows_latest else None
 
     def end(self, partition: Partition) -> None:
         """End the leadership: another broker leads, or none."""
@@ -254,10 +252,10 @@ class LeaderReplication:
         """Send due answers to followers and request ISR changes."""
         for answer in self._sessions.answers(now.elapsed_us):
             pieces = tuple(found.piece() for found in answer.found if isinstance(found, _Range | _InMemory))
-            confirmed_us = self._confirmed_us()
+            confirmed_us = self._cluster.confirmed_us
             response = msgspec.structs.replace(
                 answer.response,
-                has_nats=self._has_nats() and not self._is_draining,
+                has_nats=self._listener.has_nats and self.is_heard and not self._is_draining,
                 confirmed_us=None if confirmed_us is None else max(0, now.elapsed_us - confirmed_us),
             )
             self._outbox.reply(answer.caller, response, pieces or None)
@@ -282,7 +280,7 @@ class LeaderReplication:
         if self._incarnation is None or (batch := self._proposer.request(now.elapsed_us)) is None:
             return
         request = ChangeIsrRequest(broker_id=self._broker_id, incarnation=self._incarnation, changes=batch.changes)
-        self._ask_metadata(request, lambda response: self._proposed(batch, response))
+        self._cluster.link.ask(request, lambda response: self._proposed(batch, response))
 
     def _proposed(self, batch: ChangeBatch, response: Response | RemoteError) -> None:
         now = self._context.now

@@ -40,6 +40,7 @@ from penstock.node.partition.query_executor import QueryExecutor
 from penstock.node.quorum.peer_client import PeerClient
 from penstock.node.replicas.partition_lookup import PartitionLookup
 from penstock.node.step import InternalCaller, Lane
+from penstock.node.subscriptions.ingest_backlog import IngestBacklog
 
 _WAIT_US = limits.MESSAGE_IDS_WAIT_MS * 1_000
 _STOPPING = RemoteError(ErrorCode.STOPPING, "the broker is stopping; ask again in a moment")
@@ -108,22 +109,21 @@ class _Asking:
 
 
 class RemoteDedup:
-    """Requests and answers of one broker. `go_on` is called when waiting messages may go on."""
+    """Requests and answers of one broker."""
 
     def __init__(
         self,
         context: Context,
         peers: PeerClient,
         partitions: Mapping[PartitionKey, Partition],
-        go_on: Callable[[], None],
+        backlog: IngestBacklog,
     ) -> None:
         self._outbox = context.outbox
         self._peers = peers
         self._broker_id = context.settings.broker_id
         self._partitions = partitions
         self._context = context
-
-        self._go_on = go_on
+        self._backlog = backlog
         self._askings: dict[Partition, _Asking] = {}
         self._executor = QueryExecutor(
             context.outbox, running_max=limits.MESSAGE_IDS_RUNNING_MAX, waiting_max=limits.MESSAGE_IDS_WAITING_MAX
@@ -172,7 +172,7 @@ class RemoteDedup:
         if not asking.left:
             self._end(asking)
             asking.dedup.known_elsewhere(asking.found)
-            self._go_on()
+            self._backlog.may_go_on = True
             return
         number, end = asking.left[-1]
         # `stream` of the partition itself is updated only for its own leaders.
@@ -245,7 +245,7 @@ class RemoteDedup:
         asking.dedup.failure = f"cannot get the message ids of {where}, from where keys have moved: {why}"
         self._end(asking)
         if asking.is_waited_for:
-            self._go_on()
+            self._backlog.may_go_on = True
 
     # Requests by other leaders
 

@@ -7,9 +7,7 @@ passes it on.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator
-from typing import Any
 
-from penstock.access.handshake import Principal
 from penstock.base import limits
 from penstock.base.clock import Now, earliest
 from penstock.base.errors import RemoteError
@@ -18,11 +16,11 @@ from penstock.commitlog import LogState
 from penstock.messages import (
     LogEnd,
     ResignedLeadership,
-    Response,
     UnreachableLeader,
 )
 from penstock.metadata.image import ClusterImage, CommandOutcome
 from penstock.node.context import Context
+from penstock.node.control.cluster import Cluster
 from penstock.node.maintenance.disk_space_probe import DiskSpaceProbe
 from penstock.node.maintenance.log_maintenance import LogMaintenance
 from penstock.node.maintenance.scrubbing import Scrubber
@@ -44,6 +42,8 @@ from penstock.node.replicas.rollups import Rollups
 from penstock.node.replicas.staged_retention import StagedRetention
 from penstock.node.replicas.stream_lifecycle import StreamLifecycle
 from penstock.node.replicas.truncations import Truncations
+from penstock.node.security.access import Access
+from penstock.node.subscriptions.ingest_backlog import IngestBacklog
 from penstock.node.subscriptions.nats_listener import NatsListener
 
 
@@ -53,40 +53,30 @@ class Replicas:
     def __init__(
         self,
         context: Context,
+        cluster: Cluster,
+        access: Access,
         peers: PeerClient,
         listening: NatsListener,
+        backlog: IngestBacklog,
         budget: InFlightBudget,
         events: PartitionEvents,
-        *,
-        ask_metadata: Callable[[Any, Callable[[Response | RemoteError], None]], None],
-        administer: Callable[..., None],
-        who: Callable[[], Principal | None],
-        waits: Callable[[Partition], bool],
-        go_on: Callable[[], None],
-        confirmed_us: Callable[[], int | None],
     ) -> None:
         self._context, self._broker_id = context, context.settings.broker_id
         self._listening, self._events = listening, events
         self._failed: dict[PartitionKey, Partition] = {}  # partitions whose logs take no appends
         self._told_resigned = 0  # round-robin position, if there are more than one heartbeat can hold
-        self._disk_space_probe = DiskSpaceProbe(context.vfs, context.outbox, self._free)
+        self._disk_space_probe = DiskSpaceProbe(context.vfs, context.outbox)
         self.partitions: dict[PartitionKey, Partition] = {}
         self.log_maintenance = LogMaintenance(context, events)
-        self.leader_replication = LeaderReplication(
-            context,
-            self.partitions,
-            self.log_maintenance,
-            ask_metadata=ask_metadata,
-            has_nats=lambda: listening.has_nats and self.roles.is_heard,  # a mute leader has unsubscribed
-            confirmed_us=confirmed_us,
-        )
+        self.leader_replication = LeaderReplication(context, self.partitions, self.log_maintenance, cluster, listening)
         self.follows = FollowerReplication(context, peers, self.partitions, self.log_maintenance, events)
-        self.truncations, self.archives = Truncations(context, administer, who), Archives(context.outbox, administer)
-        self.rollups = Rollups(context, administer)
+        self.truncations = Truncations(context, cluster, access)
+        self.archives = Archives(context.outbox, cluster)
+        self.rollups = Rollups(context, cluster)
         self.staged_retention = StagedRetention(context, self.partitions, self.log_maintenance)
         self.event_log = ClusterEventLog(context.settings.broker_id, context.outbox)
-        self.key_migrator = KeyMigrator(context, listening.subscriptions, waits=waits, ask_metadata=ask_metadata)
-        self.remote_dedup = RemoteDedup(context, peers, self.partitions, go_on)
+        self.key_migrator = KeyMigrator(context, cluster, listening.subscriptions, backlog)
+        self.remote_dedup = RemoteDedup(context, peers, self.partitions, backlog)
         self._log_ends = LogEndReports(context, self.partitions, events)
         self.roles = Roles(
             context,
@@ -289,6 +279,9 @@ class Replicas:
 
     def settle(self) -> None:
         """Send pending replies to followers and requests to other brokers."""
+        if self._disk_space_probe.has_room:
+            self._disk_space_probe.has_room = False
+            self._free()
         now = self._context.now
         self.key_migrator.settle(now)
         self.leader_replication.settle(now)

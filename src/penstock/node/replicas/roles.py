@@ -92,7 +92,7 @@ class Roles:
 
         `awake_us`: wall-clock time when this process last ran for certain; messages published later were not stored.
         """
-        self._is_heard = is_heard
+        self._is_heard = self._leading.is_heard = is_heard  # a mute leader has unsubscribed
         for partition in partitions:
             if partition.leadership is None or partition.is_mute == self._must_be_mute(partition):
                 continue

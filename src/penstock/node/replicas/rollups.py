@@ -26,11 +26,11 @@ from penstock.batch.header import MAY_ROLL_UP_ALL, BatchHeader
 from penstock.commitlog import LogState, LogView
 from penstock.messages import Response, TruncateRequest
 from penstock.node.context import Context
+from penstock.node.control.cluster import Cluster
 from penstock.node.partition.log_queries import QueryGivenUpError
 from penstock.node.partition.partition import NO_ROLLUP, UNKNOWN_ROLLUP, Partition
 from penstock.node.partition.partition_errors import as_remote_error
 from penstock.node.quorum.metadata_forwarding import THE_BROKER
-from penstock.node.replicas.truncations import Administer
 from penstock.node.step import Lane
 from penstock.replication.leader import Leadership
 
@@ -61,12 +61,12 @@ class FindRollup:
 
 
 class Rollups:
-    """The rollups of all partitions led here. `administer` sends a request to the metadata leader."""
+    """The rollups of all partitions led here."""
 
-    def __init__(self, context: Context, administer: Administer) -> None:
+    def __init__(self, context: Context, cluster: Cluster) -> None:
         self._outbox = context.outbox
         self._context = context
-        self._administer = administer
+        self._cluster = cluster
         self._awaited: dict[Partition, int] = {}  # offset to be committed first, fixed because new ones may keep coming
         self._searches: dict[Partition, FindRollup] = {}
         self._asked: set[Partition] = set()
@@ -137,7 +137,7 @@ class Rollups:
             before=Offset(at),
             leader_epoch=leadership.leader_epoch,
         )
-        self._administer(request, done, THE_BROKER)
+        self._cluster.link.administer(request, done, THE_BROKER)
 
     def _retry(self, partition: Partition) -> None:
         self._retries[partition] = self._context.now.elapsed_us + _RETRY_US

@@ -12,7 +12,7 @@ leader does not read them: after a purge the same messages can be published agai
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 
 from penstock.access.handshake import Principal, sharer_of
@@ -25,15 +25,16 @@ from penstock.base.ids import Offset
 from penstock.commitlog import LogState
 from penstock.messages import Response, TruncateRequest, TruncateResponse
 from penstock.node.context import Context
+from penstock.node.control.cluster import Cluster
 from penstock.node.partition.high_watermark import require_high_watermark
 from penstock.node.partition.internal_streams import users_own
 from penstock.node.partition.partition import Partition
 from penstock.node.partition.partition_errors import as_remote_error
 from penstock.node.replicas.partition_lookup import PartitionLookup
+from penstock.node.security.access import Access
 from penstock.node.step import Lane
 from penstock.replication.leader import Leadership
 
-Administer = Callable[[TruncateRequest, Callable[[Response | RemoteError], None], Principal | None], None]
 _TIMEOUT_US = limits.TRUNCATION_TIMEOUT_MS * 1_000
 
 
@@ -59,14 +60,13 @@ class _Asked:
 
 
 class Truncations:
-    """All pending truncations of one broker. `administer` sends a request to the metadata leader."""
+    """All pending truncations of one broker."""
 
-    def __init__(self, context: Context, administer: Administer, who: Callable[[], Principal | None]) -> None:
-        """`who` returns the user of the current request."""
-        self._who = who
+    def __init__(self, context: Context, cluster: Cluster, access: Access) -> None:
+        self._access = access
         self._outbox = context.outbox
         self._context = context
-        self._administer = administer
+        self._cluster = cluster
         self._waiting: dict[Hashable, _Asked] = {}
 
     def ask_for(
@@ -84,7 +84,7 @@ class Truncations:
         start = partition.log_start
         deadline_us = self._context.now.elapsed_us + _TIMEOUT_US
         messages = max(0, request.before - start)
-        asked = _Asked(caller, partition, leadership, request, self._who(), deadline_us, messages)
+        asked = _Asked(caller, partition, leadership, request, self._access.who, deadline_us, messages)
         self._waiting[caller] = asked
         if not messages:
             self._measured(asked, None)
@@ -114,7 +114,7 @@ class Truncations:
             text = f"stream {partition.stream.name!r} is sealed: nothing of it goes, unless it is deleted as a whole"
             raise RemoteError(ErrorCode.READ_ONLY, text)
         shares = FairShares((sharer_of(one.who), 1) for one in self._waiting.values())
-        if not shares.fits(sharer_of(self._who()), 1, limits.TRUNCATIONS_WAITING_MAX):
+        if not shares.fits(sharer_of(self._access.who), 1, limits.TRUNCATIONS_WAITING_MAX):
             raise RemoteError(ErrorCode.OVERLOADED, "too many truncations at once; wait for some to be answered")
 
     def _measured(self, asked: _Asked, error: Exception | None) -> None:
@@ -141,7 +141,7 @@ class Truncations:
                 self.answer_done()
 
         request = asked.request
-        self._administer(
+        self._cluster.link.administer(
             TruncateRequest(
                 stream_id=request.stream_id,
                 partition=request.partition,

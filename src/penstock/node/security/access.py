@@ -85,6 +85,8 @@ from penstock.metadata.persistent import PersistentMap
 from penstock.node.context import Context
 from penstock.node.partition.internal_streams import target_of
 from penstock.node.quorum.metadata_forwarding import THE_BROKER
+from penstock.node.quorum.session import ClusterSession
+from penstock.node.security.auth_markers import AuthMarkers
 from penstock.node.security.permission_cache import PermissionCache
 from penstock.node.security.permission_errors import (
     not_authorized,
@@ -123,21 +125,11 @@ class Access:
     `who` is the caller of the request that is being decided; None if authentication is off.
     """
 
-    def __init__(
-        self,
-        context: Context,
-        *,
-        requires_login: Callable[[], bool] = lambda: False,
-        requires_proof: Callable[[], bool] = lambda: False,
-        is_current: Callable[[], bool] = lambda: True,
-    ) -> None:
-        """`is_current`: True while this broker's image cannot be older than a session."""
-        self._is_current = is_current
+    def __init__(self, context: Context, session: ClusterSession, markers: AuthMarkers) -> None:
         self.who: Principal | None = None
         self._context = context
-
-        self._requires_login = requires_login
-        self._requires_proof = requires_proof
+        self._session = session
+        self._markers = markers
         self._judges: dict[str, PermissionCache] = {}  # by user name
         self._found: _InUsers | None = None
         self._table: dict[type[Request], Callable[[Any], None]] = {
@@ -180,12 +172,12 @@ class Access:
     @property
     def is_guarded(self) -> bool:
         """True if every client has to log in."""
-        return self._requires_login() or self._context.image.is_guarded
+        return self._markers.requires_login or self._context.image.is_guarded
 
     @property
     def brokers_prove(self) -> bool:
         """True if a peer that says it is a broker has to prove it."""
-        return self.is_guarded or self._requires_proof()
+        return self.is_guarded or self._markers.requires_proof
 
     # Credential lookup (`handshake.CredentialDirectory`)
 
@@ -256,7 +248,7 @@ class Access:
         if who == THE_BROKER:
             return
         if not self.is_guarded:
-            if self._requires_proof() and not self.is_current:
+            if self._markers.requires_proof and not self.is_current:
                 raise RemoteError(ErrorCode.NOT_YET, _UNHEARD)
             return
         if not (self.is_current or (self.is_admin and isinstance(request, StatusRequest | MetadataRequest))):
@@ -384,7 +376,7 @@ class Access:
     @property
     def is_current(self) -> bool:
         """True while this broker's image cannot be older than a session."""
-        return self._is_current()
+        return self._session.is_current
 
     def _need(self, operation: Operation, state: StreamState, subjects: tuple[str, ...] | None = None) -> None:
         """Raise RemoteError not_authorized, or stream_changed if the caller may not see the stream."""

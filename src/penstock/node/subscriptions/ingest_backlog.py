@@ -13,16 +13,19 @@ from collections.abc import Callable, Iterable
 
 from penstock.hot.message_group import MessageGroup
 
+Store = Callable[[int, MessageGroup, bool], bool]
+"""Called with subscription id, messages, `must`: returns False if the messages have to wait; with `must` they do not.
+
+It accepts and drops messages for a subscription that has ended.
+"""
+
 
 class IngestBacklog:
-    """The backlog. `store(sid, group, must)` returns False if the messages have to wait; with `must` they do not.
+    """The backlog."""
 
-    It accepts and drops messages for a subscription that has ended.
-    """
-
-    def __init__(self, store: Callable[[int, MessageGroup, bool], bool]) -> None:
+    def __init__(self) -> None:
         self.size_bytes = 0
-        self._store = store
+        self.may_go_on = False  # what the messages waited for has come
         self._waiting: deque[tuple[int, MessageGroup, int]] = (
             deque()
         )  # subscription, messages, bytes released once these are stored
@@ -35,11 +38,11 @@ class IngestBacklog:
         """True if messages of the subscription are waiting."""
         return sid in self._counts
 
-    def add(self, groups: Iterable[tuple[int, MessageGroup]]) -> bool:
+    def add(self, groups: Iterable[tuple[int, MessageGroup]], store: Store) -> bool:
         """Store what one read delivered; return True if some of it has to wait."""
         waiting = []
         for sid, group in groups:
-            if sid in self._counts or not self._store(sid, group, False):
+            if sid in self._counts or not store(sid, group, False):
                 self._counts[sid] += 1
                 waiting.append((sid, group, 0))
         if waiting:
@@ -49,13 +52,13 @@ class IngestBacklog:
             self._waiting += waiting
         return bool(waiting)
 
-    def go_on(self, *, must: bool = False) -> None:
+    def go_on(self, store: Store, *, must: bool = False) -> None:
         """Store what can be stored now; with `must` all of it, some of which may then be refused."""
         while self._waiting:
             sid, group, size_bytes = self._waiting[0]
             is_over = True  # also if it raises: some of it may be stored, and must not be stored twice
             try:
-                is_over = self._store(sid, group, must)
+                is_over = store(sid, group, must)
             finally:
                 if is_over:
                     self._waiting.popleft()

@@ -13,8 +13,8 @@ from penstock.base.ids import BrokerId
 from penstock.broker.config.config import BrokerConfig, load
 from penstock.broker.config.data_dir import DataDir, take_data_dir
 from penstock.broker.config.data_dir_checks import admin_password_advice, checked_against_data_dir, is_alone
-from penstock.node.control.auth_markers import GUARDED_PATH
 from penstock.node.data_dir.known_brokers import KnownBrokers
+from penstock.node.security.auth_markers import GUARDED_PATH
 
 THREE = "1@127.0.0.1:7001,2@127.0.0.1:7002,3@127.0.0.1:7003"
 

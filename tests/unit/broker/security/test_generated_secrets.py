@@ -17,7 +17,7 @@ from penstock.broker.security.generated_secrets import (
     nats_password,
     shared_secret,
 )
-from penstock.node.control.auth_markers import GUARDED_PATH
+from penstock.node.security.auth_markers import GUARDED_PATH
 
 
 def test_what_was_drawn_is_found_again_and_only_its_owner_reads_it(tmp_path: Path) -> None:

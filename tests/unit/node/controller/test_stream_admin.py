@@ -30,9 +30,9 @@ from penstock.node.controller.stream_admin import StreamAdmin
 from penstock.node.controller.stream_placement import StreamPlacement
 from penstock.node.quorum.peer_client import PeerClient
 from penstock.node.quorum.stream_waiters import Done
-from penstock.node.security.access import Access
 from penstock.node.step import PeerRequest
 from penstock.raft import RaftMembership
+from tests.unit.node.contexts import access_of
 from tests.unit.node.quorum.test_quorum import Alone
 
 ONE, TWO = BrokerId(1), BrokerId(2)
@@ -59,7 +59,7 @@ class World:
             StreamPlacement(self.alone.context, self.alone.quorum, self),
             await_here=lambda stream_id, deadline_us, done, intake_us: self.here.append(done),
             info=lambda state: cast(StreamInfo, state),
-            access=Access(self.alone.context),
+            access=access_of(self.alone.context),
         )
         for broker_id in broker_ids:
             command = RegisterBroker(

@@ -58,7 +58,7 @@ def test_a_replica_that_does_not_reach_its_leader_says_so() -> None:
     brokers.publish(name, b"1")
     brokers.run(20_000)
     assert follower.broker_id not in brokers.partition(name).isr
-    report = follower.node._report
+    report = follower.node._router.report
     part = report.stream(follower.image.by_name(name)).partitions[0]
     assert part.state == "not_following"
     assert part.state_reason == f"broker {leader.broker_id}, which leads it, does not answer this broker"

@@ -691,14 +691,14 @@ def test_pages_of_streams_tell_of_none_that_is_not_for_him(broker) -> None:
 def test_a_broker_that_may_not_have_heard_of_it_serves_no_user(broker, name) -> None:
     allow(broker, *(rule for rule in CASES[name].rules if rule.operation is not Operation.ADMIN))
     before = state(broker)
-    broker.node.access._is_current = lambda: False
+    broker.node.access._session.is_started = False
     for somebody in ("bob", "ann"):
         with asking(broker, somebody):
             response = broker.replies[ask(broker, CASES[name])].response
             if somebody == "bob" or name != "status":
                 assert isinstance(response, RemoteError)
                 assert response.code == ErrorCode.NOT_YET
-    broker.node.access._is_current = lambda: True
+    broker.node.access._session.is_started = True
     assert state(broker) == before
 
 

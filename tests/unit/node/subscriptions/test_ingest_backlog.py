@@ -32,24 +32,24 @@ def _some() -> MessageGroup:
 
 def test_what_was_stored_in_part_is_not_stored_again() -> None:
     logs = _Logs()
-    arrivals = IngestBacklog(logs.store)
-    arrivals.add([(1, _some()), (2, _some()), (3, _some())])
+    arrivals = IngestBacklog()
+    arrivals.add([(1, _some()), (2, _some()), (3, _some())], logs.store)
     logs.have_room, logs.broken = True, 2
     with pytest.raises(ZeroDivisionError):
-        arrivals.go_on()
-    arrivals.go_on(must=True)
+        arrivals.go_on(logs.store)
+    arrivals.go_on(logs.store, must=True)
     assert logs.stored == [1, 2, 3]
     assert (len(arrivals), arrivals.size_bytes) == (0, 0)
 
 
 def test_what_finds_no_room_keeps_its_place() -> None:
     logs = _Logs()
-    arrivals = IngestBacklog(logs.store)
-    arrivals.add([(1, _some()), (2, _some())])
-    arrivals.go_on()
-    arrivals.add([(1, _some())])
+    arrivals = IngestBacklog()
+    arrivals.add([(1, _some()), (2, _some())], logs.store)
+    arrivals.go_on(logs.store)
+    arrivals.add([(1, _some())], logs.store)
     assert len(arrivals) == 3
     logs.have_room = True
-    arrivals.go_on()
+    arrivals.go_on(logs.store)
     assert logs.stored == [1, 2, 1]
     assert arrivals.size_bytes == 0

@@ -11,14 +11,12 @@ lacks that mark for a while. Each mark blocks once in its life.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import closing
 
-from penstock.base.ids import BrokerId
 from penstock.metadata.image import ClusterImage
-from penstock.node.settings import Settings
-from penstock.node.step import Outbox
-from penstock.vfs import Vfs
+from penstock.node.context import Context
+from penstock.node.quorum.peer_client import PeerClient
+from penstock.node.quorum.session import ClusterSession
 
 GUARDED_PATH = "guarded"
 PROVING_PATH = "proving"
@@ -27,22 +25,10 @@ PROVING_PATH = "proving"
 class AuthMarkers:
     """The marks of one data directory."""
 
-    def __init__(
-        self,
-        vfs: Vfs,
-        settings: Settings,
-        outbox: Outbox,
-        is_proven: Callable[[BrokerId], bool],
-        is_current: Callable[[], bool],
-    ) -> None:
-        """`is_proven`: True if that broker is connected and has proved its membership. `is_current`: True while the
-        image is no older than a session: brokers that are not in it cannot have proved anything.
-        """
-        self._vfs = vfs
-        self._settings = settings
-        self._outbox = outbox
-        self._is_proven = is_proven
-        self._is_current = is_current
+    def __init__(self, context: Context, session: ClusterSession, peers: PeerClient) -> None:
+        self._vfs, self._settings, self._outbox = context.vfs, context.settings, context.outbox
+        self._session = session
+        self._peers = peers
         self._marks: set[str] = set()
         self._unwritten: set[str] = set()  # marks that could not be written yet
         self._failed_at: ClusterImage | None = None  # image at the last failed attempt
@@ -73,9 +59,9 @@ class AuthMarkers:
             self._mark(GUARDED_PATH, image)
             if self._settings.open_nats:
                 self._outbox.notice(self._settings.open_nats)
-        if self._settings.proves_brokers and PROVING_PATH not in self._marks and self._is_current():
+        if self._settings.proves_brokers and PROVING_PATH not in self._marks and self._session.is_current:
             others = image.brokers.keys() - {self._settings.broker_id}
-            if all(map(self._is_proven, others)):
+            if all(map(self._peers.is_proven, others)):
                 self._mark(PROVING_PATH, image)
         if self._unwritten and image is not self._failed_at:
             for path in sorted(self._unwritten):

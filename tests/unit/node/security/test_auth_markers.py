@@ -11,11 +11,11 @@ from penstock.base.errors import ErrorCode
 from penstock.base.ids import BrokerId
 from penstock.messages import MetadataRequest
 from penstock.metadata.image import ClusterImage
-from penstock.node.control.auth_markers import AuthMarkers
-from penstock.node.settings import Settings
-from penstock.node.step import Outbox
+from penstock.node.quorum.peer_client import PeerClient
+from penstock.node.security.auth_markers import AuthMarkers
 from penstock.vfs.faulty import FileFault, nth
 from penstock.vfs.memory import MemoryVfs
+from tests.unit.node.contexts import SetSession, context_of
 from tests.unit.node.harness import Broker
 from tests.unit.node.security.test_access import user, who
 
@@ -76,15 +76,16 @@ class Marks:
 
     def __init__(self, *, has_data: bool, has_secret: bool = True) -> None:
         self.vfs = MemoryVfs()
-        self.proven: set[int] = set()
-        self.is_current = False
         self.image = ClusterImage(brokers=BROKERS)  # type: ignore[arg-type]
         self.has_secret = has_secret
         self.guarded = self.begin(has_data=has_data)
 
     def begin(self, *, has_data: bool = True) -> AuthMarkers:
-        settings = Settings(broker_id=BrokerId(1), proves_brokers=self.has_secret)
-        guarded = AuthMarkers(self.vfs, settings, Outbox(), self.proven.__contains__, lambda: self.is_current)
+        context = context_of(self.vfs, proves_brokers=self.has_secret)
+        self.session = SetSession(context)
+        self.session.is_current = False
+        self.peers = PeerClient(context.outbox)
+        guarded = AuthMarkers(context, self.session, self.peers)
         guarded.open(self.image, has_data=has_data)
         return guarded
 
@@ -105,19 +106,18 @@ def test_a_mark_that_cannot_be_written_holds_for_the_run() -> None:
 
 def test_a_cluster_that_gets_a_secret_asks_for_proofs_once_all_have_given_theirs() -> None:
     marks = Marks(has_data=True)
-    marks.proven = {2}
     marks.guarded = marks.begin()
-    marks.is_current = True
+    marks.peers.up(BrokerId(2), is_proven=True)
+    marks.session.is_current = True
     marks.guarded.update(marks.image)
     assert not marks.guarded.requires_proof
-    marks.proven.add(3)
-    marks.is_current = False
+    marks.peers.up(BrokerId(3), is_proven=True)
+    marks.session.is_current = False
     marks.guarded.update(marks.image)
     assert not marks.guarded.requires_proof, "there may be brokers of which it has not heard"
-    marks.is_current = True
+    marks.session.is_current = True
     marks.guarded.update(marks.image)
     assert marks.guarded.requires_proof
-    marks.proven.clear()
     assert marks.begin().requires_proof, "nobody else is there, and it is a new run"
 
 
@@ -132,5 +132,5 @@ def test_where_brokers_prove_who_they_are_nobody_is_served_by_what_may_be_past()
     broker = Broker(proves_brokers=True).start()
     assert broker.node.access.brokers_prove
     broker.create("orders")
-    broker.node.access._is_current = lambda: False
+    broker.node.access._session.is_started = False
     assert broker.refusal(MetadataRequest()).code == ErrorCode.NOT_YET
