@@ -187,7 +187,7 @@ FIELDS = (
         parse_duration_ms,
         format_duration_ms,
         unlimited=True,
-        nothing="no duplicate is looked for",
+        nothing="no deduplication",
     ),
     Field(
         "dedup_ids_max",
@@ -223,8 +223,8 @@ FIELDS = (
         "compression",
         "--compression",
         "|".join(Compression),
-        "Compress segments that are sealed and committed: 'zstd' is smallest, 'lz4' is fastest to read. What is "
-        "compressed already stays as it is.",
+        "Compress segments that are sealed and committed: 'zstd' is smallest, 'lz4' is fastest to read. Segments that "
+        "are already compressed do not change.",
         _one_of(*Compression),
     ),
     _switch(
