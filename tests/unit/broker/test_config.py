@@ -355,7 +355,7 @@ def test_a_cluster_in_a_file_is_a_list(tmp_path: Path) -> None:
         ({"cluster": "1@10.0.0.1:7422"}, "--cluster: 10.0.0.1:7422 can be reached from other machines"),
         ({"join": " "}, "no address given"),
         ({"join": "user:PART,SECRET@h:1"}, "--join: an address has no login, and this one has an '@': write HOST:PORT"),
-        ({"cluster": "user:SECRET@h:1"}, "--cluster: what stands before the '@' is not an id from 1 to"),
+        ({"cluster": "user:SECRET@h:1"}, "--cluster: the text before the '@' is not an id from 1 to"),
         ({"http": "user:SECRET@h:1"}, "--http: an address has no login"),
         (
             {"join": "10.0.0.1:7422", "id": 4, "nats": "h"},

@@ -150,7 +150,7 @@ def test_files_put_together_without_a_line_end_are_told(authority: Authority, tm
     pair = authority.issue("broker")
     file = tmp_path / "joined.pem"
     file.write_bytes(authority.ca.read_bytes().rstrip() + authority.ca.read_bytes())
-    said = "a line end is missing between two of its parts: END and BEGIN stand on one line"
+    said = "a line end is missing between two of its parts: END and BEGIN are on one line"
     assert f"cannot use {file} for TLS: {said}" in mistakes(tls_cert=pair.cert, tls_key=pair.key, tls_ca=file)
     file.write_bytes(pair.cert.read_bytes().rstrip() + pair.key.read_bytes())
     assert f"cannot use {file} for TLS: {said}" in mistakes(tls_cert=file)

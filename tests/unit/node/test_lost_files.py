@@ -156,7 +156,7 @@ def test_a_start_goes_on_and_tells_what_an_operator_should_know(path: str, what:
     [
         (f"{ORDERS}/checkpoint", "missing", "whether its end was cut off is not known"),
         (f"{ORDERS}/checkpoint", "zeroed", "whether its end was cut off is not known"),
-        (SEGMENT, "missing", "no segment file is there"),
+        (SEGMENT, "missing", "the segment file is missing"),
         (SEGMENT, "zeroed", "expected"),
         (SEGMENT, "older", "the end of the file"),
     ],
