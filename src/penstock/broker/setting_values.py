@@ -312,7 +312,7 @@ def read_one_of(*choices: str) -> Callable[[object], str]:
 
     def parse(value: object) -> str:
         if value not in choices:
-            raise ValueError(f"{value!r} is none of {', '.join(choices)}")
+            raise ValueError(f"{value!r} is not one of {', '.join(choices)}")
         return str(value)
 
     return parse

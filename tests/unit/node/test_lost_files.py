@@ -116,7 +116,7 @@ def test_a_start_is_refused_and_says_what_to_do(path: str, what: str, match: str
     [
         ("runs", "missing", "runs is missing, which records the starts"),
         ("runs", "zeroed", "runs cannot be read: whether this is an older copy cannot be checked now"),
-        ("made/00000004-orders", "missing", "made/00000004-orders was missing, though its log is there"),
+        ("made/00000004-orders", "missing", "made/00000004-orders was missing, though its log exists"),
         (f"{ORDERS}/lineage", "zeroed", "lineage: at byte 0"),
         ("raft/reserve", "missing", ""),
         ("raft/reserve", "zeroed", ""),
