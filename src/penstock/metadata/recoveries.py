@@ -122,7 +122,7 @@ class Recoveries:
 
 
 def _partition(image: ClusterImage, key: PartitionKey, leader_epoch: LeaderEpoch) -> PartitionState | None:
-    """Return the partition, if nobody led it since that epoch."""
+    """Return the partition, if it had no leader since that epoch."""
     state = image.streams.get(key.stream_id)
     if state is None or key.partition >= len(state.partitions):
         return None
