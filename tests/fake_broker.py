@@ -282,7 +282,7 @@ class FakeBroker:
                     self.streams[config.name] = there
                     return CreateStreamResponse(stream=there.info(), created=True)
                 if there.config != config:
-                    raise RemoteError(ErrorCode.STREAM_EXISTS, f"{config.name} is there with another config")
+                    raise RemoteError(ErrorCode.STREAM_EXISTS, f"{config.name} exists with another config")
                 return CreateStreamResponse(stream=there.info(), created=False)
             case AlterStreamRequest(name=name, changes=changes):
                 stream = self._named(name)

@@ -30,7 +30,7 @@ PAGE = Path(__file__).parents[2] / "docs/reference/jetstream-compatibility.md"
 GO = Path(__file__).parents[1] / "compat/go"
 GO_BUILD_S = 300
 SILENCE_S = 0.5  # far beyond what an answer takes here
-NOBODY = "nobody answers"
+NO_RESPONDERS = "no responders"
 
 
 def rows(heading: str) -> dict[str, str]:
@@ -74,7 +74,7 @@ async def outcome(call: Awaitable[Any]) -> str:
     try:
         return str(await call)
     except (ServiceUnavailableError, NoStreamResponseError, nats.errors.NoRespondersError):
-        return NOBODY
+        return NO_RESPONDERS
     except APIError as error:
         return str(error.err_code)
     except (nats.errors.TimeoutError, TimeoutError):
@@ -244,17 +244,17 @@ async def publisher(broker: BrokerProcess) -> AsyncIterator[Publisher]:
 @each_change
 @pytest.mark.parametrize("call", PUBLISHING)
 async def test_publishing(publisher: Publisher, call: str) -> None:
-    assert await outcome(PUBLISHING[call](publisher)) == rows("nats-py: publishing")[call]
+    assert await outcome(PUBLISHING[call](publisher)) == rows("Publish with nats-py")[call]
 
 
 @pytest.mark.parametrize("call", ELSE)
 async def test_all_else(publisher: Publisher, call: str) -> None:
-    assert await outcome(ELSE[call](publisher)) == rows("nats-py: all else")[call]
+    assert await outcome(ELSE[call](publisher)) == rows("Other calls of nats-py")[call]
 
 
 def test_every_row_is_tried() -> None:
-    assert list(rows("nats-py: publishing")) == list(PUBLISHING)
-    assert list(rows("nats-py: all else")) == list(ELSE)
+    assert list(rows("Publish with nats-py")) == list(PUBLISHING)
+    assert list(rows("Other calls of nats-py")) == list(ELSE)
 
 
 def test_the_page_names_the_versions_that_are_tried() -> None:

@@ -45,10 +45,10 @@ def test_the_page_does_what_it_says(tmp_path: Path) -> None:
         (forget,) = forgotten.splitlines()
         unknown = command(broker.client_address, *shlex.split(forget)[1:-1], "lak", "--yes")
         assert (unknown.returncode, unknown.stdout) == (2, "")
-        assert "stream orders waits for no archive 'lak': it knows of lake" in unknown.stderr
+        assert "stream orders waits for no archive 'lak': it waits for lake" in unknown.stderr
         nobody = command(broker.client_address, *shlex.split(forget)[1:])
         assert nobody.returncode == 1
-        assert "Stream orders knows of no other one, and deletes nothing until one reports. Forget" in nobody.stderr
+        assert "Stream orders knows no other archive, and deletes nothing until one reports. Forget" in nobody.stderr
         assert client.stream("orders").partitions[0].archived_end == 5
         said = run(broker.client_address, "-m", "penstock", *shlex.split(forget)[1:], "--yes")
         assert said == "stream orders waits for archive lake no longer\n"

@@ -514,7 +514,7 @@ async def test_users_go_on_as_they_were_with_all_their_secrets(tmp_path: Path) -
             await there.delete_stream("orders")
             said, errors = await as_admin(new, "restore", str(folder), "--users")
             assert "2 users made: *, bob\n" in errors
-            assert "user admin is there, and is left as it is" in errors
+            assert "user admin exists, and is unchanged" in errors
             made = {one.name: one for one in await there.users.export()}
             assert made["admin"] == before[0]
         assert made.keys() == kept.keys() == {"*", "admin", "bob"}

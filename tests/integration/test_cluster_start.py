@@ -118,7 +118,7 @@ async def test_a_broker_at_the_address_of_another_is_told_so_and_ends(tmp_path: 
         try:
             fourth.launch()
             assert fourth.wait(40.0) == 1
-            assert f"the address {taken} is that of broker 2, which is there" in fourth.said
+            assert f"the address {taken} is that of broker 2, which is live" in fourth.said
         finally:
             print(fourth.said, cluster.said)
             fourth.end()

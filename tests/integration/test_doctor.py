@@ -114,9 +114,9 @@ async def test_the_configuration_on_the_page_works_and_is_found_well(tmp_path: P
                 break
         code, findings = await examine(broker.client_address, *as_on_the_page(tmp_path))
         assert told(findings, "NATS permissions") == [
-            ("ok", "penstock penstock.txt may hear every stream's subject, and answer"),
-            ("ok", "publisher shop.txt hears no stream and publishes on orders.> only"),
-            ("ok", "publisher cashier.txt hears no stream and publishes on payments.* only"),
+            ("ok", "penstock penstock.txt may subscribe to every stream's subject, and answer"),
+            ("ok", "publisher shop.txt may subscribe to no stream and publishes on orders.> only"),
+            ("ok", "publisher cashier.txt may subscribe to no stream and publishes on payments.* only"),
             ("ok", "NATS refuses clients without credentials"),
         ]
         assert told(findings, "NATS")[0][0] == "ok"
@@ -147,7 +147,7 @@ async def test_with_allow_responses_acks_come_and_are_found_to(tmp_path: Path) -
                 assert (await shop.jetstream().publish("orders.eu", b"1")).stream == "orders"
         _, findings = await examine(broker.client_address, *as_on_the_page(tmp_path))
         first = told(findings, "NATS permissions")[0]
-        assert first == ("ok", "penstock penstock.txt may hear every stream's subject, and answer")
+        assert first == ("ok", "penstock penstock.txt may subscribe to every stream's subject, and answer")
 
 
 WRONG = {
@@ -227,7 +227,7 @@ async def test_what_is_open_on_this_machine_is_worse_where_users_have_to_log_in(
     with running_nats(tmp_path / "nats") as server, running_broker(tmp_path / "d", "--auth", nats=server.url) as broker:
         broker.logged("everybody logs in to Penstock, but not to NATS at nats://127.0.0.1:")
         code, findings = await examine(broker.client_address, *_as_admin(broker))
-        everything = "may hear all streams and publish anywhere: there are no permissions"
+        everything = "may subscribe to all streams and publish anywhere: there are no permissions"
         assert ("fail", f"a client without credentials {everything}") in told(findings, "NATS permissions")
         assert code == 1
 
@@ -237,12 +237,12 @@ async def test_where_users_have_to_log_in_so_they_have_at_the_embedded_server(tm
     with running_broker(tmp_path / "data", "--auth") as broker:
         code, findings = await examine(broker.client_address, *_as_admin(broker))
         assert told(findings, "NATS permissions") == [
-            ("ok", "the brokers' own user may hear every stream's subject, and answer"),
+            ("ok", "the brokers' own user may subscribe to every stream's subject, and answer"),
             ("ok", "NATS refuses clients without credentials"),
         ]
         assert told(findings, "JetStream") == [("ok", "not enabled in this account")]
         _, findings = await examine(broker.client_address, *_as_admin(broker), "--nats", broker.nats_url)
-        assert ("ok", "the brokers' own user may hear every stream's subject, and answer") not in told(
+        assert ("ok", "the brokers' own user may subscribe to every stream's subject, and answer") not in told(
             findings, "NATS permissions"
         )
         assert told(findings, "credentials") == [("ok", "none expires")]
@@ -317,7 +317,7 @@ async def test_nothing_comes_of_looking(tmp_path: Path) -> None:
         async with await broker.client() as client:
             assert [info.partitions[0].log_end for info in await client.streams()] == [0, 0]
         await connection.close()
-        everything = "may hear all streams and publish anywhere: there are no permissions"
+        everything = "may subscribe to all streams and publish anywhere: there are no permissions"
         assert ("warn", f"a client without credentials {everything}") in told(findings, "NATS permissions")
 
 

@@ -399,7 +399,7 @@ def test_a_file_of_keys_that_others_can_read_is_said_where_that_may_be(tmp_path:
         tmp_path / "data", "--allow-open-secrets", "--encryption-keys-file", str(keys), "--http-token", "seen"
     ) as broker:
         broker.logged("holds a secret, and with mode 0644 others than its owner may use it: chmod 600")
-        broker.logged("--http-token: everybody on this machine can read it in the list of processes")
+        broker.logged("--http-token: every user of this machine can read it in the list of processes")
 
 
 @needs_time

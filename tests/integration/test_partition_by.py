@@ -178,7 +178,7 @@ async def test_nats_server_parts_a_mapped_stream_by_tokens_and_any_other_by_chan
         ({"subject": "x", "partitions": 3, "partition_by": "range", "range_bounds": ("a",)}, "1 are given"),
         ({"subject": "x", "partitions": 2, "range_bounds": ("a",)}, "only partition_by 'range'"),
         ({"subject": "x", "partitions": 3, "partition_by": "range", "range_bounds": ("a", "a")}, "the same key"),
-        ({"subject": "x.>", "partitions": 2, "partition_by": "mapped"}, "nothing can stand behind"),
+        ({"subject": "x.>", "partitions": 2, "partition_by": "mapped"}, "nothing can follow"),
         ({"subject": "x", "group": "_penstock.1.1"}, "group: the name"),
     ],
 )

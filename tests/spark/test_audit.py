@@ -218,5 +218,5 @@ def test_mistakes_are_told(audits: Audits, tmp_path: Path) -> None:
         audits("audited", by="value")
     with pytest.raises(ConfigError, match="a comparison with an archive is of whole streams"):
         audits(subject="a", against=tmp_path)
-    with pytest.raises(ConfigError, match="archive: there is none in"):
+    with pytest.raises(ConfigError, match="archive: not found in"):
         audits("audited", against=tmp_path)

@@ -145,7 +145,7 @@ def test_a_hole_between_the_two_is_an_error_unless_it_may_be(
         reads("hole", archive=tmp_path).count()
     allowed = reads("hole", archive=tmp_path, failOnDataLoss=False)
     assert rows_of(allowed) == [(0, one) for one in (*range(10), *range(15, 20))]
-    with pytest.raises(PySparkException, match="archive: there is none in"):
+    with pytest.raises(PySparkException, match="archive: not found in"):
         reads("hole", archive=tmp_path / "other").count()
 
 

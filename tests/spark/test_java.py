@@ -46,7 +46,7 @@ def without(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> pytest.MonkeyPat
 
 
 def test_where_there_is_none_it_is_said_what_to_do(without: pytest.MonkeyPatch) -> None:
-    with pytest.raises(OperationalError, match=r"Spark needs Java 17 or newer, and there is none here\. Either `pip"):
+    with pytest.raises(OperationalError, match=r"Spark needs Java 17 or newer, and found none\. Either `pip"):
         java.choose()
 
 

@@ -69,7 +69,7 @@ class Credentials:
             raise ValueError("expected one line: a token (pst_…), an nkey seed (SU…), or USER:PASSWORD")
         if user_name_mistake(user) is not None:
             raise ValueError(
-                "what stands before the first ':' cannot be a user's name; it may be a part of a secret, and is not "
+                "the text before the first ':' cannot be a user's name; it may be a part of a secret, and is not "
                 "repeated here. Expected one line: a token (pst_…), an nkey seed (SU…), or USER:PASSWORD"
             )
         return cls.password(user, password)

@@ -82,13 +82,13 @@ def parse_address(text: str, *, any_port: bool = False) -> Address:
         except ValueError:
             raise ValueError(f"{text!r}: {host!r} is not an IPv6 address; {expected}") from None
     elif ":" in host:
-        raise ValueError(f"{text!r}: an IPv6 address stands in brackets; {expected}")
+        raise ValueError(f"{text!r}: an IPv6 address needs brackets; {expected}")
     if not colon or not may_be_host(host):
         raise ValueError(f"{text!r} is not an address; {expected}")
     if not (port_text.isascii() and port_text.isdigit()) or int(port_text) > 65_535:
         raise ValueError(f"{text!r}: {port_text!r} is not a port (0 to 65535); {expected}")
     if int(port_text) == 0 and not any_port:
-        raise ValueError(f"{text!r}: port 0 means any free port, so nobody could connect to it")
+        raise ValueError(f"{text!r}: port 0 means any free port, so no client could connect to it")
     return Address(host, int(port_text))
 
 

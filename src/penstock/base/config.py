@@ -303,7 +303,7 @@ def _subject_mistakes(config: StreamConfig, split: PartitionSplit) -> list[str]:
         text = f"a stream on a subject with wildcards, as {config.subject!r}, has one, or another partition_by"
         return [f"partitions: partition n listens on <subject>.<n>, so {text}: 'token:N', 'key', 'range' or 'group'"]
     if config.subject.endswith(">"):
-        return [f"partition_by: partition n listens on <subject>.<n>, and nothing can stand behind {config.subject!r}"]
+        return [f"partition_by: partition n listens on <subject>.<n>, and nothing can follow {config.subject!r}"]
     mistake = subject_mistake(config.subject_of(config.partitions - 1), wildcards=True)
     return [] if mistake is None else [f"partitions: on the last partition, {mistake}"]
 

@@ -61,7 +61,7 @@ def parse_split(text: str) -> PartitionSplit:
         return PartitionSplit(PartitionBy(text))
     if (found := _TOKEN.fullmatch(text)) is not None and int(found[2]) <= limits.SUBJECT_BYTES_MAX:
         return PartitionSplit(PartitionBy(found[1]), int(found[2]))
-    raise ValueError(f"{text!r} is none of publisher, mapped, group, key, token:N, range, range:N (N counts from 1)")
+    raise ValueError(f"{text!r} is not one of publisher, mapped, group, key, token:N, range, range:N (N counts from 1)")
 
 
 def token_mistake(token: int, subject: str) -> str | None:

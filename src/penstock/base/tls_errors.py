@@ -70,14 +70,14 @@ def _unverified(code: int, message: str, words: Words) -> str:
         text = f"its certificate is of no authority that is trusted here ({message})"
         return f"{text}; name the one it is of ({words.authority})"
     if code == _EXPIRED:
-        return "its certificate has expired; whoever runs it has to put a new one in its place"
+        return "its certificate has expired: its operator must replace it"
     if code == _NOT_YET_VALID:
         return "its certificate is not valid yet; is the clock of this machine right?"
     if code in _WRONG_NAME:
         text = f"its certificate is for another name ({message})"
         return f"{text}; dial it by one that it has, or expect that ({words.name})"
     if code == _WRONG_PURPOSE:
-        return "its certificate is not for servers (extended key usage); whoever runs it needs another one"
+        return "its certificate is not for servers (extended key usage): its operator must replace it"
     return f"its certificate was not accepted: {message}"
 
 

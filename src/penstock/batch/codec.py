@@ -292,7 +292,7 @@ def verify(data: Buffer, *, file: str = "", position: int = 0) -> BatchHeader:
 def _refuse_compressed(data: Buffer) -> None:
     """Raise ValueError if the message is compressed: reading its rows would be an internal error."""
     if compression.is_compressed(data):
-        raise ValueError("a compressed message is to be unpacked before its rows are looked at")
+        raise ValueError("a compressed message must be unpacked before its rows are read")
 
 
 def uncompressed(data: Buffer, *, file: str = "", position: int = 0) -> Buffer:

@@ -348,8 +348,8 @@ def _open_nats(link: NatsLink) -> str:
     if link.server is not None and link.server.is_embedded:
         return ""  # reported once there are users
     return (
-        f"everybody logs in to Penstock, but not to NATS at {link.server}: whoever reaches it may publish into every "
-        "stream there, and read what is published; give it users (docs/how-to/nats-permissions.md)"
+        f"everybody logs in to Penstock, but not to NATS at {link.server}: anyone who reaches it may publish into "
+        "every stream there, and read what is published; give it users (docs/how-to/nats-permissions.md)"
     )
 
 

@@ -47,7 +47,7 @@ def to_table(data: Any, *, stream_subject: str) -> pa.Table:
     table = _as_arrow(data)
     _check_names(table.column_names)
     if len(set(table.column_names)) != len(table.column_names):
-        raise ValueError(f"a column is there twice: {', '.join(table.column_names)}")
+        raise ValueError(f"a column occurs twice: {', '.join(table.column_names)}")
     if table.num_rows == 0:
         return pa.table({name: pa.array([], pa.utf8() if name == "subject" else pa.binary()) for name in _WRITTEN})
     if "value" not in table.column_names:

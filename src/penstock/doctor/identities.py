@@ -76,7 +76,7 @@ def _identity(text: str) -> Identity:
     role_name, _, rest = text.partition(":")
     file_name, _, subject_list = rest.partition(":")
     if role_name not in set(Role):
-        raise ValueError(f"{role_name!r} is none of {', '.join(Role)}")
+        raise ValueError(f"{role_name!r} is not one of {', '.join(Role)}")
     if not file_name:
         raise ValueError("name a file with credentials: ROLE:FILE")
     role, file = Role(role_name), Path(file_name)

@@ -45,7 +45,7 @@ class Nats:
         """Advice for a nats-server without permissions."""
         if self.is_embedded and self.has_users:
             return "restart the broker (with --brokers, all of them): its nats-server has a login then"
-        return f"give everybody a user with permissions in nats-server.conf ({PAGE})"
+        return f"give every client a user with permissions in nats-server.conf ({PAGE})"
 
 
 async def judge_permissions(
@@ -97,7 +97,7 @@ async def _of_penstock(trial: Trial, who: Identity, configs: Sequence[StreamConf
     if any(config.acks != "never" for config in configs):
         found += await _answering(trial, who)
     if not found:
-        found.append(ok(_CHECK, f"{who.name} may hear every stream's subject, and answer"))
+        found.append(ok(_CHECK, f"{who.name} may subscribe to every stream's subject, and answer"))
     return found
 
 
@@ -126,7 +126,7 @@ async def _of_others(trial: Trial, who: Identity, configs: Sequence[StreamConfig
     publishes = await trial.may_publish([*(subjects[one] for one in foreign), inbox, anything])
     written = [one for one in foreign if publishes[subjects[one]]]
     if hears["_INBOX.>"] and publishes[inbox] and publishes[anything] and len(heard) == len(subjects):
-        text = f"{who.name} may hear all streams and publish anywhere: there are no permissions"
+        text = f"{who.name} may subscribe to all streams and publish anywhere: there are no permissions"
         return [bad(_CHECK, text, nats.remedy)]
     found = []
     if heard:
@@ -154,7 +154,7 @@ async def _of_others(trial: Trial, who: Identity, configs: Sequence[StreamConfig
     found += await _own_subjects(trial, who)
     if not found:
         keeps = f" and publishes on {listed(who.subjects)} only" if who.subjects else " and publishes into none"
-        found.append(ok(_CHECK, f"{who.name} hears no stream{keeps}"))
+        found.append(ok(_CHECK, f"{who.name} may subscribe to no stream{keeps}"))
     return found
 
 

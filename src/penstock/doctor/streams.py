@@ -90,9 +90,9 @@ def _damaged(parts: Sequence[Part]) -> Iterator[Finding]:
         for name, part, _ in parts:
             for damage in part.damage:
                 text = f"{name}: {damage.file} at byte {damage.position}: {damage.found}"
-                yield fail(check, text, "docs/how-to/repair.md; `penstock verify` looks at all copies")
+                yield fail(check, text, "docs/how-to/repair.md; `penstock verify` checks all copies")
 
-    yield from bounded(wrong(), ok(check, "none is known; `penstock verify` looks at every byte"))
+    yield from bounded(wrong(), ok(check, "none is known; `penstock verify` checks every byte"))
 
 
 def _gaps(infos: Sequence[StreamInfo], now_us: int) -> Iterator[Finding]:
@@ -103,11 +103,11 @@ def _gaps(infos: Sequence[StreamInfo], now_us: int) -> Iterator[Finding]:
             where = listed(places)
             if gap.end_us is None:
                 since = format_duration_us(max(1_000_000, now_us - gap.start_us))
-                yield fail(check, f"{where}: nobody listens, since {since} ({gap.reason})", _GAP)
+                yield fail(check, f"{where}: no broker subscribes, since {since} ({gap.reason})", _GAP)
             elif gap.end_us > now_us - _RECENT_GAP_US:
                 lasted = format_duration_us(max(1_000, gap.end_us - gap.start_us))
                 ago = format_duration_us(max(1_000_000, now_us - gap.end_us) // 1_000_000 * 1_000_000)
-                yield warn(check, f"{where}: nobody listened for {lasted}, {ago} ago ({gap.reason})", _GAP)
+                yield warn(check, f"{where}: no broker subscribed for {lasted}, {ago} ago ({gap.reason})", _GAP)
 
     yield from bounded(wrong(), ok(check, "none in the last 24 hours"))
 
@@ -127,9 +127,7 @@ def _times(infos: Sequence[StreamInfo], now_us: int) -> Iterator[Finding]:
                 text = (
                     f"{info.name}: its last message is dated {utc_text(last_us)}, {ahead} ahead of the broker's clock"
                 )
-                yield warn(
-                    check, text, "until then message ids, TTLs and max_age stand still: docs/how-to/clock-ahead.md"
-                )
+                yield warn(check, text, "until then no message id, TTL or max_age expires: docs/how-to/clock-ahead.md")
 
     yield from bounded(wrong(), ok(check, "no message is dated in the future"))
 

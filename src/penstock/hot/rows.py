@@ -95,7 +95,7 @@ class BatchRows:
         self._metadata = bytes(self._data[: len(layout.template)])
         place = layout.compression_field_position
         if self._metadata[place : place + 2] != layout.template[place : place + 2]:
-            raise ValueError("a compressed message is to be unpacked before its rows are looked at")
+            raise ValueError("a compressed message must be unpacked before its rows are read")
         self._body_position = len(layout.template)
         self._nodes_position = layout.nodes_position
         self._buffers_position = layout.buffers_position

@@ -117,7 +117,7 @@ class Producers:
                     if place.timestamp_us < since_us:
                         break
                     return place
-            text = f"the rows from {sequence} on are there already, but where is not known (any more)"
+            text = f"the rows from {sequence} on are stored already, but their offsets are not known (any more)"
             raise _refused(ErrorCode.ALREADY_APPENDED, text, next_sequence=expected)
         text = f"producer {producer.producer_id} is to go on with the sequence {expected}, and this begins with"
         raise _refused(ErrorCode.OUT_OF_SEQUENCE, f"{text} {sequence}", next_sequence=expected)

@@ -115,16 +115,18 @@ class PublishedRuns:
             last = None
         if last is None or last.batch_id < piece.batch_id:
             if last is not None and not last.is_complete:
-                text = f"batch {last.batch_id} of the query is not published to its end: {last.pieces} pieces are there"
+                text = (
+                    f"batch {last.batch_id} of the query is not completely published: {last.pieces} pieces are stored"
+                )
                 raise _refused(ErrorCode.RUN_UNFINISHED, f"{text}, and it comes first", last)
             if piece.number:
-                text = f"nothing of batch {piece.batch_id} of the query is there, and this is its piece {piece.number}"
+                text = f"nothing of batch {piece.batch_id} of the query is stored, and this is its piece {piece.number}"
                 raise _refused(ErrorCode.OUT_OF_SEQUENCE, text, None)
             return None
         if last.batch_id > piece.batch_id or piece.number < last.pieces or last.is_complete:
             return last
         if piece.number > last.pieces:
-            text = f"of batch {last.batch_id} of the query {last.pieces} pieces are there, and this is its piece"
+            text = f"of batch {last.batch_id} of the query {last.pieces} pieces are stored, and this is its piece"
             raise _refused(ErrorCode.OUT_OF_SEQUENCE, f"{text} {piece.number}, counted from 0", last)
         return None if piece.plan == last.plan else last
 

@@ -374,7 +374,7 @@ class Controller:
             return RemoteError(ErrorCode.BROKER_UNAVAILABLE, text, broker_id=int(request.broker_id), taken=True)
         for broker_id, broker in self._image.brokers.items():
             if broker.is_live and broker.address == request.address and broker_id != request.broker_id:
-                text = f"the address {request.address} is that of broker {broker_id}, which is there"
+                text = f"the address {request.address} is that of broker {broker_id}, which is live"
                 return RemoteError(ErrorCode.BROKER_UNAVAILABLE, text, broker_id=int(broker_id), taken=True)
         return None
 

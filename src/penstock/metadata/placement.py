@@ -72,7 +72,7 @@ def place_observers(
         left = [broker for broker_id, broker in live.items() if broker_id not in state.holders]
         if observers - len(chosen) > len(left):
             text = f"observers: {observers} brokers are to observe a partition beside those that hold"
-            text += f" {list(state.replicas)}, but only {len(left) + len(chosen)} others are there"
+            text += f" {list(state.replicas)}, but only {len(left) + len(chosen)} others are live"
             raise RemoteError(ErrorCode.NOT_ENOUGH_REPLICAS, text, live_brokers=len(live))
         on_rack = Counter(rack_of(image.brokers[one]) for one in (*state.replicas, *chosen) if one in image.brokers)
         while len(chosen) < observers:

@@ -176,7 +176,7 @@ def _check_replicas(config: StreamConfig, brokers: int, ready: int) -> None:
         raise RemoteError(ErrorCode.NOT_ENOUGH_REPLICAS, f"{text}; {advice}", brokers=brokers)
     if replicas > ready:
         fewer = "" if config.replicas is not None else "; say how many `replicas` to do with fewer"
-        text = f"replicas: {replicas} brokers are to hold a copy each, but {ready} of {brokers} are there now{fewer}"
+        text = f"replicas: {replicas} brokers are to hold a copy each, but {ready} of {brokers} are live now{fewer}"
         raise RemoteError(ErrorCode.BROKER_UNAVAILABLE, text, brokers=brokers, ready=ready)
     check_observers(config.observers, replicas, brokers=brokers, ready=ready)
 
@@ -190,7 +190,7 @@ def check_observers(observers: int, replicas: int, *, brokers: int, ready: int) 
         text = f"{wanted}, but the cluster has {brokers}; ask for fewer, or add brokers first"
         raise RemoteError(ErrorCode.NOT_ENOUGH_REPLICAS, text, brokers=brokers)
     if observers + replicas > ready:
-        text = f"{wanted}, but {ready} of {brokers} are there now"
+        text = f"{wanted}, but {ready} of {brokers} are live now"
         raise RemoteError(ErrorCode.BROKER_UNAVAILABLE, text, brokers=brokers, ready=ready)
 
 
@@ -222,7 +222,7 @@ def _existing(image: ClusterImage, config: StreamConfig) -> StreamState | None:
     text = ", ".join(f"{name} is {have!r}, not {want!r}" for name, (have, want) in differences.items())
     raise RemoteError(
         ErrorCode.STREAM_EXISTS,
-        f"stream {config.name!r} is there with another config: {text}; alter it, delete it or take another name",
+        f"stream {config.name!r} exists with another config: {text}; alter it, delete it or take another name",
         differences={name: [have, want] for name, (have, want) in differences.items()},
     )
 
@@ -247,7 +247,7 @@ def altered_config(config: StreamConfig, changes: Mapping[str, Any]) -> StreamCo
         if name not in StreamConfig.__struct_fields__:
             mistakes.append(no_such_field(name))
         elif name not in ALTERABLE:
-            mistakes.append(f"{name}: cannot be changed once the stream is there")
+            mistakes.append(f"{name}: cannot be changed once the stream exists")
         elif (mistake := field_type_mistake(name, changes[name])) is not None:
             mistakes.append(mistake)
     changed = config
@@ -344,7 +344,7 @@ def alter_stream(image: ClusterImage, index: int, command: AlterStream) -> tuple
     """Change a config; elect leaders. Raise RemoteError (stream_not_found, stream_changed, invalid_config)."""
     state = image.by_id(command.stream_id)
     if fixed := sorted(_FIXED.intersection(command.changes)):
-        raise _invalid([f"{name}: cannot be changed once the stream is there" for name in fixed])
+        raise _invalid([f"{name}: cannot be changed once the stream exists" for name in fixed])
     if state.intake is Intake.SEALED and (kept := sorted(command.changes.keys() - ALTERABLE_SEALED)):
         raise _invalid([f"{name}: cannot be changed, because the stream is sealed" for name in kept])
     changed = msgspec.structs.replace(state, config=_merged(state.config, command.changes))

@@ -134,7 +134,7 @@ def checked_columns(names: Sequence[str], types: Sequence[str]) -> tuple[str, ..
         if known is None:
             mistakes.append(f"{name}: there is no such column; there are {', '.join(COLUMNS)}")
         elif known in found:
-            mistakes.append(f"{name}: {found[known]} is there, too: leave out one")
+            mistakes.append(f"{name}: {found[known]} is given, too: leave out one")
         elif kind != _simple(known):
             mistakes.append(f"{name}: it is of type {_simple(known)}, not {kind}; cast it after reading")
         found.setdefault(known or name, name)

@@ -84,7 +84,7 @@ class History:
         self._root = Path(path).absolute()
         about = lake.read_about(self._root)
         if about is None:
-            raise ConfigError([f"archive: there is none in {self._root}; `penstock pipeline archive` makes one"])
+            raise ConfigError([f"archive: not found in {self._root}; `penstock pipeline archive` makes one"])
         checked_cluster(client, about.cluster, f"the archive in {self._root}", "read one of them by itself", timeout_s)
         for name, number in chosen.stream_ids.items():
             if about.stream_ids.get(name, number) != number:
@@ -184,7 +184,7 @@ def read_files(columns: tuple[str, ...], task: LakeTask, subjects: tuple[str, ..
                     if _may_hold(file, number, piece):
                         yield from _rows(file, number, piece, columns, subjects)
         except FileNotFoundError:
-            raise DataLossError(f"{piece.path} is gone, which the archive's table names") from None
+            raise DataLossError(f"{piece.path} is missing, although the archive's table names it") from None
         except (pa.ArrowInvalid, OSError) as error:
             if isinstance(error, OSError) and error.errno is not None:
                 raise  # an I/O error of the operating system: the content may be valid

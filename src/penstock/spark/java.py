@@ -56,7 +56,7 @@ def choose() -> Java:
         return packaged
     found = f" ({'; '.join(tried)})" if tried else ""
     raise OperationalError(
-        f"Spark needs Java {OLDEST} or newer, and there is none here{found}. "
+        f"Spark needs Java {OLDEST} or newer, and found none{found}. "
         f"Either {how_to_install('java')}, which brings one for Python alone, "
         "or install one (Debian, Ubuntu: `apt install openjdk-17-jre-headless`)"
     )

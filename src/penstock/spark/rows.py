@@ -88,7 +88,7 @@ def check_columns(types: Mapping[str, str], *, stream: str) -> None:
         elif known not in COLUMNS:
             mistakes.append(f"{name}: a message has no such column; it has {', '.join(COLUMNS)}: drop or rename it")
         elif known in seen:
-            mistakes.append(f"{name}: {seen[known]} is there, too: drop or rename one")
+            mistakes.append(f"{name}: {seen[known]} is given, too: drop or rename one")
         elif kind.lower() not in COLUMNS[known]:
             hint = "; to_json, or a cast, is yours to choose" if known in ("value", "key") else ""
             mistakes.append(f"{name}: it is of type {kind}, not {' or '.join(COLUMNS[known])}{hint}")

@@ -113,7 +113,7 @@ def parse_keys(text: str) -> EncryptionKeys:
             continue
         key_id, key = _parsed(line, number)
         if key_id in keys:
-            raise KeyMistakeError(f"line {number}: the key id {key_id!r} is there twice")
+            raise KeyMistakeError(f"line {number}: the key id {key_id!r} occurs twice")
         if key in keys.values():
             raise KeyMistakeError(f"line {number}: the key {key_id!r} is the same as another one")
         keys[key_id] = key

@@ -34,7 +34,7 @@ func must(err error) {
 	}
 }
 
-// What an ack or an error comes to: "yes", an error code, or that nobody answers.
+// What an ack or an error comes to: "yes", an error code, or "no responders".
 func result(ack *jetstream.PubAck, err error, seq uint64, duplicate bool) string {
 	if err != nil {
 		return failure(err)
@@ -46,10 +46,10 @@ func result(ack *jetstream.PubAck, err error, seq uint64, duplicate bool) string
 }
 
 func failure(err error) string {
-	// First: nats.go says 10076 in JetStream's place where nobody answers.
+	// First: nats.go says 10076 in JetStream's place where no stream is on the subject.
 	if errors.Is(err, nats.ErrNoResponders) || errors.Is(err, jetstream.ErrNoStreamResponse) ||
 		errors.Is(err, jetstream.ErrJetStreamNotEnabled) {
-		return "nobody answers"
+		return "no responders"
 	}
 	var api *jetstream.APIError
 	if errors.As(err, &api) {

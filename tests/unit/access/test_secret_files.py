@@ -96,10 +96,10 @@ def test_a_secret_on_the_command_line_is_warned_of() -> None:
     config = load(environment={"PENSTOCK_CLUSTER_SECRET": SECRET, "PENSTOCK_AUTH": "1"}, flags=flags)
     password, url = config.exposed
     assert password == (
-        "--admin-password: everybody on this machine can read it in the list of processes; "
+        "--admin-password: every user of this machine can read it in the list of processes; "
         "give --admin-password-file FILE, or set PENSTOCK_ADMIN_PASSWORD"
     )
-    assert url.startswith("--nats: everybody on this machine can read the password in its URL")
+    assert url.startswith("--nats: every user of this machine can read the password in its URL")
     assert "pw" not in password.replace("password", "")
     assert "me:pw" not in url
 
@@ -109,7 +109,7 @@ def test_so_is_every_other_one(name: str) -> None:
     secret = SETTINGS[name]
     told: list[str] = []
     (warning,) = exposed_secrets({name: SourcedValue(SECRET, secret.flag)}, told)
-    assert warning.startswith(f"{secret.flag}: everybody on this machine can read it in the list of processes")
+    assert warning.startswith(f"{secret.flag}: every user of this machine can read it in the list of processes")
     assert (f"{name}_file" in SETTINGS, f"give {secret.flag}-file FILE" in warning) == (True, True)
     assert SECRET not in warning
     assert (exposed_secrets({name: SourcedValue(SECRET, secret.variable)}, told), told) == ((), [])

@@ -99,7 +99,7 @@ def test_the_metadata_are_what_arrow_reads(wished: Compression) -> None:
 def test_it_is_never_taken_for_a_plain_one(look: Callable[[Any], object]) -> None:
     look(message_of(ROWS))
     for wished in CODECS:
-        with pytest.raises(ValueError, match="is to be unpacked before its rows are looked at"):
+        with pytest.raises(ValueError, match="must be unpacked before its rows are read"):
             look(compressed_of(ROWS, wished))
 
 

@@ -186,7 +186,7 @@ async def test_every_mistake_of_a_config_is_told_before_anything_is_sent(
     ]
     with pytest.raises(penstock.InvalidConfig, match="durability: it is one of 'auto', 'fsync', 'os'"):
         await client.create_stream("orders", "orders", durability="sometimes")
-    with pytest.raises(penstock.InvalidConfig, match="partition_by: 'colour' is none of publisher"):
+    with pytest.raises(penstock.InvalidConfig, match="partition_by: 'colour' is not one of publisher"):
         await client.create_stream("orders", "orders", partition_by="colour")
     assert [type(request) for request in broker.requests] == [HelloRequest]
 

@@ -303,7 +303,7 @@ async def test_a_leader_that_is_away_is_named_and_who_answers_is_not_counted_as_
         await cluster.kill(3)
         with pytest.raises(penstock.TimedOut, match="its leader, broker 1, cannot be reached") as caught:
             await client.get("a", 1, timeout=0.5)
-    assert f"{cluster[2].address}: knows of no other leader" in caught.value.message
+    assert f"{cluster[2].address}: knows no other leader" in caught.value.message
     assert "nobody_leads" in caught.value.details
 
 
@@ -425,14 +425,14 @@ async def test_a_creation_that_is_asked_for_again_does_not_outlive_the_time_of_t
     async def too_few(request: Request) -> None:
         if isinstance(request, CreateStreamRequest):
             times_ms.append(request.timeout_ms)
-            raise RemoteError(ErrorCode.BROKER_UNAVAILABLE, "2 of 3 are there now")
+            raise RemoteError(ErrorCode.BROKER_UNAVAILABLE, "2 of 3 are live now")
 
     cluster[1].intercept = too_few
     await cluster.kill(2)
     await cluster.kill(3)
     async with penstock.aio.connect(cluster[1].address) as client:
         with pytest.raises(
-            penstock.TimedOut, match=r"no broker could answer within the time-out .*2 of 3 are there now"
+            penstock.TimedOut, match=r"no broker could answer within the time-out .*2 of 3 are live now"
         ):
             await client.create_stream("b", "b.>", timeout=0.3)
     assert times_ms == sorted(times_ms, reverse=True)
@@ -617,7 +617,7 @@ async def test_what_no_leader_tells_is_not_known(cluster: FakeCluster) -> None:
 
 async def test_why_nobody_leads_is_told_when_the_time_is_up(cluster: FakeCluster) -> None:
     cluster.create("a")
-    reason = "nobody leads it: its last in-sync copy was on broker 1's old disk"
+    reason = "it has no leader: its last in-sync copy was on broker 1's old disk"
 
     async def answer(request: Request) -> Answer | None:
         if not isinstance(request, MetadataRequest):

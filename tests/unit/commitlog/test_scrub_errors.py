@@ -62,8 +62,8 @@ def test_a_file_that_somebody_removed_is_damage(number: int, with_index: bool) -
     assert scrub.damaged == 1
     assert log.state is LogState.READ_ONLY
     (damage,) = log.damage
-    assert (damage.file, damage.reason) == (f"{DIRECTORY}/{path}", "no segment file is there")
-    with pytest.raises(RemoteError, match="no segment file is there"):
+    assert (damage.file, damage.reason) == (f"{DIRECTORY}/{path}", "the segment file is missing")
+    with pytest.raises(RemoteError, match="the segment file is missing"):
         list(log.view().batches(damage.base_offset, log.log_end))
 
 

@@ -98,8 +98,8 @@ def test_damage_is_told() -> None:
 @pytest.mark.parametrize(
     ("start_us", "end_us", "result", "found"),
     [
-        (NOW_US - 2 * HOUR_US, NOW_US - HOUR_US, Result.WARN, "orders: nobody listened for 1h, 1h ago (why)"),
-        (NOW_US - 2 * HOUR_US, None, Result.FAIL, "orders: nobody listens, since 2h (why)"),
+        (NOW_US - 2 * HOUR_US, NOW_US - HOUR_US, Result.WARN, "orders: no broker subscribed for 1h, 1h ago (why)"),
+        (NOW_US - 2 * HOUR_US, None, Result.FAIL, "orders: no broker subscribes, since 2h (why)"),
         (NOW_US - 90 * HOUR_US, NOW_US - 80 * HOUR_US, Result.OK, "none in the last 24 hours"),
     ],
 )
@@ -117,7 +117,7 @@ def test_one_cause_is_told_once() -> None:
     gaps = [gap_of(9_000_000 + number, 6_000_000 - number, "nobody led it") for number in range(3)]
     killed = [stream({"name": f"s{number}"}, gaps=(gap,)) for number, gap in enumerate(gaps)]
     found = [one.found for one in judge_streams(killed, [], NOW_US) if one.check == "gaps"]
-    assert found == ["s2, s1, s0: nobody listened for 3s, 5s ago (nobody led it)"]
+    assert found == ["s2, s1, s0: no broker subscribed for 3s, 5s ago (nobody led it)"]
 
 
 ONE = {"replicas": (1,), "isr": (1,)}

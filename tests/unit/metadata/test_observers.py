@@ -74,7 +74,7 @@ def test_who_has_least_to_do_observes_and_who_observes_goes_on() -> None:
     assert chosen[0] == 2
     assert chosen[1] in (3, 4)
     assert place_observers(image, [hot(image)], 0, Random(1), image.live_brokers()) == ((),)
-    with pytest.raises(RemoteError, match="only 3 others are there") as refused:
+    with pytest.raises(RemoteError, match="only 3 others are live") as refused:
         place_observers(image, [hot(image)], 4, Random(1), image.live_brokers())
     assert refused.value.code == ErrorCode.NOT_ENOUGH_REPLICAS
 

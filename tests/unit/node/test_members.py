@@ -373,7 +373,7 @@ def test_why_nobody_leads_is_said_by_whoever_is_asked() -> None:
     others = [brokers[one] for one in brokers.ids if one != holder]
     brokers.kill(holder)
     brokers.run(15_000)
-    reason = f"nobody leads it: it waits for broker {holder}: no other broker has all acked messages"
+    reason = f"it has no leader: it waits for broker {holder}: no other broker has all acked messages"
     for other in others:
         (part,) = other.stream("one").partitions
         assert (part.state, part.state_reason, part.committed_end) == ("no_leader", reason, None)

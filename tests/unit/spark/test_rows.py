@@ -92,7 +92,7 @@ def test_a_topic_in_capitals_says_where_rows_go() -> None:
 
 
 def test_two_columns_that_differ_by_case_alone_are_refused() -> None:
-    with pytest.raises(ConfigError, match="KEY: key is there, too: drop or rename one"):
+    with pytest.raises(ConfigError, match="KEY: key is given, too: drop or rename one"):
         check_columns({"value": "binary", "key": "binary", "KEY": "string"}, stream="orders")
 
 

@@ -26,7 +26,7 @@ def test_the_first_key_is_the_current_one(text: str) -> None:
     ("text", "mistake"),
     [
         ("", "there is no key"),
-        (f"a {_KEY}\na {_OTHER}", "line 2: the key id 'a' is there twice"),
+        (f"a {_KEY}\na {_OTHER}", "line 2: the key id 'a' occurs twice"),
         (f"a {_KEY}\nb {_KEY}", "line 2: the key 'b' is the same as another one"),
         (_KEY, "line 1: expected '<key id> <32 bytes in base64>'"),
         ("a ???", "line 1: the key is not base64"),

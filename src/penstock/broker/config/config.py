@@ -231,7 +231,7 @@ def _unknown_in_file(file: Path, name: str, value: object) -> list[str]:
     if isinstance(value, dict):
         # A table such as [nats]: settings are flat, so suggest one for each of its keys.
         return [f"{file}: {name}.{key}: no such setting{_meant(f'{name}_{key}', SETTINGS)}" for key in value] or [
-            f"{file}: [{name}]: there are no tables; settings stand at the top"
+            f"{file}: [{name}]: there are no tables; settings belong at the top"
         ]
     return [f"{file}: {name}: no such setting{_meant(name, SETTINGS)}"]
 

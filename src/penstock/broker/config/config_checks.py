@@ -119,7 +119,7 @@ def unprotected(listen: Address, *, insecure: bool) -> str | None:
     if listen.is_loopback or insecure:
         return None
     return (
-        f"{listen} can be reached from other machines, and nobody has to log in: whoever "
+        f"{listen} can be reached from other machines without a login: anyone who "
         "reaches it may read, write and delete everything. Listen on 127.0.0.1, set auth = true (--auth), or "
         "insecure = true (--insecure) if you trust the network in front of it"
     )
@@ -143,8 +143,8 @@ def http_unprotected(http: Address, *, insecure: bool, has_token: bool) -> str |
     if http.is_loopback or insecure or has_token:
         return None
     return (
-        f"{http} can be reached from other machines, and whoever reaches it sees the names of streams and groups, and "
-        "how much flows: set a token (--http-token-file), listen on 127.0.0.1, or set insecure = true (--insecure)"
+        f"{http} can be reached from other machines, and anyone who reaches it sees the names of streams and groups, "
+        "and how much flows: set a token (--http-token-file), listen on 127.0.0.1, or set insecure = true (--insecure)"
     )
 
 
@@ -183,8 +183,8 @@ def _check_cluster(given: dict[str, SourcedValue], mistakes: ConfigMistakes) -> 
     if own is None:
         known = ", ".join(str(voter.broker_id) for voter in cluster.value)
         mistakes.append(
-            f"{cluster.origin}: this broker, {broker_id} ({origin_of(given, 'id')}), is none of {known}; a broker that "
-            "comes later is started with --join"
+            f"{cluster.origin}: this broker, {broker_id} ({origin_of(given, 'id')}), is not one of {known}; start a "
+            "broker that is added later with --join"
         )
         return
     if "listen" not in given and "listen" not in mistakes.without_value:

@@ -224,7 +224,7 @@ def _identity(path: Path, broker_id: BrokerId) -> _Identity:
         ) from None
     if identity.crc32c != checksum:
         raise OperationalError(
-            f"{file} is damaged: its checksum is {identity.crc32c}, and what it says comes to another one; nothing was "
+            f"{file} is damaged: its checksum is {identity.crc32c}, and does not match its content; nothing was "
             "touched. Restore it, or choose another directory with --data-dir"
         )
     if identity.format > DATA_FORMAT:

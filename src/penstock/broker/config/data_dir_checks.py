@@ -103,8 +103,8 @@ def _not_as_listed(config: BrokerConfig) -> str:
         return ""
     return (
         f"--listen: this broker would be at {config.listen}, and --cluster says {own}, where the others look for it; "
-        f"give --advertise {own.address} if they reach it there, else put {config.listen} into the list. A broker that "
-        "has moved says so with --listen, and has its data directory: this one is new (wrong --data-dir?)"
+        f"give --advertise {own.address} if they reach it there, else put {config.listen} into the list. Use "
+        "--listen for a broker that has moved with its data directory: this one is new (wrong --data-dir?)"
     )
 
 

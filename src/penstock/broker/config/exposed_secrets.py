@@ -33,10 +33,10 @@ def exposed_secrets(given: Mapping[str, SourcedValue], mistakes: ConfigMistakes)
                 mistakes.append(f"{given[name].origin}: {advice}; or, in a container, set allow_open_secrets")
     for setting in SETTINGS.values():
         if setting.secret and setting.name in given and given[setting.name].origin == setting.flag:
-            text = f"{setting.flag}: everybody on this machine can read it in the list of processes"
+            text = f"{setting.flag}: every user of this machine can read it in the list of processes"
             warnings.append(f"{text}; give {setting.flag}-file FILE, or set {setting.variable}")
     nats = given.get("nats")
     if nats is not None and nats.origin == SETTINGS["nats"].flag and any("@" in url for url in nats.value):
-        text = "--nats: everybody on this machine can read the password in its URL in the list of processes"
+        text = "--nats: every user of this machine can read the password in its URL in the list of processes"
         warnings.append(f"{text}; give --nats-password-file FILE, --nats-creds FILE, or set PENSTOCK_NATS")
     return tuple(warnings)

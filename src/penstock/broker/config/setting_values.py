@@ -40,8 +40,8 @@ def plain_beyond_reach(listen: Address, *, has_tls: bool) -> str | None:
     if has_tls or listen.is_loopback:
         return None
     return (
-        f"{listen} speaks no TLS: whoever is on the way between this broker and others, or its clients, can read "
-        "what is sent, and take over a connection that has logged in. Have a network that you trust, or set tls_cert "
+        f"{listen} speaks no TLS: an attacker between this broker and other brokers or clients can read "
+        "what is sent, and take over a connection that has logged in. Use a network that you trust, or set tls_cert "
         "(--tls-cert)"
     )
 
@@ -128,7 +128,7 @@ def read_advertised_address(value: object) -> Address:
     """Parse HOST:PORT at which others reach this broker."""
     address = parse_address(read_text(value))
     if address.is_any:
-        raise ValueError(f"{address} stands for every address of a machine: name one at which the others reach it")
+        raise ValueError(f"{address} means every address of a machine: name one at which the others reach it")
     return address
 
 
@@ -283,7 +283,7 @@ def _voter(text: str, expected: str) -> Voter:
         raise ValueError(f"{text!r} is not a broker; expected {expected}")
     if not (id_text.isascii() and id_text.isdigit() and 0 < int(id_text[:11]) <= BROKER_ID_MAX):
         if "@" in address or not id_text.isalnum():
-            raise ValueError(f"what stands before the '@' is not an id from 1 to {BROKER_ID_MAX}; expected {expected}")
+            raise ValueError(f"the text before the '@' is not an id from 1 to {BROKER_ID_MAX}; expected {expected}")
         raise ValueError(f"{text!r}: {id_text!r} is not an id from 1 to {BROKER_ID_MAX}; expected {expected}")
     return Voter(BrokerId(int(id_text)), read_advertised_address(address))
 
@@ -312,7 +312,7 @@ def read_one_of(*choices: str) -> Callable[[object], str]:
 
     def parse(value: object) -> str:
         if value not in choices:
-            raise ValueError(f"{value!r} is none of {', '.join(choices)}")
+            raise ValueError(f"{value!r} is not one of {', '.join(choices)}")
         return str(value)
 
     return parse

@@ -243,8 +243,8 @@ _TABLE = (
         read_broker_count,
         None,
         "N",
-        "Run so many brokers, one for each core, and keep them running. They are `id` and those that follow, at "
-        "`listen` and the ports that follow, each with a directory of its own in `data_dir`. Their `rack` is this "
+        "Number of brokers to run, one for each core, and to restart when they exit. They have `id` and the following "
+        "ids, `listen` and the following ports, and each its own directory in `data_dir`. Their `rack` is this "
         "machine. Not set: one broker, in this process.",
     ),
     Setting(

@@ -91,7 +91,7 @@ class BrokerTls:
             return ["tls_peer_names needs tls_ca, which brokers are checked against"]
         if self.peer_names and self.ignore_hosts:
             return [
-                "with tls_ignore_hosts whoever is dialled may have any certificate of tls_ca, whatever tls_peer_names "
+                "with tls_ignore_hosts a broker may show any certificate of tls_ca, whatever tls_peer_names "
                 "says; set one of the two"
             ]
         try:

@@ -34,7 +34,7 @@ def certificates_in(file: Path) -> tuple[bytes, ...]:
         raise ValueError(f"it is larger than {limits.TLS_FILE_BYTES_MAX} bytes")
     text = content.decode("ascii", "replace")
     if _JOINED.search(text) is not None:
-        raise ValueError("a line end is missing between two of its parts: END and BEGIN stand on one line")
+        raise ValueError("a line end is missing between two of its parts: END and BEGIN are on one line")
     return tuple(_alone(base64.b64decode("".join(found.split()))) for _, found in _PEM.findall(text))
 
 

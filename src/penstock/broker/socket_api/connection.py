@@ -490,7 +490,7 @@ class Connection:
                 if now_us - self._frame_start_us > patience_ms * 1_000:
                     return f"it sent a request too slowly, {self._decoder.buffered_bytes} bytes in {patience_ms} ms"
         if not self.handshake.is_open and now_us - self._made_us > limits.LOGIN_TIMEOUT_MS * 1_000:
-            return f"nobody has logged in within {limits.LOGIN_TIMEOUT_MS} ms"
+            return f"no login within {limits.LOGIN_TIMEOUT_MS} ms"
         if self.is_peer and self._watch.reading and now_us - self._last_read_us > limits.PEER_SILENCE_MS_MAX * 1_000:
             return f"broker {self.broker_id} said nothing for {limits.PEER_SILENCE_MS_MAX} ms"
         if self._output.is_stalled(now_us):

@@ -245,7 +245,7 @@ class ConnectionHandshake:
             data = login.take(request.mechanism, request.data)
         except RemoteError:
             if not self._guard.is_current:
-                text = "this broker has not heard from the others, and does not know who may log in; ask another"
+                text = "the list of users on this broker may be outdated; ask another broker"
                 raise RemoteError(ErrorCode.NOT_YET, text) from None
             raise
         finally:

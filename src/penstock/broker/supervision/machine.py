@@ -126,8 +126,8 @@ def planned(config: BrokerConfig, known: MachineRecord | None) -> tuple[list[Bro
         mistakes.append(f"--brokers: the last of {count} brokers would have the id {ids[-1]}")
     if config.listen.is_any and config.advertise is None and (count > 1 or config.voters or config.join):
         mistakes.append(
-            f"--listen: {config.listen} stands for every address of this machine, and for none at which brokers find "
-            "each other: name one (--listen), or the one that they are told (--advertise)"
+            f"--listen: {config.listen} means every address of this machine, and brokers cannot find "
+            "each other at it: name one (--listen), or announce one (--advertise)"
         )
     ports = _ports(config, count, known, mistakes)
     if mistakes:

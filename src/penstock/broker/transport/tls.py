@@ -126,7 +126,7 @@ class ServerTls:
         if self._settings.ca_file is None:
             return "this broker accepts no other brokers: it has no tls_ca, the authority of their certificates"
         if certificate is None:
-            return "a broker needs a certificate here, and there is none; set tls_cert and tls_key"
+            return "a broker needs a certificate here, and sent none; set tls_cert and tls_key"
         if not certificate.is_broker:
             return f"the certificate of {certificate.subject!r} is not of the authority of brokers (tls_ca)"
         if self._peer_names and not self._peer_names & {name.lower() for name in certificate.names}:
@@ -210,7 +210,7 @@ class ServerTls:
                 continue
             self._told_us[file] = wall_us
             if not has_begun:
-                text = "a certificate in %s begins on %s only: until then nobody takes it; is the clock right?"
+                text = "a certificate in %s begins on %s only: until then it is refused; is the clock right?"
                 _log.error(text, file, utc_text(validity.begin_us))
                 continue
             has_ended = validity.end_us <= wall_us

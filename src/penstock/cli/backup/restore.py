@@ -179,7 +179,7 @@ def _say_users(done: RestoredUsers, *, as_json: bool) -> None:
     made = ", ".join(f"{one} (administrator)" if one in done.administrators else one for one in done.made)
     say_note(f"{output.counted(len(done.made), 'user')} made{made and ': '}{made}")
     for name in done.left:
-        say_note(f"note: user {name} is there, and is left as it is")
+        say_note(f"note: user {name} exists, and is unchanged")
 
 
 def _chosen(manifest: Manifest, name: str | None, folder: Path, *, needs_some: bool) -> list[StreamBackup]:

@@ -274,7 +274,10 @@ def compaction(
         typer.Option("--keys", metavar="N", min=1, max=limits.BENCH_LONG_MESSAGES_MAX, help="Number of keys."),
     ] = 1_000_000,
     codec: Annotated[
-        Compression, typer.Option("--compression", help="Compress the stream before and after the compaction.")
+        Compression,
+        typer.Option(
+            "--compression", metavar="|".join(Compression), help="Compress the stream before and after the compaction."
+        ),
     ] = Compression.NONE,
     rounds: Rounds = None,
     json_file: JsonFile = None,

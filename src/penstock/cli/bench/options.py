@@ -32,14 +32,14 @@ def _check_any_product(names: list[str] | None) -> list[str]:
     known = _all_products("")
     unknown = [name for name in names or () if name not in known]
     if unknown:
-        raise typer.BadParameter(f"{unknown[0]!r} is none of {', '.join(known)}")
+        raise typer.BadParameter(f"{unknown[0]!r} is not one of {', '.join(known)}")
     return names or []
 
 
 def _check_product(names: list[str] | None) -> list[str]:
     unknown = [name for name in names or () if name not in PRODUCTS]
     if unknown:
-        raise typer.BadParameter(f"{unknown[0]!r} is none of {', '.join(PRODUCTS)}")
+        raise typer.BadParameter(f"{unknown[0]!r} is not one of {', '.join(PRODUCTS)}")
     return names or []
 
 
@@ -60,7 +60,7 @@ def _check_systems(names: list[str] | None) -> list[str]:
     known = _systems("") if names else []
     unknown = [name for name in names or () if name not in known]
     if unknown:
-        raise typer.BadParameter(f"{unknown[0]!r} is none of {', '.join(known)}")
+        raise typer.BadParameter(f"{unknown[0]!r} is not one of {', '.join(known)}")
     return names or []
 
 

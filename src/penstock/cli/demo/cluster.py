@@ -93,7 +93,7 @@ class _ClusterDemo:
     # Faults
 
     def _make_stream(self) -> None:
-        self._until(self._all_live, "all brokers are there")
+        self._until(self._all_live, "all brokers are live")
         with self._client() as client:
             info = client.create_stream(_STREAM, _SUBJECT, timeout=10.0, replicas=_REPLICAS)
         part = info.partitions[0]

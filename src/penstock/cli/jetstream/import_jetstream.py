@@ -231,7 +231,7 @@ class _Job(NamedTuple):
         with suppress(StreamNotFound):
             there = self.client.stream(mapped.name, timeout=self.timeout_s)
             if there.intake != Intake.PAUSED:
-                text = f"stream {there.name} is there, and is {there.intake}: an import needs one that is paused"
+                text = f"stream {there.name} exists, and is {there.intake}: an import needs one that is paused"
                 raise OperationalError(f"{text}; give it another name with --as")
             if len(there.partitions) > 1:
                 raise OperationalError(

@@ -73,7 +73,7 @@ class Consuming:
 
     def why_nothing(self) -> str:
         """Return why no message came: all are read, or other members are assigned the partitions with lag."""
-        text = f"group {self._group} has all that was there"
+        text = f"group {self._group} has read all messages"
         places = self._client.groups.offsets(self._group, self._info, timeout=self._timeout_s)
         held = [one for one in places if one.lag and one.member and self._partition in (None, one.partition)]
         if held:

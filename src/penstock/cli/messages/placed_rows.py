@@ -56,8 +56,9 @@ FutureTimesOption = Annotated[
     FutureTimes,
     typer.Option(
         "--future-times",
-        help="Rows whose time is in the future, because a clock was ahead when they were stored: keep it, or give them "
-        "the current time.",
+        metavar="keep|now",
+        help="Rows whose time is in the future, because a clock was ahead when they were stored: 'keep' their time, or "
+        "store them with the current time ('now').",
     ),
 ]
 

@@ -116,8 +116,8 @@ def archive(
     each message once, with its offset and partition; as delta or iceberg it is a table of that format, too. A run
     continues where the last one ended, even if that was killed; two concurrent runs on the same folder are safe.
 
-    With --decode the struct [bold]data[/bold] is beside what was published. What cannot be decoded is in a table of its
-    own, in _rejects, with the reason; nothing stops for it, and each batch and the end say how many values it were. The
+    With --decode each row also has the struct [bold]data[/bold]. Values that cannot be decoded go to a second table, in
+    _rejects, with the reason: the run continues, and the lines of each batch and of the end have their number. The
     first run fixes the schema.
 
     json: an object for each batch, with [bold]event, number, rows, size_bytes, seconds, lag[/bold], with --decode

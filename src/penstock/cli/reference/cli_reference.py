@@ -25,9 +25,9 @@ from penstock.cli.reference.spark_reference import spark_reference
 _MARKUP = re.compile(r"(?<!\\)\[/?[a-z ]+\]")
 _MADE = "<!-- Made by `python -m penstock.cli.reference docs/reference`; change the code, not this file. -->\n"
 
-_CLI_HEAD = """# Command line
+_CLI_HEAD = """# Command line (CLI): commands, options, exit codes
 
-`penstock COMMAND --help` prints the same.
+All commands of `penstock`, their options and examples; `penstock COMMAND --help` prints the same.
 
 | exit code | meaning |
 |---|---|
@@ -59,18 +59,18 @@ these start the brokers that they need |
 `--server` before a command that contacts no broker is an error.
 """
 
-_CONFIG_HEAD = """# Settings of a broker
+_CONFIG_HEAD = """# Broker configuration: config file, environment variables, flags
 
-Each setting has one name in three places: a key in a TOML file, an environment variable, a flag of `penstock serve`.
-A flag overrides the environment, the environment the file, the file the default.
-An empty environment variable counts as not set; a line end after its value is removed, as in files of secrets.
-Variables that Kubernetes sets for services (`PENSTOCK_NATS_PORT=tcp://10.0.0.1:4222`) are ignored.
-A password in a URL of `nats` is percent-encoded where needed, a comma in it always (`%2C`).
-Files may begin with a byte order mark, and lines may end as on Windows.
-The file is named by `--config FILE` or by `PENSTOCK_CONFIG`; keys stand at the top, without tables.
-A relative path in the file counts from the file's own directory, elsewhere from the working directory.
-All mistakes are reported together, each with its source; an unknown name is a mistake.
-`penstock serve --print-config` shows the settings in effect and where each value comes from, without secrets.
+All settings of `penstock serve`.
+Each setting has one name in three places:
+
+| place | example | overrides |
+|---|---|---|
+| a flag of `penstock serve` | `--nats-port 4222` | environment, file and default |
+| an environment variable | `PENSTOCK_NATS_PORT=4222` | file and default |
+| a key of a TOML file, at the top level | `nats_port = 4222` | the default |
+
+`--config FILE` or `PENSTOCK_CONFIG` names the file:
 
 ```toml
 # penstock.toml
@@ -82,23 +82,41 @@ log_format = "json"
 broker_in_flight_bytes = "512MiB"
 ```
 
+```sh
+# the settings in effect and the source of each value, without secrets
+penstock serve --config penstock.toml --print-config
+```
+
+## Settings
+
 | setting | environment | flag | default | meaning |
 |---|---|---|---|---|
 """
 
 _CONFIG_TAIL = """
-Secrets are best kept in files (`nats_password_file`, `nats_token_file`, `nats_creds`, `nats_nkey_seed`): other users of
-the machine can see a flag in the process list.
-At most one kind of login to NATS can be set, and none for the embedded nats-server, which accepts connections from
-this machine only.
-Variables that Kubernetes makes for a service named `penstock` (`PENSTOCK_SERVICE_HOST`, `PENSTOCK_PORT_…`) are ignored.
+## Rules for values
+
+| what | rule |
+|---|---|
+| errors | All mistakes are reported together, each with its source; an unknown name is a mistake. |
+| environment variables | An empty one counts as not set; a line end after its value is removed, as in files of \
+secrets. |
+| variables that Kubernetes sets for services | Ignored: `PENSTOCK_NATS_PORT=tcp://10.0.0.1:4222`, and for a service \
+named `penstock` `PENSTOCK_SERVICE_HOST` and `PENSTOCK_PORT_…`. |
+| passwords in a URL of `nats` | Percent-encoded where needed, a comma always (`%2C`). |
+| config file | May begin with a byte order mark; lines may end as on Windows; has no tables. |
+| relative paths | In a config file they start at its own directory, elsewhere at the working directory. |
+| secrets | Keep them in files (`nats_password_file`, `nats_token_file`, `nats_creds`, `nats_nkey_seed`): other users \
+of the machine can see a flag in the process list. |
+| login to NATS | At most one kind can be set, and none for the embedded nats-server, which accepts connections from \
+this machine only. |
 """
 
 
 def cli_reference() -> str:
     """Return the text of docs/reference/cli.md."""
     root = typer.main.get_command(app)
-    parts = [_CLI_HEAD, _MADE]
+    parts = [_CLI_HEAD, _MADE, _list_of_commands()]
     for path, command in commands():
         context = _context(command, path, root)
         parts.append(f"## {' '.join(path)}\n\n```\n{' '.join(command.get_usage(context).split())}\n```\n")
@@ -107,6 +125,14 @@ def cli_reference() -> str:
         if command.epilog:
             parts.append("```sh\n" + "\n".join(_example_lines(command.epilog)) + "\n```\n")
     return "\n".join(part.rstrip("\n") + "\n" for part in parts)
+
+
+def _list_of_commands() -> str:
+    rows = []
+    for path, command in commands():
+        name, first = " ".join(path), _paragraphs(command.help or "").split("\n", 1)[0]
+        rows.append(f"| [`{name}`](#{'-'.join(path)}) | {_cell(first)} |")
+    return "## Commands\n\n| command | does |\n|---|---|\n" + "\n".join(rows) + "\n"
 
 
 def commands() -> Iterator[tuple[tuple[str, ...], Any]]:
@@ -155,7 +181,7 @@ def _parameters(command: Any) -> str:
         default = parameter.default
         shown = f" Default: {default}." if default not in (None, False, [], ()) and not callable(default) else ""
         rows.append(f"| {_cell(name)} | {_cell(_plain(' '.join((parameter.help or '').split())) + shown)} |")
-    return "| | |\n|---|---|\n" + "\n".join(rows) + "\n"
+    return "| option or argument | meaning |\n|---|---|\n" + "\n".join(rows) + "\n"
 
 
 def _cell(text: str) -> str:

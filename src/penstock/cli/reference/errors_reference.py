@@ -6,7 +6,7 @@ from penstock.base.errors import RemoteError
 from penstock.client.errors import specific
 from penstock.client.link.error_codes import ERROR_CODES
 
-_HEAD = """# Error codes
+_HEAD = """# Error codes: what each means, and whether to retry
 
 A broker refuses a request with a code, a message for people, and numbers in `details`.
 Codes are stable: a program may decide by them (`error.code` of every `penstock.RemoteError`).

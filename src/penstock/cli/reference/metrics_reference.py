@@ -11,7 +11,7 @@ from penstock.node.metrics import METRICS as OF_NODE
 
 _MADE = "<!-- Made by `python -m penstock.cli.reference docs/reference`; change the code, not this file. -->\n"
 
-_HEAD = f"""# Metrics
+_HEAD = f"""# Metrics: Prometheus names, labels and meaning
 
 The metrics at `/metrics` of a broker, in Prometheus's text format; [how to use it](../how-to/monitor.md).
 A broker reports its own state and actions.

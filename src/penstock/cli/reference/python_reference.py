@@ -20,7 +20,7 @@ from penstock.testing import __all__ as testing_names
 
 _MADE = "<!-- Made by `python -m penstock.cli.reference docs/reference`; change the code, not this file. -->\n"
 
-_HEAD = """# Python
+_HEAD = """# Python API: client, producer, consumer, asyncio
 
 ```python
 import penstock

@@ -8,7 +8,7 @@ from penstock.cli.reference.python_reference import call_text
 
 _MADE = "<!-- Made by `python -m penstock.cli.reference docs/reference`; change the code, not this file. -->"
 
-_HEAD = """# Spark
+_HEAD = """# Spark: format("penstock"), its columns, options and functions
 
 ```python
 from penstock.spark import read, session

@@ -214,7 +214,7 @@ class _Job(NamedTuple):
         with suppress(StreamNotFound):
             there = self.there.stream(config.name, timeout=self.timeout_s)
             if there.intake != Intake.PAUSED:
-                text = f"stream {there.name} is there, and is {there.intake}: rows keep their offsets only in one"
+                text = f"stream {there.name} exists, and is {there.intake}: rows keep their offsets only in one"
                 raise OperationalError(f"{text} that is paused; take another name, or `penstock relay` to publish them")
             if len(there.partitions) != len(self.source.partitions):
                 raise OperationalError(f"stream {there.name} has {len(there.partitions)} partitions; it is not a copy")

@@ -45,7 +45,7 @@ def forget_archive(
         if not yes and info.config.retain is Retain.UNTIL_ARCHIVED:
             then = "may then delete what only it has not archived"
             if len(known) == 1:
-                then = "knows of no other one, and deletes nothing until one reports"
+                then = "knows no other archive, and deletes nothing until one reports"
             confirm(f"Stream {info.name} {then}. Forget archive {archive}?", f"stream {info.name} waits for {archive}")
         client.report_archived(info, known[archive], None, archive=archive, timeout=seconds)
     say(f"stream {info.name} waits for archive {archive} no longer")

@@ -36,10 +36,10 @@ _ADVICE: dict[str, str] = {
     ErrorCode.CORRUPT_RANGE: "`penstock status` lists the damage; read around it with --from and --to",
     ErrorCode.STORAGE_FAILED: "check the broker's disk and its log; reads still work",
     ErrorCode.OVERLOADED: "try again in a moment, or publish more slowly",
-    ErrorCode.NOT_ENOUGH_REPLICAS: "`penstock status` shows which brokers are there, and which replicas are in sync",
+    ErrorCode.NOT_ENOUGH_REPLICAS: "`penstock status` shows which brokers are live, and which replicas are in sync",
     ErrorCode.NO_ENCRYPTION_KEY: "`penstock keys new` makes a key; docs/how-to/encryption.md says where it goes",
     ErrorCode.NOT_LEADER: "`penstock status` shows the leader of each partition, or why there is none",
-    ErrorCode.BROKER_UNAVAILABLE: "`penstock status` shows which brokers are there; try again when they are back",
+    ErrorCode.BROKER_UNAVAILABLE: "`penstock status` shows which brokers are live; try again when they are back",
     ErrorCode.NOT_METADATA_LEADER: "a majority of the voters must be up; `penstock status` shows which brokers are",
     ErrorCode.CLUSTER_MISMATCH: "--server names brokers of different clusters, or of another one than before",
     ErrorCode.TIMED_OUT: "raise the time-out with --timeout",
@@ -210,9 +210,9 @@ def _advice(error: Exception) -> str:
             other = "take another name, or `penstock stream delete NAME`, with all that it holds"
             return f"{flags} cannot be altered: {other}"
         if "key_id" in error.details:
-            return "a new key does not open what is there; docs/how-to/encryption.md says where keys go"
+            return "a new key does not decrypt existing data; docs/how-to/encryption.md says where keys go"
         if "tried" in error.details:
-            return "`penstock status` shows which brokers are there and what they wait for; more time: --timeout"
+            return "`penstock status` shows which brokers are live and what they wait for; more time: --timeout"
         return _ADVICE.get(error.code, "")
     if (
         isinstance(error, OperationalError)
@@ -233,7 +233,7 @@ def _advice(error: Exception) -> str:
             return "--nats URL says where to publish, --nats-creds as whom; `penstock status` shows the broker's NATS"
         return "start a broker with `penstock serve`, or say where one is with --server HOST:PORT or PENSTOCK_SERVER"
     if isinstance(error, CorruptionError) and not error.advice:
-        return "nothing was deleted; `penstock dump FILE` shows what is there"
+        return "nothing was deleted; `penstock dump FILE` shows what the file contains"
     return ""
 
 

@@ -24,7 +24,7 @@ def _count(text: str) -> int:
 def _one_of(*choices: str) -> Callable[[str], str]:
     def parse(text: str) -> str:
         if text not in choices:
-            raise ValueError(f"{text!r} is none of {', '.join(choices)}")
+            raise ValueError(f"{text!r} is not one of {', '.join(choices)}")
         return text
 
     return parse
@@ -187,7 +187,7 @@ FIELDS = (
         parse_duration_ms,
         format_duration_ms,
         unlimited=True,
-        nothing="no duplicate is looked for",
+        nothing="no deduplication",
     ),
     Field(
         "dedup_ids_max",
@@ -223,8 +223,8 @@ FIELDS = (
         "compression",
         "--compression",
         "|".join(Compression),
-        "Compress segments that are sealed and committed: 'zstd' is smallest, 'lz4' is fastest to read. What is "
-        "compressed already stays as it is.",
+        "Compress segments that are sealed and committed: 'zstd' is smallest, 'lz4' is fastest to read. Segments that "
+        "are already compressed do not change.",
         _one_of(*Compression),
     ),
     _switch(

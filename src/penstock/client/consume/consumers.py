@@ -228,7 +228,7 @@ class Consumer(OfThisProcess):
         except OffsetOutOfRange as error:
             if mark is None:
                 raise
-            text = f"group {wanted.group!r} is at an offset that is gone: {error.message}; reset it"
+            text = f"group {wanted.group!r} is at an offset that no longer exists: {error.message}; reset it"
             raise OffsetOutOfRange(error.code, text, **error.details, group=wanted.group) from None
         if mark is not None and mark.leader_epoch is not None:
             what = what._replace(leader_epoch=mark.leader_epoch)  # to detect a log truncated meanwhile

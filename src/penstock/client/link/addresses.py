@@ -34,7 +34,7 @@ def parse_server(server: str) -> tuple[str, int]:
         host, port_text = text, ""
         before, _, last = text.rpartition(":")
         if last.isdigit() and is_ip(before) and (before == "::1" or not is_ip(text)):
-            raise ValueError(f"the server {server!r}: an IPv6 address stands in brackets: [{before}]:{last}")
+            raise ValueError(f"the server {server!r}: an IPv6 address needs brackets: [{before}]:{last}")
     else:
         host, _, port_text = text.partition(":")
     if not host or any(char in host for char in "/@ "):
@@ -59,7 +59,7 @@ def parse_tls(server: str) -> tuple[str, dict[str, str] | None]:
     try:
         fields = dict(parse_qsl(query, strict_parsing=True)) if query else {}
     except ValueError:
-        raise ValueError(_shown(server, f"behind the ? stands {query!r}, which is not NAME=FILE")) from None
+        raise ValueError(_shown(server, f"after the ? is {query!r}, which is not NAME=FILE")) from None
     if unknown := sorted(fields.keys() - set(TLS_FIELDS)):
         raise ValueError(_shown(server, f"there is no {unknown[0]!r}; known are {', '.join(TLS_FIELDS)}"))
     return address.rstrip("/"), fields

@@ -253,7 +253,7 @@ class Attempts:
         if self._unreachable >= self._said.keys():
             if there := [address for address in self._told if address not in self._said]:
                 who = "its leader" if leader is None else f"its leader, broker {leader.broker_id},"
-                reason = f"{who} cannot be reached ({said}; {', '.join(there)}: knows of no other leader)"
+                reason = f"{who} cannot be reached ({said}; {', '.join(there)}: knows no other leader)"
                 return TimedOut(f"the partition had no leader in time: {reason}", nobody_leads=reason)
             if len(self._said) == 1 and self._last is not None:
                 return self._last

@@ -178,7 +178,7 @@ ERROR_CODES: dict[Code, CodeMeaning] = {
         "the time-out passed",
         _PERHAPS,
         _IF_HARMLESS,
-        "a read, yes. An append may still be stored, behind newer ones: read first whether it is there, or use a "
+        "a read, yes. An append may still be stored, behind newer ones: read first whether it is stored, or use a "
         "producer, whose appends can be repeated",
     ),
     Code.BROKER_UNAVAILABLE: CodeMeaning("a broker that is needed is not available", _PERHAPS, _IF_HARMLESS, _LATER),
@@ -188,7 +188,7 @@ ERROR_CODES: dict[Code, CodeMeaning] = {
     Code.INTERNAL: CodeMeaning("an internal error (bug) of the broker; see its log", _PERHAPS, _OTHERS, "report it"),
     Code.STALE_INCARNATION: CodeMeaning(_BROKERS, _NONE, _TELLS, "–"),
     Code.UNKNOWN_SESSION: CodeMeaning(_BROKERS, _NONE, _TELLS, "–"),
-    Code.VERSION_CONFLICT: CodeMeaning("it has changed meanwhile", _NO, _TELLS, "yes, with what is there now"),
+    Code.VERSION_CONFLICT: CodeMeaning("it has changed meanwhile", _NO, _TELLS, "yes, with its present state"),
 }
 
 

@@ -82,7 +82,7 @@ _REFRESH_S_MAX = 3.0
 _REFRESH_AGAIN_S = 1.0  # shortest interval between refreshes in the background
 _CONNECT_AGAIN_S = 0.2  # for a broker that does not know the users yet
 _MEET_AGAIN_S = 10.0  # shortest interval between attempts to reach unmet brokers
-_NO_CLUSTER = "the broker at {} has not joined its cluster yet: try again once most of its voters are there"
+_NO_CLUSTER = "the broker at {} has not joined its cluster yet: try again once most of its voters are up"
 
 CREATE_GRACE_S = 1.0
 """A client waits this much longer than the broker's time-out, so that the broker can say what it was waiting for."""

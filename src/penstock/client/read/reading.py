@@ -122,7 +122,7 @@ def _wire_place(place: Start) -> Literal["earliest", "latest"] | int:
         return place
     if isinstance(place, timedelta):
         if place < timedelta():
-            raise ValueError(f"the timedelta {place} is negative: it says how long ago, so nothing lies there yet")
+            raise ValueError(f"the timedelta {place} is negative: it says how long ago, and is in the future")
         try:
             return microseconds_of(datetime.now(UTC) - place)
         except OverflowError:

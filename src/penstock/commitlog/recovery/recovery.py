@@ -186,7 +186,7 @@ class Recovery:
             return
         path, end = files.segment_path(self._directory, point.segment_base), point.flushed_end
         out.log_start, out.log_end, out.flushed_end = min(point.log_start, end), end, end
-        out.damage.append(Damage(path, 0, out.log_start, end, "no segment file is there"))
+        out.damage.append(Damage(path, 0, out.log_start, end, "the segment file is missing"))
         out.sealed.append(
             Segment(path, out.log_start, out.log_end, 0, out.last_timestamp_us, PackedEntries(b""), tuple(out.damage))
         )

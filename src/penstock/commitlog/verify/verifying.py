@@ -96,7 +96,7 @@ def log_bounds(vfs: Vfs, directory: str) -> LogBounds:
     """Return the offsets according to the checkpoint. OSError; NotALogError."""
     bases = sorted(_generations(vfs, directory))
     if not bases:
-        raise NotALogError(f"{directory}: no segment of a log is there")
+        raise NotALogError(f"{directory}: no segment of a log was found")
     point = side_files.checked_checkpoint(vfs, directory)[0]
     return LogBounds(bases[0], 0) if point is None else LogBounds(max(bases[0], point.log_start), point.committed_end)
 
@@ -189,7 +189,7 @@ class _LogCheck:
         generations = _generations(self._vfs, self._directory)
         if not generations:
             if point is None:
-                raise NotALogError(f"{self._directory}: no segment of a log is there")
+                raise NotALogError(f"{self._directory}: no segment of a log was found")
             path = files.segment_path(self._directory, point.segment_base)
             out.note([FileMistake(path, 0, point.log_start, point.flushed_end, "a segment", "no file")])
             return out

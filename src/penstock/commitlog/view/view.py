@@ -507,7 +507,7 @@ class LogView:
 
     def _lost(self, segment: Segment) -> RemoteError:
         """Report a missing segment file: the whole segment is corrupt."""
-        lost = Damage(segment.path, 0, segment.base_offset, segment.end_offset, "no segment file is there")
+        lost = Damage(segment.path, 0, segment.base_offset, segment.end_offset, "the segment file is missing")
         segment.damage = (lost,)
         self._on_damage(lost)
         return _corrupt_range(lost)

@@ -240,8 +240,8 @@ class FetchApi:
             return
         behind_us = self._behind_us(self._replicas.as_of_us(partition))
         if behind_us is None or behind_us > request.max_staleness_ms * 1_000:
-            lacks = "it is not known what it lacks" if behind_us is None else f"it may lack {behind_us / 1e6:.3f} s"
-            text = f"this replica of {partition.label} has not heard from its leader lately, and {lacks}"
+            lacks = "its staleness is unknown" if behind_us is None else f"it may be {behind_us / 1e6:.3f} s behind"
+            text = f"this replica of {partition.label} has had no answer from its leader lately, and {lacks}"
             raise RemoteError(ErrorCode.TOO_STALE, f"{text}; ask its leader, or another one", behind_us=behind_us)
 
     def _project(self, look: _Look) -> None:

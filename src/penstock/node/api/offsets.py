@@ -304,7 +304,7 @@ class GroupOffsets:
     def _check_there(self, stream_id: StreamId, number: int) -> None:
         image = self._image
         if stream_id > image.index:
-            text = f"this broker has not heard of stream {stream_id} yet; ask again in a moment"
+            text = f"this broker does not know stream {stream_id} yet; ask again in a moment"
             raise RemoteError(ErrorCode.NOT_YET, text)
         image.partition(stream_id, number)
 

@@ -66,7 +66,7 @@ class AssemblePiece:
         rows = 0
         for header, data in view.batches(base, end):
             if header.leader_epoch != staged.leader_epoch:
-                raise staged_rows_lost(staged, f"other rows are there, of leader epoch {header.leader_epoch}")
+                raise staged_rows_lost(staged, f"other rows have these offsets, of leader epoch {header.leader_epoch}")
             self._check_batch(header)
             offsets = codec.offsets(data)
             first, last = bisect_left(offsets, base), bisect_left(offsets, end)

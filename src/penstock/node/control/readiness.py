@@ -26,7 +26,7 @@ def not_ready_reason(
         return reason
     voters = quorum.membership.voters
     if broker_id not in voters:
-        return "waiting to be let into the cluster" if not voters else "waiting to hear of the metadata leader"
+        return "waiting to be added to the cluster" if not voters else "waiting to hear of the metadata leader"
     if reachable <= len(voters) // 2:
         return f"waiting for a majority: {reachable} of {len(voters)} voters reachable"
     reason = f"waiting to hear of the metadata leader: {reachable} of {len(voters)} voters reachable"

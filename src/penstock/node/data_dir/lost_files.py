@@ -31,7 +31,7 @@ GUARDS = (MADE_PATH, MARK_PATH, RUNS_PATH)
 """Guards that `penstock.json` records once they exist."""
 
 _FROM_OTHERS = (
-    "Nothing was deleted. While most of the other brokers are there, move this data directory aside, and start the "
+    "Nothing was deleted. While most of the other brokers are up, move this data directory aside, and start the "
     "broker with an empty one, with the same id and flags: the others fill it (docs/how-to/repair.md)"
 )
 _ALONE = (

@@ -62,7 +62,7 @@ def _check_knowledge(partition: Partition, offset: int, leader_epoch: int | None
         text = f"this replica of {partition.label} ends at offset {partition.log.log_end}; ask again in a moment"
         raise RemoteError(ErrorCode.NOT_YET, text, log_end=partition.log.log_end)
     if leader_epoch is not None and leader_epoch > _last_epoch(partition):
-        text = f"this broker has not heard of leader epoch {leader_epoch} of {partition.label}; ask again"
+        text = f"this broker does not know leader epoch {leader_epoch} of {partition.label} yet; ask again"
         raise RemoteError(ErrorCode.NOT_YET, text, leader_epoch=int(partition.leader_epoch))
 
 

@@ -33,26 +33,26 @@ def no_leader_reason(image: ClusterImage, state: StreamState, number: int) -> st
     if elections.recovers(partition, live):
         who = " and ".join(map(str, sorted(having)))
         return (
-            "nobody leads it now: all brokers with every acked message stopped uncleanly, so the longest log is looked "
-            f"for; if that goes on, a log of broker {who} has failed and may be the longest: repair its disk, or start "
-            "that broker with an empty one, or let the stream have an unclean election (allow_unclean_election): what "
-            "only that log held is lost then"
+            "it has no leader now: all brokers with every acked message stopped uncleanly, so the longest log is "
+            f"searched; if that lasts, a log of broker {who} has failed and may be the longest: repair its disk, or "
+            "start that broker with an empty one, or let the stream have an unclean election (allow_unclean_election): "
+            "what only that log held is lost then"
         )
     away = [str(one) for one in sorted(having - live)]
     if partition.awaited_data_dir_id is not None:
         (last,) = partition.isr
         others = f", or broker {' and '.join(away)}" if away else ""
         return (
-            f"nobody leads it: its last in-sync copy was on broker {last}'s old disk; start broker {last} with that "
+            f"it has no leader: its last in-sync copy was on broker {last}'s old disk; start broker {last} with that "
             f"disk{others}, or let the stream have an unclean election (allow_unclean_election): what only that disk "
             "held is lost then"
         )
     if not away:
-        return "nobody leads it now"
+        return "it has no leader now"
     if partition.unsure:
         who = " and ".join(away)
-        return f"nobody leads it: it waits for broker {who}: the others stopped uncleanly, and may lack acked messages"
-    return f"nobody leads it: it waits for broker {' or '.join(away)}: no other broker has all acked messages"
+        return f"it has no leader: it waits for broker {who}: the others stopped uncleanly, and may lack acked messages"
+    return f"it has no leader: it waits for broker {' or '.join(away)}: no other broker has all acked messages"
 
 
 def not_leader(image: ClusterImage, state: StreamState, number: int) -> RemoteError:

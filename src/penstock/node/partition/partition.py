@@ -398,7 +398,7 @@ class Partition:
         self.unheard += admission.unheard
         if now.elapsed_us < self.unheard_told_us:
             return
-        text = f"refused {self.unheard} messages that asked for no ack, so no publisher heard of it; the last one"
+        text = f"refused {self.unheard} messages that asked for no ack, so their publishers got no error; the last one"
         step.notices.append(f"{self.label}: {text} {admission.unheard_why}")
         self.unheard, self.unheard_told_us = 0, now.elapsed_us + limits.SILENT_REFUSAL_LOG_MS * 1_000
 

@@ -179,7 +179,7 @@ class PeerFencing:
         if request.process != registered.process:
             if registered.data_dir_id == request.data_dir_id and self._is_older_copy(request, sender, registered):
                 self._older_copies.add(sender)
-                text = f"broker {message.to} knows of a later state of the data directory of broker {sender}"
+                text = f"broker {message.to} knows a later state of the data directory of broker {sender}"
                 raise RemoteError(ErrorCode.CLUSTER_MISMATCH, text, older_copy=True)
             if self.lately(sender) not in (None, request.process):
                 return False

@@ -160,7 +160,7 @@ class StreamLifecycle:
                 text += ", or start the broker with an empty data directory, which the others fill,"
             raise OperationalError(f"{text} or delete the stream") from error
         if state.config.storage is Storage.FILE and not was_made and log.log_end:
-            self._outbox.notice(f"{MADE_PATH}/{mark} was missing, though its log is there: it is made again")
+            self._outbox.notice(f"{MADE_PATH}/{mark} was missing, though its log exists: it is created again")
         if state.config.storage is Storage.FILE and not was_made:
             try:
                 made.add(mark)

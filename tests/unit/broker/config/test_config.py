@@ -61,7 +61,7 @@ def test_every_mistake_of_every_place_is_told_with_its_place(tmp_path: Path) -> 
         f"{file}: nats.user: no such setting; did you mean nats_user?",
         "PENSTOCK_LISTN: no such setting; did you mean PENSTOCK_LISTEN?",
         "PENSTOCK_NATS_PORT: 70000 is not a whole number between 0 and 65535",
-        "--log-level: 'loud' is none of debug, info, warning, error",
+        "--log-level: 'loud' is not one of debug, info, warning, error",
     ]
     assert sorted(mistakes) == sorted(expected)
 
@@ -265,7 +265,7 @@ def test_a_broker_of_a_cluster_listens_where_the_others_look_for_it() -> None:
 
 @pytest.mark.parametrize("address", ["0.0.0.0:7001", "[::]:7001"])
 def test_no_broker_of_a_cluster_is_at_every_address(address: str) -> None:
-    with pytest.raises(ConfigError, match=r"--cluster: .* stands for every address of a machine"):
+    with pytest.raises(ConfigError, match=r"--cluster: .* means every address of a machine"):
         load(environment={}, flags={"id": 1, "nats": "h", "cluster": f"1@{address},2@127.0.0.1:7002"})
 
 
@@ -289,8 +289,8 @@ def test_who_listens_elsewhere_than_the_list_says_is_not_told_by_the_list(
 @pytest.mark.parametrize(
     ("advertise", "mistake"),
     [
-        ("0.0.0.0:7001", "--advertise: 0.0.0.0:7001 stands for every address of a machine"),
-        ("[::]:7001", "--advertise: [::]:7001 stands for every address of a machine"),
+        ("0.0.0.0:7001", "--advertise: 0.0.0.0:7001 means every address of a machine"),
+        ("[::]:7001", "--advertise: [::]:7001 means every address of a machine"),
         ("localhost:7002", "--advertise: 127.0.0.1:7002 is the address of broker 2 (--cluster)"),
     ],
 )
@@ -347,7 +347,7 @@ def test_a_cluster_in_a_file_is_a_list(tmp_path: Path) -> None:
         ({"cluster": ",".join(f"{one}@a:{one}" for one in range(1, 7))}, "6 voters; at most 5 decide together"),
         ({"cluster": THREE, "nats": "h"}, "--cluster: which broker of the cluster is this one? Set id (--id)"),
         ({"join": "a:1", "nats": "h"}, "--join: which broker of the cluster is this one? Set id (--id)"),
-        ({"cluster": THREE, "id": 4, "nats": "h"}, "this broker, 4 (--id), is none of 1, 2, 3"),
+        ({"cluster": THREE, "id": 4, "nats": "h"}, "this broker, 4 (--id), is not one of 1, 2, 3"),
         ({"cluster": THREE, "id": 2}, "--cluster: every broker of a cluster uses the same NATS"),
         ({"join": "127.0.0.1:1", "id": 2}, "--join: every broker of a cluster uses the same NATS"),
         ({"cluster": THREE, "join": "a:1", "id": 2}, "begin a cluster, others join one; set one"),
@@ -355,7 +355,7 @@ def test_a_cluster_in_a_file_is_a_list(tmp_path: Path) -> None:
         ({"cluster": "1@10.0.0.1:7422"}, "--cluster: 10.0.0.1:7422 can be reached from other machines"),
         ({"join": " "}, "no address given"),
         ({"join": "user:PART,SECRET@h:1"}, "--join: an address has no login, and this one has an '@': write HOST:PORT"),
-        ({"cluster": "user:SECRET@h:1"}, "--cluster: what stands before the '@' is not an id from 1 to"),
+        ({"cluster": "user:SECRET@h:1"}, "--cluster: the text before the '@' is not an id from 1 to"),
         ({"http": "user:SECRET@h:1"}, "--http: an address has no login"),
         (
             {"join": "10.0.0.1:7422", "id": 4, "nats": "h"},

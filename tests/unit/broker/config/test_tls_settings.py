@@ -79,7 +79,7 @@ def test_what_does_not_go_together_is_told_with_the_place_that_said_it(authority
     assert "no TLS without a certificate" in mistakes(tls_ca=authority.ca)
     assert "(see --tls-ca)" in mistakes(tls_ca=authority.ca)
     assert "tls_client_auth = required needs tls_client_ca" in mistakes(**both, tls_client_auth="required")
-    assert "is none of off, optional, required" in mistakes(**both, tls_client_auth="perhaps")
+    assert "is not one of off, optional, required" in mistakes(**both, tls_client_auth="perhaps")
     assert "tls_peer_names needs tls_ca" in mistakes(**both, tls_peer_names="a")
     any_host = {"tls_ca": authority.ca, "tls_ignore_hosts": "yes"}
     assert "whatever tls_peer_names says; set one of the two" in mistakes(**both, **any_host, tls_peer_names="a")
@@ -150,7 +150,7 @@ def test_files_put_together_without_a_line_end_are_told(authority: Authority, tm
     pair = authority.issue("broker")
     file = tmp_path / "joined.pem"
     file.write_bytes(authority.ca.read_bytes().rstrip() + authority.ca.read_bytes())
-    said = "a line end is missing between two of its parts: END and BEGIN stand on one line"
+    said = "a line end is missing between two of its parts: END and BEGIN are on one line"
     assert f"cannot use {file} for TLS: {said}" in mistakes(tls_cert=pair.cert, tls_key=pair.key, tls_ca=file)
     file.write_bytes(pair.cert.read_bytes().rstrip() + pair.key.read_bytes())
     assert f"cannot use {file} for TLS: {said}" in mistakes(tls_cert=file)

@@ -119,7 +119,7 @@ def test_what_contradicts_an_earlier_start_is_refused(flags: dict[str, str], sai
 def test_mistakes_are_told_together() -> None:
     said = mistakes_of(brokers="3", ports="7422,7423", listen="0.0.0.0:7422", insecure="yes", id=str(2**31 - 2))
     assert "--ports: 2 ports for 3 brokers" in said
-    assert "--listen: 0.0.0.0:7422 stands for every address" in said
+    assert "--listen: 0.0.0.0:7422 means every address" in said
     assert "--brokers: the last of 3 brokers would have the id 2147483648" in said
 
 

@@ -50,7 +50,7 @@ def test_a_file_of_keys_is_made_for_one_user_and_gets_the_new_key_first(tmp_path
     run("new", "new", "--file", str(file))
     assert parse_keys(file.read_text()).ids == ("new", "old")
     before = file.read_text()
-    assert "is there twice" in run("new", "new", "--file", str(file), code=2)
+    assert "occurs twice" in run("new", "new", "--file", str(file), code=2)
     assert file.read_text() == before
     assert sorted(tmp_path.iterdir()) == [file]
 

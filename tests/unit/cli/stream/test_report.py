@@ -182,8 +182,8 @@ def test_trouble_of_one_partition_of_several_says_of_which() -> None:
 
 
 def test_a_stream_that_nobody_leads_says_why_in_plain_words() -> None:
-    assert "Stream orders: nobody leads it now\n" in shown(
-        stream(state="no_leader", state_reason="nobody leads it now")
+    assert "Stream orders: it has no leader now\n" in shown(
+        stream(state="no_leader", state_reason="it has no leader now")
     )
 
 
@@ -220,8 +220,8 @@ def test_status_a_stream_and_the_doctor_show_the_same_gaps() -> None:
     ]
     told = [one.found for one in judge_streams(infos, [], now_us) if one.check == "gaps"]
     assert told == [
-        "s1: nobody listened for 500ms, 2s ago (no NATS)",
-        "s0, s1: nobody listened for 1s, 8s ago (killed)",
+        "s1: no broker subscribed for 500ms, 2s ago (no NATS)",
+        "s0, s1: no broker subscribed for 1s, 8s ago (killed)",
     ]
 
 

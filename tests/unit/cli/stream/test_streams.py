@@ -73,7 +73,7 @@ def test_what_is_not_known_to_have_happened_says_where_to_look_and_how_to_undo_a
 
 
 def test_another_config_is_told_in_the_words_of_the_options(capsys: pytest.CaptureFixture[str]) -> None:
-    text = "stream 'a' is there with another config: max_age_ms is 604800000, not None; alter it, or …"
+    text = "stream 'a' exists with another config: max_age_ms is 604800000, not None; alter it, or …"
     differences = {
         "max_age_ms": [604_800_000, None],
         "compact": [False, True],

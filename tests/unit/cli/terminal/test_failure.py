@@ -36,7 +36,7 @@ def raised(error: BaseException) -> int:
         (
             RemoteError(ErrorCode.NO_ENCRYPTION_KEY, "no such key", key_id="first"),
             1,
-            "Error: no such key\n  a new key does not open what is there; docs/how-to/encryption.md says where",
+            "Error: no such key\n  a new key does not decrypt existing data; docs/how-to/encryption.md says where",
         ),
         (RemoteError("a_code_of_tomorrow", "what now"), 1, "Error: what now\n"),
         (OperationalError("one\ntwo"), 1, "Error: one\n  two\n"),
@@ -45,7 +45,7 @@ def raised(error: BaseException) -> int:
         (
             TimedOut("too few", tried={"a:1": "no"}),
             1,
-            "Error: too few\n  `penstock status` shows which brokers are there",
+            "Error: too few\n  `penstock status` shows which brokers are live",
         ),
         (
             RemoteError(ErrorCode.STREAM_EXISTS, "it is there", differences={"acks": [1, 2]}),

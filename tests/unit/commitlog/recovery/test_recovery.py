@@ -324,7 +324,7 @@ def test_a_checkpoint_without_any_segment_is_damage_even_if_nothing_was_flushed(
     disk.remove(segment_path(DIRECTORY, 0))
     log = open_log(disk)
     assert log.state is LogState.READ_ONLY
-    assert [damage.reason for damage in log.damage] == ["no segment file is there"]
+    assert [damage.reason for damage in log.damage] == ["the segment file is missing"]
     assert log.view().slice(0, end=0, bytes_max=1) is None
     assert not any(name.endswith(".arrows") for name in disk.list(DIRECTORY))
 

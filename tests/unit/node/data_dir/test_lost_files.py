@@ -117,7 +117,7 @@ def test_a_start_is_refused_and_says_what_to_do(path: str, what: str, match: str
     [
         ("runs", "missing", "runs is missing, which records the starts"),
         ("runs", "zeroed", "runs cannot be read: whether this is an older copy cannot be checked now"),
-        ("made/00000004-orders", "missing", "made/00000004-orders was missing, though its log is there"),
+        ("made/00000004-orders", "missing", "made/00000004-orders was missing, though its log exists"),
         (f"{ORDERS}/lineage", "zeroed", "lineage: at byte 0"),
         ("raft/reserve", "missing", ""),
         ("raft/reserve", "zeroed", ""),
@@ -157,7 +157,7 @@ def test_a_start_goes_on_and_tells_what_an_operator_should_know(path: str, what:
     [
         (f"{ORDERS}/checkpoint", "missing", "whether its end was cut off is not known"),
         (f"{ORDERS}/checkpoint", "zeroed", "whether its end was cut off is not known"),
-        (SEGMENT, "missing", "no segment file is there"),
+        (SEGMENT, "missing", "the segment file is missing"),
         (SEGMENT, "zeroed", "expected"),
         (SEGMENT, "older", "the end of the file"),
     ],

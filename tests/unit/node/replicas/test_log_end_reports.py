@@ -188,8 +188,10 @@ def test_whoever_is_asked_says_for_whom_is_waited_after_all_were_killed() -> Non
     for one in others:
         brokers.start(one, left[one])
     brokers.run(10_000)
-    reason = f"it waits for broker {leader}: the others stopped uncleanly, and may lack acked messages"
-    assert [brokers[one].stream("s").partitions[0].state_reason for one in others] == [f"nobody leads it: {reason}"] * 2
+    reason = (
+        f"it has no leader: it waits for broker {leader}: the others stopped uncleanly, and may lack acked messages"
+    )
+    assert [brokers[one].stream("s").partitions[0].state_reason for one in others] == [reason] * 2
     brokers.start(leader, disk="another")
     brokers.run(10_000)
     assert brokers.led("s").broker_id in others
