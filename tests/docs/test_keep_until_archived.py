@@ -45,7 +45,7 @@ def test_the_page_does_what_it_says(tmp_path: Path) -> None:
         (forget,) = forgotten.splitlines()
         unknown = command(broker.client_address, *shlex.split(forget)[1:-1], "lak", "--yes")
         assert (unknown.returncode, unknown.stdout) == (2, "")
-        assert "stream orders waits for no archive 'lak': it knows of lake" in unknown.stderr
+        assert "stream orders waits for no archive 'lak': it waits for lake" in unknown.stderr
         nobody = command(broker.client_address, *shlex.split(forget)[1:])
         assert nobody.returncode == 1
         assert "Stream orders knows of no other one, and deletes nothing until one reports. Forget" in nobody.stderr
