@@ -29,7 +29,7 @@ async def test_the_page_does_what_it_says(tmp_path: Path) -> None:
                 await command(broker.client_address, *shlex.split(line)[1:])
             first, second = await copies.until(2)
             assert (first.subject, first.data, second.subject) == ("copies.orders.eu.7", b"hello", "copies.orders.us.8")
-            for name in re.findall(r"`(Penstock-[A-Z][a-z]+)`", PAGE.partition("## For ever")[0]):
+            for name in re.findall(r"`(Penstock-[A-Z][a-z]+)`", PAGE.partition("## Relay continuously")[0]):
                 assert headers_of(first)[name]
             assert headers_of(first)["Colour"] == "red"
             assert [one.subject for one in await by_region.until(2)] == ["by-region.eu.7", "by-region.us.8"]

@@ -82,7 +82,7 @@ def test_the_commands_on_streams_do_what_they_say(tmp_path: Path) -> None:
             assert said.stdout.splitlines()[2].split()[:4] == ["orders/0", "broker", "1", "0"]
             assert said.stdout.endswith("Sound: 1 log, 30 rows.\n")
         (tmp_path / "orders").mkdir()
-        assert "there is no log" in run(tmp_path, "penstock verify orders", broker.client_address).stderr
+        assert "orders holds no log" in run(tmp_path, "penstock verify orders", broker.client_address).stderr
         there = f"penstock verify orders --server {broker.client_address}"
         assert run(tmp_path, there).returncode == 0
 

@@ -104,7 +104,7 @@ def disk_space(name: str, free: int, size: int, bytes_each_us: float | None) -> 
         left_us = int(free / bytes_each_us)
         each_day = format_bytes(int(bytes_each_us * _DAY_US))
         text += f"; with {each_day} a day, as since its start, that is {_days(left_us)}, without what retention deletes"
-    advice = "add disk, or let streams keep less: docs/how-to/keep-less.md"
+    advice = "add disk, or let streams keep less: docs/how-to/retention.md"
     if share < _FREE_SHARE_FAIL or (left_us is not None and left_us < _FULL_US_FAIL):
         return fail("disk", text, advice)
     if share < _FREE_SHARE_WARN or (left_us is not None and left_us < _FULL_US_WARN):

@@ -32,12 +32,12 @@ GUARDS = (MADE_PATH, MARK_PATH, RUNS_PATH)
 
 _FROM_OTHERS = (
     "Nothing was deleted. While most of the other brokers are up, move this data directory aside, and start the "
-    "broker with an empty one, with the same id and flags: the others fill it (docs/how-to/repair.md)"
+    "broker with an empty one, with the same id and flags: the others fill it (docs/how-to/broker-does-not-start.md)"
 )
 _ALONE = (
     "Nothing was deleted. This broker is alone, so no other one has it: put the data directory back as it was when the "
     "broker stopped last, or start with an empty one and restore a backup with `penstock restore`; any Arrow reader "
-    "reads the segments that are in streams/ (docs/how-to/repair.md)"
+    "reads the segments that are in streams/ (docs/how-to/broker-does-not-start.md)"
 )
 
 

@@ -1,6 +1,6 @@
 """Every file of a data directory, missing, zeroed or of an older copy: what a start makes of it, row by row.
 
-The table is in docs/how-to/repair.md; `penstock.json` and `LOCK` are tested in
+The table is in docs/how-to/broker-does-not-start.md; `penstock.json` and `LOCK` are tested in
 tests/unit/broker/config/test_data_dir.py.
 """
 
