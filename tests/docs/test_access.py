@@ -1,4 +1,4 @@
-"""The page on access: its commands run in order, as they stand, on a broker that has everybody log in."""
+"""The pages on users, permissions and quotas: their commands run in order on a broker that requires a login."""
 
 from __future__ import annotations
 
@@ -10,23 +10,31 @@ import sys
 from pathlib import Path
 from textwrap import dedent
 
+import pytest
+
 from penstock import aio
 from tests.broker_process import running_broker
 from tests.extent import needs_time
 
 DOCS = Path(__file__).parents[2] / "docs"
-PAGE = (DOCS / "how-to/access.md").read_text(encoding="utf-8")
+RUN = ("embedded-nats-login", "access", "acl", "rotate-credentials", "quotas", "audit-log")
+PAGES = (*RUN, "broker-authentication", "secret-files")
+
+
+def text_of(page: str) -> str:
+    return (DOCS / "how-to" / f"{page}.md").read_text(encoding="utf-8")
 
 
 @needs_time
-async def test_the_page_does_what_it_says(tmp_path: Path) -> None:
+async def test_the_pages_do_what_they_say(tmp_path: Path) -> None:
     said = {}
     with running_broker(tmp_path / "penstock-data", "--auth") as broker:
         credentials = tmp_path / "penstock-data" / "admin.credentials"
         async with aio.connect(broker.client_address, credentials=credentials) as admin:
             await admin.create_stream("orders", "orders.>")
         environment = {**broker.environment, "PENSTOCK_SERVER": broker.client_address}
-        for language, text in re.findall(r"```(sh|python)\n(.*?)```", PAGE, flags=re.DOTALL):
+        pages = "".join(map(text_of, RUN))
+        for language, text in re.findall(r"```(sh|python)\n(.*?)```", pages, flags=re.DOTALL):
             lines = [dedent(text)] if language == "python" else text.splitlines()
             for line in lines:
                 if line.startswith("penstock serve"):
@@ -47,8 +55,12 @@ async def test_the_page_does_what_it_says(tmp_path: Path) -> None:
     assert [act for act in ("create_user", "change_rules", "alter_user", "create_stream") if act not in told] == []
 
 
-def test_every_linked_file_is_there() -> None:
-    links = re.findall(r"\]\(([^)#]+)[^)]*\)", PAGE)
+@pytest.mark.parametrize("page", PAGES)
+def test_every_linked_file_is_there(page: str) -> None:
+    links = re.findall(r"\]\(([^)#]+)[^)]*\)", text_of(page))
     assert links
     assert [link for link in links if not (DOCS / "how-to" / link).exists()] == []
+
+
+def test_the_index_names_it() -> None:
     assert "(how-to/access.md)" in (DOCS / "README.md").read_text(encoding="utf-8")

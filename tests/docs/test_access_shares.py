@@ -9,7 +9,7 @@ import pytest
 
 from penstock.base import limits
 
-PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "access.md"
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "quotas.md"
 
 LIMITS = {
     "connections to a broker": (limits.CONNECTIONS_MAX,),

@@ -1,4 +1,4 @@
-"""The page on backups: its commands and its program run in order, and do what it says."""
+"""The pages on backups and restores: their commands and their program run in order, and do what they say."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from tests.extent import needs_time
 from tests.integration.test_backup import rows_of
 
 DOCS = Path(__file__).parents[2] / "docs"
-PAGE = (DOCS / "how-to/backup.md").read_text(encoding="utf-8")
+PAGES = ("backup.md", "restore.md")
+PAGE = "".join((DOCS / "how-to" / page).read_text(encoding="utf-8") for page in PAGES)
 
 
 @needs_time
-async def test_the_page_does_what_it_says(tmp_path: Path) -> None:
+async def test_the_pages_do_what_they_say(tmp_path: Path) -> None:
     blocks = re.findall(r"```(sh|python)\n(.*?)```", PAGE, flags=re.DOTALL)
-    assert [language for language, _ in blocks] == ["sh", "sh", "sh", "sh", "sh", "python"]
+    assert [language for language, _ in blocks] == ["sh", "sh", "sh", "python", "sh", "sh"]
     said = []
     with running_broker(tmp_path / "old") as old, running_broker(tmp_path / "new") as new:
         async with await old.client() as here, await new.client() as there:
@@ -54,7 +55,7 @@ async def test_the_page_does_what_it_says(tmp_path: Path) -> None:
             assert "Sound: a backup of 101 rows." in said[3]
             assert await rows_of(there, "orders") == await rows_of(here, "orders")
             assert await rows_of(here, "orders-of-monday") == await rows_of(here, "orders")
-            assert said[-1] == "100\n1\n"
+            assert said[4] == "100\n1\n"
 
 
 def test_every_linked_file_is_there() -> None:

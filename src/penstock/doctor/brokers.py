@@ -45,7 +45,7 @@ def _reached(asked: Sequence[Asked]) -> Iterator[Finding]:
                     "clients here cannot read what it leads: check its `advertise`, the network and firewalls",
                 )
             elif one.status.waits_for:
-                yield fail(check, f"{at} is not ready: {one.status.waits_for}", "docs/how-to/cluster.md says why")
+                yield fail(check, f"{at} is not ready: {one.status.waits_for}", "docs/how-to/no-leader.md says why")
 
     names = listed(one.broker.address for one in asked)
     yield from bounded(wrong(), ok(check, f"{len(asked)} reached from here: {names}"))

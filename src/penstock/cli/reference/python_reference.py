@@ -88,7 +88,7 @@ def _calls(owner: str, kind: type) -> list[str]:
 
 def _users() -> Iterator[str]:
     """Yield the API for users and rules, with the functions that make credentials and rules."""
-    yield "`client.users`: [how to let in only whom you know](../how-to/access.md#from-python)."
+    yield "`client.users`: [how to create users and rules](../how-to/access.md#from-python)."
     yield from _calls("client.users", blocking_users.Users)
     for make in (users.password_credential, users.token_credential, users.nkey_credential, users.rule):
         yield call_text(f"penstock.client.users.{make.__name__}", make)

@@ -200,7 +200,7 @@ def _text(error: Exception) -> str:
 def _advice(error: Exception) -> str:
     if isinstance(error, RemoteError):
         if "nobody_leads" in error.details:  # a longer time-out would not help
-            return "`penstock status` shows which brokers are down; docs/how-to/cluster.md says what can be done"
+            return "`penstock status` shows which brokers are down; docs/how-to/no-leader.md says what can be done"
         if error.code == ErrorCode.READ_ONLY:
             return _take_again(error)
         if error.code == ErrorCode.STREAM_EXISTS and (fixed := fixed_fields(error)):
