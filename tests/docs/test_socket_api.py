@@ -11,7 +11,7 @@ from penstock.access.credentials import TOKEN_ITERATIONS
 from penstock.access.scram import ScramClient
 from penstock.base import limits
 from penstock.base.ids import LeaderEpoch, Offset, StreamId
-from penstock.client.error_codes import ERROR_CODES, Handling
+from penstock.client.link.error_codes import ERROR_CODES, Handling
 from penstock.messages import (
     APIS,
     ApiSpec,

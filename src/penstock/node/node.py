@@ -54,7 +54,7 @@ from penstock.node.quorum.session import ClusterSession
 from penstock.node.replicas.listened_file import ListenedFile
 from penstock.node.replicas.replicas import Replicas
 from penstock.node.request_router import STOPPING, RequestRouter
-from penstock.node.security.access import Access
+from penstock.node.security.access import Access, Call
 from penstock.node.security.auth_markers import AuthMarkers
 from penstock.node.settings import Settings
 from penstock.node.step import DiskWork, Step
@@ -90,7 +90,6 @@ class Node:
         self._replicas = Replicas(
             context,
             self._cluster,
-            self.access,
             self._peers,
             self._listener,
             self._ingest_backlog,
@@ -503,8 +502,9 @@ class Node:
             return
         self._at(now)
         try:
-            self.access.check(who, request)
-            self._router.handlers[type(request)](caller, request, raw, now)
+            auth = self.access.of(who)
+            auth.check(request)
+            self._router.handlers[type(request)](Call(caller, auth, raw, now), request)
         except RemoteError as error:
             self._outbox.reply(caller, error)
 

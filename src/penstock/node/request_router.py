@@ -17,11 +17,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from penstock.base.clock import Now
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.messages import (
     AlterStreamRequest,
@@ -64,7 +63,7 @@ from penstock.node.partition.internal_streams import check_users_own
 from penstock.node.quorum.peer_client import PeerClient
 from penstock.node.replicas.partition_lookup import PartitionLookup
 from penstock.node.replicas.replicas import Replicas
-from penstock.node.security.access import Access
+from penstock.node.security.access import Access, Call
 from penstock.node.subscriptions.ingest_backlog import IngestBacklog
 from penstock.node.subscriptions.nats_listener import NatsListener
 
@@ -89,8 +88,8 @@ class RequestRouter:
         self._replicas = replicas
         find = PartitionLookup(context, cluster, replicas.partitions, replicas.streams.failures)
         self.fetches = FetchApi(context, replicas, access)
-        self.lookups = LookupApi(context, access, stopping=STOPPING)
-        self.verifying = VerifyApi(context.outbox, access, stopping=STOPPING)
+        self.lookups = LookupApi(context, stopping=STOPPING)
+        self.verifying = VerifyApi(context.outbox, stopping=STOPPING)
         self.storing = AppendApi(context, find, replicas, access=access)
         write = self.storing.append_to
         bounds = CommitBounds(context, find, peers, budget.refusals)
@@ -127,17 +126,15 @@ class RequestRouter:
             **UserApi(context, access).handlers,
         }
 
-    def _administer(self, caller: Hashable, request: Any, raw: bytes | memoryview, now: Now) -> None:
+    def _administer(self, call: Call, request: Any) -> None:
         check_users_own(self._cluster.image, request)
-        self._cluster.administer(caller, request)
+        self._cluster.administer(call, request)
 
-    def _peer_request(self, caller: Hashable, request: Request, raw: bytes | memoryview, now: Now) -> None:
-        self._cluster.peer_request(caller, request, raw)
+    def _peer_request(self, call: Call, request: Request) -> None:
+        self._cluster.peer_request(call.caller, request, call.raw)
 
-    def _replica_fetch(self, caller: Hashable, request: ReplicaFetchRequest, raw: bytes | memoryview, now: Now) -> None:
-        self._replicas.leader_replication.fetch(caller, request, self._replicas.roles.live, now)
+    def _replica_fetch(self, call: Call, request: ReplicaFetchRequest) -> None:
+        self._replicas.leader_replication.fetch(call.caller, request, self._replicas.roles.live, call.now)
 
-    def _replica_progress(
-        self, caller: Hashable, request: ReplicaProgressRequest, raw: bytes | memoryview, now: Now
-    ) -> None:
-        self._replicas.leader_replication.progress(caller, request, self._replicas.roles.live, now)
+    def _replica_progress(self, call: Call, request: ReplicaProgressRequest) -> None:
+        self._replicas.leader_replication.progress(call.caller, request, self._replicas.roles.live, call.now)

@@ -24,14 +24,14 @@ MUTANTS_OF_RIGHTS = (
     Mutant(
         "a broker that is cut off goes by what it knows",
         _ACCESS,
-        "        if not (self.is_current or (self.is_admin",
+        "        if not (access.is_current or (self.is_admin",
         "        if not (True or (self.is_admin",
     ),
     Mutant(
         "who may append is looked at when it is appended",
         _ACCESS,
-        "            AppendRequest: self._appending,",
-        "            AppendRequest: self._allowing,",
+        "        AppendRequest: _appending,",
+        "        AppendRequest: _allowing,",
         (
             Patch(
                 "penstock.node.partition.log_queries",
@@ -58,7 +58,7 @@ MUTANTS_OF_RIGHTS = (
     Mutant(
         "a fetch that waits is not looked at again",
         "penstock.node.api.fetch_api",
-        "            self._access.check(waiter.who, waiter.request)",
+        "            self._access.of(waiter.who).check(waiter.request)",
         "            assert waiter",
     ),
     Mutant(

@@ -12,7 +12,6 @@ from functools import partial
 
 import msgspec
 
-from penstock.base.clock import Now
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import PartitionKey
 from penstock.batch.codec import NOBODY, BatchProducer
@@ -42,7 +41,7 @@ from penstock.node.partition.log_queries import CheckAppend, OwnKeys, RowRules
 from penstock.node.partition.partition import Partition
 from penstock.node.replicas.partition_lookup import PartitionLookup
 from penstock.node.replicas.replicas import Replicas
-from penstock.node.security.access import Access
+from penstock.node.security.access import Access, Call
 from penstock.node.step import InternalCaller
 
 Appending = AppendRequest | AppendOnceRequest
@@ -67,42 +66,42 @@ class AppendApi:
             ListProducersRequest: partial(self._producers.tell, find),
         }
 
-    def _append(self, caller: Hashable, request: Appending, raw: bytes | memoryview, now: Now) -> None:
+    def _append(self, call: Call, request: Appending) -> None:
         partition = users_own(self._find.led(request.stream_id, request.partition))
-        allowed = self._access.appended_subjects(partition.stream)
+        allowed = call.auth.appended_subjects(partition.stream)
         rules = _rules_of(partition.stream, partition.key.partition)._replace(allowed=allowed)
-        may = self._access.again(request)
+        may = call.auth.again(request)
 
         def look() -> None:
             may()
-            if self._access.appended_subjects(partition.stream) != allowed:
+            if call.auth.appended_subjects(partition.stream) != allowed:
                 text = "nothing was stored: the subjects on which you may append have just changed; ask again"
                 raise RemoteError(ErrorCode.NOT_YET, text)
 
-        check = CheckAppend(raw, rules, _producer_of(request), look=look)
-        self.appends.add(caller, partition.key, check, self._access.sharer)
+        check = CheckAppend(call.raw, rules, _producer_of(request), look=look)
+        self.appends.add(call.caller, partition.key, check, call.auth.sharer)
 
-    def _append_at(self, caller: Hashable, request: AppendAtRequest, raw: bytes | memoryview, now: Now) -> None:
+    def _append_at(self, call: Call, request: AppendAtRequest) -> None:
         """Append rows to the named partition even if their keys belong to another since partitions were added."""
         partition = users_own(self._find.led(request.stream_id, request.partition))
-        rules, look = RowRules.of(partition.stream.config, partition.key.partition), self._access.again(request)
+        rules, look = RowRules.of(partition.stream.config, partition.key.partition), call.auth.again(request)
 
         def heard(response: Response | RemoteError) -> None:
             if isinstance(response, AppendResponse):
                 response = AppendAtResponse(**msgspec.structs.asdict(response))
-            self._outbox.reply(caller, response)
+            self._outbox.reply(call.caller, response)
 
-        check = CheckAppend(raw, rules, keeps_numbers=True, may_be_ahead=request.may_be_ahead, look=look)
-        self.appends.add(InternalCaller(heard), partition.key, check, self._access.sharer)
+        check = CheckAppend(call.raw, rules, keeps_numbers=True, may_be_ahead=request.may_be_ahead, look=look)
+        self.appends.add(InternalCaller(heard), partition.key, check, call.auth.sharer)
 
-    def _stage(self, caller: Hashable, request: StageRequest, raw: bytes | memoryview, now: Now) -> None:
+    def _stage(self, call: Call, request: StageRequest) -> None:
         """Store staged rows like any append; rows that the target stream would refuse are refused here."""
         partition = self._find.led(request.stream_id, request.partition)
         target = target_of(partition.stream)
         if target is None:
             raise RemoteError(ErrorCode.BAD_REQUEST, f"nothing is staged in stream {partition.stream.name!r}")
         of = partition.stream if request.is_plan else self._context.image.by_id(target)
-        rules, look = _rules_of(of, partition.key.partition), self._access.again(request)
+        rules, look = _rules_of(of, partition.key.partition), call.auth.again(request)
         if request.query_id == NO_RUN:
             raise RemoteError(ErrorCode.BAD_REQUEST, "nothing was staged: a query's id is not zero")
         by = NOBODY if request.query_id is None else BatchProducer(0, 0, request.batch_id, request.query_id)
@@ -110,10 +109,10 @@ class AppendApi:
         def heard(response: Response | RemoteError) -> None:
             if isinstance(response, AppendResponse):
                 response = StageResponse(**msgspec.structs.asdict(response))
-            self._outbox.reply(caller, response)
+            self._outbox.reply(call.caller, response)
 
-        check = CheckAppend(raw, rules, by, is_staged=True, look=look)
-        self.appends.add(InternalCaller(heard), partition.key, check, self._access.sharer)
+        check = CheckAppend(call.raw, rules, by, is_staged=True, look=look)
+        self.appends.add(InternalCaller(heard), partition.key, check, call.auth.sharer)
 
     def _store(self, key: PartitionKey, caller: Hashable, check: CheckAppend) -> bool:
         partition = self._replicas.partitions[key]

@@ -37,7 +37,7 @@ from penstock.node.partition.partition_errors import as_remote_error
 from penstock.node.partition.query_executor import QueryExecutor
 from penstock.node.replicas.partition_lookup import PartitionLookup
 from penstock.node.replicas.replicas import Replicas
-from penstock.node.security.access import Access
+from penstock.node.security.access import Access, Call
 from penstock.node.step import FileRange, Lane
 
 
@@ -79,19 +79,18 @@ class FetchApi:
             context.outbox, running_max=limits.PROJECTIONS_RUNNING_MAX, waiting_max=limits.PROJECTIONS_WAITING_MAX
         )
 
-    def ask(
-        self, find: PartitionLookup, caller: Hashable, request: FetchRequest, raw: bytes | memoryview, now: Now
-    ) -> None:
+    def ask(self, find: PartitionLookup, call: Call, request: FetchRequest) -> None:
         """Handle the request on any local replica. RemoteError as from `fetch` and `PartitionLookup.held`."""
-        self.fetch(caller, find.held(request.stream_id, request.partition), request, now)
+        self.fetch(call, find.held(request.stream_id, request.partition), request)
 
-    def fetch(self, caller: Hashable, partition: Partition, request: FetchRequest, now: Now) -> None:
-        """Answer `caller`, now or later. RemoteError offset_out_of_range, log_truncated, bad_request, overloaded."""
+    def fetch(self, call: Call, partition: Partition, request: FetchRequest) -> None:
+        """Answer the caller, now or later. RemoteError offset_out_of_range, log_truncated, bad_request, overloaded."""
         _check_wanted(request)
         check_agreement(partition, request.offset, request.leader_epoch)
         self._check_staleness(partition, request)
         wait_us = min(request.wait_ms_max, limits.FETCH_WAIT_MS_MAX) * 1_000
-        self._look(caller, partition, request, now.elapsed_us + wait_us, is_final=wait_us == 0, who=self._access.who)
+        deadline_us = call.now.elapsed_us + wait_us
+        self._look(call.caller, partition, request, deadline_us, is_final=wait_us == 0, who=call.auth.who)
 
     def grown(self, partition: Partition) -> None:
         """Look up again the fetches that can have enough now that more is committed."""
@@ -145,7 +144,7 @@ class FetchApi:
         try:
             # Permissions may have changed and the log may have been truncated meanwhile.
             assert isinstance(waiter.who, Principal | None)
-            self._access.check(waiter.who, waiter.request)
+            self._access.of(waiter.who).check(waiter.request)
             check_agreement(partition, waiter.request.offset, waiter.request.leader_epoch)
             self._check_staleness(partition, waiter.request)
             self._look(waiter.caller, partition, waiter.request, waiter.deadline_us, is_final=is_final, who=waiter.who)
@@ -225,7 +224,7 @@ class FetchApi:
     def _may(self, look: _Look) -> bool:
         """True if the caller still has the permission after the wait for the disk; answer the error otherwise."""
         try:
-            self._access.check(look.who, look.request)
+            self._access.of(look.who).check(look.request)
         except RemoteError as error:
             self._outbox.reply(look.caller, error)
             return False

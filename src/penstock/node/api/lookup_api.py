@@ -7,7 +7,6 @@ from typing import TypeVar
 
 from penstock.access.handshake import Principal
 from penstock.base import limits
-from penstock.base.clock import Now
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import Offset, TimestampUs
 from penstock.messages import GetRequest, GetResponse, ListOffsetsRequest, ListOffsetsResponse
@@ -19,7 +18,7 @@ from penstock.node.partition.partition_errors import as_remote_error
 from penstock.node.partition.query_executor import QueryExecutor
 from penstock.node.replicas.partition_lookup import PartitionLookup
 from penstock.node.replicas.stream_lifecycle import deleted_error
-from penstock.node.security.access import Access
+from penstock.node.security.access import Call
 
 _Query = TypeVar("_Query", GetMessage, FindOffset)
 
@@ -30,12 +29,10 @@ class LookupApi:
     def __init__(
         self,
         context: Context,
-        access: Access,
         *,
         stopping: RemoteError,
     ) -> None:
         self._outbox = context.outbox
-        self._access = access
         self._format_version = context.settings.format_version
         self._stopping = stopping
         self._is_stopped = False
@@ -55,20 +52,16 @@ class LookupApi:
         self._is_stopped = True
         self._executor.stop(self._stopping)
 
-    def ask_get(
-        self, find: PartitionLookup, caller: Hashable, request: GetRequest, raw: bytes | memoryview, now: Now
-    ) -> None:
+    def ask_get(self, find: PartitionLookup, call: Call, request: GetRequest) -> None:
         """Find the partition and call `get`. The last message of a key or subject is known only to the leader."""
         which = find.led if request.offset is None else find.held
-        self.get(caller, which(request.stream_id, request.partition), request)
+        self.get(call, which(request.stream_id, request.partition), request)
 
-    def ask_offsets(
-        self, find: PartitionLookup, caller: Hashable, request: ListOffsetsRequest, raw: bytes | memoryview, now: Now
-    ) -> None:
+    def ask_offsets(self, find: PartitionLookup, call: Call, request: ListOffsetsRequest) -> None:
         """Find the led partition and call `list_offsets`."""
-        self.list_offsets(caller, find.led(request.stream_id, request.partition), request)
+        self.list_offsets(call, find.led(request.stream_id, request.partition), request)
 
-    def get(self, caller: Hashable, partition: Partition, request: GetRequest) -> None:
+    def get(self, call: Call, partition: Partition, request: GetRequest) -> None:
         """Return one message. Raise RemoteError (not_yet) until this replica knows the latest high watermark."""
         if sum(wanted is not None for wanted in (request.offset, request.key, request.subject)) != 1:
             raise RemoteError(ErrorCode.BAD_REQUEST, "get: give exactly one of offset, key and subject")
@@ -94,11 +87,11 @@ class LookupApi:
                 format_version=self._format_version,
                 leader_epoch=epoch,
             )
-            self._outbox.reply(caller, response, query.data, looked_bytes=_searched_bytes(query))
+            self._outbox.reply(call.caller, response, query.data, looked_bytes=_searched_bytes(query))
 
-        self._ask(caller, partition, ask, answer, self._access.who)
+        self._ask(call.caller, partition, ask, answer, call.auth.who)
 
-    def list_offsets(self, caller: Hashable, partition: Partition, request: ListOffsetsRequest) -> None:
+    def list_offsets(self, call: Call, partition: Partition, request: ListOffsetsRequest) -> None:
         """Return the offset at a position. Raise RemoteError (not_yet) until a new leader knows the high watermark."""
         require_high_watermark(partition)
         epoch = partition.leader_epoch
@@ -116,9 +109,9 @@ class LookupApi:
                 committed_end=Offset(partition.committed_end),
                 leader_epoch=epoch,
             )
-            self._outbox.reply(caller, response)
+            self._outbox.reply(call.caller, response)
 
-        self._ask(caller, partition, ask, answer, self._access.who)
+        self._ask(call.caller, partition, ask, answer, call.auth.who)
 
     def _ask(
         self,

@@ -5,12 +5,11 @@ Rules: "no such stream" is an answer, too: a broker that may not know of the str
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from penstock.access.handshake import MECHANISMS
 from penstock.base import limits
-from penstock.base.clock import Now
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.subjects import subject_mistake
 from penstock.messages import (
@@ -30,9 +29,9 @@ from penstock.node.api.status_report import StatusReport
 from penstock.node.api.stream_index import StreamIndex
 from penstock.node.context import Context
 from penstock.node.control.cluster import Cluster
-from penstock.node.security.access import Access
+from penstock.node.security.access import Access, Call
 
-Handler = Callable[[Hashable, Any, bytes | memoryview, Now], None]
+Handler = Callable[[Call, Any], None]
 """Answers the caller of a request, now or later. Arguments: caller, request, its raw part, time."""
 
 
@@ -61,9 +60,9 @@ class MetadataApi:
             StatusRequest: self._status,
         }
 
-    def _hello(self, caller: Hashable, request: HelloRequest, raw: bytes | memoryview, now: Now) -> None:
+    def _hello(self, call: Call, request: HelloRequest) -> None:
         # A caller who has not logged in gets only what a login needs.
-        is_told = self._access.refusal(self._access.who) is None
+        is_told = self._access.refusal(call.auth.who) is None
         response = HelloResponse(
             broker_id=self._settings.broker_id,
             broker_version=self._settings.broker_version,
@@ -74,9 +73,9 @@ class MetadataApi:
             mechanisms=MECHANISMS if self._access.is_guarded else (),
             proves_brokers=self._settings.proves_brokers,
         )
-        self._outbox.reply(caller, response)
+        self._outbox.reply(call.caller, response)
 
-    def _metadata(self, caller: Hashable, request: MetadataRequest, raw: bytes | memoryview, now: Now) -> None:
+    def _metadata(self, call: Call, request: MetadataRequest) -> None:
         image = self._cluster.image
         next_after = None
         if request.names is not None:
@@ -86,30 +85,32 @@ class MetadataApi:
             names = [name for name in dict.fromkeys(request.names) if name in image.names]
             if len(names) < len(set(request.names)):
                 self._cluster.check_knows()  # "no such stream" is an answer, too
-            names = [name for name in names if self._access.may_see(image.by_name(name))]
+            names = [name for name in names if call.auth.may_see(image.by_name(name))]
             _check_partitions([image.by_name(name) for name in names])
         else:
             if not image.cluster_id:
                 self._cluster.check_knows()
             page = max(1, min(request.streams_max, limits.METADATA_STREAMS_MAX))
-            names, next_after = self._stream_index.page(image, request.after, page, self._access.seen_names)
-        names = [name for name in names if self._access.may_see(image.by_name(name))]
+            names, next_after = self._stream_index.page(image, request.after, page, call.auth.seen_names)
+        names = [name for name in names if call.auth.may_see(image.by_name(name))]
         streams = tuple(self._report.stream(image.by_name(name)) for name in names)
         self._outbox.reply(
-            caller, MetadataResponse(streams=streams, brokers=self._report.brokers(), next_after=next_after)
+            call.caller, MetadataResponse(streams=streams, brokers=self._report.brokers(), next_after=next_after)
         )
 
-    def _find_streams(self, caller: Hashable, request: FindStreamsRequest, raw: bytes | memoryview, now: Now) -> None:
+    def _find_streams(self, call: Call, request: FindStreamsRequest) -> None:
         if (mistake := subject_mistake(request.subject)) is not None:
             raise RemoteError(ErrorCode.BAD_REQUEST, mistake)
         found = self._stream_index.covering(self._cluster.image, request.subject)
         if not found:
             self._cluster.check_knows()
-        found = [state for state in found if self._access.may_see(state)]
-        self._outbox.reply(caller, FindStreamsResponse(streams=tuple(map(self._report.stream, found))))
+        found = [state for state in found if call.auth.may_see(state)]
+        self._outbox.reply(call.caller, FindStreamsResponse(streams=tuple(map(self._report.stream, found))))
 
-    def _status(self, caller: Hashable, request: StatusRequest, raw: bytes | memoryview, now: Now) -> None:
-        self._outbox.reply(caller, self._report.status(now.wall_us, in_flight_bytes=self._in_flight.size_bytes))
+    def _status(self, call: Call, request: StatusRequest) -> None:
+        self._outbox.reply(
+            call.caller, self._report.status(call.now.wall_us, in_flight_bytes=self._in_flight.size_bytes)
+        )
 
 
 def _check_partitions(states: list[StreamState]) -> None:

@@ -63,7 +63,7 @@ from penstock.node.partition.log_queries import Query
 from penstock.node.partition.partition import Partition
 from penstock.node.partition.partition_errors import as_remote_error
 from penstock.node.replicas.partition_lookup import PartitionLookup
-from penstock.node.security.access import Access
+from penstock.node.security.access import Access, Call
 from penstock.node.step import InternalCaller, Lane
 from penstock.replication.leader import Leadership
 
@@ -141,7 +141,7 @@ class GroupOffsets:
         self._access = access
         self._write = write
         self._kept: dict[PartitionKey, _Kept] = {}
-        self.handlers: dict[type, Callable[[Hashable, Any, bytes | memoryview, Now], None]] = {
+        self.handlers: dict[type, Callable[[Call, Any], None]] = {
             OffsetsStreamRequest: self._stream,
             CommitOffsetsRequest: self._commit,
             FetchOffsetsRequest: self._fetch,
@@ -155,19 +155,19 @@ class GroupOffsets:
 
     # The stream
 
-    def _stream(self, caller: Hashable, request: OffsetsStreamRequest, raw: bytes | memoryview, now: Now) -> None:
+    def _stream(self, call: Call, request: OffsetsStreamRequest) -> None:
         if OFFSETS_STREAM in self._image.names:
-            self._outbox.reply(caller, self._found())
+            self._outbox.reply(call.caller, self._found())
             return
 
         def made(response: Response | RemoteError) -> None:
             if isinstance(response, CreateStreamResponse):
-                self._outbox.reply(caller, OffsetsStreamResponse(stream=response.stream))
+                self._outbox.reply(call.caller, OffsetsStreamResponse(stream=response.stream))
             elif isinstance(response, RemoteError) and response.code == ErrorCode.STREAM_EXISTS:
                 # A broker of another version created it differently; this broker may learn of it a moment later.
-                self._outbox.reply(caller, RemoteError(ErrorCode.NOT_YET, "the offsets are being made; ask again"))
+                self._outbox.reply(call.caller, RemoteError(ErrorCode.NOT_YET, "the offsets are being made; ask again"))
             else:
-                self._outbox.reply(caller, response)
+                self._outbox.reply(call.caller, response)
 
         config = offsets_config(self._encryption)
         self._cluster.link.administer(CreateStreamRequest(config=config, timeout_ms=request.timeout_ms), made)
@@ -181,9 +181,9 @@ class GroupOffsets:
 
     # Requests
 
-    def _commit(self, caller: Hashable, request: CommitOffsetsRequest, raw: bytes | memoryview, now: Now) -> None:
-        asker, sharer = self._access.asker, self._access.sharer
-        self._checked(request, now, asker)
+    def _commit(self, call: Call, request: CommitOffsetsRequest) -> None:
+        asker, sharer = call.auth.asker, call.auth.sharer
+        self._checked(request, call.now, asker)
         for one in request.offsets:
             if one.offset is not None:
                 self._check_there(one.stream_id, one.partition)
@@ -192,9 +192,9 @@ class GroupOffsets:
             try:
                 if refusal is not None:
                     raise refusal
-                self._commit_judged(caller, request, later, asker, sharer)
+                self._commit_judged(call.caller, request, later, asker, sharer)
             except RemoteError as error:
-                self._outbox.reply(caller, error)
+                self._outbox.reply(call.caller, error)
 
         self._bounds.judge(request.offsets, judged, sharer)
 
@@ -242,12 +242,12 @@ class GroupOffsets:
 
         self._append(partition, kept, rows, heard, lambda: shares.remove(by, added))
 
-    def _fetch(self, caller: Hashable, request: FetchOffsetsRequest, raw: bytes | memoryview, now: Now) -> None:
+    def _fetch(self, call: Call, request: FetchOffsetsRequest) -> None:
         kept = self._known(self._of_group(request.stream_id, request.partition, request.group))
         assert kept.offsets is not None
         assert kept.members is not None
         found = kept.offsets.of(request.group, request.of_stream_id)
-        members = kept.members.having(request.group, request.of_stream_id, now.elapsed_us)
+        members = kept.members.having(request.group, request.of_stream_id, call.now.elapsed_us)
         offsets = tuple(
             CommittedOffset(
                 partition=PartitionId(number),
@@ -258,18 +258,18 @@ class GroupOffsets:
             )
             for number, one in sorted(found.items())
         )
-        self._outbox.reply(caller, FetchOffsetsResponse(offsets=offsets, members=members))
+        self._outbox.reply(call.caller, FetchOffsetsResponse(offsets=offsets, members=members))
 
-    def _heartbeat(self, caller: Hashable, request: GroupHeartbeatRequest, raw: bytes | memoryview, now: Now) -> None:
+    def _heartbeat(self, call: Call, request: GroupHeartbeatRequest) -> None:
         kept = self._known(self._of_group(request.stream_id, request.partition, request.group))
         assert kept.members is not None
         if not request.is_leaving:
             for stream_id in request.stream_ids:
                 self._check_there(stream_id, 0)
-        by, sharer = self._access.asker, self._access.sharer
-        self._outbox.reply(caller, kept.members.heartbeat(request, now.elapsed_us, by, sharer))
+        by, sharer = call.auth.asker, call.auth.sharer
+        self._outbox.reply(call.caller, kept.members.heartbeat(request, call.now.elapsed_us, by, sharer))
 
-    def _list(self, caller: Hashable, request: ListGroupsRequest, raw: bytes | memoryview, now: Now) -> None:
+    def _list(self, call: Call, request: ListGroupsRequest) -> None:
         kept = self._known(self._of_offsets(request.stream_id, request.partition))
         assert kept.offsets is not None
         assert kept.members is not None
@@ -280,12 +280,12 @@ class GroupOffsets:
                 group=group,
                 stream_id=StreamId(stream_id),
                 partitions=count,
-                members=kept.members.count(group, stream_id, now.elapsed_us),
+                members=kept.members.count(group, stream_id, call.now.elapsed_us),
             )
             for group, stream_id, count in found
-            if self._access.may_see_group(self._image.streams.get(StreamId(stream_id)), group)
+            if call.auth.may_see_group(self._image.streams.get(StreamId(stream_id)), group)
         )
-        self._outbox.reply(caller, ListGroupsResponse(groups=groups))
+        self._outbox.reply(call.caller, ListGroupsResponse(groups=groups))
 
     def _of_offsets(self, stream_id: int, number: int) -> Partition:
         partition = self._find.led(stream_id, number)

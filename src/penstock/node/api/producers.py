@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 
 from penstock.base import limits
-from penstock.base.clock import Now
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import Offset, PartitionKey, TimestampUs
 from penstock.commitlog import LogState
@@ -23,6 +22,7 @@ from penstock.node.partition.partition import Partition
 from penstock.node.partition.partition_errors import as_remote_error, outcome_unknown_text
 from penstock.node.partition.reverse_log_scan import ReverseLogScan
 from penstock.node.replicas.partition_lookup import PartitionLookup
+from penstock.node.security.access import Call
 from penstock.node.step import Lane
 
 
@@ -34,9 +34,7 @@ class KnownProducers:
         self._context = context
         self._known = known
 
-    def tell(
-        self, find: PartitionLookup, caller: Hashable, request: ListProducersRequest, raw: bytes | memoryview, now: Now
-    ) -> None:
+    def tell(self, find: PartitionLookup, call: Call, request: ListProducersRequest) -> None:
         """Answer a request for a partition's producers. Raise RemoteError: not_leader, not_yet, storage_failed.
 
         The first request under a leadership starts the read; uncommitted batches count, as they do for duplicates.
@@ -49,7 +47,7 @@ class KnownProducers:
         if producers.failure:
             partition.producers = None  # the next request reads them again
             raise RemoteError(ErrorCode.STORAGE_FAILED, producers.failure)
-        now_us = partition.timestamp_us(now)
+        now_us = partition.timestamp_us(call.now)
         found = producers.page(request.after_producer_id, limits.PRODUCERS_PER_ANSWER_MAX, now_us)
         told = tuple(
             ProducerInfo(
@@ -61,7 +59,7 @@ class KnownProducers:
             )
             for producer_id, epoch, place in found
         )
-        self._outbox.reply(caller, ListProducersResponse(producers=told))
+        self._outbox.reply(call.caller, ListProducersResponse(producers=told))
 
     def is_new(self, partition: Partition, caller: Hashable, batch: CheckAppend) -> bool | None:
         """Return True if a batch is to be stored; False if `caller` gets an error or, once committed, the original's

@@ -23,7 +23,6 @@ from typing import Protocol
 
 from penstock.access.handshake import sharer_of
 from penstock.base import limits
-from penstock.base.clock import Now
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.fair_shares import FairShares
 from penstock.base.ids import LeaderEpoch, Offset, PartitionKey, TimestampUs
@@ -56,7 +55,7 @@ from penstock.node.partition.partition import Partition
 from penstock.node.partition.partition_errors import as_remote_error, outcome_unknown_text
 from penstock.node.partition.reverse_log_scan import ReverseLogScan
 from penstock.node.replicas.partition_lookup import PartitionLookup
-from penstock.node.security.access import Access
+from penstock.node.security.access import Access, Call
 from penstock.node.step import InternalCaller, Lane
 
 _NOT_HERE = (
@@ -131,10 +130,10 @@ class StagedPublisher:
 
     # Requests
 
-    def _stream(self, caller: Hashable, request: StagedStreamRequest, raw: bytes | memoryview, now: Now) -> None:
-        self._cluster.administer(caller, request)
+    def _stream(self, call: Call, request: StagedStreamRequest) -> None:
+        self._cluster.administer(call, request)
 
-    def _publish(self, caller: Hashable, request: PublishStagedRequest, raw: bytes | memoryview, now: Now) -> None:
+    def _publish(self, call: Call, request: PublishStagedRequest) -> None:
         partition = users_own(self._find.led(request.stream_id, request.partition))
         if request.query_id == NO_RUN:
             raise RemoteError(ErrorCode.BAD_REQUEST, "nothing was published: a query's id is not zero")
@@ -142,18 +141,18 @@ class StagedPublisher:
             text = "nothing was published: a run of several pieces has a plan, and each piece names it"
             raise RemoteError(ErrorCode.BAD_REQUEST, text)
         check_size(request.staged)
-        user = sharer_of(self._access.who)
+        user = sharer_of(call.auth.who)
         if not self._shares.fits(user, 1, limits.PUBLISHES_WAITING_MAX):
             raise RemoteError(ErrorCode.OVERLOADED, "too much is to be published at once; wait for some to be answered")
         plan = 0 if request.plan is None else request.plan + 1
         piece = RunPiece(request.query_id, request.batch_id, request.piece, plan)
         self._shares.add(user)
         self._queues.setdefault(partition.key, deque()).append(
-            _Publish(caller, user, request, piece, now.elapsed_us + _WAIT_US, self._access.again(request))
+            _Publish(call.caller, user, request, piece, call.now.elapsed_us + _WAIT_US, call.auth.again(request))
         )
         self._go_on(partition.key)
 
-    def _list(self, caller: Hashable, request: ListPublishedRequest, raw: bytes | memoryview, now: Now) -> None:
+    def _list(self, call: Call, request: ListPublishedRequest) -> None:
         partition = self._find.led(request.stream_id, request.partition)
         runs = partition.published or (None if partition.leadership is None else self._read(partition))
         if runs is None or runs.is_reading:
@@ -162,7 +161,7 @@ class StagedPublisher:
         if runs.failure:
             partition.published = None  # the next request reads them again
             raise RemoteError(ErrorCode.STORAGE_FAILED, runs.failure)
-        now_us = partition.timestamp_us(now)
+        now_us = partition.timestamp_us(call.now)
         found = runs.page(request.after_query_id, limits.PUBLISHED_PER_ANSWER_MAX, now_us)
         told = tuple(
             QueryInfo(
@@ -175,7 +174,7 @@ class StagedPublisher:
             )
             for query_id, last in found
         )
-        self._outbox.reply(caller, ListPublishedResponse(queries=told))
+        self._outbox.reply(call.caller, ListPublishedResponse(queries=told))
 
     # Queues
 

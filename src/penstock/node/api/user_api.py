@@ -6,12 +6,11 @@ Other users see themselves and the rules for everybody.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 
 from penstock.access import Operation, User
 from penstock.access.rules import is_admin, scope
 from penstock.access.users import EVERYBODY
-from penstock.base.clock import Now
 from penstock.messages import (
     CredentialInfo,
     ListUsersRequest,
@@ -25,7 +24,7 @@ from penstock.metadata.image import ClusterImage, OwnedStreams
 from penstock.node.api.metadata_api import Handler
 from penstock.node.context import Context
 from penstock.node.controller.user_exports import page_of
-from penstock.node.security.access import Access
+from penstock.node.security.access import Access, Call
 
 
 class UserApi:
@@ -40,10 +39,10 @@ class UserApi:
             TestAccessRequest: self._test,
         }
 
-    def _list(self, caller: Hashable, request: ListUsersRequest, raw: bytes | memoryview, now: Now) -> None:
+    def _list(self, call: Call, request: ListUsersRequest) -> None:
         users = self._context.image.users
-        who = "" if self._access.who is None else self._access.who.name
-        names = sorted(users) if self._access.is_free else sorted({who, EVERYBODY} & set(users))
+        who = "" if call.auth.who is None else call.auth.who.name
+        names = sorted(users) if call.auth.is_free else sorted({who, EVERYBODY} & set(users))
         if request.names is not None:
             names = [name for name in names if name in request.names]
         page, next_after = page_of(names, request.after)
@@ -53,17 +52,17 @@ class UserApi:
             is_guarded=self._access.is_guarded,
             user=who,
         )
-        self._outbox.reply(caller, response)
+        self._outbox.reply(call.caller, response)
 
-    def _test(self, caller: Hashable, request: TestAccessRequest, raw: bytes | memoryview, now: Now) -> None:
+    def _test(self, call: Call, request: TestAccessRequest) -> None:
         image = self._context.image
         if not self._access.is_guarded:
             text = "this cluster has no users, so every client may do everything (`penstock user add`)"
-            self._outbox.reply(caller, TestAccessResponse(is_allowed=True, reason=text))
+            self._outbox.reply(call.caller, TestAccessResponse(is_allowed=True, reason=text))
             return
         image.user(request.name)
-        rules = self._access.rules(request.name)
-        self._outbox.reply(caller, _tested(image, rules, request))
+        rules = call.auth.rules(request.name)
+        self._outbox.reply(call.caller, _tested(image, rules, request))
 
 
 def _tested(image: ClusterImage, rules: tuple, request: TestAccessRequest) -> TestAccessResponse:  # type: ignore[type-arg]

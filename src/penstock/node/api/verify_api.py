@@ -15,7 +15,6 @@ from typing import NamedTuple
 from msgspec.structs import astuple
 
 from penstock.base import limits
-from penstock.base.clock import Now
 from penstock.base.errors import CorruptionError, ErrorCode, RemoteError
 from penstock.base.ids import Offset
 from penstock.batch import codec
@@ -27,7 +26,7 @@ from penstock.node.partition.partition import Partition
 from penstock.node.partition.partition_errors import as_remote_error
 from penstock.node.partition.query_executor import QueryExecutor
 from penstock.node.replicas.partition_lookup import PartitionLookup
-from penstock.node.security.access import Access
+from penstock.node.security.access import Call
 from penstock.node.step import Outbox
 
 
@@ -136,9 +135,8 @@ def _damage(error: CorruptionError, base_offset: Offset, end_offset: Offset) -> 
 class VerifyApi:
     """All slices of one broker."""
 
-    def __init__(self, outbox: Outbox, access: Access, *, stopping: RemoteError) -> None:
+    def __init__(self, outbox: Outbox, *, stopping: RemoteError) -> None:
         self._outbox = outbox
-        self._access = access
         self._stopping = stopping
         self._is_stopped = False
         self._executor = QueryExecutor(
@@ -146,34 +144,32 @@ class VerifyApi:
         )
         self._open: set[Hashable] = set()  # callers without an answer
 
-    def ask(
-        self, find: PartitionLookup, caller: Hashable, request: VerifyRequest, raw: bytes | memoryview, now: Now
-    ) -> None:
+    def ask(self, find: PartitionLookup, call: Call, request: VerifyRequest) -> None:
         """Verify a slice of this broker's replica; `caller` is answered later.
 
         Raise RemoteError: as `PartitionLookup.held`, or offset_out_of_range, bad_request, overloaded.
         """
         partition = find.held(request.stream_id, request.partition)
         if request.offset is None:
-            self._answer(caller, partition, None)
+            self._answer(call.caller, partition, None)
             return
         if self._is_stopped:
             raise self._stopping
         query = VerifySlice(partition.view(), _wanted(partition, request), partition.log)
 
         def done(error: Exception | None) -> None:
-            if caller not in self._open:
+            if call.caller not in self._open:
                 return
-            self._open.discard(caller)
+            self._open.discard(call.caller)
             if self._is_stopped and error is not None:
-                self._outbox.reply(caller, self._stopping)
+                self._outbox.reply(call.caller, self._stopping)
             elif error is not None:
-                self._outbox.reply(caller, as_remote_error(error))
+                self._outbox.reply(call.caller, as_remote_error(error))
             else:
-                self._answer(caller, partition, query)
+                self._answer(call.caller, partition, query)
 
-        self._executor.ask(caller, query, done, self._access.who)
-        self._open.add(caller)
+        self._executor.ask(call.caller, query, done, call.auth.who)
+        self._open.add(call.caller)
 
     def callers_disconnected(self, callers: Iterable[Hashable]) -> None:
         """Forget the requests of disconnected callers."""

@@ -61,7 +61,7 @@ from penstock.node.quorum.quorum import Quorum
 from penstock.node.quorum.raft_listener import EntryPosition
 from penstock.node.quorum.registration import BrokerRegistration, HeartbeatNumbers, register_command
 from penstock.node.quorum.session import ClusterSession
-from penstock.node.security.access import Access
+from penstock.node.security.access import Access, Call
 from penstock.node.security.auth_markers import AuthMarkers
 from penstock.node.step import JoinAttempt, Lane
 from penstock.raft import Raft, RaftConfig
@@ -156,9 +156,8 @@ class Cluster:
             StreamPlacement(self._context, self.quorum, controller),
             await_here=self._consequences.wait_for,
             info=self.info,
-            access=self._access,
         )
-        self._users = UserAdmin(self._context, self.quorum, self._peers, self._access)
+        self._users = UserAdmin(self._context, self.quorum, self._peers)
         self._apply_barrier = LocalApplyBarrier(lambda: self.image.index)
         self._metadata_leader = MetadataLeader(
             self._context, self.quorum, controller, self._stream_admin, self._users, self._access
@@ -408,7 +407,7 @@ class Cluster:
 
     # Requests
 
-    def administer(self, caller: Hashable, request: Administrative) -> None:
+    def administer(self, call: Call, request: Administrative) -> None:
         """Forward a client's change to the metadata leader. RemoteError not_yet: this broker knows no broker to ask."""
         if self.waits_for and not (self.quorum.obstacle or self.link.knows_somebody):
             self.check_knows()
@@ -417,9 +416,9 @@ class Cluster:
             is_lost = isinstance(response, RemoteError) and response.code == ErrorCode.NOT_METADATA_LEADER
             if is_lost and (reason := self._doubt()):  # what the operator can change
                 response = RemoteError(ErrorCode.NOT_METADATA_LEADER, f"no metadata leader was found in time: {reason}")
-            self._outbox.reply(caller, response)
+            self._outbox.reply(call.caller, response)
 
-        self.link.administer(request, done, self._access.who)
+        self.link.administer(request, done, call.auth.who)
 
     def peer_request(self, caller: Hashable, request: Request, raw: bytes | memoryview) -> None:
         """Handle another broker's request. RemoteError."""

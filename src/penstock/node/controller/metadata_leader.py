@@ -154,8 +154,8 @@ class MetadataLeader:
             self._is_auditing = False  # if refused, as while brokers are away, the next tick retries
 
         self._is_auditing = True
-        self._access.who = THE_BROKER
-        self._administration.handle(CreateStreamRequest(config=audit_config(self._encryption)), done)
+        config = audit_config(self._encryption)
+        self._administration.handle(CreateStreamRequest(config=config), self._access.of(THE_BROKER), done)
 
     @property
     def _lacks_name(self) -> bool:
@@ -266,13 +266,14 @@ class MetadataLeader:
     def _administer(self, request: Administrative, done: Done, who: Principal | None) -> None:
         """Check permissions here, before a proposal: the broker that was asked may lag behind a change of rules."""
         try:
-            self._access.check(who, request)
+            auth = self._access.of(who)
+            auth.check(request)
             if isinstance(request, UserChange):
-                self._users.handle(request, done)
+                self._users.handle(request, auth, done)
             elif isinstance(request, ExportUsersRequest):
-                self._users.export(request, done)
+                self._users.export(request, auth, done)
             else:
-                self._administration.handle(request, done)
+                self._administration.handle(request, auth, done)
         except RemoteError as error:
             done(error)
 

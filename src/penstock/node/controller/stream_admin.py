@@ -18,7 +18,6 @@ from typing import Any
 
 import msgspec
 
-from penstock.access.handshake import Principal
 from penstock.base import limits
 from penstock.base.clock import Now
 from penstock.base.config import StreamConfig
@@ -78,7 +77,7 @@ from penstock.node.quorum.metadata_forwarding import Administrative
 from penstock.node.quorum.peer_client import PeerClient
 from penstock.node.quorum.quorum import Quorum
 from penstock.node.quorum.stream_waiters import ExpectedStream, WaitFor
-from penstock.node.security.access import Access
+from penstock.node.security.access import Authorization
 from penstock.node.security.subscription_permissions import overlapping
 
 Done = Callable[[Response | RemoteError], None]
@@ -110,7 +109,6 @@ class StreamAdmin:
         *,
         await_here: WaitFor,
         info: Callable[[StreamState], StreamInfo],
-        access: Access,
     ) -> None:
         self._quorum = quorum
         self._peers = peers
@@ -119,10 +117,9 @@ class StreamAdmin:
         self._context = context
         self._await_here = await_here
         self._info = info
-        self._access = access
         self._creations: list[_Creation] = []
         self._under_way: dict[str, OwnedStreams] = {}  # streams and partitions proposed for users and not yet applied
-        self._handlers: dict[type[Request], Callable[[Any, Done], None]] = {
+        self._handlers: dict[type[Request], Callable[[Any, Authorization, Done], None]] = {
             CreateStreamRequest: self._create,
             AlterStreamRequest: self._alter,
             SetIntakeRequest: self._set_intake,
@@ -136,11 +133,18 @@ class StreamAdmin:
     def _image(self) -> ClusterImage:
         return self._quorum.image
 
-    def _propose(self, command: Command, done: Callable[[CommandOutcome | RemoteError], None]) -> None:
-        self._quorum.propose(self._access.signed(command), done)
+    def _propose(
+        self, command: Command, auth: Authorization, done: Callable[[CommandOutcome | RemoteError], None]
+    ) -> None:
+        self._quorum.propose(auth.signed(command), done)
 
     def _propose_more(
-        self, command: Command, payer: str, more: OwnedStreams, done: Callable[[CommandOutcome | RemoteError], None]
+        self,
+        command: Command,
+        auth: Authorization,
+        payer: str,
+        more: OwnedStreams,
+        done: Callable[[CommandOutcome | RemoteError], None],
     ) -> None:
         """Propose a command that adds streams or partitions for a user.
 
@@ -155,29 +159,29 @@ class StreamAdmin:
                 self._under_way[payer] = left
             done(outcome)
 
-        self._propose(command, heard)
+        self._propose(command, auth, heard)
 
-    def handle(self, request: Administrative, done: Done) -> None:
+    def handle(self, request: Administrative, auth: Authorization, done: Done) -> None:
         """Execute a client's request, which was authorised; call `done` once."""
         try:
-            self._handlers[type(request)](request, done)
+            self._handlers[type(request)](request, auth, done)
         except RemoteError as error:
             done(error)
 
     # Create
 
-    def _create(self, request: CreateStreamRequest, done: Done) -> None:
+    def _create(self, request: CreateStreamRequest, auth: Authorization, done: Done) -> None:
         now = self._context.now
         deadline_us = now.elapsed_us + min(request.timeout_ms, limits.FETCH_WAIT_MS_MAX) * 1_000
         brokers, ready = self._placing.brokers(), self._placing.ready(request.config)
-        by, who = self._access.signature, self._access.who
+        by = auth.signature
         try:
             existing = check_create(
                 self._image, request.config, brokers=len(brokers), ready=len(ready), by=by, under_way=self._under_way
             )
         except RemoteError as error:
-            raise self._as_seen(error, request.config.name, who) from None
-        beside = self._overlapping(request.config)
+            raise self._as_seen(error, request.config.name, auth) from None
+        beside = self._overlapping(request.config, auth)
         if existing is not None:
             self._wait(existing, done, deadline_us, beside, is_new=False)
             return
@@ -193,24 +197,23 @@ class StreamAdmin:
 
         def made(outcome: CommandOutcome | RemoteError) -> None:
             if isinstance(outcome, RemoteError):
-                done(self._as_seen(outcome, request.config.name, who))
+                done(self._as_seen(outcome, request.config.name, auth))
                 return
             assert outcome.stream is not None
             self._wait(outcome.stream, done, deadline_us, beside, is_new=outcome.changed)
 
-        self._propose_more(command, by, OwnedStreams.needed(request.config), made)
+        self._propose_more(command, auth, by, OwnedStreams.needed(request.config), made)
 
-    def _as_seen(self, error: RemoteError, name: str, who: Principal | None) -> RemoteError:
+    def _as_seen(self, error: RemoteError, name: str, auth: Authorization) -> RemoteError:
         """Return the error for a taken stream name; it reveals nothing of a stream that the caller may not see."""
         if error.code != ErrorCode.STREAM_EXISTS:
             return error
-        self._access.who = who  # other callers may have been served meanwhile
         there = self._image.names.get(name)
-        if there is not None and self._access.may_see(self._image.streams[there]):
+        if there is not None and auth.may_see(self._image.streams[there]):
             return error
         return RemoteError(ErrorCode.STREAM_EXISTS, f"the name {name!r} is taken: take another one")
 
-    def _make_staged(self, request: StagedStreamRequest, done: Done) -> None:
+    def _make_staged(self, request: StagedStreamRequest, auth: Authorization, done: Done) -> None:
         """Create the stream for the rows staged for another stream, on the same replicas."""
         now = self._context.now
         deadline_us = now.elapsed_us + min(request.timeout_ms, limits.FETCH_WAIT_MS_MAX) * 1_000
@@ -237,9 +240,9 @@ class StreamAdmin:
                 else:
                     done(response)
 
-            self._add(holder, tuple(one.replicas for one in missing), (), (), wait, added)
+            self._add(holder, auth, tuple(one.replicas for one in missing), (), (), wait, added)
             return
-        by = self._access.signature  # the staged stream has as many partitions as its target
+        by = auth.signature  # the staged stream has as many partitions as its target
         check_room(image, target.config.partitions, by, under_way=self._under_way)
 
         def made(outcome: CommandOutcome | RemoteError) -> None:
@@ -255,11 +258,11 @@ class StreamAdmin:
         command = CreateStream(
             config=staged_config(target.stream_id, target.config), created_us=now.wall_us, assignments=assignments
         )
-        self._propose_more(command, by, OwnedStreams(1, len(assignments)), made)
+        self._propose_more(command, auth, by, OwnedStreams(1, len(assignments)), made)
 
-    def _overlapping(self, config: StreamConfig) -> tuple[str, ...]:
+    def _overlapping(self, config: StreamConfig, auth: Authorization) -> tuple[str, ...]:
         """Return the streams that store messages of the same subjects and that the caller may see."""
-        seen = sorted(state.name for state in overlapping(self._image, config) if self._access.may_see(state))
+        seen = sorted(state.name for state in overlapping(self._image, config) if auth.may_see(state))
         return tuple(seen[: limits.OVERLAPPING_TOLD_MAX])
 
     def _wait(self, state: StreamState, done: Done, deadline_us: int, beside: tuple[str, ...], *, is_new: bool) -> None:
@@ -344,7 +347,7 @@ class StreamAdmin:
 
     # Pause, resume, seal
 
-    def _set_intake(self, request: SetIntakeRequest, done: Done) -> None:
+    def _set_intake(self, request: SetIntakeRequest, auth: Authorization, done: Done) -> None:
         now = self._context.now
         state = self._named(request.name, request.stream_id)
         deadline_us = now.elapsed_us + limits.FORWARD_TIMEOUT_MS * 1_000
@@ -356,17 +359,17 @@ class StreamAdmin:
             assert outcome.stream is not None
             self._wait_for_all(outcome.stream, done, deadline_us, lambda info: SetIntakeResponse(stream=info))
 
-        self._propose(SetIntake(stream_id=state.stream_id, intake=request.intake, since_us=now.wall_us), changed)
+        self._propose(SetIntake(stream_id=state.stream_id, intake=request.intake, since_us=now.wall_us), auth, changed)
 
     # Alter, truncate, delete
 
-    def _alter(self, request: AlterStreamRequest, done: Done) -> None:
+    def _alter(self, request: AlterStreamRequest, auth: Authorization, done: Done) -> None:
         state = self._named(request.name, request.stream_id)
         if "partitions" in request.changes or "range_bounds" in request.changes:
-            self._grow(state, request.changes, done)
+            self._grow(state, request.changes, auth, done)
             return
         config = altered_config(state.config, request.changes)  # refuse an impossible change before it is proposed
-        payer = self._payer(state)
+        payer = self._payer(state, auth)
         check_owned(self._image, config, payer, state, self._under_way)
         observers = None
         if config.observers > state.config.observers:
@@ -384,15 +387,15 @@ class StreamAdmin:
             done(AlterStreamResponse(stream=self._info(outcome.stream)))
 
         command = AlterStream(stream_id=state.stream_id, changes=request.changes, observers=observers)
-        self._propose_more(command, payer, OwnedStreams.needed(config).beyond(OwnedStreams.of(state)), altered)
+        self._propose_more(command, auth, payer, OwnedStreams.needed(config).beyond(OwnedStreams.of(state)), altered)
 
-    def _payer(self, state: StreamState) -> str:
+    def _payer(self, state: StreamState, auth: Authorization) -> str:
         """Return the user whose quota the stream counts for; empty: none, or an administrator changes the stream."""
-        return "" if self._access.is_free else state.owner
+        return "" if auth.is_free else state.owner
 
     # More partitions
 
-    def _grow(self, state: StreamState, changes: Mapping[str, Any], done: Done) -> None:
+    def _grow(self, state: StreamState, changes: Mapping[str, Any], auth: Authorization, done: Done) -> None:
         """Add partitions; answered once all live brokers have them and are subscribed for those they lead."""
         now = self._context.now
         config = check_growth(state, changes)
@@ -400,7 +403,7 @@ class StreamAdmin:
         if not added:
             done(AlterStreamResponse(stream=self._info(state)))
             return
-        payer = self._payer(state)
+        payer = self._payer(state, auth)
         check_owned(self._image, config, payer, state, self._under_way)
         check_room(self._image, added, payer, streams=0, under_way=self._under_way)
         assert config.replicas is not None
@@ -411,11 +414,14 @@ class StreamAdmin:
             self._wait_for_all(grown, done, deadline_us, lambda info: AlterStreamResponse(stream=info))
 
         observers = self._placing.observers(assignments, config)
-        self._add(state, assignments, observers, config.range_bounds[len(state.config.range_bounds) :], made, done)
+        self._add(
+            state, auth, assignments, observers, config.range_bounds[len(state.config.range_bounds) :], made, done
+        )
 
     def _add(
         self,
         state: StreamState,
+        auth: Authorization,
         assignments: tuple[tuple[BrokerId, ...], ...],
         observers: tuple[tuple[BrokerId, ...], ...],
         range_bounds: tuple[str, ...],
@@ -438,7 +444,7 @@ class StreamAdmin:
         )
         grown = msgspec.structs.replace(state.config, partitions=len(state.partitions) + len(assignments))
         self._propose_more(
-            command, self._payer(state), OwnedStreams.needed(grown).beyond(OwnedStreams.of(state)), added
+            command, auth, self._payer(state, auth), OwnedStreams.needed(grown).beyond(OwnedStreams.of(state)), added
         )
 
     def mark_keys(self, request: MarkKeysRequest, done: Done) -> None:
@@ -455,9 +461,9 @@ class StreamAdmin:
             end_offset=request.end_offset,
             marked_us=request.marked_us,
         )
-        self._propose(command, marked)
+        self._quorum.propose(command, marked)
 
-    def _truncate(self, request: TruncateRequest, done: Done) -> None:
+    def _truncate(self, request: TruncateRequest, auth: Authorization, done: Done) -> None:
         if request.leader_epoch is None:
             raise RemoteError(ErrorCode.BAD_REQUEST, "only a partition's leader knows what is committed: ask that one")
 
@@ -470,9 +476,9 @@ class StreamAdmin:
             leader_epoch=request.leader_epoch,
             before=request.before,
         )
-        self._propose(command, truncated)
+        self._propose(command, auth, truncated)
 
-    def _report_archived(self, request: ReportArchivedRequest, done: Done) -> None:
+    def _report_archived(self, request: ReportArchivedRequest, auth: Authorization, done: Done) -> None:
         if request.leader_epoch is None:
             raise RemoteError(ErrorCode.BAD_REQUEST, "only a partition's leader knows what is committed: ask that one")
 
@@ -492,15 +498,15 @@ class StreamAdmin:
             archive=request.archive,
             end_offset=request.end_offset,
         )
-        self._propose(command, reported)
+        self._propose(command, auth, reported)
 
-    def _delete(self, request: DeleteStreamRequest, done: Done) -> None:
+    def _delete(self, request: DeleteStreamRequest, auth: Authorization, done: Done) -> None:
         state = self._named(request.name, request.stream_id)
 
         def deleted(outcome: CommandOutcome | RemoteError) -> None:
             done(outcome if isinstance(outcome, RemoteError) else DeleteStreamResponse(stream_id=state.stream_id))
 
-        self._propose(DeleteStream(stream_id=state.stream_id), deleted)
+        self._propose(DeleteStream(stream_id=state.stream_id), auth, deleted)
 
     def _named(self, name: str, stream_id: int | None) -> StreamState:
         state = self._image.by_name(name)

@@ -41,7 +41,7 @@ from penstock.node.controller.apply_barriers import ClusterApplyBarrier
 from penstock.node.controller.user_exports import exported
 from penstock.node.quorum.peer_client import PeerClient
 from penstock.node.quorum.quorum import Quorum
-from penstock.node.security.access import Access
+from penstock.node.security.access import Authorization
 
 UserChange = CreateUserRequest | AlterUserRequest | DeleteUserRequest | ChangeRulesRequest
 Done = Callable[[Response | RemoteError], None]
@@ -57,21 +57,20 @@ _ANSWERS: dict[type[Request], type[UserChangedResponse]] = {
 class UserAdmin:
     """Used by the metadata leader."""
 
-    def __init__(self, context: Context, quorum: Quorum, peers: PeerClient, access: Access) -> None:
+    def __init__(self, context: Context, quorum: Quorum, peers: PeerClient) -> None:
         """`chance` is a source of randomness, such as a seeded random.Random."""
         self._chance = context.chance
         self._quorum = quorum
         self._peers = peers
         self._broker_id = context.settings.broker_id
         self._context = context
-        self._access = access
         self._all = ClusterApplyBarrier(context, quorum, peers)
 
     @property
     def _image(self) -> ClusterImage:
         return self._quorum.image
 
-    def handle(self, request: UserChange, done: Done) -> None:
+    def handle(self, request: UserChange, auth: Authorization, done: Done) -> None:
         """Carry out a client's authorised request; `done` is called once."""
         deadline_us = self._context.now.elapsed_us + limits.FORWARD_TIMEOUT_MS * 1_000
         answer = _ANSWERS[type(request)]
@@ -83,7 +82,7 @@ class UserAdmin:
                 done(error)
 
         try:
-            command = self._command(request)
+            command = self._command(request, auth)
             check_way_in(self._image, command)
         except RemoteError as error:
             told(error)
@@ -105,30 +104,28 @@ class UserAdmin:
 
         self._quorum.propose(command, made, placed)
 
-    def export(self, request: ExportUsersRequest, done: Done) -> None:
+    def export(self, request: ExportUsersRequest, auth: Authorization, done: Done) -> None:
         """Return a page of users with their verifiers to an authorised caller, once that is recorded."""
         if not self._image.users:
             done(exported(self._image, request.after))
             return
 
-        look_again = self._access.again(request)
-
         def noted(outcome: CommandOutcome | RemoteError) -> None:
             answer: Response | RemoteError
             try:
-                look_again()
+                auth.check(request)
                 answer = outcome if isinstance(outcome, RemoteError) else exported(self._image, request.after)
             except RemoteError as error:
                 answer = error
             done(answer)
 
         after = request.after[: limits.USER_NAME_CHARS_MAX]
-        by = "" if self._access.who is None else self._access.who.name
+        by = "" if auth.who is None else auth.who.name
         self._quorum.propose(ExportUsers(exported_us=self._context.now.wall_us, after=after, by=by), noted)
 
-    def _command(self, request: UserChange) -> CreateUser | AlterUser | DeleteUser | ChangeRules:
+    def _command(self, request: UserChange, auth: Authorization) -> CreateUser | AlterUser | DeleteUser | ChangeRules:
         now_us = self._context.now.wall_us
-        by = "" if self._access.who is None else self._access.who.name
+        by = "" if auth.who is None else auth.who.name
         if isinstance(request, CreateUserRequest):
             own = _since(now_us, request.credentials)
             return self.creation(User(request.name, now_us, own, request.rules, request.quotas), by=by)

@@ -18,7 +18,6 @@ from collections.abc import Hashable, Iterable
 
 import msgspec
 
-from penstock.base.clock import Now
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.messages import ReportArchivedRequest, Response
 from penstock.node.control.cluster import Cluster
@@ -28,6 +27,7 @@ from penstock.node.partition.internal_streams import users_own
 from penstock.node.partition.partition import Partition
 from penstock.node.quorum.metadata_forwarding import THE_BROKER
 from penstock.node.replicas.partition_lookup import PartitionLookup
+from penstock.node.security.access import Call
 from penstock.node.step import Outbox
 
 
@@ -39,11 +39,9 @@ class Archives:
         self._cluster = cluster
         self._waiting: set[Hashable] = set()
 
-    def ask(
-        self, find: PartitionLookup, caller: Hashable, request: ReportArchivedRequest, raw: bytes | memoryview, now: Now
-    ) -> None:
+    def ask(self, find: PartitionLookup, call: Call, request: ReportArchivedRequest) -> None:
         """Handle the request. RemoteError as `report` and `PartitionLookup.led`; read_only for internal streams."""
-        self.report(caller, users_own(find.led(request.stream_id, request.partition)), request)
+        self.report(call.caller, users_own(find.led(request.stream_id, request.partition)), request)
 
     def report(self, caller: Hashable, partition: Partition, request: ReportArchivedRequest) -> None:
         """Answer `caller` once the report is committed.

@@ -21,7 +21,6 @@ from functools import partial
 from operator import ge
 
 from penstock.base import limits
-from penstock.base.clock import Now
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import Offset, PartitionId, PartitionKey, TimestampUs
 from penstock.batch import codec
@@ -39,6 +38,7 @@ from penstock.node.partition.partition_errors import as_remote_error, partition_
 from penstock.node.partition.query_executor import QueryExecutor
 from penstock.node.quorum.peer_client import PeerClient
 from penstock.node.replicas.partition_lookup import PartitionLookup
+from penstock.node.security.access import Call
 from penstock.node.step import InternalCaller, Lane
 from penstock.node.subscriptions.ingest_backlog import IngestBacklog
 
@@ -249,14 +249,12 @@ class RemoteDedup:
 
     # Requests by other leaders
 
-    def serve(
-        self, find: PartitionLookup, caller: Hashable, request: MessageIdsRequest, raw: bytes | memoryview, now: Now
-    ) -> None:
+    def serve(self, find: PartitionLookup, call: Call, request: MessageIdsRequest) -> None:
         """Answer the leader of a partition that was added.
 
         RemoteError as from `PartitionLookup.led`; unknown_epoch, not_yet, overloaded.
         """
-        self._serve(caller, find.led(request.stream_id, request.partition), request)
+        self._serve(call.caller, find.led(request.stream_id, request.partition), request)
 
     def _serve(self, caller: Hashable, partition: Partition, request: MessageIdsRequest) -> None:
         if (refusal := no_leader_error(self._context.image, partition)) is not None:

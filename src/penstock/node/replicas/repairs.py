@@ -21,11 +21,11 @@ replica that lags. While it is closed, this broker neither leads nor follows wit
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from penstock.base import limits
-from penstock.base.clock import Now, growing
+from penstock.base.clock import growing
 from penstock.base.errors import ErrorCode, OperationalError, PenstockError, RemoteError
 from penstock.base.ids import BrokerId, Offset, PartitionKey
 from penstock.commitlog import Log, LogState, LogView, MissingRange, RepairError, SegmentRepair, Slice
@@ -39,6 +39,7 @@ from penstock.node.quorum.peer_client import PeerClient
 from penstock.node.replicas.partition_lookup import PartitionLookup
 from penstock.node.replicas.roles import Roles
 from penstock.node.replicas.stream_lifecycle import StreamLifecycle
+from penstock.node.security.access import Call
 from penstock.node.step import FileRange, Lane
 
 _RETRY_US = limits.REPAIR_RETRY_MS * 1_000
@@ -383,9 +384,7 @@ class Repairs:
 
     # Serving other brokers
 
-    def serve(
-        self, find: PartitionLookup, caller: Hashable, request: ReplicaRangeRequest, raw: bytes | memoryview, now: Now
-    ) -> None:
+    def serve(self, find: PartitionLookup, call: Call, request: ReplicaRangeRequest) -> None:
         """Send committed batches to a broker whose replica is corrupt. Raise RemoteError."""
         partition = find.held(request.stream_id, request.partition)
         leadership, view = partition.leadership, partition.view()
@@ -398,11 +397,11 @@ class Repairs:
 
         def done(error: Exception | None) -> None:
             if error is not None:
-                self._outbox.reply(caller, as_remote_error(error))
+                self._outbox.reply(call.caller, as_remote_error(error))
                 return
             (one,) = found
             extent = one and FileRange(partition.vfs, one.path, one.position, one.length, partition.log.damage_found)
-            self._outbox.reply(caller, ReplicaRangeResponse(leads=leads), extent)
+            self._outbox.reply(call.caller, ReplicaRangeResponse(leads=leads), extent)
 
         self._outbox.work(Lane.READ, run, done)
 

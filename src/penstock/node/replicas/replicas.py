@@ -42,7 +42,6 @@ from penstock.node.replicas.rollups import Rollups
 from penstock.node.replicas.staged_retention import StagedRetention
 from penstock.node.replicas.stream_lifecycle import StreamLifecycle
 from penstock.node.replicas.truncations import Truncations
-from penstock.node.security.access import Access
 from penstock.node.subscriptions.ingest_backlog import IngestBacklog
 from penstock.node.subscriptions.nats_listener import NatsListener
 
@@ -54,7 +53,6 @@ class Replicas:
         self,
         context: Context,
         cluster: Cluster,
-        access: Access,
         peers: PeerClient,
         listening: NatsListener,
         backlog: IngestBacklog,
@@ -70,7 +68,7 @@ class Replicas:
         self.log_maintenance = LogMaintenance(context, events)
         self.leader_replication = LeaderReplication(context, self.partitions, self.log_maintenance, cluster, listening)
         self.follows = FollowerReplication(context, peers, self.partitions, self.log_maintenance, events)
-        self.truncations = Truncations(context, cluster, access)
+        self.truncations = Truncations(context, cluster)
         self.archives = Archives(context.outbox, cluster)
         self.rollups = Rollups(context, cluster)
         self.staged_retention = StagedRetention(context, self.partitions, self.log_maintenance)

@@ -17,7 +17,6 @@ from dataclasses import dataclass
 
 from penstock.access.handshake import Principal, sharer_of
 from penstock.base import limits
-from penstock.base.clock import Now
 from penstock.base.config import Intake
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.fair_shares import FairShares
@@ -31,7 +30,7 @@ from penstock.node.partition.internal_streams import users_own
 from penstock.node.partition.partition import Partition
 from penstock.node.partition.partition_errors import as_remote_error
 from penstock.node.replicas.partition_lookup import PartitionLookup
-from penstock.node.security.access import Access
+from penstock.node.security.access import Call
 from penstock.node.step import Lane
 from penstock.replication.leader import Leadership
 
@@ -62,30 +61,27 @@ class _Asked:
 class Truncations:
     """All pending truncations of one broker."""
 
-    def __init__(self, context: Context, cluster: Cluster, access: Access) -> None:
-        self._access = access
+    def __init__(self, context: Context, cluster: Cluster) -> None:
         self._outbox = context.outbox
         self._context = context
         self._cluster = cluster
         self._waiting: dict[Hashable, _Asked] = {}
 
-    def ask_for(
-        self, find: PartitionLookup, caller: Hashable, request: TruncateRequest, raw: bytes | memoryview, now: Now
-    ) -> None:
+    def ask_for(self, find: PartitionLookup, call: Call, request: TruncateRequest) -> None:
         """Find the led partition and call `ask`."""
-        self.ask(caller, users_own(find.led(request.stream_id, request.partition)), request)
+        self.ask(call, users_own(find.led(request.stream_id, request.partition)), request)
 
-    def ask(self, caller: Hashable, partition: Partition, request: TruncateRequest) -> None:
-        """Answer `caller` once it is done. Raise RemoteError: offset_out_of_range, not_yet, read_only, overloaded."""
+    def ask(self, call: Call, partition: Partition, request: TruncateRequest) -> None:
+        """Answer the caller once it is done. Raise RemoteError: offset_out_of_range, not_yet, read_only, overloaded."""
         leadership = partition.leadership
         if leadership is None:  # the only replica may be unregistered, as on a full disk
             raise RemoteError(ErrorCode.NOT_LEADER, f"{partition.label} is not led now; ask again in a moment")
-        self._check(partition, request)
+        self._check(call, partition, request)
         start = partition.log_start
         deadline_us = self._context.now.elapsed_us + _TIMEOUT_US
         messages = max(0, request.before - start)
-        asked = _Asked(caller, partition, leadership, request, self._access.who, deadline_us, messages)
-        self._waiting[caller] = asked
+        asked = _Asked(call.caller, partition, leadership, request, call.auth.who, deadline_us, messages)
+        self._waiting[call.caller] = asked
         if not messages:
             self._measured(asked, None)
             return
@@ -96,7 +92,7 @@ class Truncations:
 
         self._outbox.work(Lane.READ, run, lambda error: self._measured(asked, error))
 
-    def _check(self, partition: Partition, request: TruncateRequest) -> None:
+    def _check(self, call: Call, partition: Partition, request: TruncateRequest) -> None:
         require_high_watermark(partition)
         if request.before > partition.committed_end:
             raise RemoteError(
@@ -114,7 +110,7 @@ class Truncations:
             text = f"stream {partition.stream.name!r} is sealed: nothing of it goes, unless it is deleted as a whole"
             raise RemoteError(ErrorCode.READ_ONLY, text)
         shares = FairShares((sharer_of(one.who), 1) for one in self._waiting.values())
-        if not shares.fits(sharer_of(self._access.who), 1, limits.TRUNCATIONS_WAITING_MAX):
+        if not shares.fits(sharer_of(call.auth.who), 1, limits.TRUNCATIONS_WAITING_MAX):
             raise RemoteError(ErrorCode.OVERLOADED, "too many truncations at once; wait for some to be answered")
 
     def _measured(self, asked: _Asked, error: Exception | None) -> None:

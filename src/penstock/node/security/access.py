@@ -28,8 +28,9 @@ Administrators get the state of such a broker, but no stored data.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Callable, Hashable
+from functools import partial
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import msgspec
 
@@ -39,6 +40,7 @@ from penstock.access.rules import Scope
 from penstock.access.scram import ScramVerifier
 from penstock.access.users import EVERYBODY, GIVE_CREDENTIALS, PASSWORD_ID
 from penstock.base import limits
+from penstock.base.clock import Now
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import StreamId
 from penstock.base.units import utc_text
@@ -120,54 +122,14 @@ class _InUsers(NamedTuple):
 
 
 class Access:
-    """Checks requests against the rules in the image.
-
-    `who` is the caller of the request that is being decided; None if authentication is off.
-    """
+    """Users, credentials and rules of the image: `of` returns what one caller may do."""
 
     def __init__(self, context: Context, session: ClusterSession, markers: AuthMarkers) -> None:
-        self.who: Principal | None = None
         self._context = context
         self._session = session
         self._markers = markers
         self._judges: dict[str, PermissionCache] = {}  # by user name
         self._found: _InUsers | None = None
-        self._table: dict[type[Request], Callable[[Any], None]] = {
-            HelloRequest: self._allowing,
-            FetchRequest: self._reading,
-            GetRequest: self._getting,
-            ListOffsetsRequest: self._listing_offsets,
-            AppendRequest: self._appending,
-            AppendOnceRequest: self._appending,
-            ListProducersRequest: self._appending,
-            StageRequest: self._appending_all,
-            StagedStreamRequest: self._appending_all,
-            PublishStagedRequest: self._appending_all,
-            ListPublishedRequest: self._appending_all,
-            CreateStreamRequest: self._creating,
-            AlterStreamRequest: self._altering,
-            SetIntakeRequest: self._altering,
-            DeleteStreamRequest: self._deleting,
-            TruncateRequest: self._truncating,
-            ReportArchivedRequest: self._archiving,
-            OffsetsStreamRequest: self._having_groups,
-            CommitOffsetsRequest: self._committing,
-            GroupHeartbeatRequest: self._joining,
-            FetchOffsetsRequest: self._asking_offsets,
-            ListGroupsRequest: self._allowing,
-            MetadataRequest: self._allowing,
-            FindStreamsRequest: self._allowing,
-            ListUsersRequest: self._allowing,
-            AlterUserRequest: self._altering_user,
-            TestAccessRequest: self._testing,
-            CreateUserRequest: self._administering,
-            DeleteUserRequest: self._administering,
-            ChangeRulesRequest: self._administering,
-            ExportUsersRequest: self._administering,
-            StatusRequest: self._administering,
-            VerifyRequest: self._administering,
-            AppendAtRequest: self._administering,
-        }
 
     @property
     def is_guarded(self) -> bool:
@@ -238,51 +200,22 @@ class Access:
 
     # Permissions
 
-    def check(self, who: Principal | None, request: Request) -> None:
-        """Raise RemoteError unauthenticated, not_authorized or not_yet; from here on the caller is `who`."""
-        self.who = who
-        if isinstance(request, HelloRequest):
-            return
-        if (refusal := self.refusal(who)) is not None:
-            raise refusal
-        if who == THE_BROKER:
-            return
-        if not self.is_guarded:
-            if self._markers.requires_proof and not self.is_current:
-                raise RemoteError(ErrorCode.NOT_YET, _UNHEARD)
-            return
-        if not (self.is_current or (self.is_admin and isinstance(request, StatusRequest | MetadataRequest))):
-            raise RemoteError(ErrorCode.NOT_YET, _UNHEARD)
-        if self.is_admin:
-            return
-        look = self._table.get(type(request))
-        if look is None:
-            self.need_admin()
-        else:
-            look(request)
-
-    def again(self, request: Request) -> Callable[[], None]:
-        """Return a function that repeats `check` for this caller; run it before a delayed request takes effect."""
-        who = self.who
-        return lambda: self.check(who, request)
+    @property
+    def is_current(self) -> bool:
+        """True while this broker's image cannot be older than a session."""
+        return self._session.is_current
 
     @property
-    def is_free(self) -> bool:
-        """True if the caller may do everything: without authentication, as a broker, or as an administrator."""
-        return not self.is_guarded or self.who == THE_BROKER or self.is_admin
+    def requires_proof(self) -> bool:
+        """True if brokers have to prove their membership, with or without users."""
+        return self._markers.requires_proof
 
-    @property
-    def is_admin(self) -> bool:
-        """True if the caller is an administrator."""
-        return self._judge().is_admin
+    def of(self, who: Principal | None) -> Authorization:
+        """Return what a caller may do; None: a caller who has not logged in."""
+        return Authorization(self, self._context, who)
 
-    def rules(self, name: str | None = None) -> tuple[Rule, ...]:
-        """Return the rules of a user (None: of the caller), and those for every user."""
-        return self._judge(name).rules
-
-    def _judge(self, name: str | None = None) -> PermissionCache:
-        if name is None:
-            name = "" if self.who is None else self.who.name
+    def judge(self, name: str) -> PermissionCache:
+        """Return the permissions of a user; of one that does not exist, those of every user."""
         users = self._context.image.users
         user, everybody = users.get(name), users.get(EVERYBODY)
         own, of_all = () if user is None else user.rules, () if everybody is None else everybody.rules
@@ -293,6 +226,79 @@ class Access:
                 del self._judges[next(iter(self._judges))]
             judge = self._judges[name] = PermissionCache(own, of_all)
         return judge
+
+    def is_ruler(self, name: str) -> bool:
+        """True if that user is an administrator."""
+        return self.judge(name).is_admin
+
+    def quotas_of(self, name: str) -> Quotas | None:
+        """Return the quotas of a user on each broker; None if there is no such user, as for brokers."""
+        user = self._context.image.users.get(name)
+        return None if user is None else user.quotas
+
+    def quotas_for(self, who: Principal) -> Quotas | None:
+        """Return the quotas of a logged-in user; None if the login is invalid: a refused request uses no quota."""
+        return None if self.refusal(who) is not None else self.quotas_of(who.name)
+
+
+class Authorization:
+    """What one caller may do, by the rules in the image at the time of each call.
+
+    `who` is None if the caller has not logged in, as without authentication.
+    """
+
+    __slots__ = ("_access", "_context", "who")
+
+    def __init__(self, access: Access, context: Context, who: Principal | None) -> None:
+        self._access = access
+        self._context = context
+        self.who = who
+
+    def _judge(self, name: str | None = None) -> PermissionCache:
+        if name is None:
+            name = "" if self.who is None else self.who.name
+        return self._access.judge(name)
+
+    def check(self, request: Request) -> None:
+        """Raise RemoteError unauthenticated, not_authorized or not_yet unless the caller may send the request."""
+        who, access = self.who, self._access
+        if isinstance(request, HelloRequest):
+            return
+        if (refusal := access.refusal(who)) is not None:
+            raise refusal
+        if who == THE_BROKER:
+            return
+        if not access.is_guarded:
+            if access.requires_proof and not access.is_current:
+                raise RemoteError(ErrorCode.NOT_YET, _UNHEARD)
+            return
+        if not (access.is_current or (self.is_admin and isinstance(request, StatusRequest | MetadataRequest))):
+            raise RemoteError(ErrorCode.NOT_YET, _UNHEARD)
+        if self.is_admin:
+            return
+        look = self._CHECKS.get(type(request))
+        if look is None:
+            self.need_admin()
+        else:
+            look(self, request)
+
+    def again(self, request: Request) -> Callable[[], None]:
+        """Return a function that repeats `check` for this caller; run it before a delayed request takes effect."""
+        return partial(self.check, request)
+
+    @property
+    def is_free(self) -> bool:
+        """True if the caller may do everything: without authentication, as a broker, or as an administrator."""
+        return not self._access.is_guarded or self.who == THE_BROKER or self.is_admin
+
+    @property
+    def is_admin(self) -> bool:
+        """True if the caller is an administrator."""
+        return self._judge().is_admin
+
+    def rules(self, name: str | None = None) -> tuple[Rule, ...]:
+        """Return the rules of a user (None: of the caller), and those for every user."""
+        return self._judge(name).rules
 
     def signed(self, command: C) -> C:
         """Return the command with user and time, if the cluster has users: older brokers do not know these fields."""
@@ -309,30 +315,13 @@ class Access:
     @property
     def asker(self) -> str:
         """Audit id of the calling user, unique across deleted users. Empty without authentication and for brokers."""
-        is_user = self.is_guarded and self.who not in (None, THE_BROKER)
+        is_user = self._access.is_guarded and self.who not in (None, THE_BROKER)
         return f"{self.who.name}/{self.who.made_index}" if is_user and self.who is not None else ""
 
     @property
     def sharer(self) -> str:
         """User that the caller's entries in a bounded table count for (`FairShares`); empty: no user."""
         return "" if self.is_free else self.asker
-
-    def is_ruler(self, name: str) -> bool:
-        """True if that user is an administrator."""
-        return self._judge(name).is_admin
-
-    def seen_names(self, names: list[str]) -> list[str]:
-        """Return those of the sorted stream names that the caller may see, sorted."""
-        return names if self.is_free else self._judge().seen_names(self._context.image, names)
-
-    def quotas_of(self, name: str) -> Quotas | None:
-        """Return the quotas of a user on each broker; None if there is no such user, as for brokers."""
-        user = self._context.image.users.get(name)
-        return None if user is None else user.quotas
-
-    def quotas_for(self, who: Principal) -> Quotas | None:
-        """Return the quotas of a logged-in user; None if the login is invalid: a refused request uses no quota."""
-        return None if self.refusal(who) is not None else self.quotas_of(who.name)
 
     def need_admin(self) -> None:
         """Raise RemoteError not_authorized unless the caller may do everything."""
@@ -342,6 +331,10 @@ class Access:
     def may_see(self, state: StreamState) -> bool:
         """True if the caller has any permission on the stream, or may have groups and the stream is `__offsets`."""
         return self.is_free or self._judge().sees(state)
+
+    def seen_names(self, names: list[str]) -> list[str]:
+        """Return those of the sorted stream names that the caller may see, sorted."""
+        return names if self.is_free else self._judge().seen_names(self._context.image, names)
 
     def may_see_group(self, state: StreamState | None, group: str) -> bool:
         """True if the caller may know a group's position in a stream."""
@@ -363,8 +356,6 @@ class Access:
         name, subject = ("", "") if state is None else (state.name, state.config.subject)
         return self._judge().scope_of(Operation.COMMIT_OFFSETS, name, subject, group)
 
-    # Checks per request type
-
     def _state(self, stream_id: int) -> StreamState:
         """Raise RemoteError stream_changed if the stream was deleted, stream_not_found if its id is unknown here."""
         image = self._context.image
@@ -372,11 +363,6 @@ class Access:
         if state is None:
             raise stream_deleted(stream_id) if stream_id <= image.index else stream_unknown_here(stream_id)
         return state
-
-    @property
-    def is_current(self) -> bool:
-        """True while this broker's image cannot be older than a session."""
-        return self._session.is_current
 
     def _need(self, operation: Operation, state: StreamState, subjects: tuple[str, ...] | None = None) -> None:
         """Raise RemoteError not_authorized, or stream_changed if the caller may not see the stream."""
@@ -500,3 +486,49 @@ class Access:
 
     def _administering(self, request: Any) -> None:
         self.need_admin()
+
+    _CHECKS: ClassVar[dict[type[Request], Callable[[Authorization, Any], None]]] = {
+        HelloRequest: _allowing,
+        FetchRequest: _reading,
+        GetRequest: _getting,
+        ListOffsetsRequest: _listing_offsets,
+        AppendRequest: _appending,
+        AppendOnceRequest: _appending,
+        ListProducersRequest: _appending,
+        StageRequest: _appending_all,
+        StagedStreamRequest: _appending_all,
+        PublishStagedRequest: _appending_all,
+        ListPublishedRequest: _appending_all,
+        CreateStreamRequest: _creating,
+        AlterStreamRequest: _altering,
+        SetIntakeRequest: _altering,
+        DeleteStreamRequest: _deleting,
+        TruncateRequest: _truncating,
+        ReportArchivedRequest: _archiving,
+        OffsetsStreamRequest: _having_groups,
+        CommitOffsetsRequest: _committing,
+        GroupHeartbeatRequest: _joining,
+        FetchOffsetsRequest: _asking_offsets,
+        ListGroupsRequest: _allowing,
+        MetadataRequest: _allowing,
+        FindStreamsRequest: _allowing,
+        ListUsersRequest: _allowing,
+        AlterUserRequest: _altering_user,
+        TestAccessRequest: _testing,
+        CreateUserRequest: _administering,
+        DeleteUserRequest: _administering,
+        ChangeRulesRequest: _administering,
+        ExportUsersRequest: _administering,
+        StatusRequest: _administering,
+        VerifyRequest: _administering,
+        AppendAtRequest: _administering,
+    }
+
+
+class Call(NamedTuple):
+    """A request's caller and circumstances."""
+
+    caller: Hashable  # the driver's value, to which the answer goes
+    auth: Authorization
+    raw: bytes | memoryview  # the raw part of the request
+    now: Now

@@ -59,7 +59,6 @@ class World:
             StreamPlacement(self.alone.context, self.alone.quorum, self),
             await_here=lambda stream_id, deadline_us, done, intake_us: self.here.append(done),
             info=lambda state: cast(StreamInfo, state),
-            access=access_of(self.alone.context),
         )
         for broker_id in broker_ids:
             command = RegisterBroker(
@@ -92,7 +91,7 @@ class World:
 
     def ask(self, request: Request) -> list[PeerRequest]:
         """What is asked of peers for it, once it is on the disk."""
-        self.administration.handle(request, self.heard.append)  # type: ignore[arg-type]
+        self.administration.handle(request, access_of(self.alone.context).of(None), self.heard.append)  # type: ignore[arg-type]
         return self.run()
 
     def run(self) -> list[PeerRequest]:
