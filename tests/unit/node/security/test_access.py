@@ -68,6 +68,7 @@ from penstock.messages import (
     VerifyRequest,
 )
 from penstock.metadata.snapshot import encode_image
+from penstock.node.security.access import Authorization
 from tests.extent import each_change
 from tests.unit.node.harness import Broker, batch_of
 from tests.unit.node.staging import QUERY, staged_stream
