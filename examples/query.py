@@ -16,7 +16,7 @@ def main() -> None:
     with penstock.connect() as client:
         orders = client.to_table("orders")  # pyarrow.Table: offset, timestamp, subject, key, value, headers
 
-    found = duckdb.sql(
+    found = duckdb.execute(
         "SELECT subject, count(*), sum(CAST(decode(value) ->> '$.total' AS BIGINT)) "
         "FROM orders GROUP BY subject ORDER BY subject"
     )

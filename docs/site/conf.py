@@ -29,7 +29,8 @@ from penstock import __version__
 
 ROOT = Path(__file__).resolve().parents[2]
 CONTENTS = "docs/README"
-FOLDER_PAGES = {"docs/adr": "docs/site/decisions.md"}
+DECISIONS = next(page for page in ("docs/adr/README", "docs/site/decisions") if (ROOT / f"{page}.md").exists())
+FOLDER_PAGES = {"docs/adr": f"{DECISIONS}.md"}
 
 project = "Penstock"
 version = release = __version__
@@ -40,6 +41,8 @@ extensions = ["myst_parser", "sphinx.ext.autodoc"]
 root_doc = CONTENTS
 include_patterns = ["*.md", "docs/**.md", "examples/README.md", "src/penstock/batch/FORMAT.md"]
 exclude_patterns = [".*", "build", "dist", "node_modules", "tests"]
+if DECISIONS != "docs/site/decisions":
+    exclude_patterns.append("docs/site/decisions.md")
 myst_heading_anchors = 6  # links to headings as a repository's host has them
 suppress_warnings = [
     "misc.highlighting_failure",  # examples leave something out with `…`
@@ -56,6 +59,7 @@ _INDEX = """<!doctype html>
 <meta charset="utf-8"><meta http-equiv="refresh" content="0; url={target}">
 <title>Penstock</title><a href="{target}">Penstock</a>
 """
+_ALL_DECISIONS = "\n```{toctree}\n:hidden:\n:glob:\n\n/docs/adr/0*\n```\n"
 _PROJECT = ("README", "CHANGELOG", "ROADMAP", "CONTRIBUTING", "CODE_OF_CONDUCT", "SECURITY", "ARCHITECTURE", "GLOSSARY")
 _API = ("penstock", "aio", "spark", "testing")
 _MADE_BY_CALLS = {"Client", "Consumer", "Producer", "Table"}  # not by their constructors, which are internal
@@ -90,7 +94,7 @@ def navigation(text: str) -> str:
     """Return the tables of contents for the navigation, as MyST directives."""
     made = [_toctree(caption, pages) for caption, pages in groups(text) if pages]
     made.append(_toctree("API reference", [f"docs/site/api/{name}" for name in _API]))
-    others = [*_PROJECT, "examples/README", "src/penstock/batch/FORMAT", "docs/site/decisions"]
+    others = [*_PROJECT, "examples/README", "src/penstock/batch/FORMAT", DECISIONS]
     made.append(_toctree("Project", others))
     return "".join(made)
 
@@ -138,8 +142,12 @@ def _inline(line: str) -> str:
 
 
 def _read(app: Any, page: str, source: list[str]) -> None:
-    tables = navigation(source[0]) if page == CONTENTS else ""
-    source[0] = with_pages_for_folders(page, source[0]) + tables
+    text = with_pages_for_folders(page, source[0])
+    if page == CONTENTS:
+        text += navigation(source[0])
+    elif page == DECISIONS:
+        text += _ALL_DECISIONS
+    source[0] = text
 
 
 def _import_names(app: Any) -> None:

@@ -73,7 +73,8 @@ def test_a_link_to_a_folder_leads_to_a_page(conf: ModuleType) -> None:
     made = conf.with_pages_for_folders(
         "docs/how-to/x", "[a](../adr/) [b](../../examples/) [c](y.md#z) [d](https://e/f/)"
     )
-    assert made == "[a](../site/decisions.md) [b](../../examples/README.md) [c](y.md#z) [d](https://e/f/)"
+    decisions = conf.DECISIONS.removeprefix("docs/")
+    assert made == f"[a](../{decisions}.md) [b](../../examples/README.md) [c](y.md#z) [d](https://e/f/)"
 
 
 def test_docstrings_are_markdown(conf: ModuleType) -> None:
