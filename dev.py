@@ -62,6 +62,7 @@ SIZES_MB = {
     "spark": (458, 497),
     "java": (36, 105),
     "lake": (75, 240),
+    "site": (37, 158),
     "test": (176, 530),
     "node": (61, 205),
     "js": (3, 13),
@@ -97,7 +98,8 @@ EXTRAS = {
     "bench": frozenset({"core", "bench"}),
     "demo": frozenset({"core", "demo"}),
     "demo --spark": frozenset({"core", "demo", "spark", "java", "lake"}),
-    "test": frozenset({"core", "demo", "spark", "java", "lake", "test", "js"}),
+    "site": frozenset({"core", "site"}),
+    "test": frozenset({"core", "demo", "spark", "java", "lake", "site", "test", "js"}),
 }
 
 HINTS = (
@@ -644,6 +646,17 @@ def _vague_in(line: str) -> List[str]:
     return ['"%s"; %s' % (word, VAGUE_WORDS[word.lower()]) for word in _VAGUE.findall(prose)]
 
 
+def site(arguments: List[str]) -> NoReturn:
+    """Build the documentation as a site, build/site; a broken link is an error."""
+    set_up(EXTRAS["site"])
+    build = os.path.join(ROOT, "build")
+    options = ["--fail-on-warning", "--keep-going", "--quiet", "--builder", "html", "--jobs", "auto"]
+    places = ["--conf-dir", os.path.join(ROOT, "docs", "site"), "--doctree-dir", os.path.join(build, "doctrees")]
+    say("The site will be at %s" % os.path.join(build, "site", "index.html"))
+    sphinx = [PYTHON, "-m", "sphinx"] + options + places
+    _become(sphinx + arguments + [ROOT, os.path.join(build, "site")], clean_environment())
+
+
 def fuzz(arguments: List[str]) -> NoReturn:
     """Fuzz every decoder that faces a socket or a file; `--help` says how."""
     require_compiled()
@@ -706,6 +719,7 @@ COMMANDS = {
     "bench": bench,
     "test": test,
     "check": check,
+    "site": site,
     "fuzz": fuzz,
     "sim": sim,
     "chaos": chaos,

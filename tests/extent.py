@@ -47,6 +47,7 @@ WORKSHOP = (
     "compat/test_older_version.py",
     "docs/test_benchmark.py",
     "docs/test_readme.py",
+    "docs/test_site.py",
     "integration/test_bench",
     "integration/test_core_install.py",
     "integration/test_demo",

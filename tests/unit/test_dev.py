@@ -92,7 +92,7 @@ def test_nothing_is_done_the_second_time(ready: ModuleType) -> None:
 def test_tests_after_the_demo_add_only_what_they_need(ready: ModuleType) -> None:
     plan = ready.Plan(ready.Stamp.read(), ready.EXTRAS["test"])
     assert (plan.new_venv, plan.install, plan.install_js) == (False, True, True)
-    assert plan.fetched == {"spark", "java", "lake", "test", "js"}
+    assert plan.fetched == {"spark", "java", "lake", "site", "test", "js"}
 
 
 def test_the_demo_on_spark_adds_what_spark_needs(ready: ModuleType) -> None:
@@ -356,5 +356,5 @@ def test_constraints_pin_versions_and_name_no_address() -> None:
     for pin in pins:
         name, _, version = pin.partition("==")
         assert name, pin
-        # The betas of OpenTelemetry are what its releases stand on.
+        # The betas of OpenTelemetry and sphinx-basic-ng are what releases stand on.
         assert re.fullmatch(r"[0-9]+(\.[0-9]+)*(b[0-9]+)?(\.post[0-9]+)?", version), pin

@@ -1,0 +1,45 @@
+"""Append the lines of a file to a stream, each exactly once, however often this program is killed and started again.
+
+    python examples/append_once.py orders.jsonl
+
+Start it again within ten minutes: so long the broker remembers the producer. PENSTOCK_SERVER names the broker.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import penstock
+
+LOADER = 4711  # the producer's id: the same at each start, and of no other program
+BATCH_ROWS = 100  # the same at each start: a batch is stored whole, once
+
+
+def load(client: penstock.Client, lines: list[str]) -> None:
+    """Append all lines; those that an earlier run has stored are not stored again."""
+    first = 0  # a row's sequence is its line number
+    while first < len(lines):
+        producer = client.producer("orders", producer_id=LOADER, sequence=first)
+        try:
+            for begin in range(first, len(lines), BATCH_ROWS):
+                rows = [{"subject": "orders.file", "value": line} for line in lines[begin : begin + BATCH_ROWS]]
+                for place in producer.append(rows):
+                    print(f"lines {begin} to {begin + len(rows) - 1}: offsets from {place.base_offset}")
+            return
+        except penstock.RemoteError as error:
+            if error.code != "already_appended":  # stored by an earlier run, so long ago that the offsets are unknown
+                raise
+            first = error.details["next_sequence"]
+            print(f"lines up to {first - 1} are there already")
+
+
+def main() -> None:
+    """Append the file that the command line names."""
+    lines = Path(sys.argv[1]).read_text(encoding="utf-8").splitlines()
+    with penstock.connect() as client:
+        load(client, lines)
+
+
+if __name__ == "__main__":
+    main()

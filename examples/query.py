@@ -1,0 +1,36 @@
+"""Query a stream with pandas, Polars and DuckDB: they compute on the Arrow table that the client reads.
+
+Needs the extras: `pip install '.[pandas,polars,duckdb]'`. PENSTOCK_SERVER names the broker.
+"""
+
+from __future__ import annotations
+
+import duckdb
+import polars as pl
+
+import penstock
+
+
+def main() -> None:
+    """Sum the totals of all orders in three ways."""
+    with penstock.connect() as client:
+        orders = client.to_table("orders")  # pyarrow.Table: offset, timestamp, subject, key, value, headers
+
+    found = duckdb.execute(
+        "SELECT subject, count(*), sum(CAST(decode(value) ->> '$.total' AS BIGINT)) "
+        "FROM orders GROUP BY subject ORDER BY subject"
+    )
+    for subject, count, total in found.fetchall():
+        print(f"DuckDB: {subject} has {count} orders, total {total}")
+
+    frame = pl.DataFrame(orders)
+    value = pl.col("value").cast(pl.String)
+    totals = frame.select(value.str.json_path_match("$.total").cast(pl.Int64).sum().alias("total"))
+    print(f"Polars: total {totals['total'][0]}")
+
+    messages = orders.to_pandas()
+    print(f"pandas: {messages.groupby('subject').size().to_dict()}")
+
+
+if __name__ == "__main__":
+    main()
