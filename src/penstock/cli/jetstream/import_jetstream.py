@@ -13,7 +13,6 @@ from penstock.base.config import Intake
 from penstock.base.errors import OperationalError, PenstockError
 from penstock.cli.jetstream import jetstream_config
 from penstock.cli.jetstream.cut_over import check_is_heard
-from penstock.cli.messages import placed_rows
 from penstock.cli.terminal import output
 from penstock.cli.terminal.confirming import confirm
 from penstock.cli.terminal.failure import clearly, say, say_note
@@ -32,6 +31,7 @@ from penstock.cli.terminal.options import (
     CONNECTION_PANEL,
     DEFAULT_TIMEOUT,
     Debug,
+    FutureTimesOption,
     Json,
     Server,
     Timeout,
@@ -39,6 +39,7 @@ from penstock.cli.terminal.options import (
     connected,
     examples,
 )
+from penstock.ops import placed_rows
 
 if TYPE_CHECKING:
     import asyncio
@@ -103,7 +104,7 @@ def import_stream(
             "the stream's, a size over its limit.  Default: stop before the first of them.",
         ),
     ] = False,
-    future_times: placed_rows.FutureTimesOption = placed_rows.FutureTimes.KEEP,
+    future_times: FutureTimesOption = placed_rows.FutureTimes.KEEP,
     domain: Annotated[
         str | None,
         typer.Option("--js-domain", metavar="NAME", help="JetStream's domain.", rich_help_panel=CONNECTION_PANEL),
@@ -166,7 +167,7 @@ def import_stream(
         if cut_over:
             done = job.switch(stream, info, done)
         course.is_over = True
-        times.say(stream.name)
+        times.tell(output.ShownProgress(), stream.name)
         _say(stream, source, done, is_cut_over=cut_over, as_json=as_json)
 
 

@@ -13,7 +13,6 @@ import typer
 from penstock.base.config import Intake, StreamConfig
 from penstock.base.errors import OperationalError, RemoteError
 from penstock.base.ids import are_different_clusters
-from penstock.cli.messages import placed_rows
 from penstock.cli.terminal import output, places
 from penstock.cli.terminal.failure import clearly, say, say_note
 from penstock.cli.terminal.names import stream_name
@@ -21,6 +20,7 @@ from penstock.cli.terminal.options import (
     CONNECTION_PANEL,
     DEFAULT_TIMEOUT,
     Debug,
+    FutureTimesOption,
     Json,
     Server,
     StreamArgument,
@@ -28,6 +28,7 @@ from penstock.cli.terminal.options import (
     connected,
     examples,
 )
+from penstock.ops import placed_rows
 
 if TYPE_CHECKING:
     from penstock.client.blocking.client import Client
@@ -77,7 +78,7 @@ def copy(
         bool,
         typer.Option("--resume", help="Resume the copy once it is complete. Only one stream should store a subject."),
     ] = False,
-    future_times: placed_rows.FutureTimesOption = placed_rows.FutureTimes.KEEP,
+    future_times: FutureTimesOption = placed_rows.FutureTimes.KEEP,
     to_server: Annotated[
         str | None,
         typer.Option(
@@ -142,7 +143,7 @@ def copy(
             there.alter_stream(made, timeout=seconds, **later)
         if resume:
             there.resume_stream(made, timeout=seconds)
-        times.say(made.name)
+        times.tell(output.ShownProgress(), made.name)
     _say(info, made, rows, resumed=resume, as_json=as_json)
 
 

@@ -15,6 +15,7 @@ from penstock.cli.terminal.completing import complete_stream, stream_names
 from penstock.cli.terminal.connection_options import CONNECTION_PANEL as CONNECTION_PANEL
 from penstock.cli.terminal.failure import show_tracebacks
 from penstock.cli.terminal.names import stream_name
+from penstock.ops.placed_rows import FutureTimes
 
 if TYPE_CHECKING:
     from penstock.client.blocking.client import Client
@@ -78,6 +79,14 @@ MaxStaleness = Annotated[
 ]
 RackOption = Annotated[
     str | None, typer.Option("--rack", metavar="NAME", help="The rack of this client, for --read-from nearest.")
+]
+FutureTimesOption = Annotated[
+    FutureTimes,
+    typer.Option(
+        "--future-times",
+        help="Rows whose time is in the future, because a clock was ahead when they were stored: keep it, or give them "
+        "the current time.",
+    ),
 ]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]

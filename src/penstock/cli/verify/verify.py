@@ -16,7 +16,7 @@ from penstock.base import limits
 from penstock.base.errors import ErrorCode, PenstockError
 from penstock.base.units import format_exact_bytes, parse_bytes
 from penstock.cli.access.keys import KeysFile, keys_of
-from penstock.cli.backup.verify_backup import is_backup, verify_backup
+from penstock.cli.backup.verify_backup import is_backup, show_backup
 from penstock.cli.terminal import output
 from penstock.cli.terminal.failure import FAILED, advising, clearly
 from penstock.cli.terminal.names import each_stream_name
@@ -109,7 +109,7 @@ def verify(
     if any(is_backup(path) for path in paths):
         if len(paths) > 1:
             raise typer.BadParameter("give a single path to verify a backup")
-        verify_backup(paths[0], stream, as_json=as_json)
+        show_backup(paths[0], stream, as_json=as_json)
         return
     _finish(*verify_files(paths, stream, keys_of(keys_file)), as_json=as_json)
 

@@ -18,7 +18,8 @@ from penstock.access import Credential, CredentialKind, Operation, Quotas, Rule
 from penstock.access.rules import EVERYTHING, is_admin
 from penstock.access.users import EVERYBODY
 from penstock.base.errors import CorruptionError, ErrorCode, OperationalError, RemoteError
-from penstock.cli.backup.files import (
+from penstock.messages import UserExport
+from penstock.ops.backup.files import (
     AccessBackup,
     Manifest,
     private_file,
@@ -26,7 +27,6 @@ from penstock.cli.backup.files import (
     sync,
     write_manifest,
 )
-from penstock.messages import UserExport
 from penstock.vfs.real import sync_folder_if_possible
 
 if TYPE_CHECKING:
@@ -119,11 +119,11 @@ def read_users(folder: Path, access: AccessBackup) -> list[UserExport]:
 
 
 class RestoredUsers(NamedTuple):
-    """Result of a restore, as lists of user names."""
+    """Names of users: `made`; `left`, which existed before; and `administrators`, those of `made` with that rule."""
 
     made: list[str]
-    left: list[str]  # existed before, and were not changed
-    administrators: list[str]  # those of `made` with the admin rule
+    left: list[str]
+    administrators: list[str]
 
 
 def check_target(client: Client, timeout_s: float) -> None:

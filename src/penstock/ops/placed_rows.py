@@ -1,4 +1,4 @@
-"""Shared by `restore` and `stream copy`: rows are put at their original offsets, and compared afterwards.
+"""Shared by restore, copy and import: rows are put at their original offsets, and compared afterwards.
 
 Rules: retention and compaction of the target are off until all rows are put and compared; see `LATER`. The comparison
 uses the checksums that replicas are verified with: those that the leader computes, and those of the source's rows.
@@ -12,15 +12,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from penstock.base import limits
 from penstock.base.errors import OperationalError
 from penstock.base.ids import PartitionId
-from penstock.cli.terminal import output
-from penstock.cli.terminal.failure import say_note
+from penstock.base.units import counted, utc_text
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -31,6 +28,7 @@ if TYPE_CHECKING:
     from penstock.client.values import Message
     from penstock.commitlog.verify.checksums import RangeSums
     from penstock.messages import StatusResponse, StreamInfo
+    from penstock.ops.progress import Progress
 
 PUT_TIMEOUT_S = 60.0
 _PUT_BYTES = 4 << 20
@@ -46,20 +44,10 @@ _CLOCK_PAGE = "docs/how-to/clock-ahead.md"
 
 
 class FutureTimes(StrEnum):
-    """Handling of rows whose time is in the future."""
+    """Handling of rows whose time is in the future: they keep it, or get the current time."""
 
     KEEP = "keep"
     NOW = "now"
-
-
-FutureTimesOption = Annotated[
-    FutureTimes,
-    typer.Option(
-        "--future-times",
-        help="Rows whose time is in the future, because a clock was ahead when they were stored: keep it, or give them "
-        "the current time.",
-    ),
-]
 
 
 class RowTimes:
@@ -132,18 +120,16 @@ class RowTimes:
             self.count(rows)
             yield rows, end
 
-    def say(self, name: str) -> None:
-        """Print how many rows of stream `name` had times in the future, if any."""
-        from penstock.base.units import utc_text
-
+    def tell(self, progress: Progress, name: str) -> None:
+        """Note how many rows of stream `name` had times in the future, if any."""
         if not self._rows:
             return
-        what = f"{output.counted(self._rows, 'row')} of stream {name}"
+        what = f"{counted(self._rows, 'row')} of stream {name}"
         if self._choice is FutureTimes.NOW:
-            say_note(f"note: {what} got the current time: they had times up to {utc_text(self._last_us)}")
+            progress.note(f"note: {what} got the current time: they had times up to {utc_text(self._last_us)}")
         else:
             text = f"note: {what} have times in the future, up to {utc_text(self._last_us)}"
-            say_note(f"{text}: {_CLOCK_PAGE} says what that means, and how to correct it")
+            progress.note(f"{text}: {_CLOCK_PAGE} says what that means, and how to correct it")
 
 
 def with_times_up_to(rows: pa.RecordBatch, latest_us: int) -> pa.RecordBatch:

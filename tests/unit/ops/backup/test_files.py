@@ -13,7 +13,8 @@ import pytest
 from penstock.base.config import StreamConfig
 from penstock.base.errors import CorruptionError, OperationalError
 from penstock.batch.codec import read_header
-from penstock.cli.backup.files import (
+from penstock.messages import UserExport
+from penstock.ops.backup.files import (
     BackupFile,
     FileWriter,
     Manifest,
@@ -24,8 +25,7 @@ from penstock.cli.backup.files import (
     private_folder,
     read_manifest,
 )
-from penstock.cli.backup.users import read_users, write_users
-from penstock.messages import UserExport
+from penstock.ops.backup.users import read_users, write_users
 from tests.folders import without_folders
 from tests.unit.client.read.test_reading import batch
 

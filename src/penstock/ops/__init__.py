@@ -1,0 +1,81 @@
+"""Operations on whole streams: backup, restore and verification, for programs. `penstock.cli` is their face.
+
+    import penstock
+    from penstock import ops
+
+    with penstock.connect() as client, ops.Backup("/backups/penstock") as backup:
+        backup.add(client)
+
+Rules: an operation takes a client and plain values, and returns what it has done. It prints nothing and asks nothing:
+what a user should hear meanwhile goes to a `Progress`. It can be interrupted and run again: it continues. Names are
+imported on first use.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from penstock.ops.backup.adding import BackedUp as BackedUp
+    from penstock.ops.backup.adding import BackedUpStream as BackedUpStream
+    from penstock.ops.backup.adding import Backup as Backup
+    from penstock.ops.backup.restoring import Restore as Restore
+    from penstock.ops.backup.restoring import Restored as Restored
+    from penstock.ops.backup.restoring import RestoredStream as RestoredStream
+    from penstock.ops.backup.restoring import RestorePlan as RestorePlan
+    from penstock.ops.backup.users import RestoredUsers as RestoredUsers
+    from penstock.ops.backup.verifying import VerifiedBackup as VerifiedBackup
+    from penstock.ops.backup.verifying import VerifiedPartition as VerifiedPartition
+    from penstock.ops.backup.verifying import VerifiedUsers as VerifiedUsers
+    from penstock.ops.backup.verifying import verify_backup as verify_backup
+    from penstock.ops.placed_rows import FutureTimes as FutureTimes
+    from penstock.ops.progress import Progress as Progress
+
+_MODULE_OF = {
+    "Backup": "backup.adding",
+    "BackedUp": "backup.adding",
+    "BackedUpStream": "backup.adding",
+    "Restore": "backup.restoring",
+    "RestorePlan": "backup.restoring",
+    "Restored": "backup.restoring",
+    "RestoredStream": "backup.restoring",
+    "RestoredUsers": "backup.users",
+    "verify_backup": "backup.verifying",
+    "VerifiedBackup": "backup.verifying",
+    "VerifiedPartition": "backup.verifying",
+    "VerifiedUsers": "backup.verifying",
+    "FutureTimes": "placed_rows",
+    "Progress": "progress",
+}
+
+__all__ = [  # noqa: RUF022 (most used names first)
+    "Backup",
+    "Restore",
+    "RestorePlan",
+    "verify_backup",
+    "Progress",
+    "FutureTimes",
+    "BackedUp",
+    "BackedUpStream",
+    "Restored",
+    "RestoredStream",
+    "RestoredUsers",
+    "VerifiedBackup",
+    "VerifiedPartition",
+    "VerifiedUsers",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name on first use."""
+    module = _MODULE_OF.get(name)
+    if module is None:
+        raise AttributeError(f"module 'penstock.ops' has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"penstock.ops.{module}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
