@@ -31,6 +31,12 @@ if TYPE_CHECKING:
     from penstock.ops.backup.verifying import verify_backup as verify_backup
     from penstock.ops.placed_rows import FutureTimes as FutureTimes
     from penstock.ops.progress import Progress as Progress
+    from penstock.ops.verify.files import verify_files as verify_files
+    from penstock.ops.verify.results import DamagedPlace as DamagedPlace
+    from penstock.ops.verify.results import Differing as Differing
+    from penstock.ops.verify.results import Verified as Verified
+    from penstock.ops.verify.results import VerifiedReplica as VerifiedReplica
+    from penstock.ops.verify.streams import verify_streams as verify_streams
 
 _MODULE_OF = {
     "Backup": "backup.adding",
@@ -45,6 +51,12 @@ _MODULE_OF = {
     "VerifiedBackup": "backup.verifying",
     "VerifiedPartition": "backup.verifying",
     "VerifiedUsers": "backup.verifying",
+    "verify_streams": "verify.streams",
+    "verify_files": "verify.files",
+    "Verified": "verify.results",
+    "VerifiedReplica": "verify.results",
+    "DamagedPlace": "verify.results",
+    "Differing": "verify.results",
     "FutureTimes": "placed_rows",
     "Progress": "progress",
 }
@@ -54,6 +66,8 @@ __all__ = [  # noqa: RUF022 (most used names first)
     "Restore",
     "RestorePlan",
     "verify_backup",
+    "verify_streams",
+    "verify_files",
     "Progress",
     "FutureTimes",
     "BackedUp",
@@ -64,6 +78,10 @@ __all__ = [  # noqa: RUF022 (most used names first)
     "VerifiedBackup",
     "VerifiedPartition",
     "VerifiedUsers",
+    "Verified",
+    "VerifiedReplica",
+    "DamagedPlace",
+    "Differing",
 ]
 
 

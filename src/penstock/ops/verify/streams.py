@@ -1,65 +1,84 @@
-"""`penstock verify` of streams: each broker verifies its own replicas, and the command compares their checksums."""
+"""Verifies streams: each broker verifies its own replicas, and their checksums are compared here."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from msgspec.structs import astuple
+
+from penstock.base import limits
 from penstock.base.errors import PenstockError
-from penstock.cli.terminal import output
-from penstock.cli.verify.report import DamagedPlace, Differing, VerifiedReplica, differing, judge, note_compared
+from penstock.base.ids import PartitionId
+from penstock.base.units import counted
+from penstock.client.blocking.client import Client
+from penstock.client.bulk.verifying import ReplicaCheck, Verifier
+from penstock.commitlog.verify.checksums import RangeSum, Row, rows_between
+from penstock.commitlog.verify.replica_comparison import ComparedReplica, differences
+from penstock.messages import DamageInfo, StreamInfo
+from penstock.ops.progress import Progress
+from penstock.ops.verify.results import (
+    DamagedPlace,
+    Differing,
+    Verified,
+    VerifiedReplica,
+    differing,
+    judge,
+    note_compared,
+)
 
-if TYPE_CHECKING:
-    from penstock.client.blocking.client import Client
-    from penstock.client.bulk.verifying import ReplicaCheck, Verifier
-    from penstock.commitlog.verify.checksums import Row
-    from penstock.messages import DamageInfo, StreamInfo
 
-
-class Which(NamedTuple):
+class _Which(NamedTuple):
     """A stream, or one of its partitions."""
 
     stream: str
     partition: int | None = None
 
 
-def which_of(text: str) -> Which:
-    """Parse `orders` or `orders/2`."""
+def _which_of(text: str) -> _Which:
     name, _, partition = text.partition("/")
-    return Which(name, int(partition) if partition else None)
+    return _Which(name, int(partition) if partition else None)
 
 
-def verify_brokers(
-    client: Client, wanted: Sequence[Which], *, rate: int, seconds: float
-) -> tuple[list[VerifiedReplica], list[Differing]]:
-    """Verify all replicas of `wanted`, or of all streams. `rate`: bytes per second on each broker. Raise ValueError."""
-    from penstock.base.ids import PartitionId
-    from penstock.client.bulk.verifying import Verifier
+def verify_streams(
+    client: Client,
+    streams: Sequence[str] = (),
+    *,
+    rate: int = limits.VERIFY_BYTES_PER_S_DEFAULT,
+    timeout: float = 10.0,
+    progress: Progress | None = None,
+) -> Verified:
+    """Have brokers verify all replicas of `streams` ("orders", or "orders/2" for a partition); default: of all streams.
 
-    replicas: list[VerifiedReplica] = []
-    found: list[Differing] = []
+        found = ops.verify_streams(client, ["orders", "prices/2"])
+        assert found.is_sound, [one.replica for one in found.replicas if one.verdict != "sound"]
+
+    `rate`: most bytes per second that each broker reads. StreamNotFound; NotAuthorized: it needs the rule `admin`;
+    ValueError: there is no such partition.
+    """
+    done = Verified([], [])
     checks = [
-        (info, number, Verifier(client, info, PartitionId(number), rate=rate, timeout_s=seconds))
-        for info, number in _partitions(client, wanted, seconds)
+        (info, number, Verifier(client, info, PartitionId(number), rate=rate, timeout_s=timeout))
+        for info, number in _partitions(client, [_which_of(one) for one in streams], timeout)
     ]
     total = sum(check.measure() for *_, check in checks)
-    with output.progress("verifying", total) as show:
-        done = 0
+    with (progress or Progress()).step("verifying", total) as show:
+        offsets_done = 0
 
         def tell(offsets: int) -> None:
-            nonlocal done
-            done += offsets
-            show(done)
+            nonlocal offsets_done
+            offsets_done += offsets
+            show(offsets_done)
 
         for info, number, check in checks:
             check.verify(tell)
-            made, differ = _compared(info, number, check)
-            replicas += made
-            found += differ
-    return replicas, found
+            replicas, found = _compared(info, number, check)
+            done.replicas.extend(replicas)
+            done.differences.extend(found)
+    return done
 
 
-def _partitions(client: Client, wanted: Sequence[Which], seconds: float) -> Iterator[tuple[StreamInfo, int]]:
+def _partitions(client: Client, wanted: Sequence[_Which], seconds: float) -> Iterator[tuple[StreamInfo, int]]:
     if not wanted:
         for info in client.streams(timeout=seconds):
             yield from ((info, number) for number in range(len(info.partitions)))
@@ -67,7 +86,7 @@ def _partitions(client: Client, wanted: Sequence[Which], seconds: float) -> Iter
         info = client.stream(one.stream, timeout=seconds)
         count = len(info.partitions)
         if one.partition is not None and one.partition >= count:
-            text = f"stream {info.name} has {output.counted(count, 'partition')}, counted from 0"
+            text = f"stream {info.name} has {counted(count, 'partition')}, counted from 0"
             raise ValueError(f"{text}; there is no partition {one.partition}")
         yield from ((info, number) for number in range(count) if one.partition in (None, number))
 
@@ -77,16 +96,13 @@ def _name(one: ReplicaCheck) -> str:
 
 
 def _compared(info: StreamInfo, number: int, check: Verifier) -> tuple[list[VerifiedReplica], list[Differing]]:
-    from penstock.commitlog.verify.checksums import RangeSum, rows_between
-    from penstock.commitlog.verify.replica_comparison import ComparedReplica, differences
-
     replicas = {one.broker_id: _replica(info, number, one) for one in check.replicas}
     compared = [
         ComparedReplica(
             _name(one),
             one.log_start,
             one.committed_end if not one.failure else one.verified_end,
-            {begin: RangeSum(*_fields(each)) for begin, each in one.sums.items()},
+            {begin: RangeSum(*astuple(each)) for begin, each in one.sums.items()},
             tuple((damage.base_offset or 0, damage.end_offset) for damage in one.damage),
         )
         for one in check.replicas
@@ -108,12 +124,6 @@ def _compared(info: StreamInfo, number: int, check: Verifier) -> tuple[list[Veri
             each.not_verified = each.not_verified or f"its rows could not be compared: {error}"
     judge(replicas.values(), found)
     return list(replicas.values()), found
-
-
-def _fields(one: object) -> tuple[int, int, int, int, int, tuple[int, ...]]:
-    from msgspec.structs import astuple
-
-    return astuple(one)  # type: ignore[arg-type]
 
 
 def _replica(info: StreamInfo, number: int, one: ReplicaCheck) -> VerifiedReplica:

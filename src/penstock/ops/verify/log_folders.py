@@ -1,4 +1,4 @@
-"""Reads the stream configs of a data directory without a broker, from its Raft snapshot and log.
+"""Opens the folders of logs without a broker, and reads the stream configs from the Raft snapshot and log.
 
 Rules: it writes nothing. All log entries count, committed or not: the commit index is stored only with a later entry,
 so it is not on disk for the last entries before a stop.
@@ -6,29 +6,62 @@ so it is not on disk for the last entries before a stop.
 
 from __future__ import annotations
 
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from penstock.base.errors import PenstockError
+from penstock.base.errors import OperationalError, PenstockError
+from penstock.base.extras import how_to_install
 from penstock.vfs.keys import ENCRYPTED_BEGIN
 
 if TYPE_CHECKING:
     from penstock.base.config import StreamConfig
     from penstock.metadata.image import ClusterImage
+    from penstock.vfs import Vfs
+    from penstock.vfs.keys import EncryptionKeys
 
 _STREAMS = "streams"
 _LOG = "log"
 _SNAPSHOT = "snapshot"
 
 
-class EncryptedStreams:
-    """Knows which streams are encrypted; reads each data directory once."""
+@contextmanager
+def needed() -> Iterator[None]:
+    """Raise OperationalError if an import in the block fails because the extra `encryption` is not installed."""
+    try:
+        yield
+    except ImportError:
+        raise OperationalError(f"Penstock was installed without encryption: {how_to_install('encryption')}") from None
 
-    def __init__(self) -> None:
+
+class LogFolders:
+    """Opens folders of logs, with the keys for encrypted files; reads each data directory once."""
+
+    def __init__(self, keys: EncryptionKeys | None) -> None:
+        self._keys = keys
         self._known: dict[Path, dict[int, StreamConfig]] = {}
+        self._encrypted: dict[Path, bool] = {}
 
-    def holds(self, log_folder: Path) -> bool:
+    def open(self, root: Path, log_folder: Path) -> Vfs:
+        """Return a Vfs to read `root`, a log's folder or the one above.
+
+        If the log must be encrypted, a file with messages that is not counts as corrupt.
+        """
+        from penstock.commitlog.files.files import holds_messages
+        from penstock.vfs.real import RealVfs
+        from penstock.vfs.unkeyed import UnkeyedVfs
+
+        if log_folder not in self._encrypted:
+            self._encrypted[log_folder] = self._is_encrypted(log_folder)
+        may_be_plain, path = not self._encrypted[log_folder], str(root.resolve())
+        if self._keys is None:
+            return UnkeyedVfs(path, None if may_be_plain else holds_messages)
+        with needed():
+            from penstock.vfs.encrypted import EncryptedVfs
+        return EncryptedVfs(RealVfs(path), self._keys, holds_messages, may_be_plain=may_be_plain)
+
+    def _is_encrypted(self, log_folder: Path) -> bool:
         """True if the log must be encrypted: by its stream's config if known, else if any segment is."""
         folder = log_folder.resolve()
         stream_id = folder.parent.name.partition("-")[0]

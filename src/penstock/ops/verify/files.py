@@ -1,4 +1,4 @@
-"""`penstock verify` of files: finds the logs in folders, verifies them, and compares replicas.
+"""Verifies files: finds the logs in folders, verifies them, and compares replicas.
 
 Rules: it writes nothing. A path is a data directory, the folder of a stream or of a log, or a segment file. Logs of
 different data directories are replicas of one partition if they have the same stream id and partition, and the data
@@ -11,24 +11,34 @@ import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
+
+import msgspec
 
 from penstock.base import limits
+from penstock.base.config import StreamConfig
 from penstock.base.errors import PenstockError
-from penstock.cli.access.keys import opened
-from penstock.cli.terminal import output
-from penstock.cli.terminal.failure import say_note
-from penstock.cli.verify.known_streams import EncryptedStreams
-from penstock.cli.verify.report import DamagedPlace, Differing, VerifiedReplica, differing, judge, note_compared
-
-if TYPE_CHECKING:
-    from penstock.base.config import StreamConfig
-    from penstock.commitlog.files.mistakes import FileMistake
-    from penstock.commitlog.verify.checksums import Row
-    from penstock.commitlog.verify.replica_comparison import ComparedReplica
-    from penstock.commitlog.verify.verifying import VerifiedLog
-    from penstock.vfs import Vfs
-    from penstock.vfs.keys import EncryptionKeys
+from penstock.commitlog.files.mistakes import FileMistake
+from penstock.commitlog.verify import verifying
+from penstock.commitlog.verify.checksums import Row, cuts_of, rows_between
+from penstock.commitlog.verify.replica_comparison import ComparedReplica, differences
+from penstock.commitlog.verify.verifying import NotALogError, VerifiedLog
+from penstock.node.data_dir.folders import marker_of
+from penstock.node.data_dir.log_creation_markers import MADE_PATH
+from penstock.ops.progress import Progress
+from penstock.ops.verify.log_folders import LogFolders, stream_configs
+from penstock.ops.verify.results import (
+    DamagedPlace,
+    Differing,
+    Verified,
+    VerifiedReplica,
+    differing,
+    judge,
+    note_compared,
+)
+from penstock.vfs import Vfs
+from penstock.vfs.keys import EncryptionKeys
+from penstock.vfs.real import read_whole
 
 _STREAMS = "streams"
 _IDENTITY = "penstock.json"
@@ -44,8 +54,6 @@ class LogFolder(NamedTuple):
     stream_id: int
     partition: int
     segment: str | None = None
-    keys: EncryptionKeys | None = None
-    may_be_plain: bool = True
 
     @property
     def ids(self) -> tuple[int, int] | None:
@@ -55,9 +63,6 @@ class LogFolder(NamedTuple):
     @property
     def is_made(self) -> bool:
         """True if its data directory has the marker file for this log."""
-        from penstock.node.data_dir.folders import marker_of
-        from penstock.node.data_dir.log_creation_markers import MADE_PATH
-
         if self.stream_id < 0:
             return False
         data_dir = self.folder.resolve().parents[2]
@@ -100,39 +105,49 @@ def _log(folder: Path) -> LogFolder:
 
 
 def verify_files(
-    paths: Iterable[Path], stream: str | None, keys: EncryptionKeys | None
-) -> tuple[list[VerifiedReplica], list[Differing]]:
-    """Verify all logs at these paths, or those of one stream; `keys` decrypt. Raise ValueError or OSError."""
-    found_logs = (log for path in paths for log in logs_of(path) if stream is None or log.stream == stream)
-    encrypted = EncryptedStreams()
-    logs = [log._replace(keys=keys, may_be_plain=not encrypted.holds(log.folder)) for log in found_logs]
+    paths: Iterable[str | Path],
+    stream: str | None = None,
+    *,
+    keys: EncryptionKeys | None = None,
+    progress: Progress | None = None,
+) -> Verified:
+    """Verify all logs at these paths, or those of one stream. It reads the files; a broker may be running.
+
+        found = ops.verify_files(["disks/1", "disks/2"], "orders")
+        assert found.is_sound, found.replicas
+
+    A path is a data directory, the folder of a stream or of a log, or a segment file. Copies of a partition in several
+    data directories are compared. `keys` decrypt: `penstock.vfs.keys.parse_keys` makes them. ValueError: there is no
+    such log, or the data directories are of different clusters. OSError.
+    """
+    told = progress or Progress()
+    logs = [log for path in paths for log in logs_of(Path(path)) if stream is None or log.stream == stream]
     if not logs:
         raise ValueError("there is no log" if stream is None else f"there is no log of stream {stream!r}")
-    check_cluster({log.data_dir for log in logs if log.data_dir is not None})
+    _check_cluster({log.data_dir for log in logs if log.data_dir is not None}, told)
     together: dict[object, list[LogFolder]] = {}
     for log in logs:
         is_alone = log.stream_id < 0 or log.segment is not None
         together.setdefault(log if is_alone else (log.stream_id, log.partition), []).append(log)
-    replicas: list[VerifiedReplica] = []
-    found: list[Differing] = []
-    configs = _Configs()
-    with output.progress("verifying", sum(map(_size, logs))) as show:
-        done = 0
+    done = Verified([], [])
+    opener, configs = _Opener(keys), _Configs(told)
+    with told.step("verifying", sum(map(opener.size, logs))) as show:
+        verified_bytes = 0
 
         def tell(size_bytes: int) -> None:
-            nonlocal done
-            done += size_bytes
-            show(done)
+            nonlocal verified_bytes
+            verified_bytes += size_bytes
+            show(verified_bytes)
 
         for group in together.values():
-            made = _Group(group, configs, tell)
+            made = _Group(group, opener, configs, tell)
             made.verify()
-            replicas += made.replicas
-            found += made.found
-    return replicas, found
+            done.replicas.extend(made.replicas)
+            done.differences.extend(made.found)
+    return done
 
 
-def check_cluster(data_dirs: Iterable[Path]) -> None:
+def _check_cluster(data_dirs: Iterable[Path], progress: Progress) -> None:
     """Raise ValueError if they belong to different clusters, whose stream ids are unrelated."""
     clusters: dict[str, Path] = {}
     for data_dir in data_dirs:
@@ -143,33 +158,34 @@ def check_cluster(data_dirs: Iterable[Path]) -> None:
         except FileNotFoundError:
             continue
         except OSError as error:
-            say_note(f"the cluster of {data_dir} is unknown: {file}: {error.strerror or error}")
+            progress.note(f"the cluster of {data_dir} is unknown: {file}: {error.strerror or error}")
         except (ValueError, RecursionError):
-            say_note(f"the cluster of {data_dir} is unknown: {file}: not a valid file of Penstock's")
+            progress.note(f"the cluster of {data_dir} is unknown: {file}: not a valid file of Penstock's")
     if len(clusters) > 1:
         first, second, *_ = clusters.values()
         raise ValueError(f"{first} and {second} are of different clusters: verify them one after the other")
 
 
 def _cluster_id(file: Path) -> str:
-    from penstock.vfs.real import read_whole
-
     identity = json.loads(read_whole(file, limits.IDENTITY_BYTES_MAX))
     if not isinstance(identity, dict):
         raise ValueError("not an object")
     return str(identity.get("cluster_id") or "")
 
 
-def _vfs(log: LogFolder) -> Vfs:
-    return opened(log.folder.resolve().parent, log.keys, may_be_plain=log.may_be_plain)
+class _Opener:
+    """Opens the folders that hold the logs' folders."""
 
+    def __init__(self, keys: EncryptionKeys | None) -> None:
+        self._folders = LogFolders(keys)
 
-def _size(log: LogFolder) -> int:
-    from penstock.commitlog.verify.verifying import size_of
+    def vfs(self, log: LogFolder) -> Vfs:
+        return self._folders.open(log.folder.resolve().parent, log.folder)
 
-    if log.segment is not None:
-        return (log.folder / log.segment).stat().st_size
-    return size_of(_vfs(log), log.folder.resolve().name)
+    def size(self, log: LogFolder) -> int:
+        if log.segment is not None:
+            return (log.folder / log.segment).stat().st_size
+        return verifying.size_of(self.vfs(log), log.folder.resolve().name)
 
 
 @dataclass(slots=True)
@@ -182,8 +198,9 @@ class _Looked:
 class _Group:
     """The replicas of one partition."""
 
-    def __init__(self, logs: list[LogFolder], configs: _Configs, tell: Callable[[int], None]) -> None:
+    def __init__(self, logs: list[LogFolder], opener: _Opener, configs: _Configs, tell: Callable[[int], None]) -> None:
         self._logs = logs
+        self._opener = opener
         self._configs = configs
         self._tell = tell
         self.replicas: list[VerifiedReplica] = []
@@ -191,8 +208,6 @@ class _Group:
 
     def verify(self) -> None:
         """Verify and compare them."""
-        from penstock.commitlog.verify.replica_comparison import differences
-
         cuts = self._cuts() if len(self._logs) > 1 else ()
         looked = [self._verify(log, cuts) for log in self._logs]
         self.replicas = [one.replica for one in looked]
@@ -203,11 +218,10 @@ class _Group:
         by_name = {one.log.replica: one.log for one in looked}
 
         def rows_of(name: str, begin: int, end: int) -> Iterator[Row]:
-            from penstock.commitlog.verify.checksums import rows_between
-            from penstock.commitlog.verify.verifying import batches_between
-
             log = by_name[name]
-            return rows_between(batches_between(_vfs(log), log.folder.resolve().name, begin, end), begin, end)
+            return rows_between(
+                verifying.batches_between(self._opener.vfs(log), log.folder.resolve().name, begin, end), begin, end
+            )
 
         first = self._logs[0]
         may_lack = len(compared) > 1 and self._may_lack()
@@ -228,27 +242,23 @@ class _Group:
         )
 
     def _cuts(self) -> tuple[int, ...]:
-        from penstock.commitlog.verify.checksums import cuts_of
-        from penstock.commitlog.verify.verifying import NotALogError, log_bounds
-
         extents = []
         for log in self._logs:
             try:
-                extents.append(log_bounds(_vfs(log), log.folder.resolve().name))
+                extents.append(verifying.log_bounds(self._opener.vfs(log), log.folder.resolve().name))
             except (NotALogError, OSError):
                 continue
         return cuts_of(extents)
 
     def _verify(self, log: LogFolder, cuts: tuple[int, ...]) -> _Looked:
-        from penstock.commitlog.verify.replica_comparison import ComparedReplica
-        from penstock.commitlog.verify.verifying import NotALogError, verify_log, verify_segment
-
         name = log.folder.resolve().name
         try:
+            vfs = self._opener.vfs(log)
             if log.segment is not None:
-                found = verify_segment(_vfs(log), f"{name}/{log.segment}", ids=log.ids, tell=self._tell)
+                found = verifying.verify_segment(vfs, f"{name}/{log.segment}", ids=log.ids, tell=self._tell)
             else:
-                found = verify_log(_vfs(log), name, ids=log.ids, is_made=log.is_made, cuts=cuts, tell=self._tell)
+                is_made = log.is_made
+                found = verifying.verify_log(vfs, name, ids=log.ids, is_made=is_made, cuts=cuts, tell=self._tell)
         except (NotALogError, OSError) as error:
             replica = VerifiedReplica(
                 stream=log.stream, partition=log.partition, replica=log.replica, log_start=0, log_end=0
@@ -294,7 +304,8 @@ def _replica(log: LogFolder, found: VerifiedLog) -> VerifiedReplica:
 class _Configs:
     """Stream configs from data directories; reads each directory once, and reports its failure once."""
 
-    def __init__(self) -> None:
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
         self._known: dict[Path, dict[int, StreamConfig]] = {}
 
     def of(self, log: LogFolder) -> StreamConfig | None:
@@ -304,12 +315,7 @@ class _Configs:
             self._known[data_dir] = self._configs(data_dir)
         return self._known[data_dir].get(log.stream_id)
 
-    @staticmethod
-    def _configs(data_dir: Path) -> dict[int, StreamConfig]:
-        import msgspec
-
-        from penstock.cli.verify.known_streams import stream_configs
-
+    def _configs(self, data_dir: Path) -> dict[int, StreamConfig]:
         try:
             return stream_configs(data_dir / "raft")
         except FileNotFoundError:
@@ -318,5 +324,5 @@ class _Configs:
             why = f"{error.filename or data_dir}: {error.strerror or error}"
         except (PenstockError, msgspec.DecodeError) as error:
             why = str(error)
-        say_note(f"the stream configs in {data_dir} cannot be read: {why}")
+        self._progress.note(f"the stream configs in {data_dir} cannot be read: {why}")
         return {}
