@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from penstock.ops.backup.verifying import VerifiedPartition as VerifiedPartition
     from penstock.ops.backup.verifying import VerifiedUsers as VerifiedUsers
     from penstock.ops.backup.verifying import verify_backup as verify_backup
+    from penstock.ops.copy import Copied as Copied
+    from penstock.ops.copy import copy_stream as copy_stream
+    from penstock.ops.errors import ArgumentError as ArgumentError
     from penstock.ops.placed_rows import FutureTimes as FutureTimes
     from penstock.ops.progress import Progress as Progress
     from penstock.ops.verify.files import verify_files as verify_files
@@ -57,6 +60,9 @@ _MODULE_OF = {
     "VerifiedReplica": "verify.results",
     "DamagedPlace": "verify.results",
     "Differing": "verify.results",
+    "copy_stream": "copy",
+    "Copied": "copy",
+    "ArgumentError": "errors",
     "FutureTimes": "placed_rows",
     "Progress": "progress",
 }
@@ -68,6 +74,7 @@ __all__ = [  # noqa: RUF022 (most used names first)
     "verify_backup",
     "verify_streams",
     "verify_files",
+    "copy_stream",
     "Progress",
     "FutureTimes",
     "BackedUp",
@@ -82,6 +89,8 @@ __all__ = [  # noqa: RUF022 (most used names first)
     "VerifiedReplica",
     "DamagedPlace",
     "Differing",
+    "Copied",
+    "ArgumentError",
 ]
 
 

@@ -110,6 +110,8 @@ def _ops() -> Iterator[str]:
         elif fields := getattr(value, "_fields", None) or getattr(value, "__struct_fields__", None):
             derived = [one for one, kind in vars(value).items() if isinstance(kind, property)]
             yield f"### {title}\n\n{_text(value)}\n\n" + ", ".join(f"`{one}`" for one in (*fields, *derived) if one)
+        elif issubclass(value, BaseException):
+            continue
         elif issubclass(value, Enum):
             yield f"### {title}\n\n{_text(value)}\n\n" + ", ".join(f"`{str(one)!r}`" for one in value)
         else:
@@ -117,6 +119,7 @@ def _ops() -> Iterator[str]:
             if value not in _RETURNED and (made := vars(value).get("__init__")) is not None and made.__doc__:
                 yield _text(made)
             yield from _calls(re.findall("[A-Z][a-z]+", name)[-1].lower(), value)
+    yield "\n".join(["| error | is also | when |", "|---|---|---|", *_errors(ops, ops.__all__)])
 
 
 def _testing() -> Iterator[str]:

@@ -15,6 +15,7 @@ from penstock.cli.terminal.completing import complete_stream, stream_names
 from penstock.cli.terminal.connection_options import CONNECTION_PANEL as CONNECTION_PANEL
 from penstock.cli.terminal.failure import show_tracebacks
 from penstock.cli.terminal.names import stream_name
+from penstock.ops.errors import ArgumentError
 from penstock.ops.placed_rows import FutureTimes
 
 if TYPE_CHECKING:
@@ -108,6 +109,15 @@ def reads_from(which: str, max_staleness: str, rack: str | None) -> dict[str, An
     try:
         return {"read_from": ReadFrom(which, staleness), "rack": rack}  # type: ignore[arg-type]
     except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+
+
+@contextmanager
+def as_bad_parameter() -> Iterator[None]:
+    """Turn an operation's ArgumentError into a BadParameter, which the usage of the command precedes."""
+    try:
+        yield
+    except ArgumentError as error:
         raise typer.BadParameter(str(error)) from None
 
 
