@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from penstock.ops.errors import ArgumentError as ArgumentError
     from penstock.ops.placed_rows import FutureTimes as FutureTimes
     from penstock.ops.progress import Progress as Progress
+    from penstock.ops.reading.places import LastMessages as LastMessages
+    from penstock.ops.relay.relaying import Relay as Relay
     from penstock.ops.verify.files import verify_files as verify_files
     from penstock.ops.verify.results import DamagedPlace as DamagedPlace
     from penstock.ops.verify.results import Differing as Differing
@@ -62,6 +64,8 @@ _MODULE_OF = {
     "Differing": "verify.results",
     "copy_stream": "copy",
     "Copied": "copy",
+    "Relay": "relay.relaying",
+    "LastMessages": "reading.places",
     "ArgumentError": "errors",
     "FutureTimes": "placed_rows",
     "Progress": "progress",
@@ -75,8 +79,10 @@ __all__ = [  # noqa: RUF022 (most used names first)
     "verify_streams",
     "verify_files",
     "copy_stream",
+    "Relay",
     "Progress",
     "FutureTimes",
+    "LastMessages",
     "BackedUp",
     "BackedUpStream",
     "Restored",

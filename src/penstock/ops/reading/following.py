@@ -1,4 +1,4 @@
-"""Follows a stream through outages of its broker; prints one note to stderr when an outage begins and one when it ends.
+"""Follows a stream through outages of its broker; one note tells when an outage begins, and one when it ends.
 
 Rules: no message is skipped or repeated: reading resumes after the last offset. If the stream was deleted and created
 again meanwhile, reading ends with StreamChanged.
@@ -11,7 +11,8 @@ from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any
 
 from penstock.base.errors import OperationalError
-from penstock.cli.terminal.failure import say_note
+from penstock.ops.progress import Progress
+from penstock.ops.reading.places import BATCH_ROWS_MAX
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
     from penstock.client.blocking.client import Client
     from penstock.client.read.filters import Filter
     from penstock.messages import StreamInfo
-
-BATCH_ROWS_MAX = 10_000
 
 
 def following(
@@ -30,6 +29,7 @@ def following(
     stop: int | None,
     timeout_s: float,
     *,
+    progress: Progress,
     for_ever: bool,
     partition: int | None = 0,
     where: Filter | None = None,
@@ -71,10 +71,10 @@ def following(
             if not for_ever or has_grown:
                 raise
             reason = error.message if isinstance(error, TimedOut) else str(error)
-            say_note(f"waiting for the broker at {client.server}: {reason.partition(';')[0]}")
+            progress.note(f"waiting for the broker at {client.server}: {reason.partition(';')[0]}")
         wait_until_back(client, info, number, timeout_s)
         _check_same_log(client, info, number, at - 1, last, timeout_s, where)
-        say_note(f"the broker at {client.server} answers again; going on at offset {at}")
+        progress.note(f"the broker at {client.server} answers again; going on at offset {at}")
 
 
 def wait_until_back(client: Client, info: StreamInfo, partition: int, timeout_s: float) -> None:

@@ -1,4 +1,4 @@
-"""The connection of `penstock relay` to NATS: sends frames and waits for confirmation.
+"""The connection of a relay to NATS: sends frames and waits for confirmation.
 
 Rules: `send` returns once nats-server has answered a PING sent after the frames; it has then delivered the frames to
 subscribers. nats-py reconnects by itself; frames in flight may be lost then, so they are sent again, and may be
@@ -18,10 +18,10 @@ from nats.errors import Error as NatsError
 
 from penstock.base.errors import OperationalError
 from penstock.base.nats_logins import shown_url
-from penstock.cli.messages.relay_answers import Answers
 from penstock.client.errors import Unavailable
 from penstock.client.publish.nats_client import StrictNatsClient
 from penstock.client.publish.publishing import first_connection, not_connected
+from penstock.ops.relay.answers import Answers
 
 _PAUSE_S = 0.2
 _LOOK_UP_S = 2.0  # time-out of a request to JetStream's API

@@ -7,8 +7,8 @@ import json
 import pyarrow as pa
 import pytest
 
-from penstock.cli.messages.relay_answers import NOBODY_LISTENS, Answer, Answers, RelayRefusal, Storing, parse
-from penstock.cli.messages.relay_frames import SubjectMapping
+from penstock.ops.relay.answers import NOBODY_LISTENS, Answer, Answers, RelayRefusal, Storing, parse
+from penstock.ops.relay.frames import SubjectMapping
 
 ACK = b'{"stream":"copies","seq":43,"partition":0,"offset":42}'
 DUPLICATE = b'{"stream":"copies","seq":1,"duplicate":true}'

@@ -1,8 +1,8 @@
-"""Consumes as a consumer group for `penstock read --group`: starts at the committed offsets and commits while printing.
+"""Consumes as a consumer group: starts at the committed offsets and commits while the caller iterates.
 
-Rules: printed messages are committed at the latest when the command ends; those being printed when the command is
-interrupted may be delivered again (at-least-once). With a limit exactly the printed messages are committed. Without
---follow the command waits for partitions of another member until the session of a dead member has expired. Broker
+Rules: consumed messages are committed at the latest when the iteration ends; those being used when it is interrupted
+may be delivered again (at-least-once). With a limit exactly the consumed messages are committed. Without `follow` it
+waits for partitions of another member until the session of a dead member has expired. Broker
 outages are waited out as in `following`.
 """
 
@@ -11,9 +11,11 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING
 
-from penstock.cli.terminal.failure import say_note
-from penstock.cli.terminal.following import BATCH_ROWS_MAX, wait_until_back
-from penstock.cli.terminal.output import counted
+from penstock.base.units import counted
+from penstock.ops.errors import ArgumentError
+from penstock.ops.progress import Progress
+from penstock.ops.reading.following import wait_until_back
+from penstock.ops.reading.places import BATCH_ROWS_MAX, LastMessages
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -29,9 +31,28 @@ class Consuming:
     """Consumes one stream as a member of a consumer group; `partition` None means all partitions."""
 
     def __init__(
-        self, client: Client, info: StreamInfo, group: str, start: Start, partition: int | None, timeout_s: float
+        self,
+        client: Client,
+        info: StreamInfo,
+        group: str,
+        *,
+        start: Start | LastMessages,
+        partition: int | None,
+        timeout_s: float,
+        progress: Progress,
     ) -> None:
+        """Raise ArgumentError for an invalid name, or a start that does not fit a group."""
+        from penstock.groups.rows import group_mistake
+
+        if (mistake := group_mistake(group)) is not None:
+            raise ArgumentError(mistake)
+        if isinstance(start, LastMessages):
+            raise ArgumentError("with --group give an offset, an age or a time: -N changes with each new message")
+        if isinstance(start, int) and partition is None and len(info.partitions) > 1:
+            text = f"{info.name} has {len(info.partitions)} partitions, each with offsets of its own"
+            raise ArgumentError(f"{text}: say which with --partition, or give a time")
         self._client = client
+        self._progress = progress
         self._info = info
         self._group = group
         self._start = start
@@ -56,7 +77,7 @@ class Consuming:
             )
             try:
                 with self._consumer as consumer:
-                    # `yield from` would close the consumer if the caller fails, and that would commit unprinted rows.
+                    # `yield from` would close the consumer if the caller fails, and that would commit unused rows.
                     for batch in consumer:  # noqa: UP028
                         yield batch
                 return
@@ -67,9 +88,9 @@ class Consuming:
                 if not for_ever:
                     raise
                 reason = error.message if isinstance(error, TimedOut) else str(error)
-                say_note(f"waiting for the broker at {client.server}: {reason.partition(';')[0]}")
+                self._progress.note(f"waiting for the broker at {client.server}: {reason.partition(';')[0]}")
             wait_until_back(client, self._info, number, self._timeout_s)
-            say_note(f"the broker at {client.server} answers again; going on where the group has committed")
+            self._progress.note(f"the broker at {client.server} answers again; going on where the group has committed")
 
     def why_nothing(self) -> str:
         """Return why no message came: all are read, or other members are assigned the partitions with lag."""

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from penstock.batch.schema import arrow_schema
-from penstock.cli.messages.relay_frames import SubjectMapping, frames_of, header_pattern
+from penstock.ops.relay.frames import SubjectMapping, frames_of, header_pattern
 
 MOMENT = datetime(2026, 1, 2, 3, 4, 5, 6, tzinfo=UTC)
 ENDS = "Penstock-Stream: orders\r\nPenstock-Partition: 3\r\nPenstock-Offset: %d\r\nPenstock-Timestamp: %s\r\n\r\n"

@@ -1,6 +1,6 @@
-"""Acks and errors from the streams that store the messages of `penstock relay`.
+"""Acks and errors from the streams that store the messages that are relayed.
 
-Rules: no I/O; `relay_nats` has the connection. A reply subject is `<inbox>.<attempt>.<partition>-<offset>`. An answer
+Rules: no I/O; `nats_output` has the connection. A reply subject is `<inbox>.<attempt>.<partition>-<offset>`. An answer
 that does not have JetStream's form comes from some other subscriber, and is ignored.
 
 | an answer                                     | what it means                                             |
@@ -27,7 +27,7 @@ from penstock.base.subjects import matches
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from penstock.cli.messages.relay_frames import SubjectMapping
+    from penstock.ops.relay.frames import SubjectMapping
 
 _SUBJECTS_KNOWN_MAX = 65_536
 _PLACE = re.compile(r"([0-9]{1,10})\.([0-9]{1,10})-([0-9]{1,19})")  # attempt, partition, offset
