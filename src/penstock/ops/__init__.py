@@ -1,4 +1,6 @@
-"""Operations on whole streams: backup, restore and verification, for programs. `penstock.cli` is their face.
+"""Operations on whole streams, for programs: backup, restore, verification, copy, relay, import from JetStream.
+
+The commands of the same names are over them.
 
     import penstock
     from penstock import ops
@@ -32,6 +34,9 @@ if TYPE_CHECKING:
     from penstock.ops.copy import Copied as Copied
     from penstock.ops.copy import copy_stream as copy_stream
     from penstock.ops.errors import ArgumentError as ArgumentError
+    from penstock.ops.jetstream.importing import Imported as Imported
+    from penstock.ops.jetstream.importing import JetStreamImport as JetStreamImport
+    from penstock.ops.jetstream.source import UnstorableError as UnstorableError
     from penstock.ops.placed_rows import FutureTimes as FutureTimes
     from penstock.ops.progress import Progress as Progress
     from penstock.ops.reading.places import LastMessages as LastMessages
@@ -66,6 +71,9 @@ _MODULE_OF = {
     "Copied": "copy",
     "Relay": "relay.relaying",
     "LastMessages": "reading.places",
+    "JetStreamImport": "jetstream.importing",
+    "Imported": "jetstream.importing",
+    "UnstorableError": "jetstream.source",
     "ArgumentError": "errors",
     "FutureTimes": "placed_rows",
     "Progress": "progress",
@@ -80,6 +88,7 @@ __all__ = [  # noqa: RUF022 (most used names first)
     "verify_files",
     "copy_stream",
     "Relay",
+    "JetStreamImport",
     "Progress",
     "FutureTimes",
     "LastMessages",
@@ -96,7 +105,9 @@ __all__ = [  # noqa: RUF022 (most used names first)
     "DamagedPlace",
     "Differing",
     "Copied",
+    "Imported",
     "ArgumentError",
+    "UnstorableError",
 ]
 
 

@@ -13,9 +13,9 @@ import pytest
 from nats.errors import Error as NatsError
 
 import penstock
-from penstock.cli.jetstream.source import JetStream
 from penstock.client.publish.nats_client import StrictNatsClient
 from penstock.client.publish.publishing import Publisher, first_connection
+from penstock.ops.jetstream.source import JetStream
 from penstock.ops.relay.nats_output import NatsOutput
 from tests.certificates import Authority
 

@@ -7,9 +7,9 @@ import pytest
 from penstock.base import limits
 from penstock.base.config import Acks, Compression, Storage
 from penstock.batch.schema import arrow_schema
-from penstock.cli.jetstream.jetstream_config import mapped
-from penstock.cli.jetstream.source import JetStreamRows, UnstorableError, place_of
 from penstock.client.errors import InvalidConfig
+from penstock.ops.jetstream.config import mapped
+from penstock.ops.jetstream.source import JetStreamRows, UnstorableError, place_of
 
 
 def test_the_place_of_a_delivery_is_in_its_reply_subject() -> None:

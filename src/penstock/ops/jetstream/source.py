@@ -1,4 +1,4 @@
-"""Reads a JetStream stream for `penstock import`: its state, its config, and its messages as rows of the log.
+"""Reads a JetStream stream: its state, its config, and its messages as rows of the log.
 
 Rules: reading changes nothing in JetStream. Messages come from an ephemeral consumer in memory that acks nothing and
 expires. In a stream with retention `workqueue` or `interest` a consumer would remove messages, so each message is
@@ -11,7 +11,7 @@ requested by its sequence. Header blocks are kept byte for byte: they are taken 
 | subject, headers    | the same                                       |
 | key, tombstone      | the headers `Penstock-Key…`, `-Tombstone`      |
 
-A message that the target stream cannot hold raises `UnstorableError`, or is skipped if the user asked for that.
+A message that the target stream cannot hold raises `UnstorableError`, or is skipped if the caller asked for that.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from penstock.base import limits
 from penstock.base.errors import OperationalError
 from penstock.base.nats_logins import shown_url
 from penstock.base.subjects import matches, subject_mistake
-from penstock.cli.jetstream.jetstream_config import ORIGIN
 from penstock.client.errors import Unavailable
 from penstock.client.publish.nats_client import StrictNatsClient
 from penstock.client.publish.publishing import first_connection, not_connected
 from penstock.client.values import TOMBSTONE_HEADER, Headers, microseconds_of
+from penstock.ops.jetstream.config import ORIGIN
 
 if TYPE_CHECKING:
     import pyarrow as pa
