@@ -268,6 +268,7 @@ class JetStream:
             raise Unavailable(f"no connection to NATS at {self.shown}: {error}") from None
 
     async def close(self) -> None:
+        """Close the connection."""
         await self._connection.close()
 
     async def _complained(self, error: Exception) -> None:

@@ -2,8 +2,8 @@
 
 Rules: consumed messages are committed at the latest when the iteration ends; those being used when it is interrupted
 may be delivered again (at-least-once). With a limit exactly the consumed messages are committed. Without `follow` it
-waits for partitions of another member until the session of a dead member has expired. Broker
-outages are waited out as in `following`.
+waits for partitions of another member until the session of a dead member has expired. Broker outages are waited out as
+in `following`.
 """
 
 from __future__ import annotations

@@ -219,4 +219,5 @@ class NatsOutput:
             await asyncio.gather(flushed, lost, return_exceptions=True)
 
     async def close(self) -> None:
+        """Close the connection."""
         await self._connection.close()
