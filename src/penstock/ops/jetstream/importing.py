@@ -99,7 +99,6 @@ class JetStreamImport:
         self._timeout_s = timeout
         self._progress = progress or Progress()
         self._stack = ExitStack()
-        self._target: StreamInfo | None = None
         self._is_checked = False
 
     def __enter__(self) -> Self:
@@ -115,7 +114,6 @@ class JetStreamImport:
             for note in self._mapped.notes:
                 self._progress.note(f"note: {note}")
             self._filter = None if subject is None or [subject] == self._info.config.get("subjects") else subject
-            self._times = RowTimes.of(self._future_times, status)
             self._stack = stack.pop_all()
         return self
 
@@ -163,6 +161,7 @@ class JetStreamImport:
         try:
             if cut_over and not self._is_checked:
                 self.check_cut_over()
+            self._times = RowTimes.of(self._future_times, self._client.status(timeout=self._timeout_s))
             stream = self._target_stream()
             state = self._thread.run(self._js.info(self._source)).state
             done = self._copy(stream, msgspec.structs.replace(self._info, state=state))
@@ -180,13 +179,6 @@ class JetStreamImport:
 
         Raise OperationalError if it is not paused or has several partitions.
         """
-        if self._target is None:
-            self._target = self._existing()
-        if self._target is None:
-            self._target = create_paused(self._client, self._mapped.config(), timeout=self._timeout_s)
-        return self._target
-
-    def _existing(self) -> StreamInfo | None:
         with suppress(StreamNotFound):
             there = self._client.stream(self._mapped.name, timeout=self._timeout_s)
             if there.intake != Intake.PAUSED:
@@ -197,7 +189,7 @@ class JetStreamImport:
                     f"stream {there.name} has {len(there.partitions)} partitions; sequences need one"
                 )
             return there
-        return None
+        return create_paused(self._client, self._mapped.config(), timeout=self._timeout_s)
 
     def _switch(self, stream: StreamInfo, done: Imported) -> Imported:
         """Give JetStream's stream another subject, copy the rest, and resume the target stream."""
