@@ -9,6 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 import penstock
+import penstock.ops
 from penstock.broker.config.config import load
 from penstock.broker.config.settings import SETTINGS
 from penstock.cli.app import app
@@ -182,5 +183,6 @@ def test_every_public_name_is_in_the_reference() -> None:
     constants = {"EARLIEST", "LATEST", "aio", "Client", "Consumer", "Producer", "Table", "__version__"}
     for name in set(penstock.__all__) - constants:
         assert f"### {name}\n" in page or f"### penstock.{name}\n" in page or f"| `{name}` |" in page, name
+    assert all(f"### penstock.ops.{name}\n" in page or f"| `{name}` |" in page for name in penstock.ops.__all__)
     assert "object at 0x" not in page
     assert "<Place" not in page

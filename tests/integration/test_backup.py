@@ -20,8 +20,8 @@ import penstock
 from penstock import Credentials, aio
 from penstock.access import Quotas
 from penstock.access.nkeys import NkeyClient
-from penstock.cli.backup import files as backup_files
 from penstock.client.users import nkey_credential, password_credential, rule, token_credential
+from penstock.ops.backup import files as backup_files
 from tests.broker_process import BrokerProcess, eventually, running_broker
 from tests.cli_process import command, ended, launched
 from tests.extent import each_change, needs_time

@@ -187,6 +187,11 @@ def format_offsets(begin: int, end: int | None) -> str:
     return str(begin) if end == begin + 1 else f"{begin} to {end - 1}"
 
 
+def counted(count: int, noun: str, many: str = "") -> str:
+    """Return `1 message` or `2,000 messages`; `many` is an irregular plural."""
+    return f"{count:,} {noun if count == 1 else many or f'{noun}s'}"
+
+
 def utc_text(moment_us: int) -> str:
     """Format a time (µs since 1970) to the minute, in UTC."""
     return datetime.fromtimestamp(moment_us / 1e6, UTC).strftime("%Y-%m-%d %H:%M UTC")

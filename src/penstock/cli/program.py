@@ -44,7 +44,7 @@ COMMANDS = {
     "nats-config": _Place("access.nats_config", DATA_PANEL, "nats_config"),
     "read": _Place("messages.read", DATA_PANEL, "read"),
     "relay": _Place("messages.relay", DATA_PANEL, "relay"),
-    "import": _Place("jetstream.import_jetstream", DATA_PANEL, "import_stream"),
+    "import": _Place("stream.import_jetstream", DATA_PANEL, "import_stream"),
     "backup": _Place("backup.backup", DATA_PANEL, "backup"),
     "restore": _Place("backup.restore", DATA_PANEL, "restore"),
     "keys": _Place("access.keys", BROKER_PANEL),

@@ -10,7 +10,6 @@ import pytest
 from penstock.base.config import Intake, StreamConfig
 from penstock.base.ids import Offset
 from penstock.batch import codec
-from penstock.cli.messages.placed_rows import FutureTimes, RowTimes
 from penstock.messages import (
     AlterStreamRequest,
     AlterStreamResponse,
@@ -23,6 +22,7 @@ from penstock.messages import (
     SetIntakeRequest,
     SetIntakeResponse,
 )
+from penstock.ops.placed_rows import FutureTimes, RowTimes
 from tests.unit.node.harness import Ack, Broker
 from tests.unit.node.test_expiry import go_on
 

@@ -11,15 +11,12 @@ import secrets
 import stat
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.base.errors import OperationalError
-from penstock.base.extras import how_to_install
 from penstock.base.text_files import text_of
 from penstock.cli.terminal import output
 from penstock.cli.terminal.failure import FAILED, clearly, say, say_error, say_note
@@ -64,15 +61,6 @@ app = typer.Typer(
 )
 
 
-@contextmanager
-def needed() -> Iterator[None]:
-    """Raise OperationalError if an import in the block fails because the extra `encryption` is not installed."""
-    try:
-        yield
-    except ImportError:
-        raise OperationalError(f"Penstock was installed without encryption: {how_to_install('encryption')}") from None
-
-
 def keys_of(file: Path | None) -> EncryptionKeys | None:
     """Return the keys in `file`, else in the environment; None if neither is given. Raise OSError or ValueError."""
     from penstock.vfs.keys import parse_keys
@@ -82,23 +70,6 @@ def keys_of(file: Path | None) -> EncryptionKeys | None:
         return parse_keys(text_of(read_whole(file, _FILE_BYTES_MAX)))
     text = os.environ.get(_KEYS_VARIABLE)
     return parse_keys(text) if text else None
-
-
-def opened(folder: Path, keys: EncryptionKeys | None, *, may_be_plain: bool) -> Vfs:
-    """Return a Vfs to read a folder; it decrypts encrypted files.
-
-    If not `may_be_plain`, a file with messages that is not encrypted counts as corrupt.
-    """
-    from penstock.commitlog.files.files import holds_messages
-    from penstock.vfs.real import RealVfs
-    from penstock.vfs.unkeyed import UnkeyedVfs
-
-    root = str(folder.resolve())
-    if keys is None:
-        return UnkeyedVfs(root, None if may_be_plain else holds_messages)
-    with needed():
-        from penstock.vfs.encrypted import EncryptedVfs
-    return EncryptedVfs(RealVfs(root), keys, holds_messages, may_be_plain=may_be_plain)
 
 
 @app.command(
@@ -183,6 +154,7 @@ def _give(number: int, owner: os.stat_result, file: Path) -> None:
 @clearly
 def list_keys(data_dirs: DataDirs, as_json: Json = False, debug: Debug = False) -> None:
     """Show which keys the files of a data directory use, by stream. This needs no key."""
+    from penstock.ops.verify.log_folders import needed
     from penstock.vfs.real import RealVfs
 
     with needed():
@@ -228,6 +200,7 @@ def rewrap(data_dirs: DataDirs, keys_file: KeysFile = None, debug: Debug = False
     The data is not rewritten, only the key in each file's header, which the first key then wraps. A broker may run
     meanwhile, once it has that key (SIGHUP, or a restart). After a crash every file has either the old or the new key.
     """
+    from penstock.ops.verify.log_folders import needed
     from penstock.vfs.keys import KeyMissingError
     from penstock.vfs.real import RealVfs
 

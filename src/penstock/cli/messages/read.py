@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, closing, nullcontext
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,11 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from penstock.base.errors import ErrorCode
-from penstock.cli.messages.consuming import Consuming
 from penstock.cli.terminal import output, places
 from penstock.cli.terminal.completing import complete_group
 from penstock.cli.terminal.failure import advising, clearly, say_note
-from penstock.cli.terminal.following import BATCH_ROWS_MAX, following
 from penstock.cli.terminal.options import (
     CONNECTION_PANEL,
     DEFAULT_TIMEOUT,
@@ -25,11 +23,15 @@ from penstock.cli.terminal.options import (
     ReadFromOption,
     Server,
     StreamArgument,
+    as_bad_parameter,
     connected,
     examples,
     reads_from,
 )
 from penstock.cli.terminal.standard_streams import need_stdout
+from penstock.ops.reading.consuming import Consuming
+from penstock.ops.reading.following import following
+from penstock.ops.reading.places import BATCH_ROWS_MAX, Batches, all_partitions, place_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -38,8 +40,6 @@ if TYPE_CHECKING:
     from penstock.client.read.filters import Filter
     from penstock.client.values import OffsetAt, Start
     from penstock.messages import StreamInfo
-
-    Batches = Generator[pa.RecordBatch, None, None]
 
 EXAMPLES = examples(
     "penstock read orders",
@@ -173,12 +173,21 @@ def read(
     _check_group(group, {"--key": key, "--subject": subject, "--header": header})
     where = _filter(key, subject, headers=header)
     reads = reads_from(read_from, max_staleness, rack)
-    with _in_range(group), connected(ctx, server, timeout or DEFAULT_TIMEOUT, **reads) as (client, seconds):
+    told = output.ShownProgress()
+    with (
+        _in_range(group),
+        as_bad_parameter(),
+        connected(ctx, server, timeout or DEFAULT_TIMEOUT, **reads) as (client, seconds),
+    ):
         info = client.stream(stream, timeout=seconds)
         seen = _Seen()
         consuming: Consuming | None = None
         if group is not None:
-            consuming = as_group(client, info, group, from_place, to_place, partition, seconds)
+            if to_place is not None:
+                text = "--to is not for a group, which continues at its committed offsets; use --limit"
+                raise typer.BadParameter(text)
+            more: dict[str, Any] = {"start": from_place, "partition": partition, "progress": told}
+            consuming = Consuming(client, info, group, timeout_s=seconds, **more)
             batches = consuming.batches(follow=follow, for_ever=timeout is None)
             why = ""
         elif partition is None and len(info.partitions) > 1:
@@ -188,7 +197,7 @@ def read(
             begin = place_of(client, info, partition or 0, from_place, seconds)
             stop = None if to_place is None else _offset(client, info, partition or 0, to_place, seconds)
             if follow:
-                more: dict[str, Any] = {"for_ever": timeout is None, "partition": partition, "where": where}
+                more = {"for_ever": timeout is None, "partition": partition, "where": where, "progress": told}
                 batches = following(client, info, begin.offset, stop, seconds, **more)
             else:
                 batches = _with_progress(client, info, begin, stop, seconds, partition or 0, where)
@@ -214,58 +223,6 @@ def _in_range(group: str | None) -> AbstractContextManager[None]:
         return nullcontext()
     advice = "read from `--from earliest`, or from an offset in that range"
     return advising(ErrorCode.OFFSET_OUT_OF_RANGE, advice)
-
-
-def as_group(
-    client: Client,
-    info: StreamInfo,
-    group: str,
-    start: Start | places.LastMessages,
-    end: Start | places.LastMessages | None,
-    partition: int | None,
-    timeout: float,
-) -> Consuming:
-    """Return a reader that is a member of the group. Raise typer.BadParameter for an invalid name or position."""
-    from penstock.groups.rows import group_mistake
-
-    if (mistake := group_mistake(group)) is not None:
-        raise typer.BadParameter(mistake)
-    if end is not None:
-        raise typer.BadParameter("--to is not for a group, which continues at its committed offsets; use --limit")
-    if isinstance(start, places.LastMessages):
-        raise typer.BadParameter("with --group give an offset, an age or a time: -N changes with each new message")
-    if isinstance(start, int) and partition is None and len(info.partitions) > 1:
-        text = f"{info.name} has {len(info.partitions)} partitions, each with offsets of its own"
-        raise typer.BadParameter(f"{text}: say which with --partition, or give a time")
-    return Consuming(client, info, group, start, partition, timeout)
-
-
-def all_partitions(
-    client: Client,
-    info: StreamInfo,
-    start: Start | places.LastMessages,
-    end: Start | places.LastMessages | None,
-    follow: bool,
-    timeout: float,
-    where: Filter | None = None,
-) -> Batches:
-    """Read all partitions, each in its order. Raise BadParameter for an offset, which needs one partition."""
-    if isinstance(start, int | places.LastMessages) or isinstance(end, int | places.LastMessages):
-        text = f"{info.name} has {len(info.partitions)} partitions, each with offsets of its own"
-        raise typer.BadParameter(f"{text}: say which with --partition, or give a time")
-    return client.read(info, start, end=end, follow=follow, batch_rows_max=BATCH_ROWS_MAX, timeout=timeout, where=where)
-
-
-def place_of(
-    client: Client, info: StreamInfo, partition: int, place: Start | places.LastMessages, timeout: float
-) -> OffsetAt:
-    """Resolve a position in one partition to an offset."""
-    from penstock.client.values import LATEST
-
-    if not isinstance(place, places.LastMessages):
-        return client.offsets(info, place, partition=partition, timeout=timeout)
-    end = client.offsets(info, LATEST, partition=partition, timeout=timeout)
-    return end._replace(offset=max(end.log_start, end.committed_end - place.message_count))
 
 
 def _offset(

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import inspect
 import re
+import textwrap
 from collections.abc import Iterable, Iterator
 from enum import Enum
 from typing import Any
 
 import penstock
+from penstock import ops
 from penstock.access import Quotas, Rule
 from penstock.client import users
 from penstock.client.blocking import client as blocking
@@ -54,6 +56,7 @@ _LINE_CHARS_MAX = 100
 _ASKS = ("server", "nats_urls")
 _TELLS = ("group", "positions")
 _COUNTS = ("producer_id", "epoch", "sequence")
+_RETURNED = (ops.RestorePlan,)  # programs do not construct them
 _CALLED = (penstock.Client, penstock.Consumer, penstock.Producer, penstock.Table)  # their calls are listed
 
 
@@ -71,7 +74,7 @@ def python_reference() -> str:
     parts += [f"`producer.{name}`: {_text(getattr(penstock.Producer, name))}" for name in _COUNTS]
     parts += ["## Table", _text(penstock.Table), *_calls("table", penstock.Table)]
     parts += ["`len(table)` is the number of keys; `for message in table` gives the messages of all keys."]
-    parts += ["## Files", *_files(), "## Values", *_values()]
+    parts += ["## Files", *_files(), "## penstock.ops", *_ops(), "## Values", *_values()]
     parts += [
         "## Errors",
         "Each of them can be pickled and copied, so it comes back whole from a process pool.",
@@ -95,6 +98,28 @@ def _users() -> Iterator[str]:
     for kind in (Rule, Quotas):
         listed = ", ".join(f"`{field}`" for field in kind.__struct_fields__)
         yield f"### penstock.access.{kind.__name__}\n\n{_text(kind)}\n\n{listed}"
+
+
+def _ops() -> Iterator[str]:
+    """Yield the operations on whole streams: functions, classes with their calls, results."""
+    yield _text(ops).partition("\n\nRules:")[0]
+    for name in ops.__all__:
+        value, title = getattr(ops, name), f"penstock.ops.{name}"
+        if inspect.isfunction(value):
+            yield call_text(title, value)
+        elif fields := getattr(value, "_fields", None) or getattr(value, "__struct_fields__", None):
+            derived = [one for one, kind in vars(value).items() if isinstance(kind, property)]
+            yield f"### {title}\n\n{_text(value)}\n\n" + ", ".join(f"`{one}`" for one in (*fields, *derived) if one)
+        elif issubclass(value, BaseException):
+            continue
+        elif issubclass(value, Enum):
+            yield f"### {title}\n\n{_text(value)}\n\n" + ", ".join(f"`{str(one)!r}`" for one in value)
+        else:
+            yield f"### {title}\n\n{_text(value)}" if value in _RETURNED else call_text(title, value)
+            if value not in _RETURNED and (made := vars(value).get("__init__")) is not None and made.__doc__:
+                yield _text(made)
+            yield from _calls(re.findall("[A-Z][a-z]+", name)[-1].lower(), value)
+    yield "\n".join(["| error | is also | when |", "|---|---|---|", *_errors(ops, ops.__all__)])
 
 
 def _testing() -> Iterator[str]:
@@ -143,10 +168,11 @@ def call_text(name: str, function: Any) -> str:
     signature = inspect.signature(function)
     arguments = list(_arguments(signature))
     short = name.rpartition(".")[2]
-    text = f"{short}({', '.join(arguments)}) -> {signature.return_annotation}"
+    returned = "" if signature.return_annotation is signature.empty else f" -> {signature.return_annotation}"
+    text = f"{short}({', '.join(arguments)}){returned}"
     if len(text) > _LINE_CHARS_MAX:
         inner = "".join(f"    {one},\n" for one in arguments)
-        text = f"{short}(\n{inner}) -> {signature.return_annotation}"
+        text = f"{short}(\n{inner}){returned}"
     return f"### {name}\n\n```python\n{text}\n```\n\n{_text(function)}"
 
 
@@ -172,8 +198,16 @@ def _default(value: Any) -> str:
 
 
 def _text(thing: Any) -> str:
-    paragraphs = [" ".join(part.split()) for part in (inspect.getdoc(thing) or "").split("\n\n")]
-    return "\n\n".join(re.sub(r"(?<=[a-z)\]`])\. (?=[A-Z`])", ".\n", part) for part in paragraphs)
+    """Return the docstring as Markdown: a sentence per line, and indented paragraphs as code."""
+    paragraphs: list[str] = []
+    for part in (inspect.getdoc(thing) or "").split("\n\n"):
+        if not part.startswith("    "):
+            paragraphs.append(re.sub(r"(?<=[a-z)\]`])\. (?=[A-Z`])", ".\n", " ".join(part.split())))
+        elif paragraphs and paragraphs[-1].endswith("```"):
+            paragraphs[-1] = f"{paragraphs[-1][:-3]}\n{textwrap.dedent(part)}\n```"
+        else:
+            paragraphs.append(f"```python\n{textwrap.dedent(part)}\n```")
+    return "\n\n".join(paragraphs)
 
 
 def _values() -> Iterator[str]:

@@ -1,1 +1,1 @@
-"""`penstock stream` and `penstock group`: create, show, alter, copy, purge, delete; consumer groups and their lag."""
+"""`penstock stream`, `group` and `import`: create, show, alter, copy, purge, delete; consumer groups and their lag."""

@@ -15,6 +15,8 @@ from penstock.cli.terminal.completing import complete_stream, stream_names
 from penstock.cli.terminal.connection_options import CONNECTION_PANEL as CONNECTION_PANEL
 from penstock.cli.terminal.failure import show_tracebacks
 from penstock.cli.terminal.names import stream_name
+from penstock.ops.errors import ArgumentError
+from penstock.ops.placed_rows import FutureTimes
 
 if TYPE_CHECKING:
     from penstock.client.blocking.client import Client
@@ -79,6 +81,15 @@ MaxStaleness = Annotated[
 RackOption = Annotated[
     str | None, typer.Option("--rack", metavar="NAME", help="The rack of this client, for --read-from nearest.")
 ]
+FutureTimesOption = Annotated[
+    FutureTimes,
+    typer.Option(
+        "--future-times",
+        metavar="keep|now",
+        help="Rows whose time is in the future, because a clock was ahead when they were stored: 'keep' their time, or "
+        "store them with the current time ('now').",
+    ),
+]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
 
@@ -99,6 +110,15 @@ def reads_from(which: str, max_staleness: str, rack: str | None) -> dict[str, An
     try:
         return {"read_from": ReadFrom(which, staleness), "rack": rack}  # type: ignore[arg-type]
     except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+
+
+@contextmanager
+def as_bad_parameter() -> Iterator[None]:
+    """Turn an operation's ArgumentError into a BadParameter, which the usage of the command precedes."""
+    try:
+        yield
+    except ArgumentError as error:
         raise typer.BadParameter(str(error)) from None
 
 

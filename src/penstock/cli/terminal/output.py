@@ -6,14 +6,16 @@ import base64
 import shutil
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from penstock.cli.terminal.failure import ascii_json, printable, printable_json
+from penstock.base.units import counted as counted
+from penstock.cli.terminal.failure import ascii_json, printable, printable_json, say_note
 from penstock.cli.terminal.standard_streams import is_utf8
+from penstock.ops.progress import Progress
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -55,6 +57,16 @@ def progress(what: str, total: int | None, *, noun: str = "") -> Iterator[Callab
                 bars.update(task, rate=f"{speed:,.0f} {noun}/s")
 
         yield advance
+
+
+class ShownProgress(Progress):
+    """Prints the notes of an operation to stderr, and shows a bar for each of its steps."""
+
+    def note(self, text: str) -> None:
+        say_note(text)
+
+    def step(self, what: str, total: int | None, *, noun: str = "") -> AbstractContextManager[Callable[[int], None]]:
+        return progress(what, total, noun=noun)
 
 
 def table(*columns: str, right: tuple[str, ...] = ()) -> Table:
@@ -102,11 +114,6 @@ def exact_time_text(timestamp_us: int) -> str:
 def count_text(count: int) -> str:
     """Return the count with thousands separators: `336,776`."""
     return f"{count:,}"
-
-
-def counted(count: int, noun: str, many: str = "") -> str:
-    """Return `1 message` or `2,000 messages`; `many` is an irregular plural."""
-    return f"{count:,} {noun if count == 1 else many or f'{noun}s'}"
 
 
 def width_of(text: str) -> int:

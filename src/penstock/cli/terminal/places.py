@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import typer
 
 from penstock.base.units import parse_duration_us
+from penstock.ops.reading.places import LastMessages as LastMessages
 
 if TYPE_CHECKING:
     from penstock.client.values import Start
@@ -18,12 +19,6 @@ _LAST = re.compile(r"-([0-9]{1,19})")
 _AGO = re.compile(r"(?:the )?(?:last )?(.+?)(?: ago)?", re.IGNORECASE)
 _DURATION_BEGINS = re.compile(r"[0-9.]+\s*[a-z]", re.IGNORECASE)
 _EXPECTED = "give earliest, latest, an offset (42), {last}an age (30s, '5m ago') or a time in UTC (2013-01-01T10:00)"
-
-
-class LastMessages(NamedTuple):
-    """The last `message_count` messages of the log."""
-
-    message_count: int
 
 
 def parse_place(

@@ -14,18 +14,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from penstock.cli.access.keys import KeysFile, keys_of, opened
+from penstock.cli.access.keys import KeysFile, keys_of
 from penstock.cli.terminal import output
 from penstock.cli.terminal.failure import FAILED, clearly, say_error, say_note
 from penstock.cli.terminal.options import Debug, Json, examples
 from penstock.cli.terminal.standard_streams import need_stdout
-from penstock.cli.verify.known_streams import EncryptedStreams
+from penstock.ops.verify.log_folders import LogFolders
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from penstock.vfs import Vfs
-    from penstock.vfs.keys import EncryptionKeys
 
 EXAMPLES = examples(
     "# every file, the first rows of each",
@@ -100,7 +99,7 @@ def dump(
     need_stdout()
     console = output.console()
     verdict = _Verdict()
-    folders = _Folders(keys_of(keys_file))
+    folders = LogFolders(keys_of(keys_file))
     for path in paths:
         if not path.exists():
             raise FileNotFoundError(2, "No such file or directory", str(path))
@@ -123,19 +122,6 @@ def _files(path: Path) -> Iterator[Path]:
 
 def _has_something_to_show(file: Path) -> bool:
     return file.parent.name != _MARKS_FOLDER and not file.as_posix().endswith(_NOTHING_TO_SHOW)
-
-
-class _Folders:
-    """Opens the folders of files, with the keys for encrypted files."""
-
-    def __init__(self, keys: EncryptionKeys | None) -> None:
-        self._keys = keys
-        self._encrypted = EncryptedStreams()
-
-    def of(self, file: Path) -> Vfs:
-        """Return a Vfs of the file's folder."""
-        folder = file.resolve().parent
-        return opened(folder, self._keys, may_be_plain=not self._encrypted.holds(folder))
 
 
 class _Verdict:
@@ -187,7 +173,7 @@ class _Tally:
     With `messages` it replaces each batch by its messages.
     """
 
-    def __init__(self, file: Path, rows_max: int | None, folders: _Folders, *, messages: bool) -> None:
+    def __init__(self, file: Path, rows_max: int | None, folders: LogFolders, *, messages: bool) -> None:
         self.file = file
         self.folders = folders
         self._rows_max = rows_max
@@ -214,19 +200,24 @@ class _Tally:
                 yield from itertools.islice(_message_rows(self.file, row, self.folders), room) if is_opened else (row,)
 
 
-def _message_rows(file: Path, batch: Row, folders: _Folders) -> Iterator[Row]:
+def _message_rows(file: Path, batch: Row, folders: LogFolders) -> Iterator[Row]:
     """Yield the messages of a batch that passed its check."""
     from penstock.batch.codec import check_rows
     from penstock.cli.messages.rows import json_row
     from penstock.client.read.batches import messages_of
 
-    with closing(folders.of(file).open(file.name, read_only=True)) as source:
+    with closing(_vfs(folders, file).open(file.name, read_only=True)) as source:
         data = source.read_at(batch["position"], batch["size_bytes"])
     for message in messages_of(check_rows(data, file=str(file), position=batch["position"])):
         yield json_row(message)
 
 
-def _rows(file: Path, folders: _Folders) -> Iterator[Row]:
+def _vfs(folders: LogFolders, file: Path) -> Vfs:
+    folder = file.resolve().parent
+    return folders.open(folder, folder)
+
+
+def _rows(file: Path, folders: LogFolders) -> Iterator[Row]:
     """Return the rows of a file, by its name. Raise ValueError if the name is not Penstock's."""
     if file.name.startswith(_JOURNAL):
         return _journal_rows(file)
@@ -237,12 +228,12 @@ def _rows(file: Path, folders: _Folders) -> Iterator[Row]:
     return _log_rows(file, folders)
 
 
-def _log_rows(file: Path, folders: _Folders) -> Iterator[Row]:
+def _log_rows(file: Path, folders: LogFolders) -> Iterator[Row]:
     from penstock.commitlog.verify.dump import file_rows
     from penstock.vfs.keys import NoHeaderError
 
     try:
-        yield from file_rows(folders.of(file), file.name)
+        yield from file_rows(_vfs(folders, file), file.name)
     except NoHeaderError as error:
         yield {"position": 0, "damage": error.strerror}
 

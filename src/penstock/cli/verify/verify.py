@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -16,15 +16,15 @@ from penstock.base import limits
 from penstock.base.errors import ErrorCode, PenstockError
 from penstock.base.units import format_exact_bytes, parse_bytes
 from penstock.cli.access.keys import KeysFile, keys_of
-from penstock.cli.backup.verify_backup import is_backup, verify_backup
+from penstock.cli.backup.verify_backup import is_backup, show_backup
 from penstock.cli.terminal import output
 from penstock.cli.terminal.failure import FAILED, advising, clearly
 from penstock.cli.terminal.names import each_stream_name
 from penstock.cli.terminal.options import DEFAULT_TIMEOUT, Debug, Globals, Json, Server, Timeout, connected, examples
 from penstock.cli.verify import report as verify_report
-from penstock.cli.verify.brokers import verify_brokers, which_of
-from penstock.cli.verify.files import verify_files
-from penstock.cli.verify.report import Differing, VerifiedReplica
+
+if TYPE_CHECKING:
+    from penstock.ops.verify.results import Verified
 
 EXAMPLES = examples(
     "# every stream of a cluster: each broker reads its own replicas",
@@ -109,9 +109,12 @@ def verify(
     if any(is_backup(path) for path in paths):
         if len(paths) > 1:
             raise typer.BadParameter("give a single path to verify a backup")
-        verify_backup(paths[0], stream, as_json=as_json)
+        show_backup(paths[0], stream, as_json=as_json)
         return
-    _finish(*verify_files(paths, stream, keys_of(keys_file)), as_json=as_json)
+    from penstock.ops.verify.files import verify_files
+
+    done = verify_files(paths, stream, keys=keys_of(keys_file), progress=output.ShownProgress())
+    _finish(done, as_json=as_json)
 
 
 def _is_path(text: str) -> bool:
@@ -121,33 +124,35 @@ def _is_path(text: str) -> bool:
 def _verify_streams(
     ctx: typer.Context, named: list[str], rate: int, server: str | None, timeout: str, *, as_json: bool
 ) -> None:
+    from penstock.ops.verify.streams import verify_streams
+
     for one in named:
         if _STREAM.fullmatch(one) is None:
             raise typer.BadParameter(f"{one!r} is neither STREAM nor STREAM/PARTITION; for paths leave --server out")
     try:
         needs = "verifying streams needs the rule `admin`; verifying files, such as a data directory, needs no rule"
         with advising(ErrorCode.NOT_AUTHORIZED, needs), connected(ctx, server, timeout) as (client, seconds):
-            done = verify_brokers(client, [which_of(one) for one in named], rate=rate, seconds=seconds)
+            done = verify_streams(client, named, rate=rate, timeout=seconds, progress=output.ShownProgress())
     except (PenstockError, OSError) as error:
         if named and server is None:
             error.add_note(f"there is no file {' or '.join(named)}, so the name was taken for a stream")
         raise
-    _finish(*done, as_json=as_json)
+    _finish(done, as_json=as_json)
 
 
-def _finish(replicas: list[VerifiedReplica], found: list[Differing], *, as_json: bool) -> None:
+def _finish(done: Verified, *, as_json: bool) -> None:
     """Print the result; exit with 1 unless all is sound."""
-    verify_report.show(replicas, found, as_json=as_json)
-    is_sound = verify_report.is_sound(replicas)
+    replicas = done.replicas
+    verify_report.show(done, as_json=as_json)
     if not as_json and not replicas:
         output.console().print("There is no stream, so nothing was verified.")
     elif not as_json:
         rows = output.counted(sum(one.rows for one in replicas), "row")
         text = f"{output.counted(len(replicas), 'log')}, {rows}"
-        if is_sound:
+        if done.is_sound:
             output.console().print(output.cell(f"Sound: {text}.", "green"))
         else:
             wrong = sum(one.verdict != "sound" for one in replicas)
             output.console().print(output.cell(f"Not sound: {wrong} of {text}; nothing was changed.", "bold red"))
-    if not is_sound:
+    if not done.is_sound:
         raise typer.Exit(FAILED)

@@ -14,9 +14,9 @@ from typer.testing import CliRunner
 
 from penstock.batch.schema import SCHEMA_BYTES
 from penstock.cli.app import app
-from penstock.cli.verify.files import verify_files
 from penstock.commitlog import Log, LogConfig
 from penstock.commitlog.files.files import holds_messages
+from penstock.ops.verify.files import verify_files
 from penstock.vfs import Vfs
 from penstock.vfs.encrypted import EncryptedVfs
 from penstock.vfs.real import RealVfs
@@ -310,18 +310,18 @@ def test_files_that_were_swapped_with_those_of_another_stream_are_damage(tmp_pat
     """All of them together: they fit each other. A start of the broker takes none of them for the stream's."""
     one, other = _two_streams(tmp_path / "a", is_encrypted=is_encrypted)
     keys = encryption_keys() if is_encrypted else None
-    found, _ = verify_files([tmp_path / "a"], None, keys)
+    found, _ = verify_files([tmp_path / "a"], keys=keys)
     assert [replica.verdict for replica in found] == ["sound", "sound"]
     one.rename(tmp_path / "aside")
     other.rename(one)
     (tmp_path / "aside").rename(other)
-    found, _ = verify_files([tmp_path / "a"], None, keys)
+    found, _ = verify_files([tmp_path / "a"], keys=keys)
     assert [replica.verdict for replica in found] == ["damaged", "damaged"]
     told = {(place.expected, place.found) for place in found[0].damage}
     assert told == {("stream 7, partition 0", "stream 8, partition 0")}
     lost = [(place.base_offset, place.end_offset) for place in found[0].damage if place.base_offset is not None]
     assert (lost[0][0], lost[-1][1]) == (0, None)
-    (alone,) = verify_files([one / SEGMENT], None, keys)[0]
+    (alone,) = verify_files([one / SEGMENT], keys=keys)[0]
     assert alone.verdict == "damaged"
 
 

@@ -13,10 +13,10 @@ import pytest
 from nats.errors import Error as NatsError
 
 import penstock
-from penstock.cli.jetstream.source import JetStream
-from penstock.cli.messages.relay_nats import NatsOutput
 from penstock.client.publish.nats_client import StrictNatsClient
 from penstock.client.publish.publishing import Publisher, first_connection
+from penstock.ops.jetstream.source import JetStream
+from penstock.ops.relay.nats_output import NatsOutput
 from tests.certificates import Authority
 
 INFO = {"server_id": "X", "version": "2.10.0", "max_payload": 1000, "headers": True, "auth_required": True}

@@ -1,1 +1,0 @@
-"""`penstock import`: moves a stream from JetStream, with its sequences."""

@@ -1,0 +1,1 @@
+"""A backup: its files, what writes and verifies them, and what makes streams and users from them."""

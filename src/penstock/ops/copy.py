@@ -1,0 +1,237 @@
+"""Copies a stream's rows to another stream, in the same cluster or another one.
+
+Rules: the copy is paused, so that it stores no other messages; rows keep their offsets and times. A run continues at
+the end of the copy, and ends with a comparison of the copied rows by checksums. Retention and compaction of the copy
+are off meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, NamedTuple
+
+import msgspec
+
+from penstock.base.config import Intake, StreamConfig
+from penstock.base.errors import OperationalError, RemoteError
+from penstock.base.ids import are_different_clusters
+from penstock.client.blocking.client import Client
+from penstock.client.bulk.placing import Placer, create_paused
+from penstock.client.bulk.raw_batches import raw_batches
+from penstock.client.errors import MessageNotFound, OffsetOutOfRange, StreamNotFound
+from penstock.client.read import batches
+from penstock.client.read.filters import Filter
+from penstock.client.values import EARLIEST, LATEST, Start
+from penstock.commitlog.verify.checksums import RangeSums
+from penstock.messages import StreamInfo
+from penstock.ops import placed_rows
+from penstock.ops.errors import ArgumentError
+from penstock.ops.placed_rows import FutureTimes, RowTimes
+from penstock.ops.progress import Progress
+
+
+class Copied(NamedTuple):
+    """Result of one run: `rows` were copied and compared."""
+
+    source: str
+    target: str
+    rows: int
+    is_resumed: bool
+
+
+def copy_stream(
+    here: Client,
+    source: str,
+    target: str,
+    *,
+    there: Client | None = None,
+    start: Start = EARLIEST,
+    end: Start | None = None,
+    subject: str | None = None,
+    like: str | None = None,
+    resume: bool = False,
+    future_times: FutureTimes | str = "keep",
+    timeout: float = 10.0,
+    progress: Progress | None = None,
+) -> Copied:
+    """Copy the rows of stream `source` that stream `target` lacks; a new target gets the source's config, paused.
+
+        with penstock.connect("one:7422") as here, penstock.connect("two:7422") as there:
+            done = ops.copy_stream(here, "orders", "orders", there=there)
+
+    `there`: the cluster of the copy; default: the same. `start`, `end`: only rows from there on, and before there;
+    default: where the log ends now. `subject`: only subjects that match. `like`: a stream of that cluster, whose config
+    the copy gets. `resume`: let the copy accept messages at the end. ArgumentError: the copy needs another name, or an
+    offset is given for several partitions. OperationalError: the target is not paused, or holds other rows.
+    """
+    there, told = there or here, progress or Progress()
+    wanted = None if subject is None else Filter(subject=subject)
+    info = here.stream(source, timeout=timeout)
+    clusters = (here.cluster_id(timeout=timeout), there.cluster_id(timeout=timeout))
+    if source == target and not are_different_clusters(*clusters):
+        raise ArgumentError("the copy needs another name, or another cluster (--to-server)")
+    if (isinstance(start, int) or isinstance(end, int)) and len(info.partitions) > 1:
+        text = f"an offset is a place in one partition, and stream {info.name} has {len(info.partitions)}"
+        raise ArgumentError(f"{text}: give a time")
+    times = RowTimes.of(FutureTimes(future_times), there.status(timeout=timeout))
+    job = _Job(here, there, info, wanted, timeout, times, told)
+    config = job.config(target, like)
+    made = job.target(config)
+    spans = [job.span(made, number, start, end) for number in range(max(1, len(info.partitions)))]
+    total = sum(one.end - one.begin for one in spans)
+    with job.keeping(made), told.step("Copying", total, noun="offsets") as advance:
+        rows = sum(job.copy(made, one, advance, before) for one, before in _with_sums(spans))
+    is_sealed = like is None and info.intake == Intake.SEALED
+    if is_sealed and config.max_age_ms is not None:
+        told.note(placed_rows.SEALED_NOTE.format(made.name))
+    if later := placed_rows.later(config, is_sealed=is_sealed):
+        there.alter_stream(made, timeout=timeout, **later)
+    if resume:
+        there.resume_stream(made, timeout=timeout)
+    times.tell(told, made.name)
+    return Copied(info.name, made.name, rows, resume)
+
+
+class _Span(NamedTuple):
+    """The offset range of one partition to copy: `[begin, end)`."""
+
+    placer: Placer
+    partition: int
+    first: int  # first offset of the whole copy
+    begin: int
+    end: int
+    latest_us: int | None  # later row times are lowered to this one; None: no limit
+
+
+def _with_sums(spans: list[_Span]) -> list[tuple[_Span, int]]:
+    """Return each span with the count of offsets in the spans before it."""
+    done, found = 0, []
+    for one in spans:
+        found.append((one, done))
+        done += one.end - one.begin
+    return found
+
+
+class _Job(NamedTuple):
+    """One run of a copy."""
+
+    here: Client
+    there: Client
+    source: StreamInfo
+    wanted: Filter | None
+    timeout_s: float
+    times: RowTimes
+    progress: Progress
+
+    def config(self, name: str, like: str | None) -> StreamConfig:
+        """Return the final config of the copy, limited to the brokers of its cluster."""
+        of = self.source.config if like is None else self.there.stream(like, timeout=self.timeout_s).config
+        fields: dict[str, Any] = {field: getattr(of, field) for field in StreamConfig.__struct_fields__}
+        split = {field: getattr(self.source.config, field) for field in ("partitions", "partition_by", "range_bounds")}
+        brokers = max(1, len(self.there.status(timeout=self.timeout_s).brokers))
+        count = min(fields["replicas"] or 1, brokers)
+        if count < (fields["replicas"] or 1):
+            self.progress.note(
+                f"note: there are {brokers} brokers: {name} gets {count} replicas, not {fields['replicas']}"
+            )
+        min_isr = fields["min_isr"] if (fields["min_isr"] or 0) <= count else None
+        observers = min(fields["observers"], max(0, brokers - count))
+        changes = {"replicas": count, "min_isr": min_isr, "observers": observers}
+        return StreamConfig(**{**fields, **split, **changes, "name": name, "subject": self.source.subject})
+
+    def target(self, config: StreamConfig) -> StreamInfo:
+        """Return the copy, created if it does not exist.
+
+        Raise OperationalError if it is not paused or has another number of partitions.
+        """
+        with suppress(StreamNotFound):
+            there = self.there.stream(config.name, timeout=self.timeout_s)
+            if there.intake != Intake.PAUSED:
+                text = f"stream {there.name} exists, and is {there.intake}: rows keep their offsets only in one"
+                raise OperationalError(f"{text} that is paused; take another name, or `penstock relay` to publish them")
+            if len(there.partitions) != len(self.source.partitions):
+                raise OperationalError(f"stream {there.name} has {len(there.partitions)} partitions; it is not a copy")
+            return there
+        first = msgspec.structs.replace(config, **placed_rows.LATER)
+        return create_paused(self.there, first, timeout=self.timeout_s)
+
+    @contextmanager
+    def keeping(self, made: StreamInfo) -> Iterator[None]:
+        """Suspend retention and compaction of the copy meanwhile; restore their settings if the copy fails."""
+        had = placed_rows.later(made.config)
+        if had:
+            self.there.alter_stream(made, timeout=self.timeout_s, **{field: placed_rows.LATER[field] for field in had})
+        try:
+            yield
+        except BaseException:
+            if had:
+                try:
+                    self.there.alter_stream(made, timeout=self.timeout_s, **had)
+                except (RemoteError, OperationalError):
+                    said = ", ".join(f"{field} = {value}" for field, value in had.items())
+                    self.progress.note(f"note: stream {made.name} had {said}; this could not be restored")
+            raise
+
+    def span(self, made: StreamInfo, partition: int, begin: Start, end: Start | None) -> _Span:
+        """Return the range that the copy lacks. Raise OperationalError if the copy holds other rows."""
+        at = self.here.offsets(self.source, begin, partition=partition, timeout=self.timeout_s)
+        stop = self.here.offsets(
+            self.source, LATEST if end is None else end, partition=partition, timeout=self.timeout_s
+        )
+        placer = Placer(self.there, made, partition, timeout=max(self.timeout_s, placed_rows.PUT_TIMEOUT_S))
+        latest_us = self._check(made, partition, placer)
+        first = max(at.offset, at.log_start)
+        lacks = max(first, placer.end)
+        begins = next((one.log_start for one in made.partitions if one.partition == partition), None) or 0
+        if first < begins:
+            text = f"note: partition {partition} of stream {made.name} begins at offset {begins}"
+            self.progress.note(
+                f"{text}: earlier rows of {self.source.name} are not copied; to copy them take another name"
+            )
+        return _Span(placer, partition, first, lacks, max(lacks, stop.offset), latest_us)
+
+    def _check(self, made: StreamInfo, partition: int, placer: Placer) -> int | None:
+        """Raise OperationalError if the copy's last row differs from the source's; return `_Span.latest_us`."""
+        last = placed_rows.last_row(self.there, made, partition, placer, self.timeout_s)
+        if last is None:
+            return self.times.latest_us()
+        with suppress(MessageNotFound):  # compacted or expired in the source since it was copied
+            try:
+                found = self.here.get(self.source, last.offset, partition=partition, timeout=self.timeout_s)
+            except OffsetOutOfRange as error:
+                if last.offset < int(error.details["log_start"]):
+                    return self.times.latest_us(last.timestamp_us, last.timestamp_us)
+                found = None
+            hint = ""
+            if found is not None and found.subject == last.subject:
+                if self.times.are_alike(last.timestamp_us, found.timestamp_us):
+                    return self.times.latest_us(last.timestamp_us, found.timestamp_us)
+                hint = self.times.hint(last.timestamp_us, found.timestamp_us)
+            text = f"stream {made.name} holds another row at offset {last.offset} than {self.source.name}"
+            raise OperationalError(f"{text}: it is not a copy of it{hint}; take another name")
+        return self.times.latest_us(last.timestamp_us, last.timestamp_us)
+
+    def copy(self, made: StreamInfo, span: _Span, advance: Callable[[int], None], before: int) -> int:
+        """Copy one partition's rows and compare them; return their count."""
+        if span.begin == span.end:
+            return 0
+
+        def tell(end: int) -> None:
+            advance(before + min(end, span.end) - span.begin)
+
+        sums = RangeSums(span.begin)
+        limited = self.times.limited(self.times.counted(self._batches(span)), span.latest_us)
+        placed_rows.put(span.placer, placed_rows.summed(limited, sums), tell, self.times)
+        span.placer.give_up_before(min(span.first, span.placer.end))
+        info, what = self.there.stream(made.name, timeout=self.timeout_s), f"stream {self.source.name}"
+        places = (span.begin, span.placer.end)
+        return placed_rows.compare(self.there, info, span.partition, sums, *places, what=what)
+
+    def _batches(self, span: _Span) -> placed_rows.Batches:
+        options: dict[str, Any] = {"timeout": self.timeout_s}
+        for header, data, _ in raw_batches(self.here, self.source, span.partition, span.begin, span.end, **options):
+            end = min(header.end_offset, span.end)
+            places = batches.OffsetRange(span.begin, end)
+            batch = batches.rows(header, memoryview(data), places, source=f"stream {self.source.name}")
+            yield batch if self.wanted is None else self.wanted.rows(batch), end

@@ -1,0 +1,1 @@
+"""Import of a JetStream stream: its config, its messages, and the cut-over."""

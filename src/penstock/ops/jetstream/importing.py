@@ -1,0 +1,357 @@
+"""Imports a JetStream stream, keeping its sequences and times.
+
+Rules: the target stream is paused, so that it stores no other messages; sequence 42 becomes offset 41. A run continues
+at the end of the target and copies nothing twice. Each batch is held back until the next arrives, because the last one
+must cover the deleted sequences after it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Generator, Mapping
+from contextlib import ExitStack, closing, suppress
+from typing import Any, NamedTuple, Self
+
+import msgspec
+import pyarrow as pa
+
+from penstock.base.config import Intake
+from penstock.base.errors import OperationalError, PenstockError
+from penstock.client.blocking.asynchronous import End, next_of
+from penstock.client.blocking.client import Client
+from penstock.client.blocking.threads import LoopThread
+from penstock.client.bulk.placing import Placer, create_paused
+from penstock.client.errors import StreamNotFound
+from penstock.messages import StreamInfo
+from penstock.ops import placed_rows
+from penstock.ops.jetstream import config as jetstream_config
+from penstock.ops.jetstream.cut_over import CutOverCheck
+from penstock.ops.jetstream.source import Info, JetStream, JetStreamRows, UnstorableError
+from penstock.ops.placed_rows import FutureTimes, RowTimes
+from penstock.ops.progress import Progress
+
+_CLOSE_S = 3.0
+_SAME_LOOKS, _LOOK_S = 3, 0.1  # until JetStream has stored what it had received
+_NOT_STORED = "neither JetStream nor Penstock stores the subject now: run it again"
+
+
+class Imported(NamedTuple):
+    """Result of one run. The stream has all messages up to `last_sequence`, and stores `subject` after a cut-over.
+
+    `raised`: count of messages that got the time of the message before, because JetStream's clock stepped back.
+    `skipped`: count of those that the stream cannot hold; `skips` has (sequence, reason) of the first ones.
+    """
+
+    stream: str
+    subject: str
+    messages: int
+    last_sequence: int
+    raised: int
+    skipped: int
+    skips: tuple[tuple[int, str], ...]
+    is_cut_over: bool
+
+
+class JetStreamImport:
+    """An import of one JetStream stream; while it is entered, it is connected to JetStream.
+
+        with penstock.connect() as client, ops.JetStreamImport(client, "ORDERS", name="orders") as job:
+            print(job.run().messages)
+            job.run(cut_over=True)
+
+    After an interrupted run `stream` is the name of the target ("" if there is none yet), which has the messages up to
+    sequence `end`; `is_aside` is True if neither JetStream nor Penstock stores the subject: run it again.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        source: str,
+        *,
+        name: str | None = None,
+        subject: str | None = None,
+        replicas: int | None = None,
+        skip_unstorable: bool = False,
+        future_times: FutureTimes | str = "keep",
+        domain: str | None = None,
+        nats_options: Mapping[str, Any] | None = None,
+        timeout: float = 10.0,
+        progress: Progress | None = None,
+    ) -> None:
+        """Import the JetStream stream `source` of the NATS server that `client` publishes to.
+
+        `name`: default the same. `subject`: only its messages, which the stream then stores; default: that of the
+        JetStream stream, if it has one. `replicas`: default as in JetStream, at most the number of brokers.
+        `skip_unstorable`: skip messages that the stream cannot hold, else a run stops before the first of them.
+        `domain`: JetStream's domain. `nats_options` are those of `nats.connect`. Raises on entry Unavailable;
+        InvalidConfig: there are several subjects, choose; OperationalError: there is no such stream, or it is moved.
+        """
+        self.stream = ""
+        self.end = 0
+        self.is_aside = False
+        self._client = client
+        self._source = source
+        self._chosen = name or source, subject, replicas
+        self._skips = skip_unstorable
+        self._future_times = FutureTimes(future_times)
+        self._domain = domain
+        self._options = nats_options or {}
+        self._timeout_s = timeout
+        self._progress = progress or Progress()
+        self._stack = ExitStack()
+        self._is_checked = False
+
+    def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            self._open(stack)
+            client, timeout_s = self._client, self._timeout_s
+            name, subject, replicas = self._chosen
+            self._info = _as_before(client, self._thread.run(_known(self._js, self._source)), name, subject, timeout_s)
+            status = client.status(timeout=timeout_s)
+            self._mapped = jetstream_config.mapped(
+                self._info.config, name=name, subject=subject, replicas=replicas, brokers=max(1, len(status.brokers))
+            )
+            for note in self._mapped.notes:
+                self._progress.note(f"note: {note}")
+            self._filter = None if subject is None or [subject] == self._info.config.get("subjects") else subject
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def _open(self, stack: ExitStack) -> None:
+        urls = self._client.nats_urls
+        if not urls:
+            raise OperationalError("the broker names no NATS server; say where JetStream is with --nats URL")
+        thread = LoopThread()
+        stack.callback(thread.stop)
+        self._js = js = JetStream(urls, self._domain, self._timeout_s)
+        self._thread = thread
+        stack.callback(lambda: thread.run(js.close()))
+        thread.run(js.open(self._options))
+
+    @property
+    def aside(self) -> str:
+        """The subject that JetStream's stream stores after the cut-over, on which no client publishes."""
+        return jetstream_config.subject_aside(self._source)
+
+    def check_cut_over(self) -> StreamInfo:
+        """Check that a cut-over loses nothing; return the target stream, created if it does not exist.
+
+        OperationalError: brokers do not receive what is published where JetStream is; or as for `run`. ValueError: the
+        JetStream stream stores other subjects, too. `run(cut_over=True)` does it unless it was done.
+        """
+        told = self._progress
+        CutOverCheck(self._client, self._thread, self._js, self._source, self._timeout_s, told).run()
+        stream, subjects = self._target_stream(), self._info.config.get("subjects")
+        if subjects != [self._mapped.subject]:
+            text = f"JetStream's stream stores {', '.join(subjects or ['none'])}, and stream {stream.name}"
+            text = f"{text} {self._mapped.subject}: that is not all of it"
+            raise ValueError(f"{text}; docs/how-to/move-from-jetstream.md says how to switch by hand")
+        self._is_checked = True
+        return stream
+
+    def run(self, *, cut_over: bool = False) -> Imported:
+        """Copy the messages that the target lacks; it is created, paused, if it does not exist.
+
+        `cut_over`: then give JetStream's stream another subject, copy the rest, and resume the target. UnstorableError:
+        the target cannot hold a message. OperationalError: the target is not paused, or has other messages.
+        """
+        try:
+            if cut_over and not self._is_checked:
+                self.check_cut_over()
+            self._times = RowTimes.of(self._future_times, self._client.status(timeout=self._timeout_s))
+            stream = self._target_stream()
+            state = self._thread.run(self._js.info(self._source)).state
+            done = self._copy(stream, msgspec.structs.replace(self._info, state=state))
+            if cut_over:
+                done = self._switch(stream, done)
+        except PenstockError as error:
+            if self.is_aside:
+                error.add_note(_NOT_STORED)
+            raise
+        self._times.tell(self._progress, stream.name)
+        return done
+
+    def _target_stream(self) -> StreamInfo:
+        """Return the target stream, created if it does not exist.
+
+        Raise OperationalError if it is not paused or has several partitions.
+        """
+        with suppress(StreamNotFound):
+            there = self._client.stream(self._mapped.name, timeout=self._timeout_s)
+            if there.intake != Intake.PAUSED:
+                text = f"stream {there.name} exists, and is {there.intake}: an import needs one that is paused"
+                raise OperationalError(f"{text}; give it another name with --as")
+            if len(there.partitions) > 1:
+                raise OperationalError(
+                    f"stream {there.name} has {len(there.partitions)} partitions; sequences need one"
+                )
+            return there
+        return create_paused(self._client, self._mapped.config(), timeout=self._timeout_s)
+
+    def _switch(self, stream: StreamInfo, done: Imported) -> Imported:
+        """Give JetStream's stream another subject, copy the rest, and resume the target stream."""
+        self._thread.run(self._js.move_aside(self._info, self.aside))
+        self.is_aside = True
+        info = self._thread.run(_settled(self._js, self._source))
+        rest = self._copy(stream, info)
+        self._client.resume_stream(stream, timeout=self._timeout_s)
+        self.is_aside = False
+        last_seq = self._thread.run(self._js.info(self._source)).state.last_seq
+        if last_seq > info.state.last_seq:
+            text = f"JetStream has stored sequences up to {last_seq} after its subject was taken away"
+            raise OperationalError(f"{text}; stream {stream.name} lacks those after {info.state.last_seq}")
+        return rest._replace(
+            messages=done.messages + rest.messages,
+            raised=done.raised + rest.raised,
+            skipped=done.skipped + rest.skipped,
+            skips=done.skips + rest.skips,
+            is_cut_over=True,
+        )
+
+    def _copy(self, stream: StreamInfo, info: Info) -> Imported:
+        """Copy the messages that the target lacks, up to the last sequence in `info`."""
+        placer = Placer(self._client, stream, timeout=max(self._timeout_s, placed_rows.PUT_TIMEOUT_S))
+        self.stream, self.end = stream.name, placer.end
+        last_us, latest_us = self._last_us(stream, placer)
+        rows = JetStreamRows(
+            last_us,
+            pattern=stream.subject,
+            bytes_max=stream.config.max_message_bytes,
+            skips=self._skips,
+        )
+        if placer.end > info.state.last_seq:
+            text = f"stream {stream.name} goes up to sequence {placer.end}, and JetStream's {self._source} up to"
+            raise OperationalError(f"{text} {info.state.last_seq}: it is another one")
+        if placer.end == 0 and info.state.messages == 0:
+            placer.begin_at(info.state.last_seq)
+        messages = self._put(placer, info, rows, latest_us)
+        if info.state.first_seq > 1:
+            placer.give_up_before(min(info.state.first_seq - 1, placer.end))
+        if placer.end < info.state.last_seq and self._filter is None:
+            gone = "skipped or deleted" if rows.skipped else "deleted"
+            text = f"JetStream's sequences from {placer.end + 1} to {info.state.last_seq} were {gone}"
+            self._progress.note(f"note: {text}: the next message here gets {placer.end + 1}")
+        skips = tuple(rows.skips_told)
+        return Imported(stream.name, stream.subject, messages, placer.end, rows.raised, rows.skipped, skips, False)
+
+    def _put(self, placer: Placer, info: Info, rows: JetStreamRows, latest_us: int | None) -> int:
+        """Put the batches and return the count of messages."""
+
+        def put(batch: pa.RecordBatch, end: int) -> None:
+            placer.put(batch, end, may_be_ahead=self._times.is_ahead(batch))
+
+        source = _iterate(self._thread, self._js.batches(info, placer.end + 1, rows, self._filter))
+        messages, held = 0, None
+        with closing(source), self._progress.step("Importing", info.state.messages, noun="messages") as advance:
+            try:
+                for batch in source:
+                    if held is not None:
+                        put(held, held.column("offset")[-1].as_py() + 1)
+                        self.end = placer.end
+                    self._times.count(batch)
+                    held = batch if latest_us is None else placed_rows.with_times_up_to(batch, latest_us)
+                    messages += batch.num_rows
+                    advance(messages)
+            except UnstorableError as error:
+                if held is not None:
+                    put(held, error.seq - 1)
+                    self.end = placer.end
+                error.add_note("all messages before it are imported; --skip-unstorable skips such messages")
+                if error.is_large:
+                    error.add_note(f"`penstock stream alter {self.stream} --max-message-bytes` may raise the limit")
+                raise
+            if held is not None:
+                put(held, info.state.last_seq)
+        return messages
+
+    def _last_us(self, stream: StreamInfo, placer: Placer) -> tuple[int, int | None]:
+        """Return the time of the target's last message, and the latest time that further ones get (None: no limit).
+
+        Raise OperationalError if JetStream has another message at that sequence.
+        """
+        last = placed_rows.last_row(self._client, stream, 0, placer, self._timeout_s)
+        if last is None:
+            return 0, self._times.latest_us()
+        last_us = last.timestamp_us
+        stored = self._thread.run(self._js.get(self._source, last.offset + 1))
+        if stored is None:
+            return last_us, self._times.latest_us(last_us, last_us)
+        stored_us = max(stored.timestamp_us, last_us)  # the import raises times that step back
+        is_same = stored.subject == last.subject
+        if not is_same or not self._times.are_alike(last_us, stored_us):
+            text = f"stream {stream.name} has another message at sequence {last.offset + 1} than JetStream's"
+            text = f"{text} {self._source}"
+            hint = self._times.hint(last_us, stored_us) if is_same else ""
+            raise OperationalError(f"{text}: it was not imported from there{hint}; give another name with --as")
+        return last_us, self._times.latest_us(last_us, stored_us)
+
+
+async def _known(js: JetStream, source: str) -> Info:
+    try:
+        return await js.info(source)
+    except OperationalError as error:
+        if "no such stream" in str(error):
+            with suppress(OperationalError):
+                error.add_note(f"there are {', '.join(await js.names()) or 'none at all'}")
+        raise
+
+
+def _as_before(client: Client, info: Info, name: str, subject: str | None, timeout: float) -> Info:
+    """Return `info`, with the original subject if a cut-over has begun.
+
+    Raise OperationalError if the cut-over is complete, or if the original subject is unknown.
+    """
+    if not jetstream_config.is_aside(info.config):
+        return info
+    source, there = info.config["name"], None
+    with suppress(StreamNotFound):
+        there = client.stream(name, timeout=timeout)
+    before = jetstream_config.origin_of(info.config) or (None if there is None else there.subject)
+    text = f"JetStream's stream {source} has handed its subject over to Penstock by --cut-over"
+    if there is not None and there.intake == Intake.OPEN and there.subject == before:
+        text = f"{text}: stream {name} stores {before} now, and nothing is left to import"
+        raise OperationalError(f"{text}; delete {source} in JetStream when you like, or copy it with --as NAME")
+    if before is not None:
+        return msgspec.structs.replace(info, config={**info.config, "subjects": [before]})
+    if subject is None:
+        raise OperationalError(f"{text}, and that subject is not recorded: give it with --subject")
+    return info
+
+
+async def _settled(js: JetStream, source: str) -> Info:
+    """Return the stream's info once its last sequence is stable.
+
+    After the change of subject JetStream still stores messages that it had received before.
+    """
+    info, same = await js.info(source), 0
+    while same < _SAME_LOOKS:
+        await asyncio.sleep(_LOOK_S)
+        again = await js.info(source)
+        same = same + 1 if again.state.last_seq == info.state.last_seq else 0
+        info = again
+    return info
+
+
+def _iterate(thread: LoopThread, source: Any) -> Generator[pa.RecordBatch, None, None]:
+    steps: list[asyncio.Task[Any]] = []  # only the latest task
+
+    async def step() -> Any:
+        steps[:] = filter(None, [asyncio.current_task()])
+        return await next_of(source)
+
+    async def close() -> None:
+        # A step that was just cancelled still runs and uses the connection; wait for its end.
+        async with asyncio.timeout(_CLOSE_S):
+            if steps:
+                await asyncio.wait(steps)
+            await source.aclose()
+
+    try:
+        while not isinstance(batch := thread.run(step()), End):
+            yield batch
+    finally:
+        with suppress(Exception):  # the error that ended the iteration matters more
+            thread.run(close())

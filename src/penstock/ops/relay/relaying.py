@@ -1,0 +1,357 @@
+"""Publishes a stream's messages to NATS, for ordinary subscribers.
+
+Rules: NATS confirms each batch before the next one is read, and so do the streams that store the target. With a group
+its offsets are committed after that, so a relay that is killed continues there and publishes some messages again
+(at-least-once delivery).
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from penstock.base.config import Acks, Intake
+from penstock.base.errors import OperationalError, RemoteError
+from penstock.base.subjects import overlap
+from penstock.client.blocking.client import Client
+from penstock.client.blocking.threads import LoopThread
+from penstock.client.read.batches import partition_of
+from penstock.client.values import EARLIEST, Start
+from penstock.messages import StreamInfo
+from penstock.ops.errors import ArgumentError
+from penstock.ops.progress import Progress
+from penstock.ops.reading.consuming import Consuming
+from penstock.ops.reading.following import following
+from penstock.ops.reading.places import BATCH_ROWS_MAX, Batches, LastMessages, all_partitions, place_of
+from penstock.ops.relay.answers import Answers, Storing
+from penstock.ops.relay.frames import SubjectMapping, frames_of, header_pattern
+from penstock.ops.relay.nats_output import NatsOutput
+
+_LOT_BYTES = 1 << 20
+_UNACKED_MAX = 4_000  # messages in flight to streams: JetStream rejects them beyond its own queue (10,000)
+_RETRY_S = 0.2
+_LOOK_AGAIN_S = 1.0  # shortest interval between look-ups of the streams at the target
+_JETSTREAM_AGAIN_S = 60.0  # interval if no JetStream answers, because each attempt may take seconds
+_RATE_PARTS = 20  # parts per second with a rate, to spread messages evenly
+
+
+class _Range(NamedTuple):
+    """What is relayed of the stream."""
+
+    start: Start | LastMessages
+    end: Start | LastMessages | None
+    follow: bool
+    group: str | None
+    partition: int | None
+
+
+class Relay:
+    """A relay of one stream to a NATS subject; run it once.
+
+        relay = ops.Relay("orders", "copies.{subject}", group="copies")
+        with penstock.connect() as client:
+            relay.run(client)
+        print(relay.messages)
+
+    After `run`, also if it raised: `messages` counts the published ones, `ends` has the next offset by partition,
+    `duplicates` counts those that a stream acked as duplicates (Nats-Msg-Id), `headers_dropped` those without their
+    invalid header block; `why_nothing` says why there was no message.
+    """
+
+    def __init__(
+        self,
+        stream: str,
+        to: str,
+        *,
+        start: Start | LastMessages = EARLIEST,
+        end: Start | LastMessages | None = None,
+        follow: bool = False,
+        group: str | None = None,
+        partition: int | None = None,
+        rate: int | None = None,
+        without: Sequence[str] = (),
+        stored: bool | None = None,
+    ) -> None:
+        """Relay `stream` to the subject `to`, in which {subject} is the message's, and {1}, {2}, … are its tokens.
+
+        `start`, `end`: default from the earliest to where the log ends now. `follow`: continue with new messages, for
+        ever. `group`: start at this consumer group's committed offsets, and commit what NATS has confirmed.
+        `partition`: only this one. `rate`: most messages per second. `without`: leave these headers out; a final *
+        matches any suffix. `stored`: wait for the acks of streams, or not; default: of those that store the target.
+        ValueError: the template or a header name is invalid. ArgumentError: `end` with `follow` or `group`.
+        """
+        self.messages = 0
+        self.headers_dropped = 0
+        self.duplicates = 0
+        self.ends: dict[int, int] = {}
+        self.why_nothing = f"stream {stream} holds no messages there; --follow waits for what comes"
+        self._mapping = SubjectMapping(to)
+        self._without = header_pattern(without)
+        self._stream = stream
+        self._rate = rate
+        self._stored = stored
+        self._range = _Range(start, end, follow, group, partition)
+        if end is not None and (follow or group is not None):
+            raise ArgumentError("--until is for a relay that reads a range once: not with --follow or --group")
+
+    def run(
+        self,
+        client: Client,
+        *,
+        nats_options: Mapping[str, Any] | None = None,
+        timeout: float = 10.0,
+        progress: Progress | None = None,
+    ) -> None:
+        """Publish to the NATS server that `client` publishes to; `nats_options` are those of `nats.connect`.
+
+        ValueError: the stream itself stores the target. ArgumentError: the start does not fit several partitions, or a
+        group. Unavailable: no NATS. OperationalError: NATS or a stream rejects a message, or a stream does not ack it.
+        """
+        told = progress or Progress()
+        info, wanted = client.stream(self._stream, timeout=timeout), self._range
+        target = _Target(client, info, self._mapping, self._stored, timeout, told)
+        target.check()
+        consuming: Consuming | None = None
+        if wanted.group is not None:
+            more: dict[str, Any] = {"start": wanted.start, "partition": wanted.partition, "progress": told}
+            consuming = Consuming(client, info, wanted.group, timeout_s=timeout, **more)
+            batches = consuming.batches(follow=wanted.follow, for_ever=wanted.follow)
+        else:
+            batches = _batches(client, info, wanted, timeout, told)
+        is_unknown = wanted.follow or wanted.group is not None
+        total = None if is_unknown else _total(info, wanted.partition)
+        with (
+            closing(batches),
+            _opened(client.nats_urls, nats_options or {}, timeout) as (thread, nats_output),
+            told.step("Relaying", total, noun="messages") as advance,
+        ):
+            target.refresh(thread, nats_output)
+            source = _Source(info, wanted.partition, self._mapping, self._without)
+            sending = _Sending(self, source, target, thread, nats_output, timeout)
+            for batch in batches:
+                for part, pause_s in _paced(batch, self._rate):
+                    sending.send(part)
+                    advance(self.messages)
+                    time.sleep(pause_s)
+            thread.run(nats_output.end(waits=not target.storing.is_known))
+        if consuming is not None and not self.messages:
+            self.why_nothing = consuming.why_nothing()
+
+
+class _Source(NamedTuple):
+    """The stream, and how a message becomes a frame."""
+
+    info: StreamInfo
+    partition: int | None
+    mapping: SubjectMapping
+    without: bytes | None
+
+    def partition_of(self, batch: pa.RecordBatch) -> int:
+        said = partition_of(batch)
+        return (self.partition or 0) if said is None else said
+
+    def lots(self, batch: pa.RecordBatch, size_max: int, reply: str) -> tuple[list[memoryview], int]:
+        """Return (the frames of a batch in pieces of about 1 MiB, count of dropped header blocks).
+
+        Raise OperationalError if a message is too large.
+        """
+        rows = max(1, batch.num_rows // math.ceil((batch.nbytes + 1) / _LOT_BYTES))
+        number, lots, dropped = self.partition_of(batch), [], 0
+        for begin in range(0, batch.num_rows, rows):
+            part = batch.slice(begin, rows)
+            made = frames_of(part, self.mapping, self.info.name, number, reply=reply, without=self.without)
+            if made.size_max > size_max:
+                text = f"with its headers the message at offset {made.largest_offset} has {made.size_max:,} bytes"
+                raise OperationalError(f"{text}; nats-server takes {size_max:,} (its max_payload)")
+            lots.append(made.data)
+            dropped += made.headers_dropped
+        return lots, dropped
+
+
+class _Target:
+    """Looks up the streams that store the target, at first and again during the relay.
+
+    Messages relayed between the creation of a stream and the next look-up are not confirmed by that stream.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        info: StreamInfo,
+        mapping: SubjectMapping,
+        stored: bool | None,
+        timeout_s: float,
+        progress: Progress,
+    ) -> None:
+        self.storing = Storing()
+        self._client = client
+        self._info = info
+        self._mapping = mapping
+        self._stored = stored
+        self._timeout_s = timeout_s
+        self._progress = progress
+        self._noted: set[str] = set()
+        self._looked_s: float | None = None
+        self._jetstream: list[str] = []
+        self._jetstream_again_s = 0.0
+
+    def check(self) -> None:
+        """Raise ValueError if the stream itself stores the target, a loop. Note other such streams."""
+        own = (self._info.config.subject_of(number) for number in range(max(1, len(self._info.partitions))))
+        self._mapping.refuse((self._info.subject, *own))
+        self._acking()
+
+    def refresh(self, thread: LoopThread, nats_output: NatsOutput) -> None:
+        """Look up the streams, unless that was done recently. Subscribe to acks once a stream must ack."""
+        now_s = time.monotonic()
+        if self._stored is False or (self._looked_s is not None and now_s < self._looked_s + _LOOK_AGAIN_S):
+            return
+        is_first, self._looked_s = self._looked_s is None, now_s
+        try:
+            patterns = self._acking()
+            if now_s >= self._jetstream_again_s:
+                found = thread.run(nats_output.jetstream_patterns(self._mapping.pattern(self._info.subject)[0]))
+                if found is None:  # no JetStream, or it is down: keep the last result
+                    self._jetstream_again_s = now_s + _JETSTREAM_AGAIN_S
+                else:
+                    self._jetstream = found
+        except (RemoteError, OperationalError):
+            if is_first:
+                raise
+            return  # an outage of the broker or of NATS: keep the last result
+        storing = Storing([*patterns, *self._jetstream], at_least=1 if self._stored else 0)
+        if not nats_output.inbox and storing.is_known:
+            thread.run(nats_output.listen())
+        self.storing = storing
+
+    def _acking(self) -> list[str]:
+        """Return the subjects of this cluster's other streams that ack relayed messages, one entry per ack."""
+        target, _ = self._mapping.pattern(self._info.subject)
+        found, paused = dict[tuple[str, str], str](), dict[tuple[str, str], str]()
+        for other in self._client.streams(timeout=self._timeout_s):
+            is_own = other.stream_id == self._info.stream_id or other.config.is_internal
+            if is_own or not overlap(other.subject, target):
+                continue
+            name = other.name
+            self._note(f"note: stream {name} stores {other.subject}, and so messages that are relayed to {target}")
+            if other.config.acks is Acks.REPLY:
+                into = paused if other.intake == Intake.PAUSED else found
+                for number in range(max(1, len(other.partitions))):
+                    pattern = other.config.subject_of(number)
+                    # The streams of a group are one queue group: each message is acked by one of them.
+                    into[other.config.group or name, pattern] = pattern
+            elif self._stored is not False:
+                self._note(f"note: stream {name} does not ack these messages, so it only counts those that it rejects")
+        # A paused stream acks nothing: wait for it only if there is no other, so that no message is lost.
+        return list((found or paused).values())
+
+    def _note(self, text: str) -> None:
+        if text not in self._noted:
+            self._noted.add(text)
+            self._progress.note(text)
+
+
+def _batches(client: Client, info: StreamInfo, wanted: _Range, timeout: float, progress: Progress) -> Batches:
+    start, end, follow, _, partition = wanted
+    if partition is None and len(info.partitions) > 1:
+        return all_partitions(client, info, start, end, follow, timeout)
+    number = partition or 0
+    begin = place_of(client, info, number, start, timeout).offset
+    stop = None if end is None else place_of(client, info, number, end, timeout).offset
+    if follow:
+        return following(client, info, begin, None, timeout, for_ever=True, partition=partition, progress=progress)
+    return client.read(info, begin, end=stop, partition=number, batch_rows_max=BATCH_ROWS_MAX, timeout=timeout)
+
+
+def _total(info: StreamInfo, partition: int | None) -> int | None:
+    """Return an upper bound of the offsets to relay; None if unknown."""
+    known = [one for one in info.partitions if partition in (None, one.partition)]
+    if any(one.committed_end is None or one.log_start is None for one in known):
+        return None
+    return sum((one.committed_end or 0) - (one.log_start or 0) for one in known)
+
+
+def _paced(batch: pa.RecordBatch, rate_max: int | None) -> Iterator[tuple[pa.RecordBatch, float]]:
+    """Yield (part of at most `_UNACKED_MAX` rows, seconds to wait after it)."""
+    rows = max(1, min(_UNACKED_MAX, rate_max // _RATE_PARTS if rate_max else batch.num_rows))
+    due_s = time.monotonic()
+    for begin in range(0, batch.num_rows, rows):
+        part = batch.slice(begin, rows)
+        due_s += part.num_rows / rate_max if rate_max else 0.0
+        yield part, max(0.0, due_s - time.monotonic()) if rate_max else 0.0
+
+
+class _Sending:
+    """Publishes parts of batches, each again until all required streams have acked it."""
+
+    def __init__(
+        self,
+        relay: Relay,
+        source: _Source,
+        target: _Target,
+        thread: LoopThread,
+        nats_output: NatsOutput,
+        timeout_s: float,
+    ) -> None:
+        self._relay = relay
+        self._source = source
+        self._thread = thread
+        self._output = nats_output
+        self._target = target
+        self._timeout_s = timeout_s
+        self._attempt = 0
+
+    def send(self, part: pa.RecordBatch) -> None:
+        """Publish a part. Raise OperationalError if it is rejected or not acked in time, Unavailable without NATS."""
+        self._target.refresh(self._thread, self._output)
+        number = self._source.partition_of(part)
+        left, give_up_s = part, time.monotonic() + self._timeout_s
+        while True:
+            answers = self._answers_to(left, number)
+            reply = f"{self._output.inbox}.{self._attempt}.{number}" if answers is not None else ""
+            lots, dropped = self._source.lots(left, self._output.size_max, reply)
+            self._relay.headers_dropped += dropped
+            self._thread.run(self._output.send(lots, answers))
+            if answers is not None:
+                self._relay.duplicates += answers.duplicates
+            missing = None if answers is None else answers.first_missing
+            if missing is None:
+                break
+            assert answers is not None
+            if time.monotonic() > give_up_s:
+                raise OperationalError(f"the message at offset {missing} is not stored: {answers.later}")
+            # Repeat from there on, in order; later messages may be stored already, and are then stored twice.
+            begin = left.column("offset").to_pylist().index(missing)
+            if begin:
+                give_up_s = time.monotonic() + self._timeout_s
+            left = left.slice(begin)
+            time.sleep(_RETRY_S)
+        self._relay.messages += part.num_rows
+        self._relay.ends[number] = part.column("offset")[-1].as_py() + 1
+
+    def _answers_to(self, part: pa.RecordBatch, number: int) -> Answers | None:
+        if not self._output.inbox:
+            return None
+        self._attempt += 1
+        return Answers(self._attempt, number, self._target.storing.needed(part, self._source.mapping))
+
+
+@contextmanager
+def _opened(urls: Sequence[str], options: Mapping[str, Any], timeout: float) -> Iterator[tuple[LoopThread, NatsOutput]]:
+    if not urls:
+        raise OperationalError("the broker names no NATS server; say where to publish with --nats URL")
+    thread = LoopThread()
+    try:
+        nats_output = NatsOutput(urls, timeout)
+        try:
+            thread.run(nats_output.open(options))
+            yield thread, nats_output
+        finally:
+            thread.run(nats_output.close())
+    finally:
+        thread.stop()

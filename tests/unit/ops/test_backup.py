@@ -1,0 +1,90 @@
+"""Backup, verification and restore, called as a program would."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+
+import pytest
+
+import penstock
+from penstock import ops
+from penstock.base.errors import OperationalError
+from tests.broker_process import running_broker
+from tests.extent import needs_time
+
+
+class Heard(ops.Progress):
+    """Keeps all that an operation tells."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+        self.done: dict[str, tuple[int | None, int]] = {}
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+    def step(self, what: str, total: int | None, *, noun: str = "") -> AbstractContextManager[Callable[[int], None]]:
+        @contextmanager
+        def counted():  # type: ignore[no-untyped-def]
+            self.done[what] = total, 0
+            yield lambda done: self.done.update({what: (total, done)})
+
+        return counted()
+
+
+@needs_time
+def test_streams_come_back_and_a_second_run_adds_what_is_new(tmp_path: Path) -> None:
+    folder, heard = tmp_path / "backup", Heard()
+    with running_broker(tmp_path / "data") as broker, penstock.connect(broker.client_address) as client:
+        client.create_stream("orders", "orders.>")
+        client.append("orders", [{"subject": "orders.eu", "value": str(n)} for n in range(20)])
+        client.groups.commit("billing", "orders", {0: 5})
+        with ops.Backup(folder) as backup:
+            first = backup.add(client, progress=heard)
+            with pytest.raises(OperationalError, match="is under way"), ops.Backup(folder):
+                pass
+        client.append("orders", [{"subject": "orders.eu", "value": "new"}])
+        with ops.Backup(folder) as backup:
+            second = backup.add(client, ["orders"])
+        assert [(one.stream, one.rows) for one in (*first.streams, *second.streams)] == [("orders", 20), ("orders", 1)]
+        assert (first.users, second.users) == (0, None)
+        assert heard.done == {"Backing up": (20, 20)}
+
+        found = ops.verify_backup(folder)
+        assert (found.damaged, [(one.rows, one.verdict) for one in found.partitions]) == ([], [(21, "sound")])
+
+        plan = ops.Restore(folder, stream="orders", name="monday").plan(client, progress=heard)
+        assert plan.administrators == []
+        with pytest.raises(penstock.StreamNotFound):
+            client.stream("monday")  # nothing is done yet
+        done = plan.run()
+        assert done == ops.Restored([ops.RestoredStream("monday", 21, 1, 1, "paused")], None)
+        assert client.to_table("monday") == client.to_table("orders")
+        assert heard.done["Restoring"] == (21, 21)
+
+        # The original has all of it: it is left as it is, and that is said.
+        assert ops.Restore(folder).plan(client, progress=heard).run() == ops.Restored([], None)
+        assert any("already has all rows of the backup" in note for note in heard.notes)
+
+
+def test_mistakes_are_errors_before_a_client_is_needed(tmp_path: Path) -> None:
+    with pytest.raises(OperationalError, match="is no backup"):
+        ops.Restore(tmp_path)
+    with pytest.raises(OperationalError, match="is no backup"):
+        ops.verify_backup(tmp_path)
+    (tmp_path / "other").touch()
+    for _ in range(2):  # the lock is let go
+        with pytest.raises(OperationalError, match="is not empty, and no backup"), ops.Backup(tmp_path):
+            pass
+    (tmp_path / "penstock.json").touch()
+    with pytest.raises(ValueError, match="is the data directory of a broker"), ops.Backup(tmp_path):
+        pass
+
+
+def test_every_public_name_is_there() -> None:
+    for name in ops.__all__:
+        assert getattr(ops, name) is not None
+    assert dir(ops) == sorted(ops.__all__)
+    assert not hasattr(ops, "nothing")
