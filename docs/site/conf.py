@@ -29,7 +29,7 @@ from penstock import __version__
 
 ROOT = Path(__file__).resolve().parents[2]
 CONTENTS = "docs/README"
-DECISIONS = next(page for page in ("docs/adr/README", "docs/site/decisions") if (ROOT / f"{page}.md").exists())
+DECISIONS = "docs/adr/README"
 FOLDER_PAGES = {"docs/adr": f"{DECISIONS}.md"}
 
 project = "Penstock"
@@ -41,8 +41,6 @@ extensions = ["myst_parser", "sphinx.ext.autodoc"]
 root_doc = CONTENTS
 include_patterns = ["*.md", "docs/**.md", "examples/README.md", "src/penstock/batch/FORMAT.md"]
 exclude_patterns = [".*", "build", "dist", "node_modules", "tests"]
-if DECISIONS != "docs/site/decisions":
-    exclude_patterns.append("docs/site/decisions.md")
 myst_heading_anchors = 6  # links to headings as a repository's host has them
 suppress_warnings = [
     "misc.highlighting_failure",  # examples leave something out with `…`
