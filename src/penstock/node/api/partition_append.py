@@ -18,7 +18,6 @@ from penstock.batch.codec import NOBODY, BatchProducer
 from penstock.batch.header import BatchHeader, asked_flags
 from penstock.commitlog import LogState
 from penstock.hot.rows import HeaderRequests
-from penstock.node.partition.availability import append_at_refusal, unavailable_reason
 from penstock.node.partition.in_flight import PendingBatch
 from penstock.node.partition.log_queries import CheckAppend
 from penstock.node.partition.partition import Partition
@@ -37,7 +36,7 @@ def append(
     flags: int = 0,
 ) -> None:
     """Append our copy of a checked message, whole, whatever its message ids; answer `caller` once it is committed."""
-    if (closed := unavailable_reason(partition, partition.budget)) is not None:
+    if (closed := partition.unavailable_reason()) is not None:
         error, reason = closed
         step.answer(caller, RemoteError(CODES[reason], error.description))
         return
@@ -68,7 +67,7 @@ def append(
 
 def append_at(partition: Partition, caller: Hashable, check: CheckAppend, now: Now, step: Step) -> None:
     """Append a checked message with its own offsets and timestamps; answer `caller` once it is committed."""
-    if (refusal := append_at_refusal(partition, partition.budget) or _misplaced(partition, check, now)) is not None:
+    if (refusal := partition.append_at_refusal() or _misplaced(partition, check, now)) is not None:
         step.answer(caller, refusal)
         return
     asked = check.asked

@@ -25,7 +25,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 from penstock.base import limits
 from penstock.base.partitioning import PartitionBy
@@ -38,9 +37,6 @@ from penstock.ingest.dedup import Dedup
 from penstock.metadata.image import KeyBoundary, StreamState
 from penstock.node.partition.partition_errors import as_remote_error
 from penstock.node.step import DiskWork, Lane, Step
-
-if TYPE_CHECKING:
-    from penstock.node.partition.partition import Partition
 
 
 class ReadIds:
@@ -70,19 +66,20 @@ def _may_hold_ids(header: BatchHeader) -> bool:
     return bool(header.flags & MAY_HOLD_IDS)
 
 
-def read_ids(partition: Partition, rules: AdmissionRules, now_us: int, step: Step) -> None:
-    """Have the ids in the log of a partition read, unless that is under way or done.
+def read_ids(
+    stream: StreamState, number: int, view: LogView, rules: AdmissionRules, now_us: int, step: Step
+) -> Dedup | None:
+    """Have the message ids in a log read; return what is known of them so far, None without a window.
 
-    `now_us`: timestamp that a message written now would get.
+    `number`: the partition; `now_us`: timestamp that a message written now would get.
     """
     window_us, ids_max = rules.dedup
-    if partition.dedup is not None or window_us is None:
-        return
-    stream, number = partition.stream, partition.key.partition
+    if window_us is None:
+        return None
     donors = _donors(stream, number, now_us - window_us)
-    partition.dedup = dedup = Dedup(window_us, ids_max, now_us, _marks(stream, number), donors)
+    dedup = Dedup(window_us, ids_max, now_us, _marks(stream, number), donors)
     forget_purged(dedup, stream)
-    work = ReadIds(partition.view(), dedup.since_us, dedup.ids_max)
+    work = ReadIds(view, dedup.since_us, dedup.ids_max)
 
     def done(error: Exception | None) -> None:
         if error is None:
@@ -91,6 +88,7 @@ def read_ids(partition: Partition, rules: AdmissionRules, now_us: int, step: Ste
             dedup.failure = f"the message ids in the log cannot be read: {as_remote_error(error)}"
 
     step.disk.append(DiskWork(Lane.READ, work.run, done))
+    return dedup
 
 
 def is_outdated(dedup: Dedup, rules: AdmissionRules, stream: StreamState, number: int) -> bool:

@@ -19,7 +19,6 @@ may take long: publishers to a subject found only there are told to retry.
 from __future__ import annotations
 
 from array import array
-from typing import TYPE_CHECKING
 
 from penstock.base import limits
 from penstock.batch import codec
@@ -28,9 +27,6 @@ from penstock.hot.last_offsets import LastOffsets
 from penstock.ingest.last_sequences import LastSequences, ReadState
 from penstock.node.partition.partition_errors import as_remote_error
 from penstock.node.step import DiskWork, Lane, Step
-
-if TYPE_CHECKING:
-    from penstock.node.partition.partition import Partition
 
 
 class ReadLasts:
@@ -57,22 +53,23 @@ class ReadLasts:
         found.gather([], array("q"), log_start)
 
 
-def read_end(partition: Partition, step: Step) -> None:
-    """Have the end of a partition's log read in a disk thread."""
-    partition.lasts = lasts = LastSequences(partition.log.log_end)
-    _read(partition, lasts, Lane.READ, limits.LAST_OFFSETS_READ_BYTES_MAX, step)
+def read_end(view: LogView, log_end: int, step: Step) -> LastSequences:
+    """Have the end of a log read in a disk thread; return what is known of it so far."""
+    lasts = LastSequences(log_end)
+    _read(lasts, view, Lane.READ, limits.LAST_OFFSETS_READ_BYTES_MAX, step)
+    return lasts
 
 
-def read_older(partition: Partition, lasts: LastSequences, step: Step) -> None:
+def read_older(lasts: LastSequences, view: LogView, log_start: int, step: Step) -> None:
     """Have older offsets read, if there is room for more subjects and no read is under way."""
-    if lasts.reading is ReadState.NOTHING and not lasts.is_full(partition.log_start):
+    if lasts.reading is ReadState.NOTHING and not lasts.is_full(log_start):
         lasts.reading = ReadState.OLDER
-        _read(partition, lasts, Lane.QUERY, limits.SCAN_BYTES_MAX, step)
+        _read(lasts, view, Lane.QUERY, limits.SCAN_BYTES_MAX, step)
 
 
-def _read(partition: Partition, lasts: LastSequences, lane: Lane, bytes_max: int, step: Step) -> None:
+def _read(lasts: LastSequences, view: LogView, lane: Lane, bytes_max: int, step: Step) -> None:
     known_from = lasts.known_from
-    work = ReadLasts(partition.view(), known_from, bytes_max)
+    work = ReadLasts(view, known_from, bytes_max)
 
     def done(error: Exception | None) -> None:
         lasts.reading = ReadState.NOTHING

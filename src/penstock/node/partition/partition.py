@@ -30,19 +30,29 @@ from penstock.commitlog import Log, LogState, LogView, ShortageError, StorageFul
 from penstock.hot.message_group import MessageGroup
 from penstock.ingest import acks
 from penstock.ingest.ack_waiters import AckDetails, AckWaiters, DuplicateWaiters, again, waiters
-from penstock.ingest.admission import Admission, AdmissionRules, refuse_all
+from penstock.ingest.admission import Admission, AdmissionRules, admit, refuse_all
 from penstock.ingest.dedup import Dedup
-from penstock.ingest.last_sequences import LastSequences, ReadState
+from penstock.ingest.last_sequences import BEFORE_ALL, LastSequences, ReadState
 from penstock.ingest.producers import ProducerBatch, Producers
 from penstock.ingest.published import PublishedRuns
 from penstock.messages.streams import CONSUMER_CONTROL
 from penstock.metadata.image import StreamState
 from penstock.node.partition.counters import PartitionCounters
-from penstock.node.partition.dedup import forget_purged, is_outdated
+from penstock.node.partition.dedup import forget_purged, is_outdated, read_ids
 from penstock.node.partition.in_flight import InFlight, InFlightBudget, PendingBatch
 from penstock.node.partition.key_migration_state import KeyMigrationState
-from penstock.node.partition.partition_admission import admit_to_partition
-from penstock.node.partition.partition_errors import STORE_FAILED, outcome_unknown_text, partition_label
+from penstock.node.partition.last_sequences import read_end, read_older
+from penstock.node.partition.partition_errors import (
+    CODES,
+    FENCED,
+    NOT_LEADER,
+    OVER_BUDGET,
+    READ_ONLY,
+    STORE_FAILED,
+    TOO_FEW_REPLICAS,
+    outcome_unknown_text,
+    partition_label,
+)
 from penstock.node.step import NatsAnswers, Outbox, Step
 from penstock.replication.follower import Following
 from penstock.replication.leader import CommitStatus, Leadership, terms_of
@@ -315,7 +325,7 @@ class Partition:
 
     def ingest(self, group: MessageGroup, now: Now, step: Step, *, must: bool = False) -> bool:
         """Store messages from NATS or refuse them. Return False, unless `must`, if the log has to be read first."""
-        admission = admit_to_partition(self, self._rules, self.budget, group, now, step, must=must)
+        admission = self._admit(group, now, step, must=must)
         if admission is None:
             return False
         self._tell_refused(admission, step)
@@ -345,6 +355,70 @@ class Partition:
         if self.in_flight:
             self.advance(step)
         return True
+
+    def _admit(self, group: MessageGroup, now: Now, step: Step, *, must: bool) -> Admission | None:
+        """Admit or refuse the messages of `group`; return None if they must wait until message ids or last offsets are
+        read from the log. With `must` they do not wait: they are refused.
+        """
+        rules = self._rules
+        if (closed := self.unavailable_reason()) is not None:
+            return refuse_all(group, rules, *closed)
+        dedup, lasts = self.dedup, self.lasts
+        now_us = self.timestamp_us(now)
+        ids = None if dedup is None else dedup.ids(now_us)
+        log_start = 0 if lasts is None else self.log_start
+        if self.keys is not None and self.key.partition >= self.stream.counts[0]:
+            log_start = BEFORE_ALL
+        admission = admit(group, rules, log_start=log_start, log_end=self.log.log_end, ids=ids, lasts=lasts)
+        if lasts is not None and admission.asks_older:
+            read_older(lasts, self.view(), self.log_start, step)
+        if not (admission.needs_ids or admission.needs_lasts):
+            if (tracer := self.meters.tracer) is not None:
+                tracer.coming(self, admission.rows, now.elapsed_us)
+            return admission
+        if admission.needs_ids and dedup is not None and dedup.failure:
+            self.dedup = None  # the next message has them read again
+            return refuse_all(group, rules, acks.store_failed(dedup.failure), STORE_FAILED)
+        if must:
+            return refuse_all(group, rules, acks.unavailable("what the message depends on is being read"), OVER_BUDGET)
+        if admission.needs_ids and self.dedup is None:
+            self.dedup = read_ids(self.stream, self.key.partition, self.view(), rules, now_us, step)
+        if admission.needs_lasts:
+            self.lasts = read_end(self.view(), self.log.log_end, step)
+        return None
+
+    def unavailable_reason(self) -> tuple[acks.AckError, str] | None:
+        """Return the error for publishers and the reason to count; None if the partition takes messages."""
+        if not self.stream.takes:
+            reason = str(self.stream.intake)
+            return acks.not_taken(self.stream.name, reason.replace("_", " ")), reason
+        return self._why_unable()
+
+    def append_at_refusal(self) -> RemoteError | None:
+        """Return the error for an append with its own offsets and timestamps; None if it can be taken."""
+        if self.stream.intake is not Intake.PAUSED:
+            text = f"nothing was stored: stream {self.stream.name!r} is {self.stream.intake}, not paused: offsets"
+            return RemoteError(ErrorCode.BAD_REQUEST, f"{text} can be given only while no other client can append")
+        if (unable := self._why_unable()) is None:
+            return None
+        error, reason = unable
+        return RemoteError(CODES[reason], error.description)
+
+    def _why_unable(self) -> tuple[acks.AckError, str] | None:
+        """Return why nothing can be stored, whatever the stream's intake."""
+        if self.log.state is not LogState.WRITABLE:
+            reason = FENCED if self.log.state is LogState.FENCED else READ_ONLY
+            return acks.store_failed(f"the stream is {reason}; see its status"), reason
+        if self.leadership is None:
+            return acks.unavailable("this broker does not lead the stream now"), NOT_LEADER
+        if not self.leadership.accepts:
+            few = acks.not_enough_replicas(len(self.leadership.isr), self.leadership.min_isr)
+            return few, TOO_FEW_REPLICAS
+        if not self.leads:
+            return acks.store_failed(self.cannot_lead), STORE_FAILED
+        if self.in_flight.size_bytes > self.budget.partition_bytes_max:
+            return acks.unavailable("too much waits for the disk"), OVER_BUDGET
+        return None
 
     def timestamp_us(self, now: Now) -> int:
         """Return the timestamp for a batch written now: it never goes back."""
