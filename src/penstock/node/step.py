@@ -145,12 +145,14 @@ class Step(msgspec.Struct):
     news: list[ClusterLogLine] = []  # 11. cluster events, for the log
     failure: str = ""  # 12. if not empty: why this broker cannot go on; the driver stops it with a failure
 
-    def answer(self, caller: Hashable, response: Response | RemoteError) -> None:
-        """Answer a caller, which may be a part of the node."""
+    def reply(
+        self, caller: Hashable, response: Response | RemoteError, payload: Payload = None, *, looked_bytes: int = 0
+    ) -> None:
+        """Answer a caller, which may be a part of the node: that one gets the answer at once, without the raw part."""
         if isinstance(caller, InternalCaller):
             caller.heard(response)
         else:
-            self.replies.append(Reply(caller, response))
+            self.replies.append(Reply(caller, response, payload, looked_bytes))
 
     def __bool__(self) -> bool:
         return bool(
@@ -183,7 +185,8 @@ class Outbox:
     def reply(
         self, caller: Hashable, response: Response | RemoteError, payload: Payload = None, *, looked_bytes: int = 0
     ) -> None:
-        self.step.replies.append(Reply(caller, response, payload, looked_bytes))
+        """Answer a caller; see `Step.reply`."""
+        self.step.reply(caller, response, payload, looked_bytes=looked_bytes)
 
     def work(
         self,

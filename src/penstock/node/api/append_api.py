@@ -117,19 +117,19 @@ class AppendApi:
     def _store(self, key: PartitionKey, caller: Hashable, check: CheckAppend) -> bool:
         partition = self._replicas.partitions[key]
         if (refusal := self.not_led(partition)) is not None:
-            self._outbox.step.answer(caller, refusal)
+            self._outbox.step.reply(caller, refusal)
             return True
         try:
             check.look()
         except RemoteError as error:
-            self._outbox.step.answer(caller, error)
+            self._outbox.step.reply(caller, error)
             return True
         if check.keeps_numbers:
             self._put(partition, lambda: append_at(partition, caller, check, self._context.now, self._outbox.step))
             return True
         is_new = self._producers.is_new(partition, caller, check)
         if is_new and (refusal := _not_its_own(partition, check)) is not None:
-            self._outbox.step.answer(caller, refusal)
+            self._outbox.step.reply(caller, refusal)
             return True
         if is_new:
             self.append_to(partition, caller, check.message, check.asked, check.producer)

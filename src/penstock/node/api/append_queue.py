@@ -77,7 +77,7 @@ class AppendQueue:
             append = queue.popleft()
             self._shares.remove(append.user, append.size_bytes)
             if append.error is not None:
-                self._outbox.step.answer(append.caller, as_remote_error(append.error))
+                self._outbox.step.reply(append.caller, as_remote_error(append.error))
             elif not self._store(key, append.caller, append.check):
                 queue.appendleft(append)
                 self._shares.add(append.user, append.size_bytes)
@@ -89,7 +89,7 @@ class AppendQueue:
         """Answer all that wait for a partition: its stream was deleted."""
         for append in self._queues.pop(key, ()):
             self._shares.remove(append.user, append.size_bytes)
-            self._outbox.step.answer(append.caller, error)
+            self._outbox.step.reply(append.caller, error)
 
     def stop(self, error: RemoteError) -> None:
         """Answer all that wait: the broker is stopping."""

@@ -38,7 +38,7 @@ def append(
     """Append our copy of a checked message, whole, whatever its message ids; answer `caller` once it is committed."""
     if (closed := partition.unavailable_reason()) is not None:
         error, reason = closed
-        step.answer(caller, RemoteError(CODES[reason], error.description))
+        step.reply(caller, RemoteError(CODES[reason], error.description))
         return
     base_offset = partition.log.log_end
     timestamp_us = partition.timestamp_us(now)
@@ -68,7 +68,7 @@ def append(
 def append_at(partition: Partition, caller: Hashable, check: CheckAppend, now: Now, step: Step) -> None:
     """Append a checked message with its own offsets and timestamps; answer `caller` once it is committed."""
     if (refusal := partition.append_at_refusal() or _misplaced(partition, check, now)) is not None:
-        step.answer(caller, refusal)
+        step.reply(caller, refusal)
         return
     asked = check.asked
     assert asked is not None
@@ -113,7 +113,7 @@ def _written(partition: Partition, caller: Hashable, message: bytearray, header:
         partition.log.append(message, header)
     except OperationalError as error:
         partition.note_refusal(error)
-        step.answer(caller, not_appended(error, is_fenced=partition.log.state is LogState.FENCED))
+        step.reply(caller, not_appended(error, is_fenced=partition.log.state is LogState.FENCED))
         return False
     partition.impediment = ""
     return True

@@ -16,6 +16,7 @@ disk, and is refused. (A broker that has seen a later term may rightly have trun
 from __future__ import annotations
 
 from collections.abc import Callable
+from enum import Enum
 
 from penstock.access.handshake import Principal
 from penstock.base import limits
@@ -35,7 +36,7 @@ from penstock.messages import (
     StopBrokerRequest,
 )
 from penstock.metadata.command_proposals import Proposal
-from penstock.metadata.commands import FormCluster
+from penstock.metadata.commands import Command, FormCluster
 from penstock.metadata.controller import Controller, RaftContact
 from penstock.metadata.image import ClusterImage, CommandOutcome
 from penstock.metadata.voters import next_voter
@@ -80,6 +81,18 @@ class _ConfirmedAnswer:
             self._done(response)
 
 
+class _Duty(Enum):
+    """What the metadata leader keeps so by itself; of each, one change at a time is under way."""
+
+    NAME = "the cluster has a name"
+    FIRST_USER = "a cluster that requires a login has a user"
+    AUDIT = "a cluster with users has an audit log"
+    OFFSETS_CONFIG = "`__offsets` has the config of this version"
+    REPLICAS = "internal streams have enough replicas"
+    STAGED_ROWS = "a deleted stream has no staged rows"
+    MEMBERSHIP = "live brokers are members of the Raft group, and enough of them vote"
+
+
 class MetadataLeader:
     """One per broker; decides only while this broker is the metadata leader. `cluster_id` names a new cluster."""
 
@@ -101,21 +114,14 @@ class MetadataLeader:
         self._cluster_id = context.settings.cluster_id or context.settings.data_dir_id
         self._broker_version = context.settings.broker_version
         self._context = context
-        self._is_changing = False  # a membership change is under way
-        self._is_forming = False  # the command that names the cluster is under way
-        self._is_altering = False  # an alteration of `__offsets` is under way
-        self._is_widening = False  # a change of an internal stream's replicas is under way
         self._first_user = context.settings.first_user
         self._encryption = context.settings.internal_encryption
-        self._is_making = False  # the command that creates the first user is under way
-        self._is_auditing = False  # the creation of `__audit` is under way
-        self._is_sweeping = False  # the deletion of staged rows of a deleted stream is under way
-        self._may_be_left_over = False
+        self._under_way: set[_Duty] = set()
+        self._may_be_left_over = False  # staged rows of a deleted stream, or a stream for them
 
     def lead(self) -> None:
         """Begin to act: this broker was elected and has applied the entries of all earlier terms."""
-        self._is_changing = self._is_forming = self._is_altering = self._is_sweeping = False
-        self._is_making = self._is_auditing = self._is_widening = False
+        self._under_way = set()  # what an earlier leadership began, ends in the set of that one
         self._may_be_left_over = True
         self._controller.lead(self._quorum.image, self._quorum.term, self._context.now)
         self._form()
@@ -124,15 +130,20 @@ class MetadataLeader:
         self._sweep()
         self.carry_out()
 
-    def _form(self) -> None:
-        if not self._lacks_name:
-            return
+    # Duties
 
-        def done(outcome: CommandOutcome | RemoteError) -> None:
-            self._is_forming = False  # if refused, as by a full disk, the next tick retries
+    def _may(self, duty: _Duty) -> bool:
+        """True if this broker leads, and nothing of the duty is under way."""
+        return self._quorum.is_leader and duty not in self._under_way
 
-        self._is_forming = True
-        self._quorum.propose(FormCluster(cluster_id=self._cluster_id), done)
+    def _begin(self, duty: _Duty) -> Callable[[object], None]:
+        """Note that a duty is under way. The result ends it; refused, as by a full disk, the next tick retries."""
+        under_way = self._under_way
+        under_way.add(duty)
+        return lambda outcome: under_way.discard(duty)
+
+    def _propose_for(self, duty: _Duty, command: Command) -> None:
+        self._quorum.propose(command, self._begin(duty))
 
     @property
     def has_to_form(self) -> bool:
@@ -140,89 +151,64 @@ class MetadataLeader:
         return self._lacks_name or self._lacks_user or self._lacks_audit
 
     @property
-    def _lacks_audit(self) -> bool:
-        image = self._quorum.image
-        is_wanted = bool(image.users) and AUDIT_STREAM not in image.names and not self._is_auditing
-        return is_wanted and self._quorum.is_leader
-
-    def _make_audit(self) -> None:
-        """Create the stream that records administrative actions, from the first user on."""
-        if not self._lacks_audit:
-            return
-
-        def done(response: Response | RemoteError) -> None:
-            self._is_auditing = False  # if refused, as while brokers are away, the next tick retries
-
-        self._is_auditing = True
-        config = audit_config(self._encryption)
-        self._administration.handle(CreateStreamRequest(config=config), self._access.of(THE_BROKER), done)
-
-    @property
     def _lacks_name(self) -> bool:
-        has_name = self._quorum.image.cluster_id or self._is_forming or self._quorum.cluster_formation.elder is not None
-        return self._quorum.is_leader and not has_name
+        has_name = self._quorum.image.cluster_id or self._quorum.cluster_formation.elder is not None
+        return self._may(_Duty.NAME) and not has_name
+
+    def _form(self) -> None:
+        if self._lacks_name:
+            self._propose_for(_Duty.NAME, FormCluster(cluster_id=self._cluster_id))
 
     @property
     def _lacks_user(self) -> bool:
-        is_wanted = self._first_user is not None and not self._is_making and not self._quorum.image.users
-        return is_wanted and self._quorum.is_leader and bool(self._quorum.image.cluster_id)
+        image = self._quorum.image
+        is_wanted = self._first_user is not None and not image.users and bool(image.cluster_id)
+        return is_wanted and self._may(_Duty.FIRST_USER)
 
     def _make_first_user(self) -> None:
         """Create the first user of a cluster that requires login: otherwise no user could log in."""
         if not self._lacks_user:
             return
         assert self._first_user is not None
-
-        def done(outcome: CommandOutcome | RemoteError) -> None:
-            self._is_making = False  # if refused, as by a full disk, the next tick retries
-
         user = self._first_user()
         try:
             command = self._users.creation(user, is_first=True, is_set_up=True)
         except RemoteError:  # a broker of an earlier version is in the cluster: a later tick retries
             return
-        self._is_making = True
-        self._quorum.propose(command, done)
+        self._propose_for(_Duty.FIRST_USER, command)
+
+    @property
+    def _lacks_audit(self) -> bool:
+        image = self._quorum.image
+        return bool(image.users) and AUDIT_STREAM not in image.names and self._may(_Duty.AUDIT)
+
+    def _make_audit(self) -> None:
+        """Create the stream that records administrative actions, from the first user on."""
+        if self._lacks_audit:
+            request = CreateStreamRequest(config=audit_config(self._encryption))
+            self._administration.handle(request, self._access.of(THE_BROKER), self._begin(_Duty.AUDIT))
 
     def _alter_offsets(self) -> None:
         """Alter `__offsets` to the config that this version gives it."""
-        if self._is_altering or not self._quorum.is_leader:
+        if not self._may(_Duty.OFFSETS_CONFIG):
             return
-        command = overdue_alteration(self._quorum.image, self._broker_version)
-        if command is None:
-            return
-
-        def done(outcome: CommandOutcome | RemoteError) -> None:
-            self._is_altering = False  # if refused, as by a full disk, the next applied command or tick retries
-
-        self._is_altering = True
-        self._quorum.propose(command, done)
+        if (command := overdue_alteration(self._quorum.image, self._broker_version)) is not None:
+            self._propose_for(_Duty.OFFSETS_CONFIG, command)
 
     def _widen(self) -> None:
         """Add replicas to internal streams, one change at a time, while enough brokers are registered."""
-        if self._is_widening or not self._quorum.is_leader or (command := self._administration.wider()) is None:
-            return
-
-        def done(outcome: CommandOutcome | RemoteError) -> None:
-            self._is_widening = False  # the next tick makes the next change, or retries
-
-        self._is_widening = True
-        self._quorum.propose(command, done)
+        if self._may(_Duty.REPLICAS) and (command := self._administration.wider()) is not None:
+            self._propose_for(_Duty.REPLICAS, command)
 
     def _sweep(self) -> None:
         """Delete the staged rows of deleted streams, one stream after the other."""
-        if not self._may_be_left_over or self._is_sweeping or not self._quorum.is_leader:
+        if not self._may_be_left_over or not self._may(_Duty.STAGED_ROWS):
             return
         command = left_over(self._quorum.image)
         if command is None:
             self._may_be_left_over = False
-            return
-
-        def done(outcome: CommandOutcome | RemoteError) -> None:
-            self._is_sweeping = False
-
-        self._is_sweeping = True
-        self._quorum.propose(command, done)
+        else:
+            self._propose_for(_Duty.STAGED_ROWS, command)
 
     def follow(self, leader: BrokerId | None) -> None:
         """Stop acting: this broker no longer leads."""
@@ -323,10 +309,10 @@ class MetadataLeader:
         return RaftContact(index if knows else 0, self._quorum.peer_fencing.lately(broker_id))
 
     def _change(self, membership: RaftMembership, done: Callable[[CommandOutcome | RemoteError], None]) -> None:
-        self._is_changing = True
+        ended = self._begin(_Duty.MEMBERSHIP)
 
         def changed(outcome: CommandOutcome | RemoteError) -> None:
-            self._is_changing = False
+            ended(outcome)
             done(outcome)
 
         self._quorum.change_membership(membership, changed)
@@ -344,7 +330,7 @@ class MetadataLeader:
         self._sweep()
         self._administration.tick(now)
         self._users.tick(now)
-        if self._quorum.is_leader and not self._is_changing:
+        if self._may(_Duty.MEMBERSHIP):
             wanted = self._wanted()
             if wanted != self._quorum.membership:
                 self._change(wanted, lambda outcome: None)

@@ -587,7 +587,7 @@ class Partition:
         standing = leadership.commit_status(pending.end_offset)
         self._ack(pending.waiters, pending.base_offset, pending.timestamp_us, step, standing, pending.arrived_us)
         if pending.caller is not None:
-            step.answer(pending.caller, pending.response(self.leader_epoch, fsynced=standing.fsynced))
+            step.reply(pending.caller, pending.response(self.leader_epoch, fsynced=standing.fsynced))
 
     def fail_pending(self, reason: str, step: Step) -> None:
         """Fail all pending requests: what is written cannot become durable, and may or may not survive a restart."""
@@ -595,10 +595,10 @@ class Partition:
         for pending in self.in_flight.take():
             self._refuse(pending.waiters, error, step)
             if pending.caller is not None:
-                step.answer(pending.caller, outcome_unknown_text(reason))
+                step.reply(pending.caller, outcome_unknown_text(reason))
 
     def abandon(self, error: RemoteError, step: Step) -> None:
         """Drop all pending requests without a commit: publishers get no ack and no error, callers get `error`."""
         for pending in self.in_flight.take():
             if pending.caller is not None:
-                step.answer(pending.caller, error)
+                step.reply(pending.caller, error)

@@ -65,7 +65,7 @@ class QueryExecutor:
         """Answer the callers whose query has not begun, as the broker is stopping; running queries end soon."""
         for turns in self._waiting:
             while turns:
-                self._outbox.step.answer(turns.take().caller, error)
+                self._outbox.step.reply(turns.take().caller, error)
         for asked in self._running.values():
             asked.query.give_up()
 

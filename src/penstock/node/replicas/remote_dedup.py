@@ -279,7 +279,7 @@ class RemoteDedup:
             else:
                 end = None if page.end_offset is None else Offset(page.end_offset)
                 response = MessageIdsResponse(ids=tuple(page.ids), end_offset=end)
-            self._outbox.step.answer(caller, response)
+            self._outbox.step.reply(caller, response)
 
         self._executor.ask(caller, page, done)
         self._open.add(caller)
