@@ -95,6 +95,7 @@ class Cluster:
         self._is_started = False
         self._is_heard = True
         self._looked_us = 0  # elapsed time of the last session check
+        self._heard_until_us = 0  # elapsed time until which no full check is needed, unless the leader changes
         self._process_history = ProcessHistory(context.vfs)
         self._next_tick_us = 0
         self._heard_leader: BrokerId | None = None
@@ -451,8 +452,13 @@ class Cluster:
 
     def check_session(self, now: Now) -> None:
         """Check before each decision whether this broker's session may have ended: the process may have slept."""
-        if self.quorum.leader != self._heard_leader:  # let the new leader know at once that this broker is live
-            self._heard_leader = self.quorum.leader
+        leader = self.quorum.leader
+        if leader == self._heard_leader:
+            if now.elapsed_us < self._heard_until_us and not self.controlled_shutdown.is_under_way:  # the usual case
+                self._looked_us = now.elapsed_us
+                return
+        else:  # let the new leader know at once that this broker is live
+            self._heard_leader = leader
             self.registration.heartbeat_now()
         self.controlled_shutdown.check_progress()
         is_heard = self.quorum.is_alone or self.registration.is_heard(now)
@@ -462,6 +468,10 @@ class Cluster:
                 now.wall_us - (now.elapsed_us - self._looked_us), is_heard=is_heard
             )
         self._looked_us = now.elapsed_us
+        if self.quorum.is_alone:
+            self._heard_until_us = now.elapsed_us + _TICK_US  # others may join
+        else:
+            self._heard_until_us = (self.registration.unheard_us or 0) if is_heard else 0
 
     @property
     def next_deadline_us(self) -> int | None:

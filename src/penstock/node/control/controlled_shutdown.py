@@ -94,6 +94,11 @@ class ControlledShutdown:
 
         ask()
 
+    @property
+    def is_under_way(self) -> bool:
+        """True if `check_progress` may have something to do."""
+        return self._handed_over is not None or self._leave is not None
+
     def check_progress(self) -> None:
         """Check the handover and repeat the request that is due."""
         if self._handed_over is not None:
