@@ -23,7 +23,7 @@ from penstock.cli.verify.report import DamagedPlace, Differing, VerifiedReplica,
 
 if TYPE_CHECKING:
     from penstock.base.config import StreamConfig
-    from penstock.commitlog.files.mistakes import FileMistake
+    from penstock.commitlog.errors import FileMistake
     from penstock.commitlog.verify.checksums import Row
     from penstock.commitlog.verify.replica_comparison import ComparedReplica
     from penstock.commitlog.verify.verifying import VerifiedLog
