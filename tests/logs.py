@@ -12,9 +12,9 @@ from typing import TypeVar
 from penstock.base import limits
 from penstock.batch import codec
 from penstock.batch.header import BatchHeader
-from penstock.commitlog import Log, LogConfig, LogView, Removal, TruncationTask
+from penstock.commitlog import Log, LogConfig, LogFolder, LogView, Removal, TruncationTask
 from penstock.commitlog.files.files import holds_messages
-from penstock.commitlog.segment.incremental_task import IncrementalTask
+from penstock.commitlog.incremental_task import IncrementalTask
 from penstock.vfs import Vfs
 from penstock.vfs.encrypted import EncryptedVfs
 from tests.encryption import encryption_keys
@@ -57,7 +57,8 @@ def as_logs_see(vfs: Vfs) -> Vfs:
 
 def open_log(vfs: Vfs, config: LogConfig = SMALL, *, now_us: int = 0, must_exist: bool = False) -> Log:
     """Open the log that the tests use."""
-    return Log.open(as_logs_see(vfs), DIRECTORY, STREAM_ID, PARTITION, config, now_us=now_us, must_exist=must_exist)
+    folder = LogFolder(as_logs_see(vfs), DIRECTORY, STREAM_ID, PARTITION)
+    return Log.open(folder, config, now_us=now_us, must_exist=must_exist)
 
 
 def value_of(offset: int, size_bytes: int = 40) -> bytes:

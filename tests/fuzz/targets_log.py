@@ -387,7 +387,7 @@ TARGETS: tuple[Target, ...] = (
         made_folder,
         (
             Cover("penstock.commitlog.files.scan"),
-            Cover("penstock.commitlog.recovery.recovery", ("Recovery",)),
+            Cover("penstock.commitlog.recovery", ("Recovery",)),
             Cover("penstock.commitlog.verify.segment_check", ("SegmentCheck",)),
             Cover("penstock.commitlog.segment.index_check", ("IndexCheck",)),
             Cover(

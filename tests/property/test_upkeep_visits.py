@@ -13,7 +13,7 @@ from penstock.base import limits
 from penstock.base.clock import Now
 from penstock.base.config import Durability, StreamConfig
 from penstock.base.ids import PartitionId, PartitionKey, StreamId
-from penstock.commitlog import Log, LogConfig, OpenFiles
+from penstock.commitlog import Log, LogConfig, LogFolder, OpenFiles
 from penstock.node.api.partition_append import append
 from penstock.node.context import Context
 from penstock.node.maintenance.log_maintenance import LogMaintenance
@@ -72,10 +72,7 @@ class Broker:
             )
             state = stream_state(number, config)
             log = Log.open(
-                self.vfs,
-                f"s{number}/0",
-                number,
-                0,
+                LogFolder(self.vfs, f"s{number}/0", number, 0),
                 LogConfig.of(config),
                 now_us=START_US,
                 open_files=self.files,

@@ -33,7 +33,7 @@ from penstock.batch.schema import arrow_schema
 from penstock.bench.report import Figure
 from penstock.bench.rounds import order_of
 from penstock.bench.unsynced import UnsyncedVfs
-from penstock.commitlog import Log, LogConfig, Survey
+from penstock.commitlog import Log, LogConfig, LogFolder, Survey
 from penstock.vfs import Vfs
 from penstock.vfs.real import RealVfs
 
@@ -132,7 +132,7 @@ def _compress(log: Log) -> None:
 
 def _opened(vfs: Vfs, compression: Compression, *, compact: bool) -> Log:
     config = LogConfig(segment_bytes=_SEGMENT_BYTES, compact=compact, compression=compression)
-    return Log.open(vfs, _LOG, *_IDS, config, now_us=0)
+    return Log.open(LogFolder(vfs, _LOG, *_IDS), config, now_us=0)
 
 
 def compact(folder: Path, compression: Compression = Compression.NONE) -> Compacted:

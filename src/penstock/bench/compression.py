@@ -33,7 +33,7 @@ from penstock.bench.readers import joined_values
 from penstock.bench.report import Figure
 from penstock.bench.rounds import order_of
 from penstock.client.blocking import client as blocking
-from penstock.commitlog import Log, LogConfig
+from penstock.commitlog import Log, LogConfig, LogFolder
 from penstock.node.data_dir.log_creation_markers import LogCreationMarkers
 from penstock.vfs.real import RealVfs
 
@@ -148,7 +148,8 @@ def clean(folder: Path, compression: Compression) -> Cleaned:
     path = _log_of(folder)
     config = LogConfig(segment_bytes=_SEGMENT_BYTES, compression=compression)
     stream_id = int(path.parent.name.partition("-")[0])
-    log = Log.open(RealVfs(folder), str(path.relative_to(folder)), stream_id, 0, config, now_us=FIRST_US)
+    log_folder = LogFolder(RealVfs(folder), str(path.relative_to(folder)), stream_id, 0)
+    log = Log.open(log_folder, config, now_us=FIRST_US)
     log.note_committed(log.log_end)
     began, cpu = time.perf_counter(), time.process_time()
     while (task := log.clean(0)) is not None:

@@ -14,7 +14,7 @@ from penstock.batch import codec
 from penstock.bench.unsynced import UnsyncedVfs
 from penstock.broker.config.data_dir import take_data_dir
 from penstock.broker.supervision.child import ReadyLine, serving
-from penstock.commitlog import Log, LogConfig
+from penstock.commitlog import Log, LogConfig, LogFolder
 from penstock.metadata.commands import Command, CreateStream, FormCluster, RegisterBroker, encode_command
 from penstock.metadata.streams import created_config
 from penstock.node.data_dir.folders import STREAMS_PATH, folder_of, marker_of
@@ -80,7 +80,7 @@ def new_log(vfs: UnsyncedVfs, metadata: Metadata, marks: LogCreationMarkers, con
     create = CreateStream(config=created_config(config, 1), created_us=FIRST_US, assignments=((_BROKER,),))
     stream_id = StreamId(metadata.add(create))
     path = f"{STREAMS_PATH}/{folder_of(stream_id, config.name)}/{_PARTITION}"
-    log = Log.open(vfs, path, stream_id, _PARTITION, LogConfig.of(config), now_us=FIRST_US)
+    log = Log.open(LogFolder(vfs, path, stream_id, _PARTITION), LogConfig.of(config), now_us=FIRST_US)
     log.start_epoch(1)
     marks.add(marker_of(stream_id, config.name, _PARTITION))
     return log

@@ -1,22 +1,22 @@
 """The log of one partition on a file system: append, flush, recovery, lookup, retention, compaction.
 
-`log.Log` is the interface to the log's owner; `writer` is the write path, `truncation` the cut, `tasks` what disk
-threads do for it. The sub-packages, each of which may import those below it:
+`log.Log` is the interface to the log's owner, `view.LogView` that of readers, in any thread. Disk threads run tasks:
+`flush`, `retention`, `truncation`, `repair` (from other replicas), `cleaner`. A start begins with `recovery`, which
+cuts a torn tail and restores lost files. The sub-packages, each of which may import those below it:
 
 | package    | purpose                                                                |
 |------------|------------------------------------------------------------------------|
 | `verify`   | verifies files, compares replicas, shows files to people               |
-| `repair`   | repairs corrupt segments from other replicas                           |
 | `cleaner`  | merges, compresses, compacts and expires (Kafka's log cleaner)         |
-| `recovery` | recovery at the start: torn tail, lost files                           |
-| `view`     | lookups and byte ranges, for any thread; retention limits              |
-| `segment`  | one segment, active or sealed, and its index                           |
+| `segment`  | one segment, active or sealed: its batches, index check, corruption    |
 | `files`    | index, checkpoint, lineage (leader epoch cache), file names, scan      |
 """
 
-from penstock.commitlog.cleaner.cleaning import CleanerTask, Cleaning, Disposal
+from penstock.commitlog.cleaner.cleaner import CleanerTask
+from penstock.commitlog.cleaner.cleaning import Cleaning
 from penstock.commitlog.cleaner.compaction import Survey
 from penstock.commitlog.cleaner.expiry import ExpirySurvey
+from penstock.commitlog.config import LogConfig
 from penstock.commitlog.errors import (
     LogCutError,
     LogMissingError,
@@ -26,34 +26,27 @@ from penstock.commitlog.errors import (
     StorageFailedError,
     StorageFullError,
 )
-from penstock.commitlog.fetched import FetchedAppend
+from penstock.commitlog.files.files import LogFolder
 from penstock.commitlog.files.lineage import LineageEntry
 from penstock.commitlog.files.open_files import OpenFiles
-from penstock.commitlog.log import Log
-from penstock.commitlog.recovery.recovery import CutTail
-from penstock.commitlog.repair.repaired_file import RepairError
-from penstock.commitlog.repair.segment_repair import MissingRange, SegmentRepair
-from penstock.commitlog.segment.segment import Damage
-from penstock.commitlog.state import LogState
-from penstock.commitlog.tasks import Flush, Removal
+from penstock.commitlog.flush import Flush
+from penstock.commitlog.log import Log, LogState
+from penstock.commitlog.repair import MissingRange, RepairError, SegmentRepair
+from penstock.commitlog.retention import Removal, Retention
 from penstock.commitlog.truncation import TruncationTask
 from penstock.commitlog.verify.scrubbing import Scrub
-from penstock.commitlog.view.retention import LogConfig, Retention
-from penstock.commitlog.view.view import LogView, Slice
+from penstock.commitlog.view import LogView, Slice
 
 __all__ = [
     "CleanerTask",
     "Cleaning",
-    "CutTail",
-    "Damage",
-    "Disposal",
     "ExpirySurvey",
-    "FetchedAppend",
     "Flush",
     "LineageEntry",
     "Log",
     "LogConfig",
     "LogCutError",
+    "LogFolder",
     "LogMissingError",
     "LogState",
     "LogView",

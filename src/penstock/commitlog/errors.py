@@ -1,4 +1,4 @@
-"""Errors of a log: the disk, or the log's own state.
+"""Errors of a log: the disk, the log's own state, and what is wrong in its files.
 
 | error                | meaning                                              | what the caller may do   |
 |----------------------|------------------------------------------------------|--------------------------|
@@ -14,12 +14,15 @@
 from __future__ import annotations
 
 import errno
+from typing import NamedTuple
 
 from penstock.base.errors import CorruptionError, OperationalError
 from penstock.vfs.keys import is_missing_key
 
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _SHORT = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
+# Errors of the file itself. Others, such as a lack of descriptors or permissions, concern this process.
+_UNREADABLE = frozenset({errno.EIO, errno.ENXIO, errno.EISDIR, errno.ELOOP, errno.ENOTDIR})
 
 
 class StorageFailedError(OperationalError):
@@ -85,3 +88,31 @@ def storage_error(doing: str, error: OSError) -> StorageFailedError:
     if is_shortage(error):
         return ShortageError(text)
     return StorageFullError(text) if is_full(error) else StorageFailedError(text)
+
+
+class FileMistake(NamedTuple):
+    """An error at one byte of a file, as `penstock verify` shows it.
+
+    Lost offsets as in `Damage`; None, None: no rows are lost.
+    """
+
+    file: str
+    position: int
+    base_offset: int | None
+    end_offset: int | None
+    expected: str
+    found: str
+
+
+def mistake_of(error: CorruptionError, base_offset: int | None = None, end_offset: int | None = None) -> FileMistake:
+    """Convert a CorruptionError."""
+    return FileMistake(error.file, error.position, base_offset, end_offset, str(error.expected), str(error.found))
+
+
+def unreadable(
+    path: str, position: int, error: OSError, lost: tuple[int | None, int | None] = (None, None)
+) -> FileMistake:
+    """Return the error of a file that cannot be read from there on; re-raise `error` if the file is not at fault."""
+    if error.errno not in _UNREADABLE:
+        raise error
+    return FileMistake(path, position, *lost, "bytes", error.strerror or str(error))

@@ -1,80 +1,174 @@
 """Log: one partition's messages, in segments. One task writes it; any thread may read it through views.
 
-Rules: `append` writes to the page cache and returns. Durability is separate (group commit): `flush` returns a task for
-a disk thread, and `flushed` takes its result. At most one flush is running; what is appended meanwhile goes with the
-next one, so one fdatasync serves all waiting messages. Recovery never truncates what the checkpoint declares flushed:
-`note_flushed` writes it after each flush, once no ack waits for that any more.
+Rules: `append` writes to the page cache and returns. A failed write is undone; if that fails, or a sync fails, the log
+is fenced. Durability is separate (group commit): `flush` returns a task for a disk thread, and `flushed` takes its
+result. At most one flush is running; what is appended meanwhile goes with the next one, so one fdatasync serves all
+waiting messages. Recovery never truncates what the checkpoint declares flushed: `note_flushed` writes it after each
+flush, once no ack waits for that any more. The segment file is open only while there is something to write: see
+`open_files`.
 
 Offsets: log_start (log start offset) <= flushed_end (flushed offset), committed_end (high watermark) <= log_end (log
 end offset). Timestamps never decrease: the caller stamps max(now, last_timestamp_us).
+
+| state     | append | flush | retention | entered by                                           | left by            |
+|-----------|--------|-------|-----------|------------------------------------------------------|--------------------|
+| WRITABLE  | yes    | yes   | yes       | open                                                 |                    |
+| TRUNCATING| no     | no    | no        | `truncate`, `reset`                                  | the end of that    |
+| READ_ONLY | no     | yes   | no        | corruption found, at open or by a reader             | repair, or restart |
+| FENCED    | no     | no    | no        | a sync failed, or a failed write could not be undone | restart            |
+
+Disk work is a task in each case: the log returns it, a disk thread runs it, and the log takes its result.
+
+| part of the log         | its state of its own                                                    |
+|-------------------------|-------------------------------------------------------------------------|
+| `Segments`              | the sealed segments, the active one, and when it rolls                  |
+| `FlushState`            | what is not yet synced, and the running flush                           |
+| `RetentionTracker`      | the running retention, and files to remove                              |
+| `Cleaner`               | the running cleaner task, what was judged, and replaced files           |
+| `KnownDamage`           | corrupt ranges, with those that reader threads report                   |
+| `ViewValidity`          | which offsets existing views may still read                             |
+| `Lineage`               | leader epoch history                                                    |
+| `CheckpointFile`        | which values are on disk                                                |
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 from collections.abc import Callable, Sequence
+from enum import Enum
+from functools import partial
+from typing import NamedTuple
 
 from penstock.base import limits
 from penstock.base.errors import RemoteError
 from penstock.batch.header import BatchHeader
 from penstock.commitlog import fetched
-from penstock.commitlog.cleaned_log import CleanedLog
-from penstock.commitlog.errors import NotWritableError, StorageFailedError, storage_error
+from penstock.commitlog.cleaner.cleaner import Cleaner, CleanerTask, Disposal
+from penstock.commitlog.config import LogConfig
+from penstock.commitlog.errors import FileMistake, NotWritableError, StorageFailedError, storage_error
 from penstock.commitlog.fetched import FetchedAppend
 from penstock.commitlog.files import checkpoint as checkpoints
-from penstock.commitlog.files import files
 from penstock.commitlog.files import lineage as lineages
-from penstock.commitlog.files.checkpoint import Checkpoint
-from penstock.commitlog.files.index import ENTRY_BYTES
+from penstock.commitlog.files.checkpoint import Checkpoint, CheckpointFile
+from penstock.commitlog.files.files import LogFolder
 from penstock.commitlog.files.lineage import BatchLineage, Lineage, LineageEntry
-from penstock.commitlog.files.mistakes import FileMistake
 from penstock.commitlog.files.open_files import OpenFiles
 from penstock.commitlog.files.side_files import SideFiles
-from penstock.commitlog.recovery import epochs
-from penstock.commitlog.recovery.recovery import CutTail, RecoveredLog, Recovery
-from penstock.commitlog.repair.segment_repair import SegmentRepair
-from penstock.commitlog.segment.rebuild import RebuiltIndexes
+from penstock.commitlog.flush import Flush, FlushState, write_entries
+from penstock.commitlog.recovery import CutTail, RecoveredLog, Recovery
+from penstock.commitlog.repair import SegmentRepair
+from penstock.commitlog.retention import Removal, Retention, RetentionTracker
+from penstock.commitlog.segment import segment, segment_scan
+from penstock.commitlog.segment.damage import Damage, KnownDamage
 from penstock.commitlog.segment.segment import ActiveSegment
-from penstock.commitlog.segments import NEVER_US
-from penstock.commitlog.state import LogState
-from penstock.commitlog.tasks import Removal
+from penstock.commitlog.segment.segment_scan import RebuiltIndexes
+from penstock.commitlog.segment.segments import NEVER_US, Segments
 from penstock.commitlog.truncation import TruncationTask
-from penstock.commitlog.view.retention import LogConfig, Retention
-from penstock.commitlog.view.view_validity import ViewValidity
-from penstock.vfs import Buffer, Vfs
+from penstock.commitlog.view import NEVER_OFFSET, LogView, ViewValidity
+from penstock.vfs import Buffer, File
 
-_REST_US = limits.LOG_IDLE_MS * 1000
+_IDLE_US = limits.LOG_IDLE_MS * 1000
 
 
-class Log(CleanedLog):
+class LogState(Enum):
+    """State of a log. See the module's table."""
+
+    WRITABLE = "writable"
+    TRUNCATING = "truncating"
+    READ_ONLY = "read_only"
+    FENCED = "fenced"
+
+
+_WRITABLE = LogState.WRITABLE  # an attribute lookup on an Enum is slow
+
+
+class LastBatch(NamedTuple):
+    """The batch appended last, as it was written."""
+
+    base_offset: int
+    end_offset: int
+    data: bytes | bytearray
+
+
+class Log:
     """One partition's log. Create it with `Log.open`."""
 
-    __slots__ = ("_is_lineage_sure", "_lineage", "_removal", "cuts")
+    __slots__ = (
+        "_checkpoint",
+        "_cleaner",
+        "_committed_end",
+        "_config",
+        "_damage",
+        "_flush_state",
+        "_folder",
+        "_is_lineage_sure",
+        "_lineage",
+        "_open_files",
+        "_rebuilt_indexes",
+        "_removal",
+        "_retention_tracker",
+        "_segments",
+        "_state",
+        "_validity",
+        "_vfs",
+        "cuts",
+        "fence_reason",
+        "flushed_end",
+        "keeps_latest",
+        "last_timestamp_us",
+        "latest",
+        "leader_epoch",
+        "log_end",
+        "log_start",
+        "notices",
+    )  # fmt: skip
 
     def __init__(
         self,
-        vfs: Vfs,
-        directory: str,
-        ids: tuple[int, int],
+        folder: LogFolder,
         config: LogConfig,
         found: RecoveredLog,
         now_us: int,
         open_files: OpenFiles,
         noticed: Callable[[int, int], None] | None,
     ) -> None:
-        super().__init__(vfs, directory, ids, config, found, now_us, open_files, noticed)
-        self._lineage = Lineage(vfs, directory, ())
+        self._folder = folder
+        self._vfs = folder.vfs
+        self._config = config
+        self._open_files = open_files
+        self._segments = Segments(found.sealed, found.active, config)
+        self._flush_state = FlushState(folder, found.active)
+        sequence = found.checkpoint.sequence if found.checkpoint else 0
+        self._checkpoint = CheckpointFile(folder.vfs, folder.path, sequence, found.slot, is_alone=found.is_alone)
+        self._checkpoint.begin(now_us)
+        self._lineage = Lineage(folder.vfs, folder.path, ())
         self._is_lineage_sure = True  # False: some of it was lost
-        self._removal: Removal | None = None  # the latest one
+        self._rebuilt_indexes = RebuiltIndexes()
+        self._validity = ViewValidity()
+        self._damage = KnownDamage(found.damage, None if noticed is None else partial(noticed, *folder.ids))
+        self._cleaner = Cleaner(folder, self._segments, config)
+        self._state = LogState.READ_ONLY if found.damage else LogState.WRITABLE
+        self.fence_reason = ""  # why the log is fenced
+        self.notices: tuple[str, ...] = tuple(found.notices)
         self.cuts: tuple[CutTail, ...] = tuple(found.cuts)
+        # Offsets and time of the log.
+        self.log_start = found.log_start  # log start offset
+        self.log_end = found.log_end  # log end offset: that of the next message
+        self.flushed_end = found.flushed_end  # flushed offset: everything before it survives a power loss
+        self._committed_end = min(found.checkpoint.committed_end, found.log_end) if found.checkpoint else 0
+        self.last_timestamp_us = found.last_timestamp_us  # of the newest message ever; 0 before the first
+        self.leader_epoch = found.leader_epoch  # the highest known; 0 before the first
+        self.keeps_latest = False  # `append` sets `latest`
+        self.latest: LastBatch | None = None  # the last batch, while it is small and not committed
+        oldest_us = None if self.log_start == self.log_end else 0
+        self._retention_tracker = RetentionTracker(now_us=now_us, oldest_us=oldest_us, removable=found.retired)
+        self._removal: Removal | None = None  # the latest one
 
     @classmethod
     def open(
         cls,
-        vfs: Vfs,
-        directory: str,
-        stream_id: int,
-        partition: int,
+        folder: LogFolder,
         config: LogConfig,
         *,
         now_us: int,
@@ -82,16 +176,15 @@ class Log(CleanedLog):
         open_files: OpenFiles | None = None,
         noticed: Callable[[int, int], None] | None = None,
     ) -> Log:
-        """Open and recover the log in `directory`, or create a new, durable one. StorageFailedError.
+        """Open and recover the log in `folder`, or create a new, durable one. StorageFailedError.
 
         `must_exist`: the log was created before; LogMissingError if nothing of it is there. `open_files`: counts its
         open file; it opens none until its first message. `noticed` is called in any thread, with the stream id and the
         partition, when a reader has found corruption; the next tick takes that in.
         """
         try:
-            found = Recovery(vfs, directory, stream_id, partition, must_exist=must_exist).run()
-            open_files = OpenFiles() if open_files is None else open_files
-            log = cls(vfs, directory, (stream_id, partition), config, found, now_us, open_files, noticed)
+            found = Recovery(folder, must_exist=must_exist).run()
+            log = cls(folder, config, found, now_us, OpenFiles() if open_files is None else open_files, noticed)
             log._open_lineage(found.told)
             if log._state is LogState.WRITABLE and not (must_exist and found.left_as(log._checkpoint_values())):
                 if found.checkpoint is not None:
@@ -99,55 +192,112 @@ class Log(CleanedLog):
                 log.checkpoint()
                 if found.checkpoint is None:
                     # The log may be new: make the folder's own name durable.
-                    vfs.sync_dir(directory)
+                    folder.sync()
             if found.has_unused:
-                checkpoints.clear_unused(vfs, directory)
+                checkpoints.clear_unused(folder.vfs, folder.path)
             if found.active is not None:
                 found.active.rest(log.log_end, log.last_timestamp_us)
         except OSError as error:
-            raise storage_error(f"{directory} cannot be opened", error) from error
+            raise storage_error(f"{folder.path} cannot be opened", error) from error
         return log
 
-    @property
-    def lineage(self) -> tuple[LineageEntry, ...]:
-        """Leader epoch history, oldest first."""
-        return self._lineage.entries
+    def _open_lineage(self, told: Sequence[BatchLineage]) -> None:
+        vfs, directory = self._vfs, self._folder.path
+        found = lineages.read(vfs, directory)
+        if found.entries:
+            self.leader_epoch = max(self.leader_epoch, found.entries[-1].leader_epoch)
+        if found.mistake is not None:
+            self.notices = (*self.notices, str(found.mistake))
+        entries = found.entries
+        self._is_lineage_sure = not lineages.is_in_doubt(found, told)
+        if self._state is LogState.WRITABLE:
+            known = None
+            if not self._is_lineage_sure:
+                segments = self._segments.seen(self.log_end, self.last_timestamp_us, ())
+                known = segment_scan.lineage_of(vfs, segments)
+                self._is_lineage_sure = True
+            entries = lineages.recover(vfs, directory, found, self.log_start, self.log_end, told, known)
+        self._lineage = Lineage(vfs, directory, entries)
 
-    def start_epoch(self, leader_epoch: int) -> None:
-        """Begin a leadership at log_end; the next flush makes it durable. StorageFailedError, NotWritableError."""
-        self._check_writable()
-        assert leader_epoch > self.leader_epoch, (leader_epoch, self.leader_epoch)
-        self._write_lineage(leader_epoch)
+    @property
+    def state(self) -> LogState:
+        """Current state; takes in reported corruption first."""
+        if self._damage.has_news:
+            self._take_damage()
+        return self._state
+
+    @property
+    def size_bytes(self) -> int:
+        """Total size of all segment files in bytes."""
+        return self._segments.size_bytes
+
+    @property
+    def segment_count(self) -> int:
+        """Number of segments, including the active one."""
+        return self._segments.count
+
+    @property
+    def is_awake(self) -> bool:
+        """True if its file is open for writing."""
+        active = self._segments.active
+        return active is not None and active.file is not None
+
+    @property
+    def has_room(self) -> bool:
+        """True if an append would find a place among the open files."""
+        return self._open_files.has_room(self)
+
+    @property
+    def config(self) -> LogConfig:
+        """The config in force."""
+        return self._config
+
+    def configure(self, config: LogConfig) -> None:
+        """Replace the config."""
+        self._config = config
+        self._cleaner.configure(config)
+        self._segments.configure(config)
 
     def _check_writable(self) -> None:
         if self.state is not LogState.WRITABLE:
-            raise NotWritableError(f"{self._directory} is {self._state.value}")
+            raise NotWritableError(f"{self._folder.path} is {self._state.value}")
 
-    def _write_lineage(self, leader_epoch: int) -> None:
-        try:
-            self._flush_state.open_names()
-            file = self._lineage.start(LineageEntry(leader_epoch, self.log_end))
-        except OSError as error:
-            raise storage_error(f"the lineage of {self._directory} cannot be written", error) from error
-        self.leader_epoch = max(self.leader_epoch, leader_epoch)
-        self._checkpoint.is_dirty = True
-        self._flush_state.add_lineage(file)
+    def _fence(self, reason: str) -> None:
+        self._state = LogState.FENCED
+        self.fence_reason = reason
 
-    @property
-    def last_epoch(self) -> int:
-        """Leader epoch of the newest batch, even if that is below log_start; 0: there was none."""
-        return self._lineage.epoch_before(self.log_end)
+    # Append.
 
-    def epoch_end(self, leader_epoch: int) -> LineageEntry:
-        """Return the last epoch known here up to `leader_epoch`, and its end offset (Kafka's OffsetsForLeaderEpoch).
+    def append(self, data: bytes | bytearray, header: BatchHeader) -> None:
+        """Append one batch with this header to the active segment. It must continue the log in offset and time.
 
-        Two logs agree about an epoch that both know up to the lower of their two ends. Epoch 0, the `last_epoch` of an
-        empty log, ends at log_end: nothing can differ. For an epoch older than all known ones the answer is 0 and the
-        start offset of the oldest known epoch.
+        StorageFullError, StorageFailedError: the log is unchanged. NotWritableError.
         """
-        return self._lineage.epoch_end(leader_epoch, self.log_end) if leader_epoch else LineageEntry(0, self.log_end)
-
-    # Following a leader.
+        segments = self._segments
+        active = segments.active
+        if self._damage.has_news:
+            self._take_damage()
+        if self._state is not _WRITABLE or active is None:
+            raise NotWritableError(f"{self._folder.path} is {self._state.value}")
+        assert header.base_offset == self.log_end, (header.base_offset, self.log_end)
+        assert header.min_timestamp_us >= self.last_timestamp_us, "timestamps never decrease"
+        size = header.size_bytes
+        assert len(data) == size, (len(data), size)
+        if active.count and (
+            active.size_bytes + size > segments.roll_bytes or header.min_timestamp_us >= segments.roll_at_us
+        ):
+            active = self._roll(active) if self._open_files.may_roll(self) else active
+        self._write(active, data)
+        active.add(header)
+        if self.log_start == self.log_end:
+            self._retention_tracker.oldest_us = header.min_timestamp_us
+        if active.count == 1:
+            segments.set_roll_time()
+        self.log_end = header.end_offset
+        self.last_timestamp_us = header.max_timestamp_us
+        if self.keeps_latest:
+            is_small = size <= limits.REPLICA_MEMORY_BYTES_MAX
+            self.latest = LastBatch(header.base_offset, self.log_end, data) if is_small else None
 
     def append_fetched(self, data: Buffer) -> FetchedAppend:
         """Append whole batches of the leader's log, byte for byte; of a first one held in part, only the rest.
@@ -187,6 +337,421 @@ class Log(CleanedLog):
         except (RemoteError, OSError) as error:
             raise StorageFailedError(f"cannot read the last batch: {error}") from error
 
+    def _append_run(self, data: memoryview, headers: Sequence[BatchHeader]) -> int:
+        """Append, in one write, the first of these batches that fit into one segment; return how many were written.
+
+        `data` begins with them. Errors as in `append`.
+        """
+        segments = self._segments
+        active = segments.active
+        assert active is not None
+        count = segments.room_for(headers)
+        if not count and self._open_files.may_roll(self):
+            active = self._roll(active)
+            count = segments.room_for(headers)
+        count = max(1, count)  # the segment grows while no other one can be begun
+        run = headers[:count]
+        self._write(active, data[: sum(header.size_bytes for header in run)])
+        if self.log_start == self.log_end:
+            self._retention_tracker.oldest_us = run[0].min_timestamp_us
+        for header in run:
+            active.add(header)
+        if active.count == count:
+            segments.set_roll_time()
+        self.latest = None
+        self.log_end = run[-1].end_offset
+        self.last_timestamp_us = run[-1].max_timestamp_us
+        return count
+
+    def _write(self, active: ActiveSegment, data: Buffer) -> None:
+        file = self._woken(active) if active.file is None else active.file
+        try:
+            file.write_at(active.size_bytes, data)
+        except OSError as error:
+            self._undo(partial(file.truncate, active.size_bytes))
+            raise storage_error(f"{active.path} cannot be written", error) from error
+
+    def _woken(self, active: ActiveSegment) -> File:
+        """Return the active segment's file, reopened if needed; StorageFailedError."""
+        try:
+            self._open_files.take(self)
+            return active.opened(self._vfs)
+        except OSError as error:
+            self._open_files.give_back(self)
+            if error.errno in (errno.ENOENT, errno.ESTALE):
+                self._fence(f"{active.path} was removed or changed: {error.strerror}")
+            raise storage_error(f"{active.path} cannot be written", error) from error
+
+    def _undo(self, undo: Callable[[], None]) -> None:
+        try:
+            undo()
+        except OSError:
+            self._fence("a write could not be undone")
+
+    def keep_latest(self, wanted: bool) -> None:
+        """Choose whether to keep small batches in memory, so that followers get them without reading the file."""
+        self.keeps_latest, self.latest = wanted, None
+
+    # Roll.
+
+    def _roll(self, active: ActiveSegment) -> ActiveSegment:
+        """Seal the active segment and begin the next one. StorageFailedError: the log is unchanged."""
+        self._woken(active)
+        try:
+            self._flush_state.open_names()
+            new = self._create_next()
+        except OSError as error:
+            raise storage_error(f"no new segment in {self._folder.path}", error) from error
+        self._flush_state.add_sealed(active, self._segments.seal(new, self.log_end, self.last_timestamp_us))
+        self._open_files.sealed(self)
+        return new
+
+    def _create_next(self) -> ActiveSegment:
+        segment.clear_the_way(self._folder, self.log_end)
+        try:
+            return segment.create(self._folder, self.log_end)
+        except OSError:
+            # The file would be in the way when the old segment continues.
+            self._undo(partial(self._vfs.remove, self._folder.segment_path(self.log_end)))
+            raise
+
+    def _try_roll(self, active: ActiveSegment) -> None:
+        # A failure is harmless: the segment grows, the next tick retries, and an append reports a full disk.
+        with contextlib.suppress(StorageFailedError):
+            self._roll(active)
+
+    # Flush.
+
+    def flush(self, *, with_index: bool = False) -> Flush | None:
+        """Return a task that makes durable everything appended so far; None if nothing is to do or a flush is running.
+
+        `with_index`: write missing index entries; otherwise only one flush in many does.
+        """
+        active = self._segments.active
+        may_flush = self._state is not LogState.FENCED and self._state is not LogState.TRUNCATING
+        if self._flush_state.under_way is not None or not may_flush or active is None:
+            return None
+        return self._flush_state.begin(
+            active,
+            self._checkpoint,
+            log_end=self.log_end,
+            flushed_end=self.flushed_end,
+            with_index=with_index,
+            # With an index, the next start would trust corrupt batches; without it, that start reads the segment.
+            indexes=self.state is LogState.WRITABLE,
+        )
+
+    def flushed(self, flush: Flush) -> None:
+        """Take the result of `flush.run()`. Call `note_flushed` afterwards, behind the acks."""
+        if flush.end != self.flushed_end or flush.segment_base != self._flush_state.end_place[0]:
+            self._checkpoint.is_dirty = self._checkpoint.is_behind = True
+        self.flushed_end = flush.end
+        self._open_files.synced(self, self._flush_state.ended(flush, self._segments.active))
+
+    def flush_failed(self, flush: Flush, error: OSError) -> None:
+        """Handle the failure of `flush.run()`: what it was to flush may be lost; the log is fenced until a restart."""
+        closed = self._flush_state.failed(flush)
+        self._fence(str(error))
+        self.notices = (*self.notices, f"{self._folder.path} is fenced: a sync failed: {error}")
+        self._open_files.synced(self, closed)
+
+    def note_flushed(self) -> None:
+        """Record the flushed offset in the checkpoint, so that no start takes corruption below it for a torn tail.
+
+        On failure the checkpoint lags behind until a later call succeeds.
+        """
+        if self._checkpoint.is_behind and self._state is not LogState.TRUNCATING:
+            with contextlib.suppress(OSError):
+                self._checkpoint.write(self._checkpoint_values(), keeps_file=self.is_awake)
+
+    def rest(self) -> bool:
+        """Close the file and free the entries if everything is synced; return True if no file is open.
+
+        The kernel reports disk errors to open descriptors: a file with unsynced bytes stays open.
+        """
+        active = self._segments.active
+        if active is None or active.file is None:
+            return True
+        waits = self.log_end != self.flushed_end or self._flush_state.waits
+        is_fenced = self._state is LogState.FENCED  # nothing will be synced any more
+        is_busy = self._flush_state.under_way is not None or self._state is LogState.TRUNCATING
+        if (waits and not is_fenced) or is_busy:
+            return False
+        if self._state is LogState.WRITABLE:
+            with contextlib.suppress(OSError):  # on failure the entries stay in memory
+                self._write_entries(active)
+            active.rest(self.log_end, self.last_timestamp_us)
+        else:
+            active.close()
+            self._flush_state.close_segments()
+        self._checkpoint.rest()
+        self._open_files.give_back(self)
+        return True
+
+    def _write_entries(self, active: ActiveSegment) -> None:
+        if active.places and active.file is not None:
+            first_entry, places = active.take_places()
+            if write_entries(self._vfs, active.file, first_entry, places):
+                active.indexed(first_entry + len(places))
+
+    # Views and corruption.
+
+    def view(self, validity: ViewValidity | None = None) -> LogView:
+        """Return the log as it is now, for any thread. `validity`: a separate one for a truncation task."""
+        self._take_damage()
+        return self._view(validity)
+
+    def _view(self, validity: ViewValidity | None = None) -> LogView:
+        active = self._segments.active
+        damage = self._damage.of(active.path) if active is not None and self._damage.known else ()
+        segments = self._segments.seen(self.log_end, self.last_timestamp_us, damage)
+        return LogView(
+            self._vfs,
+            segments,
+            self.log_start,
+            self.log_end,
+            self._damage.note,
+            self._rebuilt_indexes,
+            validity or self._validity,
+        )
+
+    @property
+    def damage(self) -> tuple[Damage, ...]:
+        """Known corrupt ranges."""
+        self._take_damage()
+        return self._damage.known
+
+    def damage_found(self, path: str, position: int, reason: str) -> None:
+        """Report that a segment file cannot be read from byte `position` on, although its index says so. Any thread.
+
+        The log is read-only from then on, and later slices that need these bytes are refused.
+        """
+        # The end of a truncated range is no corruption.
+        if self._state is not LogState.TRUNCATING and self._segments.has_byte(path, position):
+            self._damage.report(path, position, reason)
+
+    def _take_damage(self) -> None:
+        if self._damage.has_news:
+            self._damage.take_in(self._view().damage_from)
+            if self._damage.known and self._state is LogState.WRITABLE:
+                self._state = LogState.READ_ONLY
+
+    # Time and retention.
+
+    def tick(self, now_us: int, committed_end: int | None = None) -> Retention | None:
+        """Do time-based work: roll, write the checkpoint. Return a retention task if messages may have to go.
+
+        Retention removes only flushed and, if `committed_end` is given, committed messages. A flush may be due
+        afterwards. Call it about once a second, or when `due_us` says.
+        """
+        if self.state is not LogState.WRITABLE:
+            return None
+        if self._checkpoint.wants_sync(now_us):
+            self._hasten_checkpoint()
+        active = self._segments.active
+        assert active is not None
+        if active.count and now_us >= self._segments.roll_at_us:
+            self._try_roll(active)
+        if now_us - self.last_timestamp_us >= _IDLE_US:
+            self.rest()
+        if not self._retention_tracker.is_due(now_us, is_exceeded=self._exceeds_limit(now_us)):
+            return None
+        end = self.flushed_end if committed_end is None else min(self.flushed_end, committed_end)
+        look = Retention(self._config, self.view(), size_bytes=self.size_bytes, now_us=now_us, end=end)
+        return self._retention_tracker.begin(look, now_us)
+
+    def _exceeds_limit(self, now_us: int) -> bool:
+        return self._config.is_exceeded(
+            messages=self.log_end - self.log_start,
+            size_bytes=self.size_bytes,
+            oldest_us=self._retention_tracker.oldest_us,
+            now_us=now_us,
+        )
+
+    def due_us(self, now_us: int) -> int | None:
+        """Time at which `tick` next has something to do, as far as known; None if time alone requires nothing.
+
+        An append, the end of a flush or of retention, a config change and corruption may bring it forward.
+        """
+        if self.state is not LogState.WRITABLE:
+            return None
+        active = self._segments.active
+        assert active is not None
+        is_exceeded = self._exceeds_limit(now_us)
+        dues = self._retention_tracker.dues_us(now_us, self._config.max_age_us, is_exceeded=is_exceeded)
+        if self._checkpoint.is_dirty:
+            dues.append(self._checkpoint.due_us)
+        if active.count and self._segments.roll_at_us != NEVER_US:
+            dues.append(self._segments.roll_at_us)
+        if active.file is not None:
+            dues.append(self.last_timestamp_us + _IDLE_US)
+        if (cleaning_us := self.cleaning_due_us(now_us)) is not None:
+            dues.append(cleaning_us)
+        return min(dues, default=None)
+
+    def retained(self, retention: Retention) -> Removal | None:
+        """Take the result of `retention.run()`: move log_start, and return a task if segments are to be removed."""
+        if not self._retention_tracker.end(retention):
+            return None  # the log was closed or truncated meanwhile
+        if self.state is not LogState.WRITABLE:
+            return None
+        # A config changed meanwhile may keep more: the next tick starts retention again.
+        if retention.log_start is not None and retention.config == self._config:
+            try:
+                self._move_start(retention.log_start)
+            except StorageFailedError:
+                return None  # a later tick retries
+            if retention.oldest_us is not None:
+                self._retention_tracker.oldest_us = retention.oldest_us
+        paths = self._retention_tracker.take_removable()
+        if paths is None:
+            return None
+        self._removal = Removal(self._folder, paths, self._checkpoint.sync)
+        return self._removal
+
+    def not_retained(self, retention: Retention) -> None:
+        """Discard a retention task, as the log is about to be truncated."""
+        self._retention_tracker.end(retention)
+
+    def removed(self, removal: Removal) -> None:
+        """Record that `removal.run()` returned."""
+        if not removal.is_void:
+            self._retention_tracker.removed()
+
+    def removal_failed(self, removal: Removal) -> None:
+        """Record that `removal.run()` raised OSError; a later tick retries with backoff."""
+        if not removal.is_void:
+            self._retention_tracker.failed(removal.paths)
+
+    def follow_start(self, log_start: int) -> None:
+        """Move log_start to the leader's, limited to flushed_end. Call it with every fetch response.
+
+        If the log ends before the leader's start, call `reset`. StorageFailedError, NotWritableError.
+        """
+        self._check_writable()
+        self._move_start(min(log_start, self.flushed_end))
+
+    def _move_start(self, log_start: int) -> None:
+        if log_start <= self.log_start:
+            return
+        before, self.log_start = self.log_start, log_start
+        try:
+            self._checkpoint.write(self._checkpoint_values())
+        except OSError as error:
+            self.log_start = before
+            raise storage_error(f"the checkpoint of {self._folder.path} cannot be written", error) from error
+        self._validity.give_up(log_start)  # at once: other threads may be reading
+        active = self._segments.active
+        assert active is not None
+        if log_start == self.log_end and active.count:
+            self._try_roll(active)
+        # Removed but unflushed segments stay with the next flush, which closes their files: one may be running right
+        # now.
+        self._retention_tracker.moved(self._segments.give_up_below(log_start))
+
+    # High watermark and cleaning.
+
+    @property
+    def committed_end(self) -> int:
+        """High watermark, also after a restart; log_start if nothing is known to be committed."""
+        return max(self._committed_end, self.log_start)
+
+    def note_committed(self, end: int) -> None:
+        """Advance the high watermark to `end`. It never goes back, and the next checkpoint records it."""
+        end = min(end, self.log_end)
+        if end > self._committed_end:
+            self._committed_end = end
+            self._checkpoint.is_dirty = True
+            if self.latest is not None and self.latest.end_offset <= end:
+                self.latest = None
+
+    @property
+    def _cleanable_end(self) -> int:
+        return min(self.flushed_end, self.committed_end)
+
+    def wants_cleaning(self, now_us: int) -> bool:
+        """True if `clean` has something to do."""
+        return self.state is LogState.WRITABLE and self._cleaner.is_due(self._cleanable_end, now_us)
+
+    def cleaning_due_us(self, now_us: int) -> int | None:
+        """Time at which `wants_cleaning` may become true without further events; None if never."""
+        return self._cleaner.due_us(self._cleanable_end, now_us)
+
+    def clean(self, now_us: int, *, may_survey: bool = True) -> CleanerTask | None:
+        """Return a task that rewrites one sealed, committed and flushed segment, or that surveys which rows to remove;
+        None if there is nothing to do. One task at a time. `may_survey`: a survey of all segments may begin. Small
+        batches are merged once, unless the segment changes; with compression configured, all are compressed once.
+        """
+        if not self.wants_cleaning(now_us):
+            return None
+        return self._cleaner.begin(self.view(), self._cleanable_end, now_us, may_survey=may_survey)
+
+    def cleaned(self, task: CleanerTask, now_us: int) -> bool:
+        """Take a task that succeeded, failed or was abandoned. Return True if a new segment replaced an old one; the
+        old file stays for current readers until `dispose`. OSError.
+        """
+        return self._cleaner.ended(task, now_us, may_replace=self.state is LogState.WRITABLE)
+
+    @property
+    def is_cleaned(self) -> bool:
+        """True while a cleaner task is under way."""
+        return self._cleaner.under_way is not None
+
+    def dispose(self, young: int = 0) -> Disposal | None:
+        """Return a task that removes replaced files, except the newest `young` ones; then call `disposed`.
+
+        None: there is nothing to remove, or a truncation is under way.
+        """
+        return None if self._state is LogState.TRUNCATING else self._cleaner.dispose(young)
+
+    @property
+    def is_disposing(self) -> bool:
+        """True while a `Disposal` is under way: the log must not be truncated meanwhile."""
+        return self._cleaner.disposal is not None
+
+    def disposed(self, *, has_failed: bool = False) -> None:
+        """End the `Disposal`; files it failed to remove go with the next one or the next start."""
+        self._cleaner.disposed(has_failed=has_failed)
+
+    # Leader epochs.
+
+    @property
+    def lineage(self) -> tuple[LineageEntry, ...]:
+        """Leader epoch history, oldest first."""
+        return self._lineage.entries
+
+    def start_epoch(self, leader_epoch: int) -> None:
+        """Begin a leadership at log_end; the next flush makes it durable. StorageFailedError, NotWritableError."""
+        self._check_writable()
+        assert leader_epoch > self.leader_epoch, (leader_epoch, self.leader_epoch)
+        self._write_lineage(leader_epoch)
+
+    def _write_lineage(self, leader_epoch: int) -> None:
+        try:
+            self._flush_state.open_names()
+            file = self._lineage.start(LineageEntry(leader_epoch, self.log_end))
+        except OSError as error:
+            raise storage_error(f"the lineage of {self._folder.path} cannot be written", error) from error
+        self.leader_epoch = max(self.leader_epoch, leader_epoch)
+        self._checkpoint.is_dirty = True
+        self._flush_state.add_lineage(file)
+
+    @property
+    def last_epoch(self) -> int:
+        """Leader epoch of the newest batch, even if that is below log_start; 0: there was none."""
+        return self._lineage.epoch_before(self.log_end)
+
+    def epoch_end(self, leader_epoch: int) -> LineageEntry:
+        """Return the last epoch known here up to `leader_epoch`, and its end offset (Kafka's OffsetsForLeaderEpoch).
+
+        Two logs agree about an epoch that both know up to the lower of their two ends. Epoch 0, the `last_epoch` of an
+        empty log, ends at log_end: nothing can differ. For an epoch older than all known ones the answer is 0 and the
+        start offset of the oldest known epoch.
+        """
+        return self._lineage.epoch_end(leader_epoch, self.log_end) if leader_epoch else LineageEntry(0, self.log_end)
+
+    # Truncate.
+
     def truncate(self, end: int) -> TruncationTask | None:
         """Return a task that truncates the log to `end`, or to the begin of the batch there; None if already so.
 
@@ -213,8 +778,7 @@ class Log(CleanedLog):
         active = self._segments.active
         assert active is not None
         cut = TruncationTask(
-            self._vfs,
-            self._directory,
+            self._folder,
             self.view(ViewValidity()),  # its own: this truncation must not invalidate the task's view
             end,
             start=start,
@@ -222,7 +786,6 @@ class Log(CleanedLog):
             values=self._checkpoint_values(),
             lineage=self._lineage.entries,
             unsynced=self._flush_state.unsynced + (() if active.file is None else (active.file,)),
-            note=self._damage.note,
         )
         self._state = LogState.TRUNCATING
         self._validity.cut(end)  # at once: other threads may be reading
@@ -241,7 +804,7 @@ class Log(CleanedLog):
         self._segments.replace(left.sealed, left.active)
         self._flush_state.restart(left.active)
         self._cleaner.restart(left.active.base_offset)
-        self._lineage = Lineage(self._vfs, self._directory, left.lineage)
+        self._lineage = Lineage(self._vfs, self._folder.path, left.lineage)
         self._rebuilt_indexes = RebuiltIndexes()
         self._open_files.give_back(self)
         self._checkpoint.is_dirty = self._checkpoint.is_behind = self._checkpoint.is_due = False
@@ -259,10 +822,17 @@ class Log(CleanedLog):
         self._checkpoint.is_dirty = self._checkpoint.is_behind = not truncation.has_changed
         if truncation.has_changed:
             self._fence(str(error))
-            self.notices = (*self.notices, f"{self._directory} is fenced: it could not be truncated: {error}")
+            self.notices = (*self.notices, f"{self._folder.path} is fenced: it could not be truncated: {error}")
         elif self._removal is not None and self._removal.is_void:
             self._retention_tracker.failed(self._removal.paths)
             self._removal = None
+
+    def _end_cut(self) -> None:
+        assert self._state is LogState.TRUNCATING
+        self._validity = self._validity.later()
+        self._state = LogState.READ_ONLY if self._damage.known else LogState.WRITABLE
+
+    # Repair.
 
     def repair(self) -> SegmentRepair:
         """Return a task that repairs corrupt segments from other replicas; reopen the log afterwards.
@@ -273,9 +843,7 @@ class Log(CleanedLog):
         assert self.flushed_end == self.log_end, "something is to be flushed"
         segments = self._segments.seen(self.log_end, self.last_timestamp_us, ())
         lineage = self._lineage.entries if self._is_lineage_sure else None
-        return SegmentRepair(
-            self._vfs, self._directory, self._ids, segments, self.damage, self._checkpoint_values(), lineage
-        )
+        return SegmentRepair(self._folder, segments, self.damage, self._checkpoint_values(), lineage)
 
     @property
     def awaits_opening(self) -> bool:
@@ -284,7 +852,7 @@ class Log(CleanedLog):
 
     def side_files(self) -> SideFiles:
         """Return a check of the files beside the segments; run it in a disk thread, then call `repair_side_files`."""
-        return SideFiles(self._vfs, self._directory, self._lineage.entries)
+        return SideFiles(self._vfs, self._folder.path, self._lineage.entries)
 
     def repair_side_files(self, look: SideFiles) -> tuple[FileMistake, ...]:
         """Return the errors that `look.run()` found; if the log is writable, repair them from what it knows.
@@ -292,95 +860,28 @@ class Log(CleanedLog):
         The checkpoint's slots are rewritten at the next tick, which this call requests.
         """
         found = list(look.mistakes)
-        may_mend = self.state is LogState.WRITABLE
-        if may_mend and look.bad_slots:
+        active = self._segments.active if self.state is LogState.WRITABLE else None  # None: nothing may be written
+        if active is not None and look.bad_slots:
             self._checkpoint.rewrite(look.bad_slots)
             self._damage.ask_for_visit()
         if look.lineage is self._lineage.entries and (wrong := look.lineage_mistake()) is not None:
             found.append(wrong)
-            if may_mend:
+            if active is not None:
                 with contextlib.suppress(OSError):  # the next check finds it again
-                    self._rewrite_lineage()
-        if may_mend and (wrong := self._trim_index()) is not None:
+                    self._flush_state.open_names()
+                    self._flush_state.add_lineage(self._lineage.rewritten())
+                    self._damage.ask_for_visit()
+        if active is not None and (wrong := active.trim_index(self._vfs)) is not None:
             found.append(wrong)
         return tuple(found)
 
-    def _rewrite_lineage(self) -> None:
-        self._flush_state.open_names()
-        self._flush_state.add_lineage(self._lineage.rewritten())
-        self._damage.ask_for_visit()
+    # Checkpoint and close.
 
-    def _trim_index(self) -> FileMistake | None:
-        """Truncate the active segment's index beyond its last batch; return what was wrong."""
-        active = self._segments.active
-        assert active is not None
-        path, end_position = files.index_path(active.path), active.count * ENTRY_BYTES
-        try:
-            file = self._vfs.open(path)
-        except OSError:
-            return None  # the check against the batches reports it
-        try:
-            if (size := file.size()) <= end_position:
-                return None
-            with contextlib.suppress(OSError):
-                file.truncate(end_position)
-        finally:
-            file.close()
-        return FileMistake(path, end_position, None, None, "the end of the file", f"{size - end_position} bytes more")
-
-    def supersede(self) -> None:
-        """Close the log, as another one is opened on its files; its views raise LogCutError from now on.
-
-        StorageFailedError: it is closed nevertheless.
-        """
-        self._validity.cut(0)
-        self.close()
-
-    def _end_cut(self) -> None:
-        assert self._state is LogState.TRUNCATING
-        self._validity = self._validity.later()
-        self._state = LogState.READ_ONLY if self._damage.known else LogState.WRITABLE
-
-    def follow_start(self, log_start: int) -> None:
-        """Move log_start to the leader's, limited to flushed_end. Call it with every fetch response.
-
-        If the log ends before the leader's start, call `reset`. StorageFailedError, NotWritableError.
-        """
-        self._check_writable()
-        self._move_start(min(log_start, self.flushed_end))
-
-    def note_flushed(self) -> None:
-        """Record the flushed offset in the checkpoint, so that no start takes corruption below it for a torn tail.
-
-        On failure the checkpoint lags behind until a later call succeeds.
-        """
-        if self._checkpoint.is_behind and self._state is not LogState.TRUNCATING:
-            with contextlib.suppress(OSError):
-                self._checkpoint.write(self._checkpoint_values(), keeps_file=self.is_awake)
-
-    # Time and retention.
-
-    def tick(self, now_us: int, committed_end: int | None = None) -> Retention | None:
-        """Do time-based work: roll, write the checkpoint. Return a retention task if messages may have to go.
-
-        Retention removes only flushed and, if `committed_end` is given, committed messages. A flush may be due
-        afterwards. Call it about once a second, or when `due_us` says.
-        """
-        if self.state is not LogState.WRITABLE:
-            return None
-        if self._checkpoint.wants_sync(now_us):
-            self._hasten_checkpoint()
-        active = self._segments.active
-        assert active is not None
-        if active.count and now_us >= self._segments.roll_at_us:
-            self._try_roll(active)
-        if now_us - self.last_timestamp_us >= _REST_US:
-            self.rest()
-        if not self._retention_tracker.wants_look(self._config, now_us=now_us, **self._extent()):
-            return None
-        end = self.flushed_end if committed_end is None else min(self.flushed_end, committed_end)
-        look = Retention(self._config, self.view(), size_bytes=self.size_bytes, now_us=now_us, end=end)
-        return self._retention_tracker.begin(look, now_us)
+    def checkpoint(self) -> None:
+        """Write and sync the checkpoint in this thread. OSError."""
+        self._checkpoint.write(self._checkpoint_values())
+        self._checkpoint.sync()
+        self._checkpoint.is_dirty = False
 
     def hasten(self) -> None:
         """Before closing: have the next flush do the syncs that `close` would otherwise wait for."""
@@ -392,96 +893,19 @@ class Log(CleanedLog):
             self._checkpoint.write(self._checkpoint_values())
             self._checkpoint.will_sync()
 
-    def due_us(self, now_us: int) -> int | None:
-        """Time at which `tick` next has something to do, as far as known; None if time alone requires nothing.
-
-        An append, the end of a flush or of retention, a config change and corruption may bring it forward.
-        """
-        if self.state is not LogState.WRITABLE:
-            return None
-        dues = []
-        active = self._segments.active
-        assert active is not None
-        if self._checkpoint.is_dirty:
-            dues.append(self._checkpoint.due_us)
-        if active.count and self._segments.roll_at_us != NEVER_US:
-            dues.append(self._segments.roll_at_us)
-        if active.file is not None:
-            dues.append(self.last_timestamp_us + _REST_US)
-        dues += self._retention_tracker.dues_us(self._config, now_us=now_us, **self._extent())
-        if (cleaning_us := self.cleaning_due_us(now_us)) is not None:
-            dues.append(cleaning_us)
-        return min(dues, default=None)
-
-    def _extent(self) -> dict[str, int]:
-        return {"messages": self.log_end - self.log_start, "size_bytes": self.size_bytes}
-
-    def retained(self, retention: Retention) -> Removal | None:
-        """Take the result of `retention.run()`: move log_start, and return a task if segments are to be removed."""
-        if not self._retention_tracker.looked(retention):
-            return None  # the log was closed or truncated meanwhile
-        if self.state is not LogState.WRITABLE:
-            return None
-        # A config changed meanwhile may keep more: the next tick starts retention again.
-        if retention.log_start is not None and retention.config == self._config:
-            try:
-                self._move_start(retention.log_start)
-            except StorageFailedError:
-                return None  # a later tick retries
-            if retention.oldest_us is not None:
-                self._retention_tracker.oldest_us = retention.oldest_us
-        paths = self._retention_tracker.take_removable()
-        if paths is None:
-            return None
-        self._removal = Removal(self._vfs, self._directory, paths, self._checkpoint.sync)
-        return self._removal
-
-    def not_retained(self, retention: Retention) -> None:
-        """Discard a retention task, as the log is about to be truncated."""
-        self._retention_tracker.looked(retention)
-
-    def removed(self, removal: Removal) -> None:
-        """Record that `removal.run()` returned."""
-        if not removal.is_void:
-            self._retention_tracker.removed()
-
-    def removal_failed(self, removal: Removal) -> None:
-        """Record that `removal.run()` raised OSError; a later tick retries with backoff."""
-        if not removal.is_void:
-            self._retention_tracker.failed(removal.paths)
-
-    def _try_roll(self, active: ActiveSegment) -> None:
-        try:
-            self._roll(active)
-        except StorageFailedError:
-            # Harmless: the segment grows, the next tick retries, and an append reports a full disk.
-            return
-
-    def _move_start(self, log_start: int) -> None:
-        if log_start <= self.log_start:
-            return
-        before, self.log_start = self.log_start, log_start
-        try:
-            self._checkpoint.write(self._checkpoint_values())
-        except OSError as error:
-            self.log_start = before
-            raise storage_error(f"the checkpoint of {self._directory} cannot be written", error) from error
-        self._validity.give_up(log_start)  # at once: other threads may be reading
-        active = self._segments.active
-        assert active is not None
-        if log_start == self.log_end and active.count:
-            self._try_roll(active)
-        # Removed but unflushed segments stay with the next flush, which closes their files: one may be running right
-        # now.
-        self._retention_tracker.moved(self._segments.give_up_below(log_start))
-
-    # Checkpoint, close, lineage.
-
-    def checkpoint(self) -> None:
-        """Write and sync the checkpoint in this thread. OSError."""
-        self._checkpoint.write(self._checkpoint_values())
-        self._checkpoint.sync()
-        self._checkpoint.is_dirty = False
+    def _checkpoint_values(self) -> Checkpoint:
+        return Checkpoint(
+            sequence=0,
+            stream_id=self._folder.stream_id,
+            partition=self._folder.partition,
+            leader_epoch=self.leader_epoch,
+            flushed_end=self.flushed_end,
+            segment_base=self._flush_state.end_place[0],
+            segment_position=self._flush_state.end_place[1],
+            log_start=self.log_start,
+            last_timestamp_us=self.last_timestamp_us,
+            committed_end=self._committed_end,
+        )
 
     def close(self) -> None:
         """Make everything durable, in this thread, and close the files. No flush may be running.
@@ -503,9 +927,12 @@ class Log(CleanedLog):
             self.note_flushed()
             if self._state is LogState.WRITABLE and self._checkpoint.is_dirty:
                 self.checkpoint()
-            self._dispose_now()
+            if (disposal := self.dispose()) is not None:  # no reader is left
+                with contextlib.suppress(OSError):  # the next start removes them
+                    disposal.run()
+                self.disposed()
         except OSError as error:
-            raise storage_error(f"{self._directory} cannot be closed cleanly", error) from error
+            raise storage_error(f"{self._folder.path} cannot be closed cleanly", error) from error
         finally:
             self._open_files.give_back(self)
             self._checkpoint.rest()
@@ -513,33 +940,15 @@ class Log(CleanedLog):
             if self._segments.active is not None:
                 self._segments.active.close()
 
-    def _checkpoint_values(self) -> Checkpoint:
-        return Checkpoint(
-            sequence=0,
-            stream_id=self._ids[0],
-            partition=self._ids[1],
-            leader_epoch=self.leader_epoch,
-            flushed_end=self.flushed_end,
-            segment_base=self._flush_state.end_place[0],
-            segment_position=self._flush_state.end_place[1],
-            log_start=self.log_start,
-            last_timestamp_us=self.last_timestamp_us,
-            committed_end=self._committed_end,
-        )
+    def supersede(self) -> None:
+        """Close the log, as another one is opened on its files; its views raise LogCutError from now on.
 
-    def _open_lineage(self, told: Sequence[BatchLineage]) -> None:
-        found = lineages.read(self._vfs, self._directory)
-        if found.entries:
-            self.leader_epoch = max(self.leader_epoch, found.entries[-1].leader_epoch)
-        if found.mistake is not None:
-            self.notices = (*self.notices, str(found.mistake))
-        entries = found.entries
-        self._is_lineage_sure = not lineages.is_in_doubt(found, told)
-        if self._state is LogState.WRITABLE:
-            known = None
-            if not self._is_lineage_sure:
-                segments = self._segments.seen(self.log_end, self.last_timestamp_us, ())
-                known = epochs.joined(epochs.epochs_in(self._vfs, one) for one in segments)
-                self._is_lineage_sure = True
-            entries = lineages.recover(self._vfs, self._directory, found, self.log_start, self.log_end, told, known)
-        self._lineage = Lineage(self._vfs, self._directory, entries)
+        StorageFailedError: it is closed nevertheless.
+        """
+        self._validity.cut(0)
+        self.close()
+
+    def leave(self) -> None:
+        """Prepare for another thread to close the log and remove its files: no other code touches them from now on."""
+        self._validity.give_up(NEVER_OFFSET)
+        self._open_files.give_back(self)

@@ -25,21 +25,21 @@ from __future__ import annotations
 
 import contextlib
 import errno
-from collections.abc import Callable
 from typing import NamedTuple
 
 from penstock.base.errors import CorruptionError
 from penstock.batch.schema import SCHEMA_BYTES
-from penstock.commitlog.files import files
+from penstock.commitlog.files import files, index
 from penstock.commitlog.files import lineage as lineages
 from penstock.commitlog.files.checkpoint import Checkpoint, CheckpointFile
+from penstock.commitlog.files.files import LogFolder
 from penstock.commitlog.files.index import PackedEntries
 from penstock.commitlog.files.lineage import LineageEntry
-from penstock.commitlog.segment import rebuild, segment
-from penstock.commitlog.segment.rebuild import SegmentScan
-from penstock.commitlog.segment.segment import ActiveSegment, Damage, Segment
-from penstock.commitlog.view.view import LogView
-from penstock.vfs import File, Vfs
+from penstock.commitlog.segment import segment, segment_scan
+from penstock.commitlog.segment.segment import ActiveSegment, Segment
+from penstock.commitlog.segment.segment_scan import SegmentScan
+from penstock.commitlog.view import LogView
+from penstock.vfs import File
 
 
 class _Cut(NamedTuple):
@@ -65,13 +65,12 @@ class TruncationTask:
     Run it once in a disk thread; then call `Log.truncated` or, with the error, `Log.truncate_failed`.
     """
 
-    __slots__ = ("_checkpoint", "_directory", "_end", "_files", "_lineage", "_note", "_values", "_vfs", "_view",
-                 "has_changed", "left", "start")  # fmt: skip
+    __slots__ = ("_checkpoint", "_end", "_files", "_folder", "_lineage", "_values", "_vfs", "_view", "has_changed",
+                 "left", "start")  # fmt: skip
 
     def __init__(
         self,
-        vfs: Vfs,
-        directory: str,
+        folder: LogFolder,
         view: LogView,
         end: int,
         *,
@@ -80,11 +79,10 @@ class TruncationTask:
         values: Checkpoint,
         lineage: tuple[LineageEntry, ...],
         unsynced: tuple[File, ...],
-        note: Callable[[Damage], None],
     ) -> None:
         """`values`: the current checkpoint values. `unsynced`: open segment files that may need a sync."""
-        self._vfs = vfs
-        self._directory = directory
+        self._folder = folder
+        self._vfs = folder.vfs
         self._view = view
         self._end = end
         self.start = start
@@ -92,7 +90,6 @@ class TruncationTask:
         self._values = values
         self._lineage = lineage
         self._files = {file.path: file for file in unsynced}
-        self._note = note
         self.has_changed = False  # files changed in a way that the log cannot continue from
         self.left: TruncatedLog | None = None  # set at the end
 
@@ -120,23 +117,23 @@ class TruncationTask:
         last = cut.kept[-1]
         file = self._vfs.open(last.path, read_only=True)
         try:
-            scan = rebuild.scan_segment(
+            scan = segment_scan.scan_segment(
                 self._vfs,
                 file,
                 base_offset=last.base_offset,
                 size_bytes=cut.position,
                 flushed_position=cut.position,
                 end_offset=cut.offset,
-                vouched=rebuild.vouched_head(
+                vouched=segment_scan.vouched_head(
                     self._vfs, file, base_offset=last.base_offset, flushed_position=cut.position
                 ),
             )
         finally:
             file.close()
-        rebuild.complete_damage(scan, last.path, cut.offset)
+        scan.complete_damage(last.path, cut.offset)
         if scan.damage:
             damage = scan.damage[0]
-            self._note(damage)
+            self._view.on_damage(damage)
             raise CorruptionError(last.path, damage.position, "sound batches up to the cut", damage.reason)
         return scan
 
@@ -164,9 +161,9 @@ class TruncationTask:
                 segment_position=self._values.segment_position,
             )
         self._write_checkpoint(values)
-        lineages.write_new(self._vfs, self._directory, lineage)
+        lineages.write_new(self._vfs, self._folder.path, lineage)
         self.has_changed = True
-        lineages.put_in_place(self._vfs, self._directory)
+        lineages.put_in_place(self._vfs, self._folder.path)
         self._sync_kept(sealed)
         for one in reversed(self._view.segments[len(cut.kept) :]):
             self._remove(one)
@@ -187,15 +184,15 @@ class TruncationTask:
 
     def _remove(self, one: Segment) -> None:
         # Remove all generations; otherwise an older one would come back in its place.
-        names = self._vfs.list(self._directory)
+        names = self._vfs.list(self._folder.path)
         generations = sorted(
             found for name in names if (found := files.parsed(name)) is not None and found[0] == one.base_offset
         )
         for base_offset, generation in generations:
-            path = files.segment_path(self._directory, base_offset, generation)
+            path = self._folder.segment_path(base_offset, generation)
             self._vfs.remove(path)
             self._vfs.remove(files.index_path(path))
-        self._vfs.sync_dir(self._directory)
+        self._folder.sync()
 
     def _cut_segment(self, path: str, position: int, scan: SegmentScan) -> bool:
         """Truncate the segment; return True if its index is complete. An index with more entries must not stay."""
@@ -210,7 +207,7 @@ class TruncationTask:
         is_indexed = False
         if position > SCHEMA_BYTES:
             with contextlib.suppress(OSError):  # a reader rebuilds it
-                rebuild.write_index(self._vfs, path, scan.entries, 0 if scan.head is None else scan.head.count)
+                index.write_index(self._vfs, path, scan.entries, 0 if scan.head is None else scan.head.count)
                 index_file = self._vfs.open(files.index_path(path))
                 try:
                     index_file.sync()
@@ -219,23 +216,22 @@ class TruncationTask:
                 is_indexed = True
         if not is_indexed:
             self._vfs.remove(files.index_path(path))
-        self._vfs.sync_dir(self._directory)
+        self._folder.sync()
         return is_indexed or position == SCHEMA_BYTES
 
     # Reset.
 
     def _begin_anew(self, start: int, left: TruncatedLog) -> TruncatedLog:
         old, active = left.active, left.active
-        ids = self._values.stream_id, self._values.partition
         self._remove_all_but(old.base_offset)  # leftovers of retention belong neither to the old log nor to the new one
         if start != old.base_offset:
-            segment.clear_the_way(self._vfs, self._directory, start, *ids)
-            active = segment.create(self._vfs, self._directory, start, *ids)
+            segment.clear_the_way(self._folder, start)
+            active = segment.create(self._folder, start)
             try:
                 active.opened(self._vfs).sync()
             finally:
                 active.close()
-            self._vfs.sync_dir(self._directory)
+            self._folder.sync()
         values = left.checkpoint._replace(
             flushed_end=start, segment_base=start, segment_position=SCHEMA_BYTES, log_start=start, committed_end=start
         )
@@ -245,11 +241,11 @@ class TruncationTask:
         return TruncatedLog((), active, (), values)
 
     def _remove_all_but(self, base_offset: int) -> None:
-        for name in self._vfs.list(self._directory):
+        for name in self._vfs.list(self._folder.path):
             owner = files.owner_of(name)
             if owner is not None and owner != base_offset:
-                self._vfs.remove(f"{self._directory}/{name}")
-        self._vfs.sync_dir(self._directory)
+                self._vfs.remove(f"{self._folder.path}/{name}")
+        self._folder.sync()
 
 
 def _sync(file: File) -> None:

@@ -139,7 +139,7 @@ MUTANTS = (
     ),
     Mutant(
         "a tombstone stays for a thousandth of its time",
-        "penstock.commitlog.view.retention",
+        "penstock.commitlog.config",
         "tombstone_retention_us=config.tombstone_retention_ms * 1000,",
         "tombstone_retention_us=config.tombstone_retention_ms,",
     ),
@@ -190,7 +190,7 @@ CLUSTER_MUTANTS = (
     ),
     Mutant(
         "compaction looks beyond committed_end",
-        "penstock.commitlog.cleaned_log",
+        "penstock.commitlog.log",
         "return min(self.flushed_end, self.committed_end)",
         "return self.flushed_end",
     ),

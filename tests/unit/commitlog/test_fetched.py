@@ -11,7 +11,6 @@ from penstock.base.config import Compression
 from penstock.batch import codec, layout
 from penstock.batch.schema import SCHEMA_BYTES
 from penstock.commitlog import (
-    FetchedAppend,
     LineageEntry,
     Log,
     LogConfig,
@@ -20,6 +19,7 @@ from penstock.commitlog import (
     RangeRefusedError,
     StorageFullError,
 )
+from penstock.commitlog.fetched import FetchedAppend
 from penstock.commitlog.files import lineage as lineages
 from penstock.commitlog.files.files import segment_path
 from penstock.vfs.faulty import FaultyVfs, FileFault, FileOperation, FileOperationKind, nth

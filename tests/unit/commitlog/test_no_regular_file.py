@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from penstock.base import limits
+from penstock.commitlog import LogState
 from penstock.commitlog.errors import StorageFailedError
-from penstock.commitlog.state import LogState
 from penstock.vfs.memory import MemoryVfs
 from penstock.vfs.real import RealVfs
 from tests.damage import write

@@ -11,7 +11,7 @@ import pytest
 
 from penstock.base.errors import RemoteError
 from penstock.batch.schema import SCHEMA_BYTES
-from penstock.commitlog import Log, LogConfig, LogState, OpenFiles, StorageFailedError
+from penstock.commitlog import Log, LogConfig, LogFolder, LogState, OpenFiles, StorageFailedError
 from penstock.commitlog.files.files import segment_path
 from penstock.vfs.faulty import CHANGES, FaultyVfs, FileFault, FileOperation, FileOperationKind, nth
 from penstock.vfs.memory import Keep, MemoryVfs
@@ -228,7 +228,8 @@ def test_logs_share_a_bounded_number_of_files(tmp_path: Path) -> None:
     vfs = RealVfs(tmp_path)
     files = OpenFiles(3)
     logs = [
-        Log.open(vfs, f"streams/{number}/0", number, 0, WIDE, now_us=0, open_files=files) for number in range(1, 11)
+        Log.open(LogFolder(vfs, f"streams/{number}/0", number, 0), WIDE, now_us=0, open_files=files)
+        for number in range(1, 11)
     ]
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(3):
@@ -253,7 +254,8 @@ def test_a_log_that_another_thread_closes_is_not_asked_to_rest() -> None:
     files = OpenFiles(1)
     vfs = MemoryVfs()
     first, second = (
-        Log.open(vfs, f"streams/{number}/0", number, 0, WIDE, now_us=0, open_files=files) for number in (1, 2)
+        Log.open(LogFolder(vfs, f"streams/{number}/0", number, 0), WIDE, now_us=0, open_files=files)
+        for number in (1, 2)
     )
     append(first)
     flush(first)
@@ -282,7 +284,8 @@ def test_a_log_that_takes_no_more_messages_holds_no_place() -> None:
     files = OpenFiles(1)
     vfs = FaultyVfs(MemoryVfs())
     first, second = (
-        Log.open(vfs, f"streams/{number}/0", number, 0, WIDE, now_us=0, open_files=files) for number in (1, 2)
+        Log.open(LogFolder(vfs, f"streams/{number}/0", number, 0), WIDE, now_us=0, open_files=files)
+        for number in (1, 2)
     )
     append(first)
     task = first.flush()
@@ -305,7 +308,8 @@ def test_sealed_segments_that_wait_for_a_sync_are_counted_as_well(tmp_path: Path
     before = len(os.listdir("/proc/self/fd"))
     config = LogConfig(segment_bytes=4096)
     first, second = (
-        Log.open(vfs, f"streams/{number}/0", number, 0, config, now_us=0, open_files=files) for number in (1, 2)
+        Log.open(LogFolder(vfs, f"streams/{number}/0", number, 0), config, now_us=0, open_files=files)
+        for number in (1, 2)
     )
     wanted = []
     folders = 2  # open as long as names in them wait for a sync

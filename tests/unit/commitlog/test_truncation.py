@@ -24,7 +24,7 @@ from penstock.commitlog import (
 )
 from penstock.commitlog.files.files import index_path, segment_path
 from penstock.commitlog.files.index import ENTRY_BYTES
-from penstock.commitlog.segment.rebuild import rebuild_entries
+from penstock.commitlog.segment.segment_scan import rebuild_entries
 from penstock.vfs.faulty import FaultyVfs, FileFault, FileOperation, FileOperationKind, no_faults, nth
 from penstock.vfs.memory import Keep, MemoryVfs
 from penstock.vfs.real import RealVfs

@@ -5,7 +5,11 @@ The old file is never touched: the new one is written under a name that no reade
 verified, and only then does `Log.cleaned` rename it to a segment. So a crash at any point leaves the old file or both,
 and of both the newer counts; the old one is removed once no reader can be about to open it. Memory is bounded by one
 merged batch and its sources, whatever the size of the segment. Rows that `compaction` removes are left out. The output
-is compressed if the stream's config says so; `compressing` decides which segments are rewritten for that alone.
+is compressed if the stream's config says so.
+
+A batch is compressed once; a change of the configured codec affects only later writes. A batch that gains next to
+nothing is marked permanently, so that no later start tries again. Small batches stay plain and unmarked, as they may be
+merged later.
 
 Theory: a batch costs 720 bytes beside its rows, and a reader some microseconds. A lone message of 256 bytes takes 1,050
 on the disk, and 300 in a batch of thousands.
@@ -29,40 +33,31 @@ from __future__ import annotations
 
 import contextlib
 from array import array
-from bisect import bisect_right
-from collections.abc import Generator, Iterator, Sequence
-from operator import attrgetter
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Generator, Iterator
+from typing import NamedTuple
 
 from penstock.base import limits
-from penstock.base.clock import growing
 from penstock.base.config import Compression
+from penstock.base.errors import CorruptionError
+from penstock.batch import codec
+from penstock.batch.header import COMPRESSION_FLAGS, BatchHeader
 from penstock.batch.schema import SCHEMA_BYTES, schema_message
 from penstock.batch.thinning import SealedMessage, Thinner
-from penstock.commitlog.cleaner import compressing
-from penstock.commitlog.cleaner.compaction import Survey
-from penstock.commitlog.cleaner.compactor import Compactor
-from penstock.commitlog.cleaner.expirer import Expirer
-from penstock.commitlog.cleaner.expiry import ExpirySurvey
 from penstock.commitlog.cleaner.merged import UnsoundError, merged_batches
+from penstock.commitlog.cleaner.retained_rows import RetainedRows
+from penstock.commitlog.config import LogConfig
 from penstock.commitlog.files import files, index
+from penstock.commitlog.files.files import LogFolder
 from penstock.commitlog.files.index import ENTRY_BYTES
 from penstock.commitlog.files.scan import Walk
-from penstock.commitlog.segment import rebuild
-from penstock.commitlog.segment.incremental_task import IncrementalTask
+from penstock.commitlog.incremental_task import IncrementalTask
 from penstock.commitlog.segment.segment import Segment
-from penstock.commitlog.view.view import LogView
+from penstock.commitlog.view import LogView
 from penstock.vfs import File, Vfs
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-_end_offset = attrgetter("end_offset")
 _ENTRIES_AT_ONCE = 16_384
+_HEADERS_AT_ONCE = 1_024
 _WORDS = ENTRY_BYTES // 4  # 32-bit words per index entry; the numbers below name them
-_RETRY_US = limits.COMPACTION_RETRY_MS * 1_000
-_RETRY_US_MAX = limits.COMPACTION_RETRY_MS_MAX * 1_000
-_SKIPPED_MAX = 64  # segments without an index file; they are skipped until a restart
 _SIZE_WORD, _ROWS_WORD, _EPOCH_WORD = 10, 11, 12
 
 
@@ -79,35 +74,31 @@ class Cleaning(IncrementalTask):
 
     def __init__(
         self,
-        vfs: Vfs,
-        segment: Segment,
-        ids: tuple[int, int],
+        folder: LogFolder,
         view: LogView,
-        bytes_max: int = limits.MERGED_BYTES_MAX,
-        keep: pa.BooleanArray | None = None,
-        compression: Compression = Compression.NONE,
+        segment: Segment,
+        config: LogConfig,
+        retained: RetainedRows | None = None,
         *,
         is_expiry: bool = False,
-        is_ordered: bool = False,
     ) -> None:
-        """`bytes_max`: limit of the rows of one merged batch. `view`: a view of the log that has the segment. `keep`:
-        which of its rows stay; None: all. `is_expiry`: the others are removed because they expired. `is_ordered`:
-        earlier renames must be durable before this segment is rewritten.
+        """`view`: a view of the log that has the segment. `retained`: which of its rows stay; None: all. `is_expiry`:
+        the others are removed because they expired.
         """
         self.segment = segment
         self.path = files.following(segment.path)
         self.cleaned_path = files.cleaned_path(self.path)
         self.replacement: Segment | None = None
-        self.takes_rows = keep is not None
+        self.takes_rows = retained is not None
         self.has_failed = False  # a retry may succeed
         self.is_expiry = is_expiry
-        self._is_ordered = is_ordered
-        self._vfs = vfs
-        self._ids = ids
+        self._is_ordered = retained is not None and retained.is_ordered
+        self._folder = folder
+        self._vfs = folder.vfs
         self._view = view
-        self._bytes_max = bytes_max
-        self._keep = keep
-        self._compression = compression
+        self._bytes_max = config.merged_bytes_max  # of the rows of one merged batch
+        self._keep = None if retained is None else retained.keep
+        self._compression = config.compression
         self._has_compressed = False  # or marked as incompressible
         super().__init__()
 
@@ -125,10 +116,10 @@ class Cleaning(IncrementalTask):
 
     def _look_and_write(self) -> Generator[int, None, None]:
         if self._is_ordered:
-            self._vfs.sync_dir(self.path.rpartition("/")[0])
+            self._folder.sync()
         if self._keep is None and not self._is_worth_it():
             is_sought = self._compression is not Compression.NONE
-            if not is_sought or not (yield from compressing.has_sought(self._vfs, self.segment)):
+            if not is_sought or not (yield from _has_sought(self._vfs, self.segment)):
                 return
         yield from self._write()
 
@@ -164,7 +155,7 @@ class Cleaning(IncrementalTask):
         target = self._vfs.open(self.cleaned_path, create=True, make_folders=False)
         try:
             target.truncate(0)
-            target.write_at(0, schema_message(*self._ids))
+            target.write_at(0, schema_message(*self._folder.ids))
             sources, rows = yield from self._copy(target)
             entries = yield from self._read_back(target, rows)
             if self.takes_rows or self._has_compressed or 2 * len(entries) <= sources * ENTRY_BYTES:
@@ -180,7 +171,7 @@ class Cleaning(IncrementalTask):
         sources = rows = moved = 0
         for outgoing in self._outgoing():
             for plain in outgoing.messages:
-                data, header = message = compressing.compressed(plain, self._compression)
+                data, header = message = _compressed(plain, self._compression)
                 self._has_compressed |= message is not plain
                 target.write_at(end_position, data)
                 end_position += header.size_bytes
@@ -233,122 +224,43 @@ class Cleaning(IncrementalTask):
         return entries
 
     def _finish(self, target: File, entries: bytearray) -> None:
-        rebuild.write_index(self._vfs, self.path, entries)
+        index.write_index(self._vfs, self.path, entries)
         segment = self.segment
         last_us = index.PackedEntries(entries).entry(len(entries) // ENTRY_BYTES - 1).max_timestamp_us
         self.replacement = Segment(self.path, segment.base_offset, segment.end_offset, target.size(), last_us, None)
 
 
-CleanerTask = Cleaning | Survey | ExpirySurvey
-"""The cleaner task that a log has under way."""
+def _is_sought(header: BatchHeader) -> bool:
+    """True if the batch was never compressed or marked, and is large enough."""
+    return not header.flags & COMPRESSION_FLAGS and header.size_bytes >= limits.COMPRESSED_BATCH_BYTES_MIN
 
 
-class Disposal:
-    """Removes files that the cleaner replaced. Run it in a disk thread; then call `Log.disposed` in any case."""
+def _has_sought(vfs: Vfs, segment: Segment) -> Generator[int, None, bool]:
+    """Return True if the segment has a batch to compress, by its headers; yield the bytes read now and then.
 
-    def __init__(self, vfs: Vfs, directory: str, paths: tuple[str, ...]) -> None:
-        self._vfs = vfs
-        self._directory = directory
-        self.paths = paths
+    OSError.
+    """
+    position, count = SCHEMA_BYTES, 0
+    file = vfs.open(segment.path, read_only=True)
+    try:
+        while position < segment.size_bytes:
+            try:
+                header = codec.read_header(file.read_at(position, codec.PREFIX_BYTES))
+            except CorruptionError:
+                return True  # the rewrite reports the corruption
+            if _is_sought(header):
+                return True
+            position += header.size_bytes
+            count += 1
+            if count % _HEADERS_AT_ONCE == 0:
+                yield _HEADERS_AT_ONCE * codec.PREFIX_BYTES
+    finally:
+        file.close()
+    return False
 
-    def run(self) -> None:
-        """Make the new files' names durable, then remove the old ones. OSError: it can be retried, also by a start."""
-        self._vfs.sync_dir(self._directory)
-        for path in self.paths:
-            self._vfs.remove(path)
-            self._vfs.remove(files.index_path(path))
 
-
-class Cleaner:
-    """Cleaning state of one log: one task at a time, and one open disposal."""
-
-    __slots__ = ("_done_end", "_failed_base", "_failures", "_not_before_us", "_stale", "compactor", "disposal",
-                 "expirer", "under_way")  # fmt: skip
-
-    def __init__(self) -> None:
-        self.under_way: CleanerTask | None = None
-        self.disposal: Disposal | None = None
-        self.compactor = Compactor()
-        self.expirer = Expirer()
-        self._done_end = 0  # segments up to here were checked
-        self._failed_base = 0  # of the segment whose merge failed last …
-        self._failures = 0  # … so many times in a row
-        self._not_before_us = 0
-        self._stale: list[str] = []  # replaced files, to be removed
-
-    def merge_due_us(self, sealed: Sequence[Segment], end: int) -> int | None:
-        """Time at which the next segment is to be merged; None: there is none."""
-        return None if self.next_of(sealed, end) is None else self._not_before_us
-
-    def next_of(self, sealed: Sequence[Segment], end: int) -> Segment | None:
-        """Return the first segment below `end` that was not checked; None: there is none."""
-        number = bisect_right(sealed, self._done_end, key=_end_offset)
-        for segment in sealed[number : number + _SKIPPED_MAX]:
-            if segment.end_offset > end:
-                return None
-            if segment.entries is None and segment.base_offset < segment.end_offset:
-                return segment
-        return None
-
-    def look_again(self) -> None:
-        """Check all segments again, as the config has changed."""
-        self._done_end = 0
-
-    def reconsider(self) -> None:
-        """Void what expiry has found, as the config has changed."""
-        self.expirer.reconsider()
-        if isinstance(self.under_way, Cleaning) and self.under_way.is_expiry:
-            self.under_way.is_void = True
-
-    def looks_at(self, segment: Segment) -> None:
-        """Mark the segment as checked."""
-        self._done_end = segment.end_offset
-
-    def merged(self) -> None:
-        """Reset the backoff after a success."""
-        self._failures = self._not_before_us = 0
-
-    def not_merged(self, segment: Segment, now_us: int) -> None:
-        """Back off, and retry the segment unless MERGE_TRIES_MAX is reached."""
-        self._failures = self._failures + 1 if segment.base_offset == self._failed_base else 1
-        self._failed_base = segment.base_offset
-        if self._failures < limits.MERGE_TRIES_MAX:
-            self._done_end = min(self._done_end, segment.base_offset)
-        self._not_before_us = now_us + growing(_RETRY_US, self._failures, _RETRY_US_MAX)
-
-    def superseded(self, path: str) -> None:
-        """Queue a replaced file for removal; readers may still use it."""
-        self._stale.append(path)
-
-    def writes(self, path: str) -> None:
-        """Drop the path from the removal queue, as a task is about to write it."""
-        assert self.disposal is None, "files are being removed"
-        if path in self._stale:
-            self._stale.remove(path)
-
-    def dispose(self, vfs: Vfs, directory: str, young: int) -> Disposal | None:
-        """Return a task that removes all replaced files but the newest `young`; None: there are none."""
-        count = len(self._stale) - young
-        if self.disposal is None and count > 0:
-            self.disposal = Disposal(vfs, directory, tuple(self._stale[:count]))
-            del self._stale[:count]
-        return self.disposal
-
-    def disposed(self, *, has_failed: bool) -> None:
-        """End the disposal; if it failed, requeue its files."""
-        if has_failed and self.disposal is not None:
-            self._stale[:0] = self.disposal.paths
-        self.disposal = None
-
-    def void(self) -> None:
-        """Void the running task: the log is about to be truncated or closed."""
-        if self.under_way is not None:
-            self.under_way.is_void = True
-
-    def restart(self, active_base: int) -> None:
-        """Forget what lies behind `active_base` after a truncation: file names from there on may be reused."""
-        self._done_end = min(self._done_end, active_base)
-        self.compactor.cut(active_base)
-        self.expirer.cut(active_base)
-        kept = [(files.parsed(path.rpartition("/")[2]), path) for path in self._stale]
-        self._stale = [path for found, path in kept if found is not None and found.base_offset < active_base]
+def _compressed(message: SealedMessage, wished: Compression) -> SealedMessage:
+    """Return the message compressed, or marked as incompressible; unchanged if it is not to be compressed."""
+    if wished is Compression.NONE or not _is_sought(message.header):
+        return message
+    return SealedMessage(*codec.compressed(message.data, wished))

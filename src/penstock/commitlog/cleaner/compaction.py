@@ -38,9 +38,9 @@ from penstock.commitlog.cleaner.latest_by_key import LatestByKey
 from penstock.commitlog.cleaner.merged import UnsoundError, flagged_batches, merged_batches
 from penstock.commitlog.cleaner.retained_rows import CompactionRules, RetainedRows, RetainedRowsBuilder
 from penstock.commitlog.cleaner.subject_rollups import SubjectRollups, rollups_of
-from penstock.commitlog.segment.incremental_task import IncrementalTask
+from penstock.commitlog.incremental_task import IncrementalTask
 from penstock.commitlog.segment.segment import Segment
-from penstock.commitlog.view.view import LogView
+from penstock.commitlog.view import LogView
 from penstock.vfs import Vfs
 
 if TYPE_CHECKING:

@@ -15,9 +15,9 @@ from penstock.base import limits
 from penstock.base.clock import growing
 from penstock.commitlog.cleaner.compaction import Survey
 from penstock.commitlog.cleaner.retained_rows import CompactionRules, RetainedRows
+from penstock.commitlog.config import LogConfig
 from penstock.commitlog.segment.segment import Segment
-from penstock.commitlog.view.retention import LogConfig
-from penstock.commitlog.view.view import LogView
+from penstock.commitlog.view import LogView
 from penstock.vfs import Vfs
 
 _RETRY_US = limits.COMPACTION_RETRY_MS * 1_000

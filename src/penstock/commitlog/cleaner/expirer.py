@@ -16,9 +16,9 @@ from penstock.base import limits
 from penstock.base.clock import growing
 from penstock.commitlog.cleaner.expiry import ExpiryRules, ExpirySurvey
 from penstock.commitlog.cleaner.retained_rows import RetainedRows
+from penstock.commitlog.config import LogConfig
 from penstock.commitlog.segment.segment import Segment
-from penstock.commitlog.view.retention import LogConfig
-from penstock.commitlog.view.view import LogView
+from penstock.commitlog.view import LogView
 from penstock.vfs import Vfs
 
 if TYPE_CHECKING:

@@ -20,9 +20,9 @@ from penstock.batch.codec import LAYOUT
 from penstock.batch.header import MAY_EXPIRE, MAY_ROLL_UP_SUBJECTS, BatchHeader
 from penstock.commitlog.cleaner.merged import UnsoundError, flagged_batches
 from penstock.commitlog.cleaner.retained_rows import RetainedRows, RetainedRowsBuilder
-from penstock.commitlog.segment.incremental_task import IncrementalTask
+from penstock.commitlog.incremental_task import IncrementalTask
 from penstock.commitlog.segment.segment import Segment
-from penstock.commitlog.view.view import LogView
+from penstock.commitlog.view import LogView
 from penstock.hot.rows import BatchRows
 from penstock.vfs import Vfs
 

@@ -18,7 +18,7 @@ from penstock.batch.merging import Merged, next_merged
 from penstock.batch.schema import SCHEMA_BYTES
 from penstock.commitlog.files.scan import Window
 from penstock.commitlog.segment.segment import Segment
-from penstock.commitlog.view.view import LogView
+from penstock.commitlog.view import LogView
 from penstock.vfs import File, Vfs
 
 

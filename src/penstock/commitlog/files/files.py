@@ -1,4 +1,4 @@
-"""File names of one log.
+"""File names of one log, and side files: bytes that are kept although the log has no use for them.
 
 | name                          | content                                                                        |
 |-------------------------------|--------------------------------------------------------------------------------|
@@ -17,10 +17,11 @@ from __future__ import annotations
 import errno
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from penstock.base import limits
-from penstock.vfs import Vfs, is_nfs_leftover
+from penstock.vfs import File, Vfs, is_nfs_leftover
 
 CHECKPOINT = "checkpoint"
 LINEAGE = "lineage"
@@ -50,6 +51,29 @@ def repaired_path(segment: str) -> str:
 def index_path(segment: str) -> str:
     """Return the path of a segment's index."""
     return f"{segment.removesuffix('.arrows')}.index"
+
+
+@dataclass(frozen=True, slots=True)
+class LogFolder:
+    """The folder of one log, and the ids that each of its segments begins with."""
+
+    vfs: Vfs
+    path: str
+    stream_id: int
+    partition: int
+
+    @property
+    def ids(self) -> tuple[int, int]:
+        """Stream id and partition."""
+        return self.stream_id, self.partition
+
+    def segment_path(self, base_offset: int, generation: int = 0) -> str:
+        """Return the path of a segment; see the function."""
+        return segment_path(self.path, base_offset, generation)
+
+    def sync(self) -> None:
+        """Make the names of the files durable. OSError."""
+        self.vfs.sync_dir(self.path)
 
 
 class SegmentName(NamedTuple):
@@ -114,6 +138,64 @@ def _side_names(path: str, position: int) -> Iterator[str]:
     name = path.rpartition("/")[2]
     for number in range(limits.CUT_FILES_MAX):
         yield f"{name}.cut-{position}" + (f".{number}" if number else "")
+
+
+def is_zeros(file: File, position: int, end_position: int) -> bool:
+    """True if all bytes between the two positions are zero."""
+    while position < end_position:
+        data = file.read_at(position, min(limits.SCAN_READ_BYTES, end_position - position))
+        if any(data):
+            return False
+        position += max(1, len(data))
+    return True
+
+
+def copy_aside(vfs: Vfs, source: File, position: int, end_position: int) -> str:
+    """Copy these bytes to a side file, sync it and return its path. The caller must sync its name. OSError.
+
+    A complete or partial copy of an earlier try is reused, so repetition creates no second one.
+    """
+    kept_path = _begun_copy(vfs, source, position, end_position) or side_path(vfs, source.path, position)
+    target = vfs.open(kept_path, create=True, make_folders=False)
+    try:
+        start = position
+        position += target.size()
+        while position < end_position:
+            data = source.read_at(position, min(limits.SCAN_READ_BYTES, end_position - position))
+            if not data:
+                raise OSError(errno.EIO, "it is shorter than it was", source.path)
+            target.write_at(position - start, data)
+            position += len(data)
+        target.sync()
+    finally:
+        target.close()
+    return kept_path
+
+
+def _begun_copy(vfs: Vfs, source: File, position: int, end_position: int) -> str | None:
+    """Return the path of a side file that holds a prefix of these bytes, and nothing else; None if there is none."""
+    for path in side_files(vfs, source.path, position):
+        try:
+            file = vfs.open(path, read_only=True)
+        except OSError:
+            continue  # try another one
+        try:
+            size_bytes = file.size()
+            if size_bytes <= end_position - position and _is_same(file, source, position, size_bytes):
+                return path
+        except OSError:
+            continue
+        finally:
+            file.close()
+    return None
+
+
+def _is_same(copy: File, source: File, position: int, size_bytes: int) -> bool:
+    for begin in range(0, size_bytes, limits.SCAN_READ_BYTES):
+        length = min(limits.SCAN_READ_BYTES, size_bytes - begin)
+        if copy.read_at(begin, length) != source.read_at(position + begin, length):
+            return False
+    return True
 
 
 def is_known(name: str) -> bool:

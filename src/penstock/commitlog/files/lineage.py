@@ -27,7 +27,7 @@ from typing import NamedTuple
 from penstock.base import limits
 from penstock.base.errors import CorruptionError
 from penstock.commitlog.errors import is_full
-from penstock.commitlog.files import files, torn_tail
+from penstock.commitlog.files import files
 from penstock.hot.crc import crc32c
 from penstock.vfs import File, Vfs
 
@@ -215,8 +215,8 @@ def _mend(vfs: Vfs, directory: str, found: LineageRead, entries: Iterable[Lineag
     if found.size_bytes - position >= ENTRY_BYTES:
         file = vfs.open(path)
         try:
-            if not torn_tail.is_zeros(file, position, found.size_bytes):
-                torn_tail.copy_aside(vfs, file, position, found.size_bytes)
+            if not files.is_zeros(file, position, found.size_bytes):
+                files.copy_aside(vfs, file, position, found.size_bytes)
         finally:
             file.close()
     rewrite(vfs, directory, entries)

@@ -1,7 +1,7 @@
 """Checks the files beside a log's segments, for `penstock verify` and for a running broker.
 
 Rules: only bytes without another writer are written. An error in a file that its owner may be writing counts only
-after a second read. The log's own task repairs what it owns: see `Log.mend_side_files`.
+after a second read. The log's own task repairs what it owns: see `Log.repair_side_files`.
 
 | file       | checked by                                  | repaired by                                        |
 |------------|---------------------------------------------|----------------------------------------------------|
@@ -16,12 +16,12 @@ from itertools import takewhile
 from typing import NamedTuple
 
 from penstock.base.errors import CorruptionError
+from penstock.commitlog.errors import FileMistake, mistake_of, unreadable
 from penstock.commitlog.files import checkpoint as checkpoints
 from penstock.commitlog.files import files
 from penstock.commitlog.files import lineage as lineages
 from penstock.commitlog.files.checkpoint import Checkpoint
 from penstock.commitlog.files.lineage import LineageEntry
-from penstock.commitlog.files.mistakes import FileMistake, mistake_of, unreadable
 from penstock.vfs import Vfs
 
 
@@ -56,7 +56,7 @@ def _settled_checkpoint(vfs: Vfs, directory: str) -> _ReadCheckpoint:
 
 
 class SideFiles:
-    """A check of a running log's checkpoint and lineage; afterwards call `Log.mend_side_files`."""
+    """A check of a running log's checkpoint and lineage; afterwards call `Log.repair_side_files`."""
 
     __slots__ = ("_directory", "_vfs", "bad_slots", "lineage", "mistakes", "said")
 

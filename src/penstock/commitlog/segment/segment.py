@@ -18,37 +18,20 @@ new one: a reader that does not find the old file continues there.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 from array import array
-from dataclasses import dataclass
 
 from penstock.base import limits
 from penstock.batch.header import BatchHeader
 from penstock.batch.schema import SCHEMA_BYTES, schema_message
-from penstock.commitlog.files import files, torn_tail
-from penstock.commitlog.files.index import ActiveEntries, Entries, PackedEntries
-from penstock.commitlog.segment.resumed_index import IndexHead, ResumedEntries
+from penstock.commitlog.errors import FileMistake
+from penstock.commitlog.files import files
+from penstock.commitlog.files.files import LogFolder
+from penstock.commitlog.files.index import ENTRY_BYTES, ActiveEntries, Entries, IndexHead, PackedEntries, ResumedEntries
+from penstock.commitlog.segment.damage import Damage
 from penstock.vfs import File, Vfs
 from penstock.vfs.keys import NoHeaderError
-
-
-@dataclass(frozen=True, slots=True)
-class Damage:
-    """A corrupt range of the log. Nothing of it is ever deleted or cut.
-
-    `base_offset` to `end_offset` are the lost offsets (`end_offset` None: unknown end; equal to base_offset: none
-    lost). `position` is the first corrupt byte in `file`.
-    """
-
-    file: str
-    position: int
-    base_offset: int
-    end_offset: int | None
-    reason: str
-
-    def holds(self, offset: int) -> bool:
-        """True if `offset` is lost."""
-        return self.base_offset <= offset and (self.end_offset is None or offset < self.end_offset)
 
 
 class Segment:
@@ -179,6 +162,22 @@ class ActiveSegment:
         """Record that the index file has the first `count` entries."""
         self._index_count = count
 
+    def trim_index(self, vfs: Vfs) -> FileMistake | None:
+        """Truncate the index file beyond the last batch; return what was wrong."""
+        path, end_position = files.index_path(self.path), self.count * ENTRY_BYTES
+        try:
+            file = vfs.open(path)
+        except OSError:
+            return None  # the check against the batches reports it
+        try:
+            if (size := file.size()) <= end_position:
+                return None
+            with contextlib.suppress(OSError):
+                file.truncate(end_position)
+        finally:
+            file.close()
+        return FileMistake(path, end_position, None, None, "the end of the file", f"{size - end_position} bytes more")
+
     def rest(self, end_offset: int, last_timestamp_us: int) -> None:
         """Close the file, which must be synced, and free the entries if the index file has them all."""
         self.close()
@@ -210,9 +209,9 @@ class ActiveSegment:
         return Segment(self.path, self.base_offset, end_offset, self.size_bytes, last_timestamp_us, entries, damage)
 
 
-def clear_the_way(vfs: Vfs, directory: str, base_offset: int, stream_id: int, partition: int) -> None:
+def clear_the_way(folder: LogFolder, base_offset: int) -> None:
     """Move aside a file that has the new segment's name, unless it is the remains of an earlier attempt. OSError."""
-    path = files.segment_path(directory, base_offset)
+    vfs, path = folder.vfs, folder.segment_path(base_offset)
     try:
         file = vfs.open(path, read_only=True)
     except FileNotFoundError:
@@ -221,27 +220,33 @@ def clear_the_way(vfs: Vfs, directory: str, base_offset: int, stream_id: int, pa
         vfs.rename(path, files.side_path(vfs, path, 0))
         return
     try:
-        is_ours = torn_tail.is_unfinished_segment(file, file.size(), (stream_id, partition))
+        is_ours = is_unfinished(file, file.size(), folder)
     finally:
         file.close()
     if not is_ours:
         vfs.rename(path, files.side_path(vfs, path, 0))
 
 
-def create(
-    vfs: Vfs, directory: str, base_offset: int, stream_id: int, partition: int, *, make_folders: bool = False
-) -> ActiveSegment:
+def create(folder: LogFolder, base_offset: int, *, make_folders: bool = False) -> ActiveSegment:
     """Create an empty segment file with its schema message, not synced. OSError.
 
     An existing file of that name is overwritten: call `clear_the_way` first.
     """
-    file = vfs.open(files.segment_path(directory, base_offset), create=True, make_folders=make_folders)
+    file = folder.vfs.open(folder.segment_path(base_offset), create=True, make_folders=make_folders)
     try:
         file.truncate(0)
-        file.write_at(0, schema_message(stream_id, partition))
+        file.write_at(0, schema_message(*folder.ids))
     except OSError:
         file.close()
         raise
     active = ActiveSegment(file.path, base_offset, SCHEMA_BYTES)
     active.file = file
     return active
+
+
+def is_unfinished(file: File, end_position: int, folder: LogFolder) -> bool:
+    """True if the file holds no more than a crash during `create` leaves."""
+    head = file.read_at(0, min(SCHEMA_BYTES, end_position))
+    return schema_message(*folder.ids).startswith(head.rstrip(b"\0")) and files.is_zeros(
+        file, SCHEMA_BYTES, end_position
+    )

@@ -13,8 +13,8 @@ from penstock.base import limits
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.commitlog.errors import LogCutError, is_shortage
 from penstock.commitlog.files.side_files import SideFiles
-from penstock.commitlog.segment.incremental_task import IncrementalTask
-from penstock.commitlog.view.view import LogView
+from penstock.commitlog.incremental_task import IncrementalTask
+from penstock.commitlog.view import LogView
 
 DamageFound = Callable[[str, int, str], None]
 """(path, position, reason): the file cannot be read, or is corrupt, from this byte on."""
@@ -31,7 +31,7 @@ class Scrub(IncrementalTask):
     ) -> None:
         """`damage_found` is called for read errors of the disk; the view reports everything else.
 
-        `side_files` are checked last; then call `Log.mend_side_files`. The log must be flushed up to `end`.
+        `side_files` are checked last; then call `Log.repair_side_files`. The log must be flushed up to `end`.
         """
         self.side_files = side_files
         self.wrong_indexes = view.wrong_indexes  # they are rebuilt from their segments

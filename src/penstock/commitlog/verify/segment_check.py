@@ -17,10 +17,10 @@ from penstock.base.errors import CorruptionError, RemoteError
 from penstock.batch import codec
 from penstock.batch.header import BatchHeader
 from penstock.batch.schema import SCHEMA_BYTES, check_schema_message
+from penstock.commitlog.errors import FileMistake, mistake_of, unreadable
 from penstock.commitlog.files import files
 from penstock.commitlog.files import lineage as lineages
 from penstock.commitlog.files.checkpoint import Checkpoint
-from penstock.commitlog.files.mistakes import FileMistake, mistake_of, unreadable
 from penstock.commitlog.files.scan import ResyncBounds, Window, find_behind, verified_at
 from penstock.commitlog.segment.index_check import IndexCheck
 from penstock.commitlog.verify.checksums import RangeSums

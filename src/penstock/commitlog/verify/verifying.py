@@ -28,10 +28,10 @@ from penstock.base.errors import PenstockError
 from penstock.batch import codec
 from penstock.batch.codec import PREFIX_BYTES
 from penstock.batch.schema import SCHEMA_BYTES
+from penstock.commitlog.errors import FileMistake, mistake_of, unreadable
 from penstock.commitlog.files import files, side_files
 from penstock.commitlog.files import lineage as lineages
 from penstock.commitlog.files.checkpoint import Checkpoint
-from penstock.commitlog.files.mistakes import FileMistake, mistake_of, unreadable
 from penstock.commitlog.verify.checksums import RangeSum, RangeSums
 from penstock.commitlog.verify.segment_check import Epochs, SegmentCheck, SegmentFindings, ids_text
 from penstock.vfs import Vfs

@@ -1,4 +1,4 @@
-"""Repairs corrupt replicas with data from other brokers: see `commitlog.repair.segment_repair`.
+"""Repairs corrupt replicas with data from other brokers: see `commitlog.repair`.
 
 Rules: only a replica that another broker leads, and that is not in the ISR, is repaired, one at a time, at a bounded
 rate: so nothing that others rely on is removed. A leader that finds its log corrupt resigns if another replica is in

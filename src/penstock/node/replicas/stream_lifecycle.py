@@ -22,7 +22,7 @@ from penstock.base.clock import growing
 from penstock.base.config import Intake, Storage
 from penstock.base.errors import CorruptionError, ErrorCode, OperationalError, RemoteError
 from penstock.base.ids import PartitionId, PartitionKey, StreamId
-from penstock.commitlog import Log, LogConfig, LogMissingError, OpenFiles
+from penstock.commitlog import Log, LogConfig, LogFolder, LogMissingError, OpenFiles
 from penstock.messages import ResignedLeadership
 from penstock.metadata.image import ClusterImage, CommandOutcome, StreamState
 from penstock.node.context import Context
@@ -145,9 +145,7 @@ class StreamLifecycle:
         was_made = mark in made
         try:
             log = Log.open(
-                self._vfs_of(state),
-                log_path(state, key.partition),
-                *key,
+                LogFolder(self._vfs_of(state), log_path(state, key.partition), *key),
                 _log_config(state),
                 now_us=self._context.now.wall_us,
                 must_exist=was_made,

@@ -18,7 +18,7 @@ import msgspec
 from penstock.base import limits
 from penstock.base.config import StreamConfig
 from penstock.base.errors import PenstockError
-from penstock.commitlog.files.mistakes import FileMistake
+from penstock.commitlog.errors import FileMistake
 from penstock.commitlog.verify import verifying
 from penstock.commitlog.verify.checksums import Row, cuts_of, rows_between
 from penstock.commitlog.verify.replica_comparison import ComparedReplica, differences

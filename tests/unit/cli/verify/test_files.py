@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from penstock.batch.schema import SCHEMA_BYTES
 from penstock.cli.app import app
-from penstock.commitlog import Log, LogConfig
+from penstock.commitlog import Log, LogConfig, LogFolder
 from penstock.commitlog.files.files import holds_messages
 from penstock.ops.verify.files import verify_files
 from penstock.vfs import Vfs
@@ -215,7 +215,7 @@ def test_what_is_no_file_is_damage_and_other_logs_are_verified(
     disk: Callable[..., Path], make: Callable[[Path], None], name: str
 ) -> None:
     one, two = disk("one", *some()), disk("two", *some())
-    log = Log.open(RealVfs(str(one)), "streams/00000008-other/0", 8, 0, CONFIG, now_us=0)
+    log = Log.open(LogFolder(RealVfs(str(one)), "streams/00000008-other/0", 8, 0), CONFIG, now_us=0)
     _fill(log, tuple(some()), None)
     log.close()
     place = two / DIRECTORY / name
@@ -299,7 +299,7 @@ def _two_streams(path: Path, *, is_encrypted: bool) -> tuple[Path, Path]:
     if is_encrypted:
         vfs = EncryptedVfs(vfs, encryption_keys(), holds_messages, Random(1).randbytes)
     for directory, stream_id in ((DIRECTORY, 7), (OTHER, 8)):
-        log = Log.open(vfs, directory, stream_id, 0, CONFIG, now_us=0)
+        log = Log.open(LogFolder(vfs, directory, stream_id, 0), CONFIG, now_us=0)
         _fill(log, tuple(some(12)), None)
         log.close()
     return path / DIRECTORY, path / OTHER

@@ -10,9 +10,9 @@ from penstock.base import limits
 from penstock.batch import layout
 from penstock.batch.schema import SCHEMA_BYTES, schema_message
 from penstock.commitlog import Log
+from penstock.commitlog.errors import FileMistake
 from penstock.commitlog.files.files import segment_path
 from penstock.commitlog.files.lineage import LineageEntry, pack_entry
-from penstock.commitlog.files.mistakes import FileMistake
 from penstock.commitlog.verify.verifying import (
     NotALogError,
     VerifiedLog,

@@ -10,7 +10,7 @@ from penstock.base import limits
 from penstock.base.clock import Now
 from penstock.base.config import StreamConfig
 from penstock.base.errors import ErrorCode, RemoteError
-from penstock.commitlog import Log, LogConfig
+from penstock.commitlog import Log, LogConfig, LogFolder
 from penstock.commitlog.files import checkpoint
 from penstock.messages import AppendResponse
 from penstock.node.api.partition_append import append
@@ -105,7 +105,7 @@ def test_a_stop_leaves_a_log_whose_checkpoint_is_still_on_its_way_as_it_is() -> 
 def closed_with_an_append_on_its_way(vfs: FaultyVfs) -> tuple[Step, Partition]:
     """What the one hears who appended just before the end."""
     state = stream_state(2, StreamConfig(name="orders", subject="orders.>"))
-    log = Log.open(vfs, "orders/0", 2, 0, LogConfig.of(state.config), now_us=START_US)
+    log = Log.open(LogFolder(vfs, "orders/0", 2, 0), LogConfig.of(state.config), now_us=START_US)
     partition = led(state, log, vfs)
     context = context_of(vfs)
     context.now, outbox = Now(START_US, 0), context.outbox

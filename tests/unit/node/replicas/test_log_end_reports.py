@@ -8,7 +8,7 @@ import msgspec
 
 from penstock.base.config import StreamConfig
 from penstock.base.ids import BrokerId, Incarnation, LeaderEpoch, Offset, PartitionId, PartitionKey, StreamId
-from penstock.commitlog import Log, LogConfig
+from penstock.commitlog import Log, LogConfig, LogFolder
 from penstock.messages import LogEnd
 from penstock.metadata.commands import ReplicaEnd
 from penstock.metadata.image import PartitionState, StreamState
@@ -43,7 +43,7 @@ class Told:
             state = StreamState(StreamId(number), config, START_US, (ENDED,))
             self.context.image = self.context.image.with_stream(state)
             (key,) = state.partition_keys()
-            log = Log.open(vfs, f"s{number}", *key, LogConfig.of(config), now_us=START_US)
+            log = Log.open(LogFolder(vfs, f"s{number}", *key), LogConfig.of(config), now_us=START_US)
             self.partitions[key] = Partition(state, key, log, vfs, InFlightBudget(10**9))
 
     @property

@@ -8,7 +8,7 @@ from pathlib import Path
 from penstock.base.clock import Now
 from penstock.base.config import StreamConfig
 from penstock.base.ids import TimestampUs
-from penstock.commitlog import Log, LogConfig
+from penstock.commitlog import Log, LogConfig, LogFolder
 from penstock.messages import GapInfo, joined
 from penstock.node.partition.partition_events import PartitionEvents
 from penstock.node.step import Outbox
@@ -63,7 +63,7 @@ def test_a_follower_tells_nothing_of_a_time_without_a_leader_once_another_one_le
     listening = NatsListener(vfs, outbox, PartitionEvents())
     state = stream_state(4, StreamConfig(name="s", subject="s"))
     (key,) = state.partition_keys()
-    partition = led(state, Log.open(vfs, "s", *key, LogConfig.of(state.config), now_us=START_US), vfs)
+    partition = led(state, Log.open(LogFolder(vfs, "s", *key), LogConfig.of(state.config), now_us=START_US), vfs)
     listening.nobody(partition, Now(START_US + 60_000_000, 60_000_000))
     (gap,) = listening.gaps.of(partition.key, 0, with_broker=False, with_open=False)
     assert gap.end_us is None

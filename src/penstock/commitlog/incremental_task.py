@@ -1,4 +1,4 @@
-"""Cleaner work done in slices: a disk thread runs one slice, and other tasks get their turn before the next."""
+"""Long work done in slices: a disk thread runs one slice, and other tasks get their turn before the next."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from penstock.base.errors import RemoteError
 from penstock.batch.schema import SCHEMA_BYTES
 from penstock.commitlog import Flush, Log, LogView
 from penstock.commitlog.files.index import ENTRY_BYTES, PackedEntries
-from penstock.commitlog.segment.rebuild import RebuiltIndexes
+from penstock.commitlog.segment.segment_scan import RebuiltIndexes
 from penstock.vfs.faulty import FaultyVfs, FileFault, FileOperation, FileOperationKind
 from penstock.vfs.memory import MemoryVfs
 from tests.logs import append, flush, open_log, read_slices
@@ -68,7 +68,7 @@ def _slice_with_flush_at(step: int, view: LogView, log: Log, task: Flush) -> boo
 
     def trace(frame: FrameType, event: str, _argument: object) -> Any:
         nonlocal left
-        if not frame.f_code.co_filename.endswith("commitlog/view/view.py"):
+        if not frame.f_code.co_filename.endswith("commitlog/view.py"):
             return None
         frame.f_trace_opcodes = True
         if event == "opcode":

@@ -1,4 +1,4 @@
-"""Known corruption of one log, including what reader threads report.
+"""Corruption of one log: a corrupt range, and all that are known, including what reader threads report.
 
 Rules: `note` and `report` may be called in any thread and call `noticed`. The log's own task takes the reports in, so
 the known set changes for it at one place only. A corrupt range is identified by its file and position.
@@ -7,8 +7,27 @@ the known set changes for it at one place only. A corrupt range is identified by
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
-from penstock.commitlog.segment.segment import Damage
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """A corrupt range of the log. Nothing of it is ever deleted or cut.
+
+    `base_offset` to `end_offset` are the lost offsets (`end_offset` None: unknown end; equal to base_offset: none
+    lost). `position` is the first corrupt byte in `file`.
+    """
+
+    file: str
+    position: int
+    base_offset: int
+    end_offset: int | None
+    reason: str
+
+    def holds(self, offset: int) -> bool:
+        """True if `offset` is lost."""
+        return self.base_offset <= offset and (self.end_offset is None or offset < self.end_offset)
+
 
 Locate = Callable[[str, int, str], Damage | None]
 """Maps file, position and reason of a report to the corrupt offsets; None if the log has no such file."""

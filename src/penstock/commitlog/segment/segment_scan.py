@@ -1,4 +1,4 @@
-"""Scans one segment, for recovery and for an index that is lost.
+"""Scans the batches of one segment: for recovery, a truncation, a repair, a lost index, a lost lineage.
 
 Rules: only the index file is changed, and it never holds more than the segment. Below the flushed position an error is
 corruption, and the scan continues behind it; from there on it is a torn tail, and the scan ends. What was flushed and
@@ -9,8 +9,9 @@ is found by a reader, as in a segment that was sealed long ago.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
 
 from penstock.base import limits
 from penstock.base.errors import CorruptionError
@@ -18,12 +19,12 @@ from penstock.batch import codec
 from penstock.batch.schema import SCHEMA_BYTES
 from penstock.commitlog.errors import IndexDamagedError
 from penstock.commitlog.files import files, index
-from penstock.commitlog.files.index import ENTRY_BYTES, PackedEntries
+from penstock.commitlog.files.index import ENTRY_BYTES, FileEntries, IndexHead, PackedEntries, ResumedEntries
 from penstock.commitlog.files.lineage import BatchLineage, LineageEntry
 from penstock.commitlog.files.scan import ResyncBounds, ResyncPoint, Walk, find_behind
-from penstock.commitlog.segment.resumed_index import IndexHead, ResumedEntries
-from penstock.commitlog.segment.segment import Damage, Segment
-from penstock.vfs import Buffer, File, Vfs
+from penstock.commitlog.segment.damage import Damage
+from penstock.commitlog.segment.segment import Segment
+from penstock.vfs import File, Vfs
 
 
 @dataclass(slots=True)
@@ -56,6 +57,14 @@ class SegmentScan:
         if not (self.epochs or self.head_epoch):
             return ()
         return (BatchLineage(self.begin_offset, self.end_offset, self.head_epoch, tuple(self.epochs)),)
+
+    def complete_damage(self, path: str, end_offset: int) -> None:
+        """Set the end of corruption of unknown extent, and report offsets missing before `end_offset`."""
+        if self.damage and self.damage[-1].end_offset is None:
+            self.damage[-1] = replace(self.damage[-1], end_offset=end_offset)
+        elif self.end_offset < end_offset:
+            reason = str(CorruptionError(path, self.end_position, f"offset {self.end_offset}", "the end of the file"))
+            self.damage.append(Damage(path, self.end_position, self.end_offset, end_offset, reason))
 
     def all_entries(self) -> PackedEntries | ResumedEntries:
         """Return all entries, including those of the head."""
@@ -158,6 +167,61 @@ def _hints(vfs: Vfs, path: str, position: int) -> Iterator[int]:
         file.close()
 
 
+def lineage_of(vfs: Vfs, segments: Iterable[Segment]) -> tuple[LineageEntry, ...]:
+    """Return the first offset of each leader epoch, from the batches, for a lineage that is lost or in doubt. OSError.
+
+    An index is trusted if it matches its segment; otherwise the segment itself is read, without its corrupt parts.
+    """
+    out: list[LineageEntry] = []
+    for segment in segments:
+        for entry in _epochs_in(vfs, segment):
+            if not out or entry.leader_epoch > out[-1].leader_epoch:  # epochs never decrease
+                out.append(entry)
+    return tuple(out)
+
+
+def _epochs_in(vfs: Vfs, segment: Segment) -> list[LineageEntry]:
+    try:
+        index_file = vfs.open(files.index_path(segment.path), read_only=True)
+    except FileNotFoundError:
+        return _read_epochs(vfs, segment)
+    try:
+        end_position, end_offset = segment.size_bytes, segment.end_offset
+        return list(_epochs_by_halving(FileEntries(index_file, end_position=end_position, end_offset=end_offset)))
+    except IndexDamagedError:
+        return _read_epochs(vfs, segment)
+    finally:
+        index_file.close()
+
+
+def _epochs_by_halving(entries: FileEntries) -> Iterator[LineageEntry]:
+    number = 0
+    while number < entries.count:
+        first = entries.entry(number)
+        yield LineageEntry(first.leader_epoch, first.base_offset)
+        numbers = range(number, entries.count)
+        number += bisect_right(numbers, first.leader_epoch, key=lambda each: entries.entry(each).leader_epoch)
+
+
+def _read_epochs(vfs: Vfs, segment: Segment) -> list[LineageEntry]:
+    try:
+        file = vfs.open(segment.path, read_only=True)
+    except FileNotFoundError:
+        return []
+    try:
+        return scan_segment(
+            vfs,
+            file,
+            base_offset=segment.base_offset,
+            size_bytes=file.size(),
+            flushed_position=file.size(),
+            end_offset=segment.end_offset,
+            by_marks=False,
+        ).epochs
+    finally:
+        file.close()
+
+
 def rebuild_index(
     vfs: Vfs, file: File, segment: Segment, *, may_write: Callable[[], bool]
 ) -> tuple[PackedEntries, tuple[Damage, ...]]:
@@ -201,7 +265,7 @@ def write_while(
     if not may_write():
         return
     with contextlib.suppress(OSError):
-        write_index(vfs, segment_path, entries.data, are_last=are_last)
+        index.write_index(vfs, segment_path, entries.data, are_last=are_last)
     if not may_write():
         with contextlib.suppress(OSError):
             vfs.remove(files.index_path(segment_path))
@@ -219,7 +283,7 @@ def rebuild_entries(
         flushed_position=end_position,
         end_offset=end_offset,
     )
-    complete_damage(scan, file.path, end_offset)
+    scan.complete_damage(file.path, end_offset)
     return PackedEntries(bytes(scan.entries)), tuple(scan.damage)
 
 
@@ -252,46 +316,3 @@ class RebuiltIndexes:
                 others.append((path, kept))
         self._kept = ((segment_path, entries), *others)
         return entries
-
-
-def complete_damage(scan: SegmentScan, path: str, end_offset: int) -> None:
-    """Set the end of corruption of unknown extent, and report offsets missing before `end_offset`."""
-    if scan.damage and scan.damage[-1].end_offset is None:
-        last = scan.damage[-1]
-        scan.damage[-1] = Damage(path, last.position, last.base_offset, end_offset, last.reason)
-    elif scan.end_offset < end_offset:
-        reason = str(CorruptionError(path, scan.end_position, f"offset {scan.end_offset}", "the end of the file"))
-        scan.damage.append(Damage(path, scan.end_position, scan.end_offset, end_offset, reason))
-
-
-def write_index(vfs: Vfs, segment_path: str, entries: Buffer, first_entry: int = 0, *, are_last: bool = True) -> None:
-    """Write `entries` to the index file from number `first_entry` on; truncate it behind them if `are_last`. OSError.
-
-    The file is changed only where it differs. It is not synced.
-    """
-    file = vfs.open(files.index_path(segment_path), create=True, make_folders=False)
-    try:
-        position = first_entry * ENTRY_BYTES
-        end_position = position + len(entries)
-        if file.read_at(position, len(entries)) != entries:
-            file.write_at(position, entries)
-        if are_last and file.size() != end_position:
-            file.truncate(end_position)
-    finally:
-        file.close()
-
-
-def write_again(vfs: Vfs, path: str, flushed_position: int, size_bytes: int) -> None:
-    """Rewrite and sync what may be unsynced: after a failed sync, another sync without a write proves nothing."""
-    position = min(flushed_position, size_bytes)
-    if position >= size_bytes:
-        return
-    file = vfs.open(path)
-    try:
-        while position < size_bytes:
-            data = file.read_at(position, min(limits.SCAN_READ_BYTES, size_bytes - position))
-            file.write_at(position, data)
-            position += len(data)
-        file.sync()
-    finally:
-        file.close()

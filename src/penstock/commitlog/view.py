@@ -21,25 +21,78 @@ from penstock.base.errors import CorruptionError, ErrorCode, RemoteError
 from penstock.base.units import format_offsets
 from penstock.batch import codec
 from penstock.batch.header import BatchHeader
-from penstock.commitlog.errors import IndexDamagedError, IndexShortError, LogCutError
+from penstock.commitlog.errors import FileMistake, IndexDamagedError, IndexShortError, LogCutError, mistake_of
 from penstock.commitlog.files import files, index
-from penstock.commitlog.files.index import BatchExtent, Entries, FileEntries, PackedEntries
-from penstock.commitlog.files.mistakes import FileMistake, mistake_of
+from penstock.commitlog.files.index import BatchExtent, Entries, FileEntries, IndexHead, PackedEntries, ResumedEntries
 from penstock.commitlog.files.scan import Window
+from penstock.commitlog.segment.damage import Damage
 from penstock.commitlog.segment.index_check import IndexCheck
-from penstock.commitlog.segment.rebuild import RebuiltIndexes, rebuild_entries, rebuild_head, rebuild_index, write_while
-from penstock.commitlog.segment.resumed_index import IndexHead, ResumedEntries
-from penstock.commitlog.segment.segment import Damage, Segment
-from penstock.commitlog.view import lookups
-from penstock.commitlog.view.view_validity import ViewValidity
+from penstock.commitlog.segment.segment import Segment
+from penstock.commitlog.segment.segment_scan import (
+    RebuiltIndexes,
+    rebuild_entries,
+    rebuild_head,
+    rebuild_index,
+    write_while,
+)
 from penstock.vfs import Buffer, File, Vfs
 
 _T = TypeVar("_T")
 Wants = Callable[[BatchHeader], bool]
+NEVER_OFFSET = 2**63  # beyond every offset
 _EXTENTS_AT_ONCE = 256  # upper bound: a request for one message reads one extent, and long reads grow to this
 _EXTENTS_GROWTH = 16
 _base_offset = attrgetter("base_offset")
 _last_timestamp_us = attrgetter("last_timestamp_us")
+
+
+class ViewValidity:
+    """Offsets that existing views may still read after a truncation or retention, shared by a log and its views.
+
+    The log lowers the end before it truncates, so a view that then finds a file changed knows that it is no corruption.
+    Views from before a truncation are also bound by later ones.
+    """
+
+    __slots__ = ("of_later_views", "own_end", "own_start")
+
+    def __init__(self) -> None:
+        self.own_end = NEVER_OFFSET
+        self.own_start = 0
+        self.of_later_views: ViewValidity | None = None
+
+    def cut(self, end_offset: int) -> None:
+        """Limit the views: the log is about to be truncated to `end_offset`."""
+        self.own_end = end_offset
+
+    def give_up(self, log_start: int) -> None:
+        """Limit the views: messages below `log_start` are about to be removed."""
+        self.own_start = log_start
+
+    @property
+    def start_offset(self) -> int:
+        """Offset from which segment files still exist, unless removed by others."""
+        start_offset, one = self.own_start, self.of_later_views
+        while one is not None:
+            start_offset, one = max(start_offset, one.own_start), one.of_later_views
+        return start_offset
+
+    def later(self) -> ViewValidity:
+        """Return the object for views taken after a truncation."""
+        self.of_later_views = ViewValidity()
+        return self.of_later_views
+
+    @property
+    def end_offset(self) -> int:
+        """End of the offsets that a view may still read."""
+        end_offset, one = self.own_end, self.of_later_views
+        while one is not None:
+            end_offset, one = min(end_offset, one.own_end), one.of_later_views
+        return end_offset
+
+    @property
+    def is_whole(self) -> bool:
+        """True if the log was not truncated, so that files are what the views assume."""
+        return self.own_end == NEVER_OFFSET
 
 
 class Slice(NamedTuple):
@@ -72,8 +125,16 @@ class LogView:
     may be truncated while it is sent: the receiver checks each batch.
     """
 
-    __slots__ = ("_on_damage", "_rebuilt_indexes", "_validity", "_vfs", "log_end", "log_start", "segments",
-                 "wrong_indexes")  # fmt: skip
+    __slots__ = (
+        "_rebuilt_indexes",
+        "_validity",
+        "_vfs",
+        "log_end",
+        "log_start",
+        "on_damage",
+        "segments",
+        "wrong_indexes",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -89,14 +150,14 @@ class LogView:
         self._rebuilt_indexes = rebuilt_indexes
         self._validity = validity
         self.segments = segments
-        self._on_damage = on_damage
+        self.on_damage = on_damage
         self.log_start = log_start
         self.log_end = log_end
         self.wrong_indexes: list[FileMistake] = []  # errors in index files, which are then rebuilt
 
     def starting_at(self, log_start: int) -> LogView:
         """Return the same view with a log_start raised to this offset."""
-        on_damage, rebuilt_indexes = self._on_damage, self._rebuilt_indexes
+        on_damage, rebuilt_indexes = self.on_damage, self._rebuilt_indexes
         return LogView(self._vfs, self.segments, log_start, self.log_end, on_damage, rebuilt_indexes, self._validity)
 
     def bytes_between(self, start: int, end: int) -> int:
@@ -146,7 +207,7 @@ class LogView:
             raise self._out_of_range(offset)
         number = self._number_of(offset)
         segment = self.segments[number]
-        extent = self._with_entries(segment, lambda _, entries: lookups.extent_of(entries, offset))
+        extent = self._with_entries(segment, lambda _, entries: _extent_of(entries, offset))
         if extent is None or extent.end_offset <= offset:
             raise self._corrupt(segment, offset)
         return number, extent
@@ -194,7 +255,7 @@ class LogView:
         if offset >= self.log_end:
             return None
         segment = self._segment_of(offset)
-        extent = self._with_entries(segment, lambda _, entries: lookups.extent_of(entries, offset))
+        extent = self._with_entries(segment, lambda _, entries: _extent_of(entries, offset))
         return None if extent is None else extent.min_timestamp_us
 
     def batches(
@@ -313,9 +374,9 @@ class LogView:
                 extents = self._with_entries_of(
                     segment,
                     lambda _, entries: (
-                        lookups.extents_before(entries, start, at, wanted)  # noqa: B023
+                        _extents_before(entries, start, at, wanted)  # noqa: B023
                         if reverse
-                        else lookups.extents_from(entries, at, end, wanted)  # noqa: B023
+                        else _extents_from(entries, at, end, wanted)  # noqa: B023
                     ),
                     file,
                 )
@@ -347,7 +408,7 @@ class LogView:
             self.check_not_cut(extent.end_offset)
             damage = Damage(segment.path, extent.position, extent.base_offset, extent.end_offset, str(error))
             if segment.successor is None:  # otherwise the file is superseded, and its successor was verified
-                self._on_damage(damage)
+                self.on_damage(damage)
                 # With an index, the next start would trust the corrupt batch.
                 with contextlib.suppress(OSError):
                     self._vfs.remove(files.index_path(segment.path))
@@ -409,7 +470,7 @@ class LogView:
             return None
         lost = Damage(path, position, segment.base_offset, segment.end_offset, reason)
         with contextlib.suppress(OSError, IndexDamagedError):
-            extent = self._with_sound_entries(segment, lambda _, entries: lookups.extent_across(entries, position))
+            extent = self._with_sound_entries(segment, lambda _, entries: _extent_across(entries, position))
             if extent is not None:
                 lost = Damage(path, extent.position, extent.base_offset, segment.end_offset, reason)
         if not any(one.position == lost.position for one in segment.damage):
@@ -465,7 +526,7 @@ class LogView:
             segment.damage = (*segment.damage, *damage)
             segment.entries = entries
             for one in damage:
-                self._on_damage(one)
+                self.on_damage(one)
         return entries
 
     def _rebuild_head(self, segment: Segment, head: IndexHead) -> None:
@@ -478,7 +539,7 @@ class LogView:
             self.check_not_cut(segment.end_offset)
         segment.damage = (*segment.damage, *damage)
         for one in damage:
-            self._on_damage(one)
+            self.on_damage(one)
 
     def _is_still(self, segment: Segment) -> bool:
         """True if the segment file is unchanged: the log was not truncated, nor the segment rewritten."""
@@ -509,7 +570,7 @@ class LogView:
         """Report a missing segment file: the whole segment is corrupt."""
         lost = Damage(segment.path, 0, segment.base_offset, segment.end_offset, "the segment file is missing")
         segment.damage = (lost,)
-        self._on_damage(lost)
+        self.on_damage(lost)
         return _corrupt_range(lost)
 
     def _open_latest(self, segment: Segment) -> tuple[Segment, File]:
@@ -546,8 +607,13 @@ def _is_wanted(file: File, extent: BatchExtent, wants: Wants) -> bool:
 
 
 def _keeping(segment: Segment, entries: Entries, room: int) -> tuple[int, int]:
-    """Return the offset from which at most `room` bytes remain, and the base offset of the newest batch."""
-    return lookups.start_keeping(segment, entries, room), entries.extent(entries.count - 1).base_offset
+    """Return the base offsets of the first batch from which at most `room` bytes remain, and of the newest batch."""
+    # The first batch at or behind this position starts such a rest.
+    number = bisect_left(
+        range(entries.count), segment.size_bytes - room, key=lambda number: entries.extent(number).position
+    )
+    found = segment.end_offset if number == entries.count else entries.extent(number).base_offset
+    return found, entries.extent(entries.count - 1).base_offset
 
 
 def _corrupt_range(damage: Damage) -> RemoteError:
@@ -560,3 +626,32 @@ def _corrupt_range(damage: Damage) -> RemoteError:
         base_offset=damage.base_offset,
         end_offset=damage.end_offset,
     )
+
+
+# Lookups in the entries of one segment.
+
+
+def _extent_of(entries: Entries, offset: int) -> BatchExtent | None:
+    """Return the batch that holds `offset`, or the last one before it; None if there is none."""
+    number = entries.last_at_or_below(offset)
+    return entries.extent(number) if number >= 0 else None
+
+
+def _extents_from(entries: Entries, start: int, end: int, wanted: int) -> list[BatchExtent]:
+    """Return the first batches, at most `wanted`, that hold offsets from `start` to `end`."""
+    first = max(0, entries.last_at_or_below(start))
+    found = [entries.extent(number) for number in range(first, min(first + wanted, entries.count))]
+    return [extent for extent in found if extent.end_offset > start and extent.base_offset < end]
+
+
+def _extents_before(entries: Entries, start: int, end: int, wanted: int) -> list[BatchExtent]:
+    """Return the last batches, at most `wanted`, that hold offsets from `start` to `end`, in reverse order."""
+    last = entries.last_at_or_below(end - 1)
+    found = [entries.extent(number) for number in range(last, max(last - wanted, -1), -1)]
+    return [extent for extent in found if extent.end_offset > start and extent.base_offset < end]
+
+
+def _extent_across(entries: Entries, position: int) -> BatchExtent | None:
+    """Return the first batch that ends behind `position`."""
+    number = index.last_ending_at_or_below_position(entries, position) + 1
+    return entries.extent(number) if number < entries.count else None

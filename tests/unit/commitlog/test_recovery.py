@@ -10,7 +10,7 @@ import pytest
 from penstock.base.errors import RemoteError
 from penstock.batch import codec
 from penstock.batch.schema import SCHEMA_BYTES, schema_message
-from penstock.commitlog import LineageEntry, Log, LogConfig, LogMissingError, LogState
+from penstock.commitlog import LineageEntry, Log, LogConfig, LogFolder, LogMissingError, LogState
 from penstock.commitlog.files import checkpoint as checkpoints
 from penstock.commitlog.files.files import segment_path
 from penstock.commitlog.files.lineage import pack_entry
@@ -336,7 +336,7 @@ def test_a_segment_of_another_stream_is_reported_and_left_alone() -> None:
     """A stream that was deleted and created again is another stream (Liftbridge lost messages there, its issue 367)."""
     disk, _ = closed_log(5)
     before = content(disk, segment_path(DIRECTORY, 0))
-    log = Log.open(disk, DIRECTORY, STREAM_ID + 1, PARTITION, WIDE, now_us=0)
+    log = Log.open(LogFolder(disk, DIRECTORY, STREAM_ID + 1, PARTITION), WIDE, now_us=0)
     assert log.state is LogState.READ_ONLY
     assert "stream 7, partition 0" in log.damage[0].reason
     assert content(disk, segment_path(DIRECTORY, 0)) == before

@@ -55,27 +55,41 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from penstock.base import limits
-from penstock.base.errors import CorruptionError
+from penstock.base.errors import CorruptionError, OperationalError, RemoteError
 from penstock.batch import codec
-from penstock.batch.header import BatchHeader
-from penstock.batch.schema import SCHEMA_BYTES, schema_message
+from penstock.batch.header import NO_RUN, BatchHeader
+from penstock.batch.schema import SCHEMA_BYTES, check_schema_message, schema_message
+from penstock.commitlog.errors import is_shortage
 from penstock.commitlog.files import checkpoint as checkpoints
-from penstock.commitlog.files import files, index, torn_tail
+from penstock.commitlog.files import files, index
 from penstock.commitlog.files import lineage as lineages
 from penstock.commitlog.files.checkpoint import Checkpoint, CheckpointFile
+from penstock.commitlog.files.files import LogFolder
 from penstock.commitlog.files.index import PackedEntries
 from penstock.commitlog.files.lineage import LineageEntry
 from penstock.commitlog.files.scan import Walk, Window
-from penstock.commitlog.recovery import epochs
-from penstock.commitlog.repair.repaired_file import NoRowError, RepairedFile, RepairError
-from penstock.commitlog.repair.salvage import SalvagedSegment, salvage_segment
-from penstock.commitlog.segment import rebuild
-from penstock.commitlog.segment.incremental_task import IncrementalTask
-from penstock.commitlog.segment.segment import Damage, Segment
+from penstock.commitlog.incremental_task import IncrementalTask
+from penstock.commitlog.segment import segment_scan
+from penstock.commitlog.segment.damage import Damage
+from penstock.commitlog.segment.segment import Segment
 from penstock.vfs import Buffer, File, Vfs
 
 _base_offset = attrgetter("base_offset")
 _ANY_EPOCH = 2**63
+
+
+class RepairError(OperationalError):
+    """The log cannot be repaired with what was offered; it is unchanged."""
+
+
+class _NoRowError(RepairError):
+    """Compaction has left no row from `offset` to `end_offset`, or to the end of the file (None), and no batch in the
+    file may cover these offsets: a batch of a neighbouring segment may.
+    """
+
+    def __init__(self, offset: int, end_offset: int | None) -> None:
+        super().__init__(f"no row is left from {offset} {'on' if end_offset is None else f'to {end_offset}'}")
+        self.end_offset = end_offset
 
 
 class MissingRange(NamedTuple):
@@ -105,9 +119,7 @@ class SegmentRepair(IncrementalTask):
 
     def __init__(
         self,
-        vfs: Vfs,
-        directory: str,
-        ids: tuple[int, int],
+        folder: LogFolder,
         segments: Sequence[Segment],
         damage: Sequence[Damage],
         values: Checkpoint,
@@ -121,9 +133,8 @@ class SegmentRepair(IncrementalTask):
         self.offered_bytes = 0
         self.ranges = 0  # number of corrupt ranges
         self.has_kept = False  # side files were created, for unparsable bytes or stray files
-        self._vfs = vfs
-        self._directory = directory
-        self._ids = ids
+        self._folder = folder
+        self._vfs = folder.vfs
         self._values = values
         self._lineage = lineage
         self._hole: MissingRange | None = None
@@ -212,7 +223,7 @@ class SegmentRepair(IncrementalTask):
             ranges = self.ranges
             try:
                 yield from self._mend(group, is_last=is_last)
-            except NoRowError as error:
+            except _NoRowError as error:
                 self.ranges = ranges
                 number = self._join(groups, number, error)
                 continue
@@ -220,7 +231,7 @@ class SegmentRepair(IncrementalTask):
                 return
             number += 1
 
-    def _join(self, groups: list[list[Segment]], number: int, error: NoRowError) -> int:
+    def _join(self, groups: list[list[Segment]], number: int, error: _NoRowError) -> int:
         """Merge two segments into one file, as no row is left at their boundary; return the group to repair next."""
         if error.end_offset is None:
             groups[number] += groups.pop(number + 1)
@@ -245,12 +256,12 @@ class SegmentRepair(IncrementalTask):
             opened.callback(target.close)
             olds = []
             for segment in group:
-                olds.append(old := salvage_segment(self._vfs, segment, self._ids))
+                olds.append(old := _salvaged(self._vfs, segment, self._folder.ids))
                 if old.file is not None:
                     opened.callback(old.file.close)
             target.truncate(0)
-            target.write_at(0, schema_message(*self._ids))
-            writer = RepairedFile(target, self._lowest_offset(group[0], olds[0]))
+            target.write_at(0, schema_message(*self._folder.ids))
+            writer = _RepairedFile(target, self._lowest_offset(group[0], olds[0]))
             for segment, old in zip(group, olds, strict=True):
                 yield from self._fill(segment, old, writer)
                 if self._end is not None:
@@ -271,7 +282,7 @@ class SegmentRepair(IncrementalTask):
             path = self._path_of(base_offset, group)
             entries = yield from self._read_back(target, base_offset, end_offset)
             if entries:
-                rebuild.write_index(self._vfs, path, entries)
+                index.write_index(self._vfs, path, entries)
             self._mended.append(
                 _Mended(
                     tuple(one.path for one in group),
@@ -285,7 +296,7 @@ class SegmentRepair(IncrementalTask):
                 )
             )
 
-    def _end_file(self, writer: RepairedFile, *, is_last: bool) -> None:
+    def _end_file(self, writer: _RepairedFile, *, is_last: bool) -> None:
         if self._end is None and not is_last:
             writer.end()
         elif (end := writer.cut()) is not None:
@@ -296,25 +307,25 @@ class SegmentRepair(IncrementalTask):
         for segment in group:
             if files.base_offset_of(segment.path.rpartition("/")[2]) == base_offset:
                 return files.following(segment.path)
-        return files.segment_path(self._directory, base_offset)  # log_start moved into it meanwhile
+        return self._folder.segment_path(base_offset)  # log_start moved into it meanwhile
 
-    def _lowest_offset(self, segment: Segment, old: SalvagedSegment) -> int:
+    def _lowest_offset(self, segment: Segment, old: _SalvagedSegment) -> int:
         """Return the lowest begin of the segment's file. For a lost first segment only the log's start is known."""
         was_there = old.file is not None or segment.size_bytes > 0
         return segment.base_offset if was_there or segment is not self._segments[0] else 0
 
-    def _copy_aside(self, old: SalvagedSegment, position: int, end_position: int) -> bool:
+    def _copy_aside(self, old: _SalvagedSegment, position: int, end_position: int) -> bool:
         """Copy unparsable bytes to a side file; return True on success."""
         if old.file is None:
             return False
         try:
-            torn_tail.copy_aside(self._vfs, old.file, position, end_position)
+            files.copy_aside(self._vfs, old.file, position, end_position)
         except OSError:
             return False
         self.has_kept = True
         return True
 
-    def _fill(self, segment: Segment, old: SalvagedSegment, writer: RepairedFile) -> Generator[int, None, None]:
+    def _fill(self, segment: Segment, old: _SalvagedSegment, writer: _RepairedFile) -> Generator[int, None, None]:
         offset = segment.base_offset
         before = self._epoch_before(segment)
         window = None if old.file is None else Window(old.file, old.size_bytes)
@@ -341,7 +352,7 @@ class SegmentRepair(IncrementalTask):
             yield from self._fill_hole(offset, segment.end_offset, writer, around)
 
     def _fill_hole(
-        self, offset: int, end: int, writer: RepairedFile, around: tuple[int, int]
+        self, offset: int, end: int, writer: _RepairedFile, around: tuple[int, int]
     ) -> Generator[int, None, None]:
         """`around`: the leader epochs before and behind the hole."""
         if offset < end:
@@ -388,14 +399,14 @@ class SegmentRepair(IncrementalTask):
         if self._lineage is not None:
             return 0  # not needed
         earlier = [one for one in self._segments if one.base_offset < segment.base_offset]
-        lineage = epochs.joined(epochs.epochs_in(self._vfs, one) for one in earlier)
+        lineage = segment_scan.lineage_of(self._vfs, earlier)
         return lineage[-1].leader_epoch if lineage else 0
 
     def _epoch_behind(self, segment: Segment) -> int:
         if self._lineage is not None:
             return _ANY_EPOCH
         later = [one for one in self._segments if one.base_offset > segment.base_offset]
-        lineage = epochs.joined(epochs.epochs_in(self._vfs, one) for one in later)
+        lineage = segment_scan.lineage_of(self._vfs, later)
         return lineage[0].leader_epoch if lineage else _ANY_EPOCH
 
     def _read_back(self, target: File, base_offset: int, end_offset: int) -> Generator[int, None, bytearray]:
@@ -419,10 +430,10 @@ class SegmentRepair(IncrementalTask):
 
     def place(self) -> None:
         """Put the rewritten files in place. OSError, PenstockError: the files are as a crash would leave them."""
-        self._vfs.sync_dir(self._directory)  # the side files
+        self._folder.sync()  # the side files
         for one in self._mended:
             self._vfs.rename(one.written_path, one.path)
-            self._vfs.sync_dir(self._directory)
+            self._folder.sync()
             for old_path in one.old_paths:
                 if old_path in one.kept_paths:
                     self._put_aside(old_path)
@@ -436,9 +447,9 @@ class SegmentRepair(IncrementalTask):
                     self._vfs.remove(files.index_path(segment.path))
         for path in self._strays:
             self._put_aside(path)
-        self._vfs.sync_dir(self._directory)
+        self._folder.sync()
         if self._lineage is None:
-            lineages.rewrite(self._vfs, self._directory, self._lineage_anew())
+            lineages.rewrite(self._vfs, self._folder.path, self._lineage_anew())
         self._write_checkpoint()
 
     def _lineage_anew(self) -> tuple[LineageEntry, ...]:
@@ -453,7 +464,7 @@ class SegmentRepair(IncrementalTask):
                 segments.append(Segment(one.path, one.base_offset, one.end_offset, one.size_bytes, 0, entries))
             elif segment.end_offset > self._begin:
                 segments.append(segment)
-        return epochs.joined(epochs.epochs_in(self._vfs, one) for one in segments)
+        return segment_scan.lineage_of(self._vfs, segments)
 
     def _mended_of(self) -> dict[str, _Mended]:
         """Map each old path to its rewrite; of several old files, only the last one."""
@@ -488,13 +499,13 @@ class SegmentRepair(IncrementalTask):
             log_start=min(self._begin, end),
             committed_end=min(self._values.committed_end, end),
         )
-        found = checkpoints.read(self._vfs, self._directory)
+        found = checkpoints.read(self._vfs, self._folder.path)
         sequence = 0 if found.newest is None else found.newest.sequence
-        checkpoint = CheckpointFile(self._vfs, self._directory, sequence, found.slot, is_alone=found.is_alone)
+        checkpoint = CheckpointFile(self._vfs, self._folder.path, sequence, found.slot, is_alone=found.is_alone)
         for _ in range(checkpoints.SLOTS):  # no slot may hold outdated values
             checkpoint.write(values)
             checkpoint.sync()
-        self._vfs.sync_dir(self._directory)
+        self._folder.sync()
 
 
 def _missing(segments: Sequence[Segment], damage: Sequence[Damage]) -> Iterator[Segment]:
@@ -508,3 +519,168 @@ def _missing(segments: Sequence[Segment], damage: Sequence[Damage]) -> Iterator[
         assert one.end_offset is not None
         if first is None or one.end_offset <= first:  # otherwise another file has replaced it
             yield Segment(one.file, one.base_offset, one.end_offset, 0, 0, PackedEntries(b""), (one,))
+
+
+class _SalvagedSegment(NamedTuple):
+    """The intact batches of a corrupt segment, and the byte ranges that cannot be parsed."""
+
+    file: File | None
+    sound: PackedEntries
+    aside: tuple[tuple[int, int], ...]  # byte ranges that cannot be parsed
+    size_bytes: int
+
+
+def _salvaged(vfs: Vfs, segment: Segment, ids: tuple[int, int]) -> _SalvagedSegment:
+    """Scan a corrupt segment; its file, if any, stays open. RepairError if a newer version wrote it."""
+    try:
+        file = vfs.open(segment.path, read_only=True)
+    except FileNotFoundError:
+        return _SalvagedSegment(None, PackedEntries(b""), (), 0)
+    except OSError as error:
+        if is_shortage(error):
+            raise  # the disk is fine
+        return _SalvagedSegment(None, PackedEntries(b""), ((0, 1),), 0)
+    try:
+        return _understood(vfs, segment, file, ids)
+    except OSError as error:
+        file.close()
+        if is_shortage(error):
+            raise
+        return _SalvagedSegment(None, PackedEntries(b""), ((0, 1),), 0)
+    except BaseException:
+        file.close()
+        raise
+
+
+def _understood(vfs: Vfs, segment: Segment, file: File, ids: tuple[int, int]) -> _SalvagedSegment:
+    size_bytes = file.size()
+    head = file.read_at(0, SCHEMA_BYTES)
+    aside: list[tuple[int, int]] = []
+    newer = ""
+    try:
+        if check_schema_message(head, file=file.path) != ids:  # another stream's: none of it belongs here
+            return _SalvagedSegment(file, PackedEntries(b""), ((0, size_bytes),), size_bytes)
+    except CorruptionError:
+        aside.append((0, len(head)))
+    except RemoteError as error:
+        aside.append((0, len(head)))
+        newer = error.message
+    scan = segment_scan.scan_segment(
+        vfs,
+        file,
+        base_offset=segment.base_offset,
+        size_bytes=size_bytes,
+        flushed_position=size_bytes,
+        end_offset=segment.end_offset,
+        by_marks=False,  # otherwise batches inside a message could be mistaken for batches of the log
+    )
+    entries = PackedEntries(bytes(scan.entries))
+    if newer and not entries.count:  # it has batches of ours, so only the format number is corrupt
+        raise RepairError(f"{file.path} cannot be mended: {newer}")
+    return _SalvagedSegment(file, entries, (*aside, *_between(entries, size_bytes)), size_bytes)
+
+
+def _between(entries: PackedEntries, size_bytes: int) -> Iterator[tuple[int, int]]:
+    """Yield the byte ranges between and behind the batches found."""
+    position = SCHEMA_BYTES
+    for number in range(entries.count):
+        extent = entries.extent(number)
+        if extent.position > position:
+            yield position, extent.position
+        position = extent.end_position
+    if position < size_bytes:
+        yield position, size_bytes
+
+
+class _RepairedFile:
+    """Writes the file that replaces a corrupt segment: batches in order, each of which must continue the previous one.
+
+    Offsets without rows after compaction are covered by the previous batch or by the next one, so the last batch is
+    held back until the next one is known.
+
+    Where the log starts inside a batch, the file starts where that batch starts, as in a log that was never corrupt: a
+    producer's batch cannot be split, and of another batch the earlier rows may be the only ones left.
+    """
+
+    def __init__(self, file: File, lowest_offset: int) -> None:
+        """`lowest_offset`: the file starts no lower."""
+        self.base_offset: int | None = None  # of the first batch
+        self._file = file
+        self._lowest_offset = lowest_offset
+        self._position = SCHEMA_BYTES
+        self._waiting: tuple[BatchHeader, Buffer] | None = None
+        self._empty_start: int | None = None  # no row was added from there on
+        self._last_timestamp_us = 0
+        self._last_epoch = 0
+
+    def add(self, header: BatchHeader, data: Buffer) -> None:
+        """Add the next batch unchanged. RepairError if it does not continue the previous one."""
+        if header.min_timestamp_us < self._last_timestamp_us or header.leader_epoch < self._last_epoch:
+            raise RepairError(
+                f"the batch from {header.base_offset} on is of an earlier time or leader epoch than the one before"
+            )
+        self._last_timestamp_us, self._last_epoch = header.max_timestamp_us, header.leader_epoch
+        if self._empty_start is not None:
+            if not _may_cover(header, header):
+                raise _NoRowError(self._empty_start, header.base_offset)
+            message = bytearray(data)
+            header, data = codec.covering(message, self._empty_start, header.end_offset), message
+            self._empty_start = None
+        self._write_waiting()
+        if self.base_offset is None:
+            self.base_offset = header.base_offset
+        self._waiting = header, data
+
+    def add_part(self, header: BatchHeader, data: Buffer, begin: int, end: int) -> None:
+        """Add the batch's part from offset `begin` to `end`; of the first batch, all before, too. RepairError."""
+        if self.base_offset is None and self._empty_start is None:
+            begin = max(header.base_offset, self._lowest_offset)
+        if (header.base_offset, header.end_offset) == (begin, end):
+            self.add(header, data)
+            return
+        if not _may_cover(header, header):
+            raise RepairError(f"a producer's batch from {header.base_offset} on overlaps a batch that is here")
+        try:
+            part = codec.part_of(data, begin, end)
+        except CorruptionError as error:
+            raise RepairError(f"a replica offers an invalid batch: {error}") from None
+        if part is not None:
+            self.add(codec.read_header(part), part)
+        elif self._waiting is None:
+            self._empty_start = begin if self._empty_start is None else self._empty_start
+        elif _may_cover(self._waiting[0], header):
+            message = bytearray(self._waiting[1])
+            self._waiting = codec.covering(message, self._waiting[0].base_offset, end), message
+        else:  # the next batch may cover it: `add` checks
+            self._write_waiting()
+            self._empty_start = begin
+
+    def end(self) -> None:
+        """End the file. _NoRowError."""
+        if self._empty_start is not None:
+            raise _NoRowError(self._empty_start, None)
+        self._write_waiting()
+
+    def cut(self) -> int | None:
+        """End the last file of the log; return the offset from which the log is truncated for lack of rows, or None."""
+        offset, self._empty_start = self._empty_start, None
+        self._write_waiting()
+        return offset
+
+    def restart(self) -> None:
+        """Discard everything written so far."""
+        self._waiting = self._empty_start = self.base_offset = None
+        self._position = SCHEMA_BYTES
+        self._file.truncate(SCHEMA_BYTES)
+
+    def _write_waiting(self) -> None:
+        if self._waiting is not None:
+            self._file.write_at(self._position, self._waiting[1])
+            self._position += len(self._waiting[1])
+            self._waiting = None
+
+
+def _may_cover(covering: BatchHeader, covered: BatchHeader) -> bool:
+    """True if one batch may cover the other's offsets; batches of producers and runs may not."""
+    is_plain = not covering.producer_id and covering.run_id == NO_RUN
+    return is_plain and covering.leader_epoch == covered.leader_epoch

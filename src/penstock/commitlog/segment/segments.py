@@ -5,14 +5,12 @@ Rules: only the log's own task uses it. Readers get an immutable tuple: see `see
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 from penstock.batch.header import BatchHeader
-from penstock.commitlog.files import files
-from penstock.commitlog.segment import segment
-from penstock.commitlog.segment.segment import ActiveSegment, Damage, Segment
-from penstock.commitlog.view.retention import LogConfig
-from penstock.vfs import Vfs
+from penstock.commitlog.config import LogConfig
+from penstock.commitlog.segment.damage import Damage
+from penstock.commitlog.segment.segment import ActiveSegment, Segment
 
 NEVER_US = 2**63 - 1
 
@@ -24,30 +22,9 @@ class Segments:
     new segment.
     """
 
-    __slots__ = (
-        "_age_us",
-        "_directory",
-        "_ids",
-        "_sealed_bytes",
-        "_vfs",
-        "active",
-        "roll_at_us",
-        "roll_bytes",
-        "sealed",
-    )
+    __slots__ = ("_age_us", "_sealed_bytes", "active", "roll_at_us", "roll_bytes", "sealed")
 
-    def __init__(
-        self,
-        vfs: Vfs,
-        directory: str,
-        ids: tuple[int, int],
-        sealed: Iterable[Segment],
-        active: ActiveSegment | None,
-        config: LogConfig,
-    ) -> None:
-        self._vfs = vfs
-        self._directory = directory
-        self._ids = ids
+    def __init__(self, sealed: Iterable[Segment], active: ActiveSegment | None, config: LogConfig) -> None:
         self.active: ActiveSegment | None = active
         self.sealed = tuple(sealed)
         self._sealed_bytes = sum(one.size_bytes for one in self.sealed)
@@ -88,18 +65,6 @@ class Segments:
 
     def _roll_time(self, first_timestamp_us: int | None) -> int:
         return NEVER_US if first_timestamp_us is None or self._age_us is None else first_timestamp_us + self._age_us
-
-    def create_next(self, base_offset: int, undo: Callable[[Callable[[], None]], None]) -> ActiveSegment:
-        """Create an empty segment file for offsets from `base_offset` on, or raise OSError.
-
-        On failure `undo` is called to remove the file, which would be in the way when the old segment continues.
-        """
-        segment.clear_the_way(self._vfs, self._directory, base_offset, *self._ids)
-        try:
-            return segment.create(self._vfs, self._directory, base_offset, *self._ids)
-        except OSError:
-            undo(lambda: self._vfs.remove(files.segment_path(self._directory, base_offset)))
-            raise
 
     def seal(self, following: ActiveSegment, log_end: int, last_timestamp_us: int) -> Segment:
         """Seal the active segment, make `following` the active one, and return the sealed one."""

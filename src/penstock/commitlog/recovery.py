@@ -4,7 +4,7 @@ Rules: nothing is deleted because it could not be understood. Flushed data is ne
 that is corruption: it is reported, the log becomes read-only, and all else stays readable. Unflushed data may be torn:
 it is cut off there, and if a valid batch lies behind the cut, the cut bytes are kept in a side file. What stays beyond
 flushed_end is rewritten and synced, because an earlier sync may have failed and left it in the page cache only. Below
-flushed_end, batches covered by the index are not read (see `rebuild`); readers find corruption there.
+flushed_end, batches covered by the index are not read (see `segment_scan`); readers find corruption there.
 
 | found                                     | flushed         | beyond           | no checkpoint             |
 |-------------------------------------------|-----------------|------------------|---------------------------|
@@ -22,9 +22,18 @@ flushed_end, batches covered by the index are not read (see `rebuild`); readers 
 Of a segment rewritten by the cleaner or a repair, the newest generation counts. Older generations and unfinished
 rewrites are removed if the log has no corruption; so a segment with an older generation beside it is read completely.
 
-"Cut" keeps the bytes in a side file unless they are clearly an unfinished write of our own (see `torn_tail`). Segments
-below log_start are not removed here: a `Removal` takes them, as if retention had just moved log_start. "Aside" is a
-rename to `<segment>.cut-0`.
+Segments below log_start are not removed here: a `Removal` takes them, as if retention had just moved log_start. "Aside"
+is a rename to `<segment>.cut-0`.
+
+A torn tail is found by `segment_scan.scan_segment`; `Recovery._decide` tells it from corruption, and `_cut_tail` cuts
+it. Only bytes whose origin is understood are deleted. All others are kept in a side file until a person decides:
+
+| bytes that are cut off                                                       | may be deleted               |
+|------------------------------------------------------------------------------|------------------------------|
+| none, or zeros                                                               | yes                          |
+| part of a schema message of this log, then zeros                             | yes: a crash during a roll   |
+| the next batches, the last one incomplete, with valid headers                | unless they may be flushed   |
+| a complete, valid batch anywhere; anything else                              | no                           |
 """
 
 from __future__ import annotations
@@ -35,22 +44,26 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
+from penstock.base import limits
 from penstock.base.errors import CorruptionError, RemoteError
+from penstock.batch import codec, layout
 from penstock.batch.schema import SCHEMA_BYTES, check_schema_message, schema_message
 from penstock.commitlog.errors import IndexDamagedError, LogMissingError, is_shortage
 from penstock.commitlog.files import checkpoint as checkpoints
-from penstock.commitlog.files import files, torn_tail
+from penstock.commitlog.files import files, index
 from penstock.commitlog.files.checkpoint import Checkpoint, CheckpointFile
+from penstock.commitlog.files.files import LogFolder
 from penstock.commitlog.files.index import FileEntries, PackedEntries
 from penstock.commitlog.files.lineage import BatchLineage
 from penstock.commitlog.files.scan import ResyncBounds, find_behind
-from penstock.commitlog.recovery.scanned_segment import ScannedSegment, end_of, start_mistake
-from penstock.commitlog.segment import rebuild
-from penstock.commitlog.segment.rebuild import SegmentScan, TornTail
-from penstock.commitlog.segment.segment import ActiveSegment, Damage, Segment, create
-from penstock.vfs import File, Vfs, is_nfs_leftover
+from penstock.commitlog.segment import segment, segment_scan
+from penstock.commitlog.segment.damage import Damage
+from penstock.commitlog.segment.segment import ActiveSegment, Segment
+from penstock.commitlog.segment.segment_scan import SegmentScan, TornTail
+from penstock.vfs import File, is_nfs_leftover
 
 _ALL = 2**63
+_MARK = layout.TEMPLATE[: layout.BODY_LENGTH_POSITION]
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,13 +105,43 @@ class RecoveredLog:
         return found is not None and not self.is_slot_lost and found._replace(sequence=0) == checkpoint
 
 
+@dataclass(slots=True)
+class _ScannedSegment:
+    """One segment file and its scan. `foreign`: the reason why it is not treated as part of this log."""
+
+    path: str
+    base_offset: int
+    next_base: int | None
+    size_bytes: int
+    flushed_position: int | None
+    foreign: str | None = None
+    scan: SegmentScan | None = None  # None: it was not scanned, as its index agrees with it
+    last_timestamp_us: int = 0
+    refusal: OSError | None = None  # the reason why it cannot be written
+
+    def has_batches(self) -> bool:
+        """True if the segment has any valid batch."""
+        scan = self.scan
+        if scan is None or scan.head is not None or scan.entries:
+            return True
+        return scan.torn is not None and scan.torn.whole is not None
+
+    @property
+    def end_offset(self) -> int:
+        """The segment's end offset, including corrupt ranges."""
+        if self.scan is None:
+            assert self.next_base is not None
+            return self.next_base
+        lost_end = max((damage.end_offset or 0 for damage in self.scan.damage), default=0)
+        return max(self.scan.end_offset, lost_end)
+
+
 class Recovery:
     """One recovery of the folder of one log."""
 
-    def __init__(self, vfs: Vfs, directory: str, stream_id: int, partition: int, *, must_exist: bool) -> None:
-        self._vfs = vfs
-        self._directory = directory
-        self._ids = (stream_id, partition)
+    def __init__(self, folder: LogFolder, *, must_exist: bool) -> None:
+        self._folder = folder
+        self._vfs = folder.vfs
         self._generations: dict[int, int] = {}
         self._doubled: set[int] = set()  # base offsets of segments with an older generation beside them
         self._must_exist = must_exist
@@ -107,9 +150,9 @@ class Recovery:
     def run(self) -> RecoveredLog:
         """Read, decide, repair. OSError if the disk fails; LogMissingError."""
         out = self._out
-        names = self._vfs.list(self._directory)
+        names = self._vfs.list(self._folder.path)
         strange = [name for name in names if not (files.is_known(name) or is_nfs_leftover(name))]
-        out.notices += [f"{self._directory}/{name}: not a file of a log" for name in strange]
+        out.notices += [f"{self._folder.path}/{name}: not a file of a log" for name in strange]
         out.checkpoint = point = self._read_checkpoint()
         generations = sorted(parsed for name in names if (parsed := files.parsed(name)) is not None)
         self._generations = dict(generations)  # the highest one counts
@@ -123,7 +166,7 @@ class Recovery:
             return out
         found = self._look_at_all(bases)
         if point is None and self._must_exist:
-            path = f"{self._directory}/{files.CHECKPOINT}"
+            path = f"{self._folder.path}/{files.CHECKPOINT}"
             reason = "the log exists, but no checkpoint can be read: whether its end was cut off is not known"
             out.damage.append(Damage(path, 0, bases[0], bases[0], reason))
         kept, cut_at = self._decide(found, flushed_end)
@@ -139,9 +182,9 @@ class Recovery:
             newest = one.last_timestamp_us = max(newest, one.last_timestamp_us)
         # The checkpoint's timestamp may belong to lost messages; the leader has other times then.
         out.last_timestamp_us = newest or out.last_timestamp_us
-        out.log_end = out.flushed_end = end_of(kept[-1], flushed_end)
+        out.log_end = out.flushed_end = kept[-1].end_offset
         if out.damage:
-            self._keep_as_it_is(kept, flushed_end)
+            self._keep_as_it_is(kept)
             self._sync_tail(kept, flushed_end)
         else:
             self._remove_superseded(names)
@@ -152,14 +195,14 @@ class Recovery:
         return out
 
     def _read_checkpoint(self) -> Checkpoint | None:
-        found = checkpoints.read(self._vfs, self._directory)
+        found = checkpoints.read(self._vfs, self._folder.path)
         self._out.notices += [str(mistake) for mistake in found.all_mistakes]
         self._out.has_unused = found.unused is not None
         self._out.is_slot_lost = bool(found.mistakes)
         self._out.slot, self._out.is_alone = found.slot, found.is_alone
         point = found.newest
-        if point is not None and (point.stream_id, point.partition) != self._ids:
-            self._out.notices.append(f"{self._directory}/{files.CHECKPOINT}: of stream {point.stream_id}, not used")
+        if point is not None and (point.stream_id, point.partition) != self._folder.ids:
+            self._out.notices.append(f"{self._folder.path}/{files.CHECKPOINT}: of stream {point.stream_id}, not used")
             return None
         return point
 
@@ -168,7 +211,7 @@ class Recovery:
         wanted = first_base if out.checkpoint is None else out.checkpoint.log_start
         out.log_start = max(wanted, first_base)
         if wanted < first_base:
-            path = files.segment_path(self._directory, wanted)
+            path = self._folder.segment_path(wanted)
             reason = f"the log begins at offset {first_base}, not at {wanted}"
             if out.is_slot_lost:
                 out.notices.append(f"{path}: {reason}; the corrupt checkpoint slot may have recorded that")
@@ -179,12 +222,14 @@ class Recovery:
         out = self._out
         if point is None:
             if self._must_exist:
-                raise LogMissingError(f"{self._directory}: a log was created here earlier, but it has no segment files")
-            out.active = create(self._vfs, self._directory, 0, *self._ids, make_folders=True)
+                raise LogMissingError(
+                    f"{self._folder.path}: a log was created here earlier, but it has no segment files"
+                )
+            out.active = segment.create(self._folder, 0, make_folders=True)
             out.active.opened(self._vfs).sync()
-            self._vfs.sync_dir(self._directory)
+            self._folder.sync()
             return
-        path, end = files.segment_path(self._directory, point.segment_base), point.flushed_end
+        path, end = self._folder.segment_path(point.segment_base), point.flushed_end
         out.log_start, out.log_end, out.flushed_end = min(point.log_start, end), end, end
         out.damage.append(Damage(path, 0, out.log_start, end, "the segment file is missing"))
         out.sealed.append(
@@ -193,7 +238,7 @@ class Recovery:
 
     # Scanning: changes nothing.
 
-    def _look_at_all(self, bases: list[int]) -> list[ScannedSegment]:
+    def _look_at_all(self, bases: list[int]) -> list[_ScannedSegment]:
         """Scan the segments from log_start on; all segments if the checkpoint is implausible."""
         point = self._out.checkpoint
         nexts: list[int | None] = [*bases[1:], None]
@@ -202,15 +247,28 @@ class Recovery:
             # An interrupted retention leaves whole segments below log_start; they are no part of the log.
             first = max(0, bisect_right(bases, point.log_start) - 1)
         found = [self._look(base, following) for base, following in zip(bases[first:], nexts[first:], strict=True)]
-        if point is not None and (reason := start_mistake(point, found)) is not None:
-            path = f"{self._directory}/{files.CHECKPOINT}"
+        if (reason := self._start_mistake(found)) is not None:
+            path = f"{self._folder.path}/{files.CHECKPOINT}"
             self._out.damage.append(Damage(path, 0, bases[0], bases[0], reason))
             self._out.log_start = bases[0]
             return [self._look(base, following) for base, following in zip(bases, nexts, strict=True)]
         self._set_log_start(bases[first])
         return found
 
-    def _look(self, base_offset: int, next_base: int | None) -> ScannedSegment:
+    def _start_mistake(self, found: list[_ScannedSegment]) -> str | None:
+        """Return why the log cannot begin at the checkpoint's log_start; None if it can."""
+        if (point := self._out.checkpoint) is None:
+            return None
+        begin = f"it says that the log begins at offset {point.log_start}"
+        if point.log_start > point.flushed_end:
+            return f"{begin}, beyond {point.flushed_end} that was flushed"
+        last = found[-1]
+        end = last.base_offset if last.scan is None else max(last.base_offset, last.scan.end_offset)
+        if point.log_start > end and last.foreign is None:
+            return f"{begin}; the segments end at {end}"
+        return None
+
+    def _look(self, base_offset: int, next_base: int | None) -> _ScannedSegment:
         point = self._out.checkpoint
         if point is None:
             flushed_position = None
@@ -218,8 +276,8 @@ class Recovery:
             flushed_position = point.segment_position
         else:
             flushed_position = _ALL if base_offset < point.segment_base else 0
-        path = files.segment_path(self._directory, base_offset, self._generations[base_offset])
-        found = ScannedSegment(path, base_offset, next_base, 0, flushed_position)
+        path = self._folder.segment_path(base_offset, self._generations[base_offset])
+        found = _ScannedSegment(path, base_offset, next_base, 0, flushed_position)
         try:
             self._look_into(found)
         except OSError as error:
@@ -230,7 +288,7 @@ class Recovery:
             found.scan = None
         return found
 
-    def _look_into(self, found: ScannedSegment) -> None:
+    def _look_into(self, found: _ScannedSegment) -> None:
         file = self._open_to_look(found)
         try:
             found.size_bytes = file.size()
@@ -242,7 +300,7 @@ class Recovery:
         finally:
             file.close()
 
-    def _open_to_look(self, found: ScannedSegment) -> File:
+    def _open_to_look(self, found: _ScannedSegment) -> File:
         """Open the last segment for writing, so that an error shows now and not at the first message."""
         if found.next_base is None:
             try:
@@ -251,7 +309,7 @@ class Recovery:
                 found.refusal = error
         return self._vfs.open(found.path, read_only=True)
 
-    def _schema_mistake(self, found: ScannedSegment, file: File) -> CorruptionError | None:
+    def _schema_mistake(self, found: _ScannedSegment, file: File) -> CorruptionError | None:
         try:
             ids = check_schema_message(file.read_at(0, SCHEMA_BYTES), file=found.path)
         except CorruptionError as error:
@@ -259,11 +317,13 @@ class Recovery:
         except RemoteError as error:
             found.foreign = error.message
             return None
-        if ids != self._ids:
-            found.foreign = f"it is of stream {ids[0]}, partition {ids[1]}; expected {self._ids[0]}, {self._ids[1]}"
+        if ids != self._folder.ids:
+            found.foreign = (
+                f"it is of stream {ids[0]}, partition {ids[1]}; expected {self._folder.ids[0]}, {self._folder.ids[1]}"
+            )
         return None
 
-    def _index_agrees(self, found: ScannedSegment) -> bool:
+    def _index_agrees(self, found: _ScannedSegment) -> bool:
         if found.next_base is None:
             return False
         try:
@@ -280,12 +340,12 @@ class Recovery:
         found.last_timestamp_us = last.max_timestamp_us
         return (first.position, first.base_offset) == (SCHEMA_BYTES, found.base_offset)
 
-    def _scan(self, found: ScannedSegment, file: File, schema_mistake: CorruptionError | None) -> None:
+    def _scan(self, found: _ScannedSegment, file: File, schema_mistake: CorruptionError | None) -> None:
         vouched = None
         if schema_mistake is None and found.flushed_position and found.base_offset not in self._doubled:
             limit = min(found.flushed_position, found.size_bytes)
-            vouched = rebuild.vouched_head(self._vfs, file, base_offset=found.base_offset, flushed_position=limit)
-        found.scan = scan = rebuild.scan_segment(
+            vouched = segment_scan.vouched_head(self._vfs, file, base_offset=found.base_offset, flushed_position=limit)
+        found.scan = scan = segment_scan.scan_segment(
             self._vfs,
             file,
             vouched=vouched,
@@ -309,11 +369,11 @@ class Recovery:
 
     # Deciding: changes only the scan results.
 
-    def _decide(self, found: list[ScannedSegment], flushed_end: int) -> tuple[list[ScannedSegment], int | None]:
+    def _decide(self, found: list[_ScannedSegment], flushed_end: int) -> tuple[list[_ScannedSegment], int | None]:
         """Return the segments that form the log, and the number of the one to cut (None: none)."""
-        kept: list[ScannedSegment] = []
+        kept: list[_ScannedSegment] = []
         for number, one in enumerate(found):
-            if kept and (end := end_of(kept[-1], flushed_end)) > one.base_offset:
+            if kept and (end := kept[-1].end_offset) > one.base_offset:
                 reason = f"it begins at offset {one.base_offset}, before the previous one ends at {end}"
                 self._out.damage.append(Damage(one.path, 0, one.base_offset, one.base_offset, reason))
                 continue
@@ -332,10 +392,10 @@ class Recovery:
             if scan.torn is not None:
                 scan.damage.append(Damage(one.path, scan.torn.position, scan.end_offset, None, scan.torn.reason))
                 scan.torn = None
-            rebuild.complete_damage(scan, one.path, max(end, scan.end_offset))
+            scan.complete_damage(one.path, max(end, scan.end_offset))
         return kept, None
 
-    def _is_cut(self, found: list[ScannedSegment], number: int, kept: list[ScannedSegment], flushed_end: int) -> bool:
+    def _is_cut(self, found: list[_ScannedSegment], number: int, kept: list[_ScannedSegment], flushed_end: int) -> bool:
         one, later = found[number], found[number + 1 :]
         scan = one.scan
         assert scan is not None
@@ -365,10 +425,10 @@ class Recovery:
                 if found.generation != newest:
                     gone += [name, files.index_path(name)]
         if gone:
-            self._vfs.sync_dir(self._directory)  # a crash may have kept the new name off the disk
+            self._folder.sync()  # a crash may have kept the new name off the disk
             for name in gone:
-                self._vfs.remove(f"{self._directory}/{name}")
-            self._vfs.sync_dir(self._directory)
+                self._vfs.remove(f"{self._folder.path}/{name}")
+            self._folder.sync()
 
     def _retire(self, names: Sequence[str], first_base: int) -> None:
         """Queue what lies below the log for removal after log_start is durable, not before.
@@ -384,39 +444,37 @@ class Recovery:
                 if base >= first_base:
                     break
                 below[base] = None
-        self._out.retired = tuple(
-            files.segment_path(self._directory, base, self._generations.get(base, 0)) for base in below
-        )
+        self._out.retired = tuple(self._folder.segment_path(base, self._generations.get(base, 0)) for base in below)
 
-    def _keep_as_it_is(self, kept: list[ScannedSegment], flushed_end: int) -> None:
+    def _keep_as_it_is(self, kept: list[_ScannedSegment]) -> None:
         for one in kept:
             entries = None if one.scan is None else one.scan.all_entries()
             damage = () if one.scan is None else tuple(one.scan.damage)
-            end = end_of(one, flushed_end)
+            end = one.end_offset
             self._out.sealed.append(
                 Segment(one.path, one.base_offset, end, one.size_bytes, one.last_timestamp_us, entries, damage)
             )
 
-    def _sync_tail(self, kept: list[ScannedSegment], flushed_end: int) -> None:
+    def _sync_tail(self, kept: list[_ScannedSegment], flushed_end: int) -> None:
         """Sync the tail of a corrupt log: readers see it, and a power loss must not take it back."""
         out = self._out
         try:
             for one in kept:
                 if one.scan is not None and one.foreign is None:
-                    rebuild.write_again(self._vfs, one.path, one.flushed_position or 0, one.size_bytes)
+                    self._write_again(one)
             if out.checkpoint is not None:
                 # Otherwise an older checkpoint could count, beyond which corruption looks like a torn tail and is cut.
                 sequence = out.checkpoint.sequence
-                point = CheckpointFile(self._vfs, self._directory, sequence, out.slot, is_alone=out.is_alone)
+                point = CheckpointFile(self._vfs, self._folder.path, sequence, out.slot, is_alone=out.is_alone)
                 point.write_again(out.checkpoint)
                 out.slot, out.is_alone = point.slot, False
-            self._vfs.sync_dir(self._directory)
+            self._folder.sync()
         except OSError as error:
             out.flushed_end = min(max(flushed_end, out.log_start), out.log_end)
-            text = f"{self._directory}: unflushed data cannot be synced, so readers do not get it: {error}"
+            text = f"{self._folder.path}: unflushed data cannot be synced, so readers do not get it: {error}"
             out.notices.append(text)
 
-    def _cut(self, found: list[ScannedSegment], number: int) -> None:
+    def _cut(self, found: list[_ScannedSegment], number: int) -> None:
         """Remove what does not belong to the log, later segments first, so that a crash leaves no gap."""
         one, later = found[number], found[number + 1 :]
         scan = one.scan
@@ -432,20 +490,20 @@ class Recovery:
             self._vfs.remove(files.index_path(each.path))
             self._out.cuts.append(CutTail(each.path, 0, each.size_bytes, kept_as, torn.reason))
         if later:
-            self._vfs.sync_dir(self._directory)
+            self._folder.sync()
         if torn.position < one.size_bytes or torn.position == 0:
             self._cut_tail(one, torn)
 
-    def _cut_tail(self, one: ScannedSegment, torn: TornTail) -> None:
+    def _cut_tail(self, one: _ScannedSegment, torn: TornTail) -> None:
         file = self._vfs.open(one.path)
         try:
             kept_as = None
             if not self._tail_may_go(file, one, torn):
-                kept_as = torn_tail.copy_aside(self._vfs, file, torn.position, one.size_bytes)
-                self._vfs.sync_dir(self._directory)
+                kept_as = files.copy_aside(self._vfs, file, torn.position, one.size_bytes)
+                self._folder.sync()
             file.truncate(torn.position)
             if torn.position == 0:
-                file.write_at(0, schema_message(*self._ids))
+                file.write_at(0, schema_message(*self._folder.ids))
                 assert one.scan is not None
                 one.scan.end_position = SCHEMA_BYTES
             file.sync()
@@ -454,27 +512,27 @@ class Recovery:
         self._out.cuts.append(CutTail(one.path, torn.position, one.size_bytes - torn.position, kept_as, torn.reason))
         one.size_bytes = max(torn.position, SCHEMA_BYTES)
 
-    def _may_go(self, one: ScannedSegment) -> bool:
+    def _may_go(self, one: _ScannedSegment) -> bool:
         if one.has_batches():
             return False
         file = self._vfs.open(one.path, read_only=True)
         try:
-            return torn_tail.is_unfinished_segment(file, one.size_bytes, self._ids)
+            return segment.is_unfinished(file, one.size_bytes, self._folder)
         finally:
             file.close()
 
-    def _tail_may_go(self, file: File, one: ScannedSegment, torn: TornTail) -> bool:
+    def _tail_may_go(self, file: File, one: _ScannedSegment, torn: TornTail) -> bool:
         if torn.whole is not None:
             return False
         if torn.position == 0:
-            return torn_tail.is_unfinished_segment(file, one.size_bytes, self._ids)
+            return segment.is_unfinished(file, one.size_bytes, self._folder)
         if self._out.checkpoint is None:
             # The tail may have been flushed.
-            return torn_tail.is_zeros(file, torn.position, one.size_bytes)
+            return files.is_zeros(file, torn.position, one.size_bytes)
         assert one.scan is not None
-        return torn_tail.is_unfinished_append(file, torn.position, one.size_bytes, one.scan.end_offset)
+        return _is_unfinished_append(file, torn.position, one.size_bytes, one.scan.end_offset)
 
-    def _make_writable(self, kept: list[ScannedSegment]) -> None:
+    def _make_writable(self, kept: list[_ScannedSegment]) -> None:
         out = self._out
         for one, following in pairwise(kept):
             if one.scan is not None:
@@ -489,18 +547,50 @@ class Recovery:
         is_indexed = self._settle(last, last.scan)
         out.active.resume(last.scan.head, PackedEntries(bytes(last.scan.entries)), is_indexed=is_indexed)
         if out.checkpoint is None or out.checkpoint.segment_base < last.base_offset:
-            self._vfs.sync_dir(self._directory)
+            self._folder.sync()
 
-    def _settle(self, one: ScannedSegment, scan: SegmentScan) -> bool:
+    def _settle(self, one: _ScannedSegment, scan: SegmentScan) -> bool:
         """Make the segment durable and, if the disk allows it, its index valid; return True if it is."""
-        rebuild.write_again(self._vfs, one.path, one.flushed_position or 0, one.size_bytes)
+        self._write_again(one)
         if scan.head is None and not scan.entries:
             return True  # an empty segment
         try:
-            rebuild.write_index(self._vfs, one.path, scan.entries, 0 if scan.head is None else scan.head.count)
+            index.write_index(self._vfs, one.path, scan.entries, 0 if scan.head is None else scan.head.count)
         except OSError:
             # A wrong index must not stay; without one, a reader rebuilds it.
             with contextlib.suppress(OSError):
                 self._vfs.remove(files.index_path(one.path))
             return False
         return True
+
+    def _write_again(self, one: _ScannedSegment) -> None:
+        """Rewrite and sync what may be unsynced: after a failed sync, another sync without a write proves nothing."""
+        position = min(one.flushed_position or 0, one.size_bytes)
+        if position >= one.size_bytes:
+            return
+        file = self._vfs.open(one.path)
+        try:
+            while position < one.size_bytes:
+                data = file.read_at(position, min(limits.SCAN_READ_BYTES, one.size_bytes - position))
+                file.write_at(position, data)
+                position += len(data)
+            file.sync()
+        finally:
+            file.close()
+
+
+def _is_unfinished_append(file: File, position: int, end_position: int, offset: int) -> bool:
+    """True if from `position` on there is no more than a crash during appends from `offset` on leaves."""
+    while position < end_position and not files.is_zeros(file, position, end_position):
+        prefix = file.read_at(position, min(codec.PREFIX_BYTES, end_position - position))
+        if len(prefix) < codec.PREFIX_BYTES:
+            return prefix.startswith(_MARK[: len(prefix)])
+        try:
+            header = codec.read_header(prefix)
+        except CorruptionError:
+            return False
+        if header.base_offset != offset:
+            return False
+        position += header.size_bytes
+        offset = header.end_offset
+    return True

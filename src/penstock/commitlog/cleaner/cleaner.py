@@ -1,0 +1,265 @@
+"""Cleaner: what is rewritten next in one log, one task at a time (Kafka's log cleaner).
+
+Rules: only sealed, committed and flushed segments are rewritten, so normally no truncation concerns them. A truncation
+that does voids the running task; no file name is reused while a file of that name may yet be removed. The rows of each
+segment are judged by a survey before it is rewritten.
+
+| next task, the first that is due                         | owner        |
+|----------------------------------------------------------|--------------|
+| rewrite the next segment of the running compaction pass  | `Compactor`  |
+| rewrite the segment that was just found to have expired  | `Expirer`    |
+| merge or compress a segment, once                        | `Cleaner`    |
+| survey for a new compaction pass                         | `Compactor`  |
+| survey one segment for expired messages                  | `Expirer`    |
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from operator import attrgetter
+
+from penstock.base import limits
+from penstock.base.clock import growing
+from penstock.commitlog.cleaner.cleaning import Cleaning
+from penstock.commitlog.cleaner.compaction import Survey
+from penstock.commitlog.cleaner.compactor import Compactor
+from penstock.commitlog.cleaner.expirer import Expirer
+from penstock.commitlog.cleaner.expiry import ExpirySurvey
+from penstock.commitlog.cleaner.retained_rows import RetainedRows
+from penstock.commitlog.config import LogConfig
+from penstock.commitlog.files import files
+from penstock.commitlog.files.files import LogFolder
+from penstock.commitlog.segment.segment import Segment
+from penstock.commitlog.segment.segments import Segments
+from penstock.commitlog.view import LogView
+
+CleanerTask = Cleaning | Survey | ExpirySurvey
+"""The cleaner task that a log has under way."""
+
+_end_offset = attrgetter("end_offset")
+_RETRY_US = limits.COMPACTION_RETRY_MS * 1_000
+_RETRY_US_MAX = limits.COMPACTION_RETRY_MS_MAX * 1_000
+_SKIPPED_MAX = 64  # segments without an index file; they are skipped until a restart
+
+
+class Disposal:
+    """Removes files that the cleaner replaced. Run it in a disk thread; then call `Log.disposed` in any case."""
+
+    def __init__(self, folder: LogFolder, paths: tuple[str, ...]) -> None:
+        self._folder = folder
+        self.paths = paths
+
+    def run(self) -> None:
+        """Make the new files' names durable, then remove the old ones. OSError: it can be retried, also by a start."""
+        self._folder.sync()
+        for path in self.paths:
+            self._folder.vfs.remove(path)
+            self._folder.vfs.remove(files.index_path(path))
+
+
+class Cleaner:
+    """Cleaning of one log: one task at a time (`under_way`), and one open disposal.
+
+    `end`, in all methods: end offset of what may be rewritten, which is committed and flushed.
+    """
+
+    __slots__ = ("_compactor", "_config", "_done_end", "_expirer", "_failed_base", "_failures", "_folder",
+                 "_not_before_us", "_segments", "_stale", "disposal", "under_way")  # fmt: skip
+
+    def __init__(self, folder: LogFolder, segments: Segments, config: LogConfig) -> None:
+        self.under_way: CleanerTask | None = None
+        self.disposal: Disposal | None = None
+        self._folder = folder
+        self._segments = segments
+        self._config = config
+        self._compactor = Compactor()
+        self._expirer = Expirer()
+        self._done_end = 0  # segments up to here were checked for batches to merge
+        self._failed_base = 0  # of the segment whose merge failed last …
+        self._failures = 0  # … so many times in a row
+        self._not_before_us = 0
+        self._stale: list[str] = []  # replaced files, to be removed
+
+    def configure(self, config: LogConfig) -> None:
+        """Replace the config; void what expiry has found if it differs."""
+        if config.compression is not self._config.compression:
+            self._done_end = 0  # check all segments again
+        if config != self._config:
+            self._expirer.reconsider()
+            if isinstance(self.under_way, Cleaning) and self.under_way.is_expiry:
+                self.under_way.is_void = True
+        self._config = config
+
+    # The next task.
+
+    def is_due(self, end: int, now_us: int) -> bool:
+        """True if `begin` has something to do."""
+        if self.under_way is not None or self.disposal is not None:
+            return False
+        return self._compactor.is_under_way or any(due_us <= now_us for due_us in self._dues_us(end))
+
+    def due_us(self, end: int, now_us: int) -> int | None:
+        """Time at which `is_due` may become true without further events; None if never."""
+        return min((due_us for due_us in self._dues_us(end) if due_us > now_us), default=None)
+
+    def _dues_us(self, end: int) -> list[int]:
+        sealed, config = self._segments.sealed, self._config
+        dues = (
+            self._compactor.due_us(sealed, config, end),
+            self._expirer.due_us(sealed, config, end),
+            None if self._next_to_merge(end) is None else self._not_before_us,
+        )
+        return [due_us for due_us in dues if due_us is not None]
+
+    def begin(self, view: LogView, end: int, now_us: int, *, may_survey: bool) -> CleanerTask | None:
+        """Return the next task of those in the table; None if none is due. `may_survey`: a compaction pass may begin.
+
+        `view`: the log as it is now.
+        """
+        self.under_way = self._compact_on(view, now_us) or self._expire_on(view) or self._merge(view, end, now_us)
+        folder, sealed, config = self._folder, self._segments.sealed, self._config
+        if self.under_way is None and may_survey:
+            self.under_way = self._compactor.begin(folder.vfs, view, sealed, config, end, now_us)
+        if self.under_way is None:
+            self.under_way = self._expirer.begin(folder.vfs, view, sealed, config, end, now_us, self._compactor)
+        return self.under_way
+
+    def _compact_on(self, view: LogView, now_us: int) -> Cleaning | None:
+        """Return the rewrite of the pass's next segment; if there is none, end the pass and return None."""
+        compactor = self._compactor
+        if not compactor.is_under_way:
+            return None
+        if not compactor.is_wanted(self._config):
+            compactor.abandon(now_us)
+        elif (judged := compactor.next_judged(self._segments.sealed)) is not None:
+            return self._cleaning(view, judged.segment, judged)
+        else:
+            compactor.finish(now_us)
+            self._expirer.compacted()
+        return None
+
+    def _expire_on(self, view: LogView) -> Cleaning | None:
+        """Return the rewrite of the segment whose survey just found expired rows."""
+        judged = self._expirer.take_judged(self._segments.sealed)
+        return None if judged is None else self._cleaning(view, judged.segment, judged, is_expiry=True)
+
+    def _merge(self, view: LogView, end: int, now_us: int) -> Cleaning | None:
+        segment = self._next_to_merge(end)
+        if segment is None or self._not_before_us > now_us:
+            return None
+        self._done_end = segment.end_offset
+        return self._cleaning(view, segment)
+
+    def _next_to_merge(self, end: int) -> Segment | None:
+        """Return the first segment below `end` that was not checked; None: there is none."""
+        sealed = self._segments.sealed
+        number = bisect_right(sealed, self._done_end, key=_end_offset)
+        for segment in sealed[number : number + _SKIPPED_MAX]:
+            if segment.end_offset > end:
+                return None
+            if segment.entries is None and segment.base_offset < segment.end_offset:
+                return segment
+        return None
+
+    def _cleaning(
+        self, view: LogView, segment: Segment, retained: RetainedRows | None = None, *, is_expiry: bool = False
+    ) -> Cleaning:
+        assert self.disposal is None, "files are being removed"
+        cleaning = Cleaning(self._folder, view, segment, self._config, retained, is_expiry=is_expiry)
+        if cleaning.cleaned_path in self._stale:
+            self._stale.remove(cleaning.cleaned_path)
+        return cleaning
+
+    # Its end.
+
+    def ended(self, task: CleanerTask, now_us: int, *, may_replace: bool) -> bool:
+        """Take a task that succeeded, failed or was abandoned. Return True if a new segment replaced an old one; the
+        old file stays for current readers until a `Disposal`. `may_replace` False: the log is not writable. OSError.
+        """
+        self.under_way = None
+        if isinstance(task, Survey):
+            self._compactor.surveyed(task, now_us)
+            return False
+        if isinstance(task, ExpirySurvey):
+            self._expirer.surveyed(task, now_us)
+            return False
+        has_replaced = False
+        try:
+            has_replaced = self._replaced(task, may_replace=may_replace)
+        finally:
+            self._written(task, now_us, has_replaced=has_replaced)
+        return has_replaced
+
+    def _replaced(self, cleaning: Cleaning, *, may_replace: bool) -> bool:
+        old, new = cleaning.segment, cleaning.replacement
+        if new is None:
+            return False
+        is_asked_for = self._config.expires if cleaning.is_expiry else self._compactor.is_wanted(self._config)
+        is_unwanted = cleaning.is_void or (cleaning.takes_rows and not is_asked_for)
+        if is_unwanted or not may_replace or old not in self._segments.sealed:
+            self._stale.append(cleaning.cleaned_path)
+            return False
+        try:
+            self._folder.vfs.rename(cleaning.cleaned_path, new.path)
+        except OSError:
+            cleaning.has_failed = True
+            self._stale.append(cleaning.cleaned_path)
+            raise
+        self._segments.swap(old, new)
+        old.successor = new
+        self._stale.append(old.path)  # readers may still use it
+        return True
+
+    def _written(self, task: Cleaning, now_us: int, *, has_replaced: bool) -> None:
+        if has_replaced:
+            self._failures = self._not_before_us = 0
+            if task.is_expiry:
+                self._expirer.written()
+        elif task.segment not in self._segments.sealed:
+            return  # retention removed it meanwhile
+        elif not task.takes_rows:
+            if task.has_failed and not task.is_void:
+                self._merge_later(task.segment, now_us)
+        elif task.is_expiry:
+            self._expirer.not_written(task.segment.base_offset, now_us)
+        else:
+            self._compactor.abandon(now_us)
+
+    def _merge_later(self, segment: Segment, now_us: int) -> None:
+        """Back off, and retry the segment unless MERGE_TRIES_MAX is reached."""
+        self._failures = self._failures + 1 if segment.base_offset == self._failed_base else 1
+        self._failed_base = segment.base_offset
+        if self._failures < limits.MERGE_TRIES_MAX:
+            self._done_end = min(self._done_end, segment.base_offset)
+        self._not_before_us = now_us + growing(_RETRY_US, self._failures, _RETRY_US_MAX)
+
+    # Removing replaced files.
+
+    def dispose(self, young: int) -> Disposal | None:
+        """Return a task that removes all replaced files but the newest `young`; None: there are none."""
+        count = len(self._stale) - young
+        if self.disposal is None and count > 0:
+            self.disposal = Disposal(self._folder, tuple(self._stale[:count]))
+            del self._stale[:count]
+        return self.disposal
+
+    def disposed(self, *, has_failed: bool) -> None:
+        """End the disposal; if it failed, requeue its files."""
+        if has_failed and self.disposal is not None:
+            self._stale[:0] = self.disposal.paths
+        self.disposal = None
+
+    # Truncation and close.
+
+    def void(self) -> None:
+        """Void the running task: the log is about to be truncated or closed."""
+        if self.under_way is not None:
+            self.under_way.is_void = True
+
+    def restart(self, active_base: int) -> None:
+        """Forget what lies behind `active_base` after a truncation: file names from there on may be reused."""
+        self._done_end = min(self._done_end, active_base)
+        self._compactor.cut(active_base)
+        self._expirer.cut(active_base)
+        kept = [(files.parsed(path.rpartition("/")[2]), path) for path in self._stale]
+        self._stale = [path for found, path in kept if found is not None and found.base_offset < active_base]
