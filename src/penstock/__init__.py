@@ -37,9 +37,6 @@ if TYPE_CHECKING:
     )
     from penstock.batch.reader import open_segment as open_segment
     from penstock.batch.reader import segment_files as segment_files
-    from penstock.client.append.known_producers import (
-        KnownProducer as KnownProducer,
-    )
     from penstock.client.append.staged_runs import (
         Published as Published,
     )
@@ -142,6 +139,9 @@ if TYPE_CHECKING:
         Headers as Headers,
     )
     from penstock.client.values import (
+        KnownProducer as KnownProducer,
+    )
+    from penstock.client.values import (
         Message as Message,
     )
     from penstock.client.values import (
@@ -194,7 +194,7 @@ _MODULE_OF = {
     "Unavailable": "penstock.client.errors",
     "Group": "penstock.client.consume.groups",
     "GroupOffset": "penstock.client.consume.groups",
-    "KnownProducer": "penstock.client.append.known_producers",
+    "KnownProducer": "penstock.client.values",
     "Table": "penstock.client.blocking.table",
     "partitions_of": "penstock.client.bulk.partitioning",
     "Published": "penstock.client.append.staged_runs",

@@ -21,8 +21,6 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
 from penstock.base import limits
 from penstock.base.errors import OperationalError
 from penstock.client import aio
-from penstock.client.append.known_producers import KnownProducer
-from penstock.client.blocking import connecting
 from penstock.client.blocking.asynchronous import End, close_soon, next_of
 from penstock.client.blocking.groups import Consumer, Groups
 from penstock.client.blocking.open_clients import OPEN_CLIENTS
@@ -44,6 +42,7 @@ from penstock.client.values import (
     EARLIEST,
     AppendResult,
     Envelope,
+    KnownProducer,
     Message,
     OffsetAt,
     PubAck,
@@ -84,7 +83,7 @@ def connect(
     Unavailable: no broker answers there. TimedOut: no answer in time. Unauthenticated: the credentials are refused.
     """
     options: dict[str, Any] = {"rack": rack, "read_from": read_from, "credentials": credentials, "tls": tls}
-    opening = connecting.connect(server, nats=nats, nats_options=nats_options, name=name, timeout=timeout, **options)
+    opening = aio.connect(server, nats=nats, nats_options=nats_options, name=name, timeout=timeout, **options)
     thread = LoopThread()
     try:
         client = thread.run(opening.open())
@@ -257,8 +256,9 @@ class Client(OfThisProcess):
         LogTruncated (rows already read are no longer in the log: a memory stream after a restart, or a power loss),
         CorruptRange, CorruptionError (data was corrupted on the network), TimedOut, Unavailable.
         """
-        wanted = (stream, start, end, partition, follow, batch_rows_max, columns, timeout, where, read_from)
-        return self._iterate(answers(lambda: self._client._reader(*wanted)))  # noqa: SLF001 (same client)
+        wanted: dict[str, Any] = {"end": end, "partition": partition, "follow": follow, "columns": columns}
+        wanted |= {"batch_rows_max": batch_rows_max, "where": where, "read_from": read_from, "timeout": timeout}
+        return self._iterate(answers(lambda: self._client._reader(stream, start, **wanted)))  # noqa: SLF001 (same client)
 
     def messages(self, stream: StreamName, start: Start = EARLIEST, *, end: Start | None = None,
         partition: int | None = None, follow: bool = False, where: Filter | None = None,
