@@ -47,10 +47,10 @@ if TYPE_CHECKING:
         Staged as Staged,
     )
     from penstock.client.blocking.client import Client as Client
+    from penstock.client.blocking.client import Consumer as Consumer
+    from penstock.client.blocking.client import Producer as Producer
+    from penstock.client.blocking.client import Table as Table
     from penstock.client.blocking.client import connect as connect
-    from penstock.client.blocking.groups import Consumer as Consumer
-    from penstock.client.blocking.producer import Producer as Producer
-    from penstock.client.blocking.table import Table as Table
     from penstock.client.bulk.partitioning import (
         partitions_of as partitions_of,
     )
@@ -169,8 +169,8 @@ _MODULE_OF = {
     "segment_files": "penstock.batch.reader",
     "Client": "penstock.client.blocking.client",
     "connect": "penstock.client.blocking.client",
-    "Consumer": "penstock.client.blocking.groups",
-    "Producer": "penstock.client.blocking.producer",
+    "Consumer": "penstock.client.blocking.client",
+    "Producer": "penstock.client.blocking.client",
     "CorruptRange": "penstock.client.errors",
     "GroupInUse": "penstock.client.errors",
     "InvalidConfig": "penstock.client.errors",
@@ -195,7 +195,7 @@ _MODULE_OF = {
     "Group": "penstock.client.consume.groups",
     "GroupOffset": "penstock.client.consume.groups",
     "KnownProducer": "penstock.client.values",
-    "Table": "penstock.client.blocking.table",
+    "Table": "penstock.client.blocking.client",
     "partitions_of": "penstock.client.bulk.partitioning",
     "Published": "penstock.client.append.staged_runs",
     "PublishedQuery": "penstock.client.append.staging",

@@ -435,7 +435,7 @@ def _say(stream: StreamInfo, source: str, done: ImportResult, *, is_cut_over: bo
 def _iterate(thread: LoopThread, source: Any) -> Generator[pa.RecordBatch, None, None]:
     import asyncio
 
-    from penstock.client.blocking.asynchronous import End, next_of
+    from penstock.client.blocking.threads import End, next_of
 
     steps: list[asyncio.Task[Any]] = []  # only the latest task
 

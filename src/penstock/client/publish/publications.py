@@ -19,7 +19,7 @@ from penstock.client.values import Envelope, PubAck
 
 
 class Publications:
-    """What a client publishes through NATS; `timeout` is in seconds."""
+    """Publishes the messages of one client through NATS; `timeout` is in seconds."""
 
     def __init__(
         self,
