@@ -51,6 +51,7 @@ LOG = os.path.join(VENV, "set-up.log")
 WHEELS = os.path.join(VENV, "wheels")
 JS = os.path.join(VENV, "js")
 HOT = os.path.join(ROOT, "src", "penstock", "hot")
+FACES = os.path.join(ROOT, "tools", "faces.py")
 JS_SOURCE = os.path.join(ROOT, "tests", "compat", "js", "package.json")
 
 # Megabytes, measured on Linux x86-64 with Python 3.11 and the versions in constraints.txt: what a first run fetches,
@@ -574,7 +575,7 @@ def test(arguments: List[str]) -> NoReturn:
 
 
 def check(arguments: List[str]) -> int:
-    """Run what needs no tests: ruff, mypy, the layer contracts, the vocabulary. Long functions are only warned of."""
+    """Run what needs no tests: ruff, mypy, layers, generated code, vocabulary. Long functions are only warned of."""
     set_up(EXTRAS["test"])
     tools = (["ruff", "check", "."], ["mypy"], ["lint-imports", "--no-logo"])
     failed = []
@@ -583,6 +584,9 @@ def check(arguments: List[str]) -> int:
         command = [os.path.join(VENV, "bin", tool[0])] + tool[1:] + arguments
         if subprocess.call(command, cwd=ROOT, env=clean_environment()) != 0:
             failed.append(tool[0])
+    say("• the blocking client is what the asyncio one says")
+    if subprocess.call([PYTHON, FACES, "--check"], cwd=ROOT, env=clean_environment()) != 0:
+        failed.append("faces")
     say("• vocabulary of docstrings and comments")
     found = list(vague_words())
     for line in found:
@@ -657,6 +661,12 @@ def site(arguments: List[str]) -> NoReturn:
     _become(sphinx + arguments + [ROOT, os.path.join(build, "site")], clean_environment())
 
 
+def faces(arguments: List[str]) -> NoReturn:
+    """Write the blocking client from the asyncio one; with --check only compare."""
+    set_up(EXTRAS["test"])
+    _become([PYTHON, FACES] + arguments, clean_environment())
+
+
 def fuzz(arguments: List[str]) -> NoReturn:
     """Fuzz every decoder that faces a socket or a file; `--help` says how."""
     require_compiled()
@@ -720,6 +730,7 @@ COMMANDS = {
     "test": test,
     "check": check,
     "site": site,
+    "faces": faces,
     "fuzz": fuzz,
     "sim": sim,
     "chaos": chaos,

@@ -37,9 +37,6 @@ if TYPE_CHECKING:
     )
     from penstock.batch.reader import open_segment as open_segment
     from penstock.batch.reader import segment_files as segment_files
-    from penstock.client.append.known_producers import (
-        KnownProducer as KnownProducer,
-    )
     from penstock.client.append.staged_runs import (
         Published as Published,
     )
@@ -50,10 +47,10 @@ if TYPE_CHECKING:
         Staged as Staged,
     )
     from penstock.client.blocking.client import Client as Client
+    from penstock.client.blocking.client import Consumer as Consumer
+    from penstock.client.blocking.client import Producer as Producer
+    from penstock.client.blocking.client import Table as Table
     from penstock.client.blocking.client import connect as connect
-    from penstock.client.blocking.groups import Consumer as Consumer
-    from penstock.client.blocking.producer import Producer as Producer
-    from penstock.client.blocking.table import Table as Table
     from penstock.client.bulk.partitioning import (
         partitions_of as partitions_of,
     )
@@ -142,6 +139,9 @@ if TYPE_CHECKING:
         Headers as Headers,
     )
     from penstock.client.values import (
+        KnownProducer as KnownProducer,
+    )
+    from penstock.client.values import (
         Message as Message,
     )
     from penstock.client.values import (
@@ -169,8 +169,8 @@ _MODULE_OF = {
     "segment_files": "penstock.batch.reader",
     "Client": "penstock.client.blocking.client",
     "connect": "penstock.client.blocking.client",
-    "Consumer": "penstock.client.blocking.groups",
-    "Producer": "penstock.client.blocking.producer",
+    "Consumer": "penstock.client.blocking.client",
+    "Producer": "penstock.client.blocking.client",
     "CorruptRange": "penstock.client.errors",
     "GroupInUse": "penstock.client.errors",
     "InvalidConfig": "penstock.client.errors",
@@ -194,8 +194,8 @@ _MODULE_OF = {
     "Unavailable": "penstock.client.errors",
     "Group": "penstock.client.consume.groups",
     "GroupOffset": "penstock.client.consume.groups",
-    "KnownProducer": "penstock.client.append.known_producers",
-    "Table": "penstock.client.blocking.table",
+    "KnownProducer": "penstock.client.values",
+    "Table": "penstock.client.blocking.client",
     "partitions_of": "penstock.client.bulk.partitioning",
     "Published": "penstock.client.append.staged_runs",
     "PublishedQuery": "penstock.client.append.staging",

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from penstock.client.aio import Client
+from penstock.client.aio import Client, connect
 from penstock.client.append.producing import Producer
-from penstock.client.blocking.connecting import connect
 from penstock.client.consume.consumers import Consumer
 from penstock.client.consume.tables import Table
 

@@ -35,7 +35,7 @@ async def truncation(reader: AsyncGenerator[penstock.Message, None]) -> penstock
 
 async def planned_at_the_end(client: aio.Client) -> Reader:
     """A follower that knows where it begins and has not fetched yet."""
-    return await client._reader("m", penstock.LATEST, None, None, True, 1_000, None, 20.0)
+    return await client._reader("m", penstock.LATEST, follow=True, batch_rows_max=1_000, timeout=20.0)
 
 
 def begin_anew(broker: BrokerProcess, *appends: int) -> None:

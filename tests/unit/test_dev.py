@@ -242,7 +242,7 @@ def size() -> int:
 
 def test_a_vague_word_in_a_docstring_or_comment_fails_the_check(ready: ModuleType) -> None:
     ready.Plan(ready.Stamp(), ready.EXTRAS["test"]).stamp.write()
-    for tool in ("ruff", "mypy", "lint-imports"):
+    for tool in ("ruff", "mypy", "lint-imports", "python"):
         command = Path(ready.VENV) / "bin" / tool
         command.write_text("#!/bin/sh\n")
         command.chmod(0o755)

@@ -28,8 +28,7 @@ from penstock.bench.content import Content, Tally
 from penstock.bench.nats_socket import NatsSocket, inbox
 from penstock.bench.schedule import SchedulePlan, index_of
 from penstock.bench.timed_socket import TimedSocket
-from penstock.client.aio import Client
-from penstock.client.blocking.connecting import connect
+from penstock.client.aio import Client, connect
 
 READY = "ready"
 _HEARTBEAT_NS = 5_000_000_000  # as nats-py's ordered consumer

@@ -33,7 +33,7 @@ from penstock.bench.processes import cpu_seconds_of
 from penstock.bench.report import Figure
 from penstock.bench.rounds import Measurement, Ratio, interleave, median, ratio
 from penstock.bench.systems import nats_server
-from penstock.client.blocking import connecting
+from penstock.client import aio
 from penstock.client.link.read_from import Which
 from penstock.client.values import LATEST
 
@@ -135,7 +135,7 @@ def _fill(brokers: Brokers, size_bytes: int) -> None:
 async def _read(brokers: Brokers, consumers: int, which: Which, round_number: int) -> Measurement:
     """Read the whole log with `consumers` concurrent consumers; the value is MB per second of the brokers' CPU."""
     servers = list(brokers.addresses.values())
-    clients = [await connecting.connect(servers, name="penstock-bench", timeout=TIMEOUT_S) for _ in range(consumers)]
+    clients = [await aio.connect(servers, name="penstock-bench", timeout=TIMEOUT_S) for _ in range(consumers)]
     loop = asyncio.get_running_loop()
     try:
         for client in clients:

@@ -38,8 +38,8 @@ from penstock.base.limits import BENCH_STALL_S, MIB
 from penstock.bench import worker
 from penstock.bench.content import Content, difference
 from penstock.bench.processes import cpu_seconds_of
+from penstock.client import aio
 from penstock.client.blocking import client as blocking
-from penstock.client.blocking import connecting
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -112,7 +112,7 @@ def read_batches(task: ReadTask) -> Iterator[Consumed]:
 
 
 async def _read_on_asyncio(task: ReadTask, once: Callable[[AsyncClient, str], Awaitable[Content]]) -> Consumed:
-    async with await connecting.connect(task.address, name="penstock-bench", timeout=BENCH_STALL_S) as client:
+    async with await aio.connect(task.address, name="penstock-bench", timeout=BENCH_STALL_S) as client:
         await anext(client.messages(task.stream, end=1))  # as `_warm_up`
         clock = Clock(task.watched)
         return clock.consumed([await once(client, task.stream) for _ in range(task.passes)])

@@ -29,8 +29,8 @@ from penstock.bench.report import Figure
 from penstock.bench.rounds import Measurement, Ratio, cpu_ratio, interleave, median, ratio
 from penstock.broker.security.certificate_authority import issued, written
 from penstock.broker.supervision.child import launched
+from penstock.client import aio
 from penstock.client.blocking import client as blocking
-from penstock.client.blocking import connecting
 from penstock.client.link.addresses import with_tls
 
 ROUNDS = 7
@@ -111,7 +111,7 @@ def read(task: TlsTask) -> Iterator[Done]:
 
 
 async def _read(task: TlsTask) -> Done:
-    async with await connecting.connect(task.server, name="penstock-bench", timeout=_TIMEOUT_S) as client:
+    async with await aio.connect(task.server, name="penstock-bench", timeout=_TIMEOUT_S) as client:
         await anext(client.messages(task.stream, end=1))  # imports of the first call are not part of the reading cost
         stood_still_s = 0.0
 

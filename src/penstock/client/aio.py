@@ -13,39 +13,59 @@ the `StreamInfo` that a call returned; the latter means that very stream, not a 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
+import os
+from collections.abc import AsyncGenerator, Generator, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
+from penstock import __version__
 from penstock.base import limits
-from penstock.base.config import Intake
-from penstock.base.ids import PartitionId, StreamId
-from penstock.client.append import appending
-from penstock.client.append.known_producers import KnownProducer, known_producers
+from penstock.base.config import Acks, Intake
+from penstock.base.errors import ErrorCode, RemoteError
+from penstock.base.ids import LeaderEpoch, Offset, PartitionId, StreamId
+from penstock.base.nats_logins import nats_urls
+from penstock.client import columns as column_data
 from penstock.client.append.producing import Producer
 from penstock.client.append.staging import Staging
-from penstock.client.checks import check_plain, require, rows_max, stream_config, wanted_columns, whole_number
-from penstock.client.consume import getting, new_partitions, whole_table
+from penstock.client.checks import (
+    check_asked_for,
+    check_durations,
+    check_plain,
+    field_values,
+    milliseconds,
+    name_and_id,
+    place_of,
+    require,
+    rows_max,
+    seconds_of,
+    stream_config,
+    wanted_columns,
+    whole_number,
+)
 from penstock.client.consume.consumers import Consumer, consumer_settings
 from penstock.client.consume.groups import Groups
 from penstock.client.consume.positions import GroupPositions
 from penstock.client.consume.tables import Table
+from penstock.client.errors import MessageNotFound, OutcomeUnknown, StreamChanged, StreamNotFound
+from penstock.client.link.addresses import DEFAULT_SERVER, SERVER_VARIABLE, parse_servers
+from penstock.client.link.credentials import Given, credentials_of
 from penstock.client.link.keywords import ConsumerOptions, PublishOptions, StreamChanges, StreamOptions
-from penstock.client.link.link import Link
+from penstock.client.link.link import CREATE_GRACE_S, Link
 from penstock.client.link.of_this_process import OfThisProcess
-from penstock.client.link.read_from import ReadFrom, Which, read_from_of
+from penstock.client.link.read_from import LEADER, ReadFrom, Which, read_from_of
+from penstock.client.link.tls import ClientTls, TlsOptions, plain, settled
 from penstock.client.publish.publications import Publications
-from penstock.client.publish_format import Ack, Acked, Value, a_kind
-from penstock.client.read import batches, reading
+from penstock.client.publish_format import Ack, Acked, Value, a_kind, published
+from penstock.client.read import batches
 from penstock.client.read.filters import Filter
-from penstock.client.streams import archives, truncating
+from penstock.client.read.reading import Reader, find_place, partition_number, partition_numbers, plans
 from penstock.client.streams.named_streams import NamedStreams
-from penstock.client.streams.routing import Routes
 from penstock.client.users import Users
 from penstock.client.values import (
     EARLIEST,
     AppendResult,
     Envelope,
+    KnownProducer,
     Message,
     OffsetAt,
     PubAck,
@@ -54,14 +74,90 @@ from penstock.client.values import (
     Truncation,
     datetime_of,
 )
-from penstock.messages import StatusRequest, StatusResponse, StreamInfo
+from penstock.messages import (
+    AlterStreamRequest,
+    AlterStreamResponse,
+    AppendRequest,
+    AppendResponse,
+    CreateStreamRequest,
+    CreateStreamResponse,
+    DeleteStreamRequest,
+    DeleteStreamResponse,
+    GetRequest,
+    GetResponse,
+    ListProducersRequest,
+    ListProducersResponse,
+    ReportArchivedRequest,
+    ReportArchivedResponse,
+    SetIntakeRequest,
+    SetIntakeResponse,
+    StatusRequest,
+    StatusResponse,
+    StreamInfo,
+    TruncateRequest,
+    TruncateResponse,
+)
 
 if TYPE_CHECKING:
     import pandas
     import polars
     import pyarrow as pa
 
-T = TypeVar("T")
+_PARTITION = "partition"
+"""Column with the partition number in a table of several partitions: an offset is unique only within one."""
+
+
+def connect(
+    server: str | Sequence[str] | None = None,
+    *,
+    nats: str | Sequence[str] | None = None,
+    nats_options: Mapping[str, Any] | None = None,
+    name: str = "penstock-python",
+    rack: str | None = None,
+    read_from: ReadFrom | Which = "leader",
+    credentials: Given = None,
+    tls: bool | TlsOptions | None = None,
+    timeout: float = 10.0,
+) -> Connecting:
+    """Connect to the cluster of `server` ("HOST:PORT"; default $PENSTOCK_SERVER, else 127.0.0.1:7422).
+
+    One broker is enough to find the others; several ("HOST:PORT,HOST:PORT", or a list) are tried in random order.
+    `nats`: NATS servers to publish to, if not those of the broker; `nats_options` are passed to `nats.connect`
+    (credentials, TLS).
+    `read_from`: which replicas to read from; `rack`: the rack of this program, to find the nearest replica.
+    `credentials`: a file, or a `penstock.Credentials`; default: the environment (PENSTOCK_CREDENTIALS, …).
+    `tls`: True, or the files to use (`TlsOptions`); a server "tls://HOST:PORT" or $PENSTOCK_TLS_CA also enables it.
+    Unavailable: no broker answers there. TimedOut: no answer in time. Unauthenticated: the credentials are refused.
+    """
+    listed: Any = [server] if isinstance(server, str) else server
+    if listed is not None and not (isinstance(listed, Sequence) and all(isinstance(one, str) for one in listed)):
+        raise TypeError(f"the server is {a_kind(server)}; give 'HOST:PORT', such as {DEFAULT_SERVER!r}")
+    if seconds_of(timeout) <= 0:
+        raise ValueError(f"the time-out is {timeout:g} s; give it some time")
+    servers = parse_servers(os.environ.get(SERVER_VARIABLE) or DEFAULT_SERVER if listed is None else listed)
+    addresses, options = settled(servers, tls, os.environ)
+    link = Link(
+        addresses,
+        name,
+        __version__,
+        rack=rack,
+        read_from=read_from_of(read_from) or LEADER,
+        show=credentials_of(credentials),
+        dialling=plain if options is None else ClientTls(options).dialling,
+    )
+    return Connecting(link, Client(link, name, _urls(nats), dict(nats_options or {})), timeout)
+
+
+def _urls(nats: Any) -> list[str] | None:
+    """Return the NATS servers to publish to; None: those of the brokers. TypeError, ValueError."""
+    if nats is None:
+        return None
+    if not isinstance(nats, str | Sequence) or not all(isinstance(one, str) for one in nats):
+        raise TypeError(f"nats is {a_kind(nats)}; give 'nats://HOST:PORT', or a list of such")
+    urls = nats_urls(nats) if isinstance(nats, str) else list(nats)
+    if not urls:
+        raise ValueError(f"nats is {nats!r}: no server is given; leave it out to publish where the brokers say")
+    return urls
 
 
 class Client(OfThisProcess):
@@ -69,13 +165,12 @@ class Client(OfThisProcess):
 
     def __init__(self, link: Link, name: str, nats_urls: list[str] | None, nats_options: dict[str, Any]) -> None:
         self._link = link
-        routes = Routes()
-        self._streams = NamedStreams(link, routes)
+        self._streams = NamedStreams(link)
         self._positions = GroupPositions(link, self._streams)
         self.groups = Groups(self._positions)
         self.staging = Staging(link, self._streams)
         self.users = Users(link)
-        self._publications = Publications(link, self._streams, routes, name, nats_urls, nats_options)
+        self._publications = Publications(link, self._streams, name, nats_urls, nats_options)
 
     @property
     def server(self) -> str:
@@ -112,13 +207,21 @@ class Client(OfThisProcess):
         A message published after this call returned is stored. InvalidConfig, StreamExists.
         """
         wanted = stream_config({**config, "name": name, "subject": subject})
-        return await self._streams.create(wanted, timeout)
+        request = CreateStreamRequest(config=wanted, timeout_ms=milliseconds(timeout))
+        answer, _ = await self._link.call(request, CreateStreamResponse, timeout_s=seconds_of(timeout) + CREATE_GRACE_S)
+        self._streams.routes.note(answer.stream)
+        return await self._streams.completed(answer.stream, timeout)
 
     async def alter_stream(
         self, stream: StreamName, *, timeout: float = 10.0, **changes: Unpack[StreamChanges]
     ) -> StreamInfo:
         """Change fields of a stream's config, all or none. InvalidConfig, StreamNotFound."""
-        return await self._streams.alter(stream, dict(changes), timeout)
+        name, stream_id = name_and_id(stream)
+        fields: dict[str, Any] = dict(changes)
+        check_durations(fields)
+        request = AlterStreamRequest(name=name, stream_id=stream_id, changes=field_values(fields))
+        answer, _ = await self._link.call(request, AlterStreamResponse, timeout_s=timeout)
+        return await self._streams.completed(answer.stream, timeout)
 
     async def truncate_stream(
         self,
@@ -135,10 +238,32 @@ class Client(OfThisProcess):
         OffsetOutOfRange (beyond `committed_end`), StreamNotFound, StreamChanged, ReadOnly, StorageFailed.
         """
         info = await self._streams.now(stream, timeout)
-        return await truncating.truncate(self._link, info, before, partition, dry_run=dry_run, timeout_s=timeout)
+        before = place_of(before)
+        numbers = partition_numbers(info, partition, before)
+        if isinstance(before, int) and before < 0:
+            raise ValueError(f"the offset {before} is negative; offsets count from 0")
+        done = []
+        for number in numbers:
+            end = before
+            if not isinstance(end, int):  # the messages before the first one at or after that time are deleted
+                end = (await find_place(self._link, info.stream_id, number, before, timeout)).offset
+            request = TruncateRequest(
+                stream_id=info.stream_id, partition=number, before=Offset(end), is_dry_run=dry_run
+            )
+            answer, _ = await self._link.call(request, TruncateResponse, timeout_s=timeout)
+            done.append(Truncation(int(number), answer.log_start, answer.messages, answer.size_bytes))
+        return done
 
-    async def report_archived(self, stream: StreamName, partition: int, end_offset: int | None, *, archive: str,
-        leader_epoch: int | None = None, timeout: float = 10.0) -> int | None:  # fmt: skip
+    async def report_archived(
+        self,
+        stream: StreamName,
+        partition: int,
+        end_offset: int | None,
+        *,
+        archive: str,
+        leader_epoch: int | None = None,
+        timeout: float = 10.0,
+    ) -> int | None:
         """Report that `archive` holds a partition up to `end_offset` (exclusive); None: the archive is given up.
 
         Returns the end offset up to which all archives of the stream hold the partition; None: the stream has no
@@ -146,27 +271,44 @@ class Client(OfThisProcess):
         truncated below that end since. OffsetOutOfRange.
         """
         info = await self._streams.now(stream, timeout)
-        return await archives.report(self._link, info, partition, end_offset, archive, leader_epoch, timeout)
+        if end_offset is not None and (end_offset := whole_number("offset", end_offset)) < 0:
+            raise ValueError(f"the offset {end_offset} is negative; offsets count from 0")
+        request = ReportArchivedRequest(
+            stream_id=info.stream_id,
+            partition=partition_number(info, partition),
+            archive=archive,
+            end_offset=None if end_offset is None else Offset(end_offset),
+            archived_epoch=None if leader_epoch is None else LeaderEpoch(leader_epoch),
+        )
+        return (await self._link.call(request, ReportArchivedResponse, timeout_s=timeout))[0].archived_end
 
     async def pause_stream(self, stream: StreamName, *, timeout: float = 10.0) -> StreamInfo:
         """Unsubscribe the stream until it is resumed; publishers get no ack meanwhile. ReadOnly: it is sealed."""
-        return await self._streams.set_intake(stream, Intake.PAUSED, timeout)
+        return await self._set_intake(stream, Intake.PAUSED, timeout)
 
     async def resume_stream(self, stream: StreamName, *, timeout: float = 10.0) -> StreamInfo:
         """Accept messages again; a message published after this returned is stored. ReadOnly: the stream is sealed."""
-        return await self._streams.set_intake(stream, Intake.OPEN, timeout)
+        return await self._set_intake(stream, Intake.OPEN, timeout)
 
     async def make_read_only(self, stream: StreamName, *, timeout: float = 10.0) -> StreamInfo:
         """Refuse messages, each with an error, until the stream is resumed. ReadOnly: the stream is sealed."""
-        return await self._streams.set_intake(stream, Intake.READ_ONLY, timeout)
+        return await self._set_intake(stream, Intake.READ_ONLY, timeout)
 
     async def seal_stream(self, stream: StreamName, *, timeout: float = 10.0) -> StreamInfo:
         """Refuse messages permanently and keep all data: no retention and no truncation until the stream is deleted."""
-        return await self._streams.set_intake(stream, Intake.SEALED, timeout)
+        return await self._set_intake(stream, Intake.SEALED, timeout)
 
     async def delete_stream(self, stream: StreamName, *, timeout: float = 10.0) -> None:
         """Delete a stream and all its data. StreamNotFound."""
-        await self._streams.delete(stream, timeout)
+        # By id: if the answer is lost and the request repeated, a stream created meanwhile is not deleted.
+        info = stream if isinstance(stream, StreamInfo) else await self._streams.named(stream, timeout)
+        self._streams.forget(info.name)
+        request = DeleteStreamRequest(name=info.name, stream_id=info.stream_id)
+        try:
+            await self._link.call(request, DeleteStreamResponse, timeout_s=timeout)
+        except (StreamNotFound, StreamChanged):
+            if isinstance(stream, StreamInfo):
+                raise
 
     async def streams(self, *, timeout: float = 10.0) -> list[StreamInfo]:
         """Return all streams, ordered by name; offsets and sizes are None if a leader does not answer."""
@@ -174,7 +316,7 @@ class Client(OfThisProcess):
 
     async def stream(self, name: str, *, timeout: float = 10.0) -> StreamInfo:
         """Return one stream's current state; offsets and sizes are None if a leader does not answer. StreamNotFound."""
-        return await self._streams.one(name, timeout)
+        return await self._streams.completed(await self._streams.named(name, timeout), timeout)
 
     async def streams_for(self, subject: str, *, timeout: float = 10.0) -> list[StreamInfo]:
         """Return the streams that store messages on this subject (no wildcards): a publisher may expect their acks."""
@@ -184,7 +326,28 @@ class Client(OfThisProcess):
         self, stream: StreamName, *, partition: int | None = None, timeout: float = 10.0
     ) -> list[KnownProducer]:
         """Return the idempotent producers that the leaders know (ten minutes back). StreamNotFound, StorageFailed."""
-        return await known_producers(self._link, await self._streams.now(stream, timeout), partition, timeout)
+        info = await self._streams.now(stream, timeout)
+        found = []
+        for number in partition_numbers(info, partition):
+            after = 0
+            while True:
+                request = ListProducersRequest(stream_id=info.stream_id, partition=number, after_producer_id=after)
+                answer, _ = await self._link.call(request, ListProducersResponse, timeout_s=timeout)
+                if not answer.producers:
+                    break
+                after = answer.producers[-1].producer_id
+                found += [
+                    KnownProducer(
+                        int(number),
+                        one.producer_id,
+                        one.producer_epoch,
+                        one.last_sequence,
+                        one.last_offset,
+                        datetime_of(one.timestamp_us),
+                    )
+                    for one in answer.producers
+                ]
+        return found
 
     async def status(self, *, timeout: float = 10.0) -> StatusResponse:
         """Return the broker's status."""
@@ -223,18 +386,45 @@ class Client(OfThisProcess):
         LogTruncated (rows already read are no longer in the log: a memory stream after a restart, or a power loss),
         CorruptRange, CorruptionError (data was corrupted on the network), TimedOut, Unavailable.
         """
-        asked = (follow, batch_rows_max, columns, timeout, where, read_from)
-        async with await self._reader(stream, start, end, partition, *asked) as reader:
+        async with await self._reader(
+            stream,
+            start,
+            end=end,
+            partition=partition,
+            follow=follow,
+            batch_rows_max=batch_rows_max,
+            columns=columns,
+            where=where,
+            read_from=read_from,
+            timeout=timeout,
+        ) as reader:
             while (found := await reader.next_batches()) is not None:
                 for batch in found:
                     yield batch
 
-    async def messages(self, stream: StreamName, start: Start = EARLIEST, *, end: Start | None = None,
-        partition: int | None = None, follow: bool = False, where: Filter | None = None,
-        read_from: ReadFrom | Which | None = None, timeout: float = 10.0) -> AsyncGenerator[Message, None]:  # fmt: skip
+    async def messages(
+        self,
+        stream: StreamName,
+        start: Start = EARLIEST,
+        *,
+        end: Start | None = None,
+        partition: int | None = None,
+        follow: bool = False,
+        where: Filter | None = None,
+        read_from: ReadFrom | Which | None = None,
+        timeout: float = 10.0,
+    ) -> AsyncGenerator[Message, None]:
         """Read like `read`, but return one `Message` at a time."""
-        asked = (follow, limits.READ_BATCH_ROWS_DEFAULT, None, timeout, where, read_from)
-        async with await self._reader(stream, start, end, partition, *asked) as reader:
+        async with await self._reader(
+            stream,
+            start,
+            end=end,
+            partition=partition,
+            follow=follow,
+            where=where,
+            read_from=read_from,
+            timeout=timeout,
+        ) as reader:
             while (found := await reader.next_batches()) is not None:
                 for batch in found:
                     for message in batches.messages_of(batch):
@@ -272,16 +462,32 @@ class Client(OfThisProcess):
             raise ValueError("give either key= or subject=")
         if subject is not None:
             check_plain(subject)
-        wanted = {"subject": subject} if key is None else {"key": key.encode() if isinstance(key, str) else key}
-        return await getting.last(self._link, self._streams, stream, wanted, partition, timeout)
+        which = {"subject": subject} if key is None else {"key": key.encode() if isinstance(key, str) else key}
+        info = await self._streams.now(stream, timeout)
+        if partition is not None or len(info.partitions) <= 1:
+            return await self._get(stream, which, partition or 0, timeout)
+        asked = (self._get(info, which, int(one.partition), timeout) for one in info.partitions)
+        answers = await asyncio.gather(*asked, return_exceptions=True)
+        found = [one for one in answers if isinstance(one, Message)]
+        missing = [one for one in answers if isinstance(one, BaseException)]
+        for error in missing:
+            if not isinstance(error, MessageNotFound):
+                raise error
+        if not found:
+            raise missing[0]
+        # If keys have moved, messages in newer partitions are later; otherwise the timestamps decide.
+        moved = info.counts if key is not None or info.config.split.token else ()
+        steps = moved or (len(info.partitions),)
+        return max(
+            found, key=lambda one: (sum(count <= one.partition for count in steps), one.timestamp_us, one.partition)
+        )
 
     async def offsets(self, stream: StreamName, at: Start, *, partition: int = 0, timeout: float = 10.0) -> OffsetAt:
         """Return the offset of a position, such as the first message at or after a datetime, and the log's range."""
 
         async def find(stream_id: StreamId) -> OffsetAt:
-            found = await reading.find_place(
-                self._link, stream_id, PartitionId(whole_number("partition", partition)), at, timeout
-            )
+            number = PartitionId(whole_number("partition", partition))
+            found = await find_place(self._link, stream_id, number, at, timeout)
             moment = None if found.timestamp_us is None else datetime_of(found.timestamp_us)
             return OffsetAt(found.offset, moment, found.log_start, found.committed_end)
 
@@ -298,12 +504,27 @@ class Client(OfThisProcess):
         timeout: float = 10.0,
     ) -> pa.Table:
         """Read like `read` into one pyarrow table; with several partitions it has a column `partition`."""
+        import pyarrow as pa
+
+        from penstock.batch.schema import arrow_schema
+
         info = await self._streams.now(stream, timeout)
-
-        def read(wanted: list[str] | None) -> AsyncIterator[pa.RecordBatch]:
-            return self.read(info, start, end=end, partition=partition, columns=wanted, timeout=timeout)
-
-        return await whole_table.as_table(info, columns, read)
+        names = None if columns is None else [columns] if isinstance(columns, str) else list(columns)
+        has_partition = len(info.partitions) > 1 if names is None else _PARTITION in names
+        wanted = wanted_columns(names if not names else [name for name in names if name != _PARTITION] or ["offset"])
+        schema = arrow_schema()
+        if wanted is not None:
+            schema = pa.schema([schema.field(name) for name in wanted])
+        if has_partition:
+            schema = schema.append(pa.field(_PARTITION, pa.int32(), nullable=False))
+        found = []
+        async for batch in self.read(info, start, end=end, partition=partition, columns=wanted, timeout=timeout):
+            if has_partition:
+                number = pa.repeat(pa.scalar(batches.partition_of(batch) or 0, pa.int32()), batch.num_rows)
+                batch = pa.RecordBatch.from_arrays([*batch.columns, number], schema=schema)
+            found.append(batch)
+        table = pa.Table.from_batches(found, schema=schema)
+        return table if names is None else table.select(names)
 
     async def to_pandas(
         self,
@@ -453,7 +674,17 @@ class Client(OfThisProcess):
 
         StreamNotFound if there is no such stream. If only some acks arrive, the error has them in `details["acks"]`.
         """
-        return await self._publications.publish_to_all(subject, value, key, headers, envelope, timeout)
+        storing = await self._streams.storing(subject, timeout)
+        acks = (Acks.REPLY,) if envelope is None else (Acks.REPLY, Acks.ENVELOPE)
+        acking = [info for info in storing if info.config.acks in acks]
+        listening = [info for info in acking if info.intake != Intake.PAUSED]
+        expected = frozenset(info.name for info in listening or acking)
+        if not expected:
+            text = f"no stream that acks stores the subject {subject!r}"
+            raise StreamNotFound(ErrorCode.STREAM_NOT_FOUND, text, subject=subject)
+        value, all_headers = published(value, key, headers, None, "all", envelope)
+        publisher = await self._publications.connected(timeout)
+        return await publisher.publish_to_all(subject, value, all_headers, expected, timeout_s=timeout)
 
     async def append(
         self, stream: StreamName, data: Any, *, partition: int = 0, timeout: float = 60.0
@@ -469,7 +700,30 @@ class Client(OfThisProcess):
         lost its leadership), or an error whose row in docs/reference/errors.md says "perhaps". A `producer` retries,
         and stores rows once and in order.
         """
-        return await appending.append(self._link, self._streams, stream, data, partition, timeout)
+        info = await self._streams.info(stream, timeout, partition)
+        number = partition_number(info, partition)
+        table = column_data.to_table(data, stream_subject=info.config.subject_of(number))
+        bytes_max = min(limits.APPEND_BYTES_MAX, self._link.hello.limits.append_bytes_max)
+        done: list[AppendResult] = []
+        try:
+            for message in column_data.batch_messages(table, bytes_max=bytes_max):
+
+                async def ask(stream_id: StreamId, message: bytearray = message) -> AppendResult:
+                    request = AppendRequest(stream_id=stream_id, partition=number)
+                    answer, _ = await self._link.call(request, AppendResponse, timeout_s=timeout, raw=message)
+                    moment = datetime_of(answer.timestamp_us)
+                    return AppendResult(answer.base_offset, answer.end_offset, moment, answer.fsynced)
+
+                done.append(await self._streams.with_id(info if done else stream, timeout, ask))
+                info = self._streams.known(info)
+        except OutcomeUnknown as error:
+            error.appended = done
+            raise
+        except RemoteError as error:
+            if done:
+                error.details["appended"] = done
+            raise
+        return done
 
     def producer(
         self,
@@ -488,30 +742,78 @@ class Client(OfThisProcess):
         """
         return Producer(self._link, self._streams, stream, partition, producer_id, epoch, sequence)
 
+    async def _set_intake(self, stream: StreamName, intake: Intake, timeout: float) -> StreamInfo:
+        name, stream_id = name_and_id(stream)
+        request = SetIntakeRequest(name=name, stream_id=stream_id, intake=intake)
+        answer, _ = await self._link.call(request, SetIntakeResponse, timeout_s=timeout)
+        return await self._streams.completed(answer.stream, timeout)
+
     async def _reader(
         self,
         stream: StreamName,
         start: Start,
-        end: Start | None,
-        partition: int | None,
-        follow: bool,
-        batch_rows_max: int,
-        columns: Iterable[str] | None,
-        timeout: float,
+        *,
+        end: Start | None = None,
+        partition: int | None = None,
+        follow: bool = False,
+        batch_rows_max: int = limits.READ_BATCH_ROWS_DEFAULT,
+        columns: Iterable[str] | None = None,
         where: Filter | None = None,
         read_from: ReadFrom | Which | None = None,
-    ) -> reading.Reader:
+        timeout: float = 10.0,
+    ) -> Reader:
         batch_rows_max = rows_max(batch_rows_max)
         wanted, chosen = wanted_columns(columns), read_from_of(read_from)
         if not isinstance(where, Filter | None):
             raise TypeError(f"where is {a_kind(where)}; give a Filter, such as Filter(key=…) or Filter(subject=…)")
         info = await self._streams.now(stream, timeout)
-        link = self._link
-        what = await reading.plans(link, info, partition, start, end, follow=follow, timeout_s=timeout)
-        grows = follow and partition is None and end is None
-        more = new_partitions.NewPartitions(link, info, len(what), timeout).next if grows else None
-        return reading.Reader(link, what, batch_rows_max=batch_rows_max, columns=wanted, timeout_s=timeout, where=where,
-            read_from=chosen, more=more)  # fmt: skip
+        return Reader(
+            self._link,
+            await plans(self._link, info, partition, start, end, follow=follow, timeout_s=timeout),
+            batch_rows_max=batch_rows_max,
+            columns=wanted,
+            timeout_s=timeout,
+            where=where,
+            read_from=chosen,
+            grows=info if follow and partition is None and end is None else None,
+        )
 
     async def _get(self, stream: StreamName, which: dict[str, Any], partition: int, timeout: float) -> Message:
-        return await getting.get(self._link, self._streams, stream, which, partition, timeout)
+        """Return the message with that `offset`, or the latest with that `key` or `subject`, as given in `which`."""
+
+        async def ask(stream_id: StreamId) -> Message:
+            number = PartitionId(whole_number("partition", partition))
+            request = GetRequest(stream_id=stream_id, partition=number, **which)
+            answer, raw = await self._link.call(request, GetResponse, timeout_s=timeout)
+            batches.check_format(answer.format_version)
+            source = f"the answer of {self._link.server_of(stream_id, number)}"
+            found = batches.one_message(raw, answer.offset, partition, source=source)
+            check_asked_for(request, found, source=source)
+            return found
+
+        return await self._streams.with_id(stream, timeout, ask)
+
+
+class Connecting(OfThisProcess):
+    """A client that is not connected yet: `await` it, or use it in `async with`, which closes the client."""
+
+    def __init__(self, link: Link, client: Client, timeout_s: float) -> None:
+        self._link = link
+        self._client = client
+        self._timeout_s = timeout_s
+
+    async def open(self) -> Client:
+        """Connect and return the client."""
+        await self._link.connect(self._timeout_s)
+        return self._client
+
+    def __await__(self) -> Generator[Any, None, Client]:
+        return self.open().__await__()
+
+    async def __aenter__(self) -> Client:
+        return await self.open()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._client.close()

@@ -98,7 +98,7 @@ def _us(moment: datetime | None) -> int | None:
 
 
 class Users:
-    """Manages users. Changes are in effect on all live brokers on return."""
+    """Manages users, credentials, rules and quotas. Changes are in effect on all live brokers on return."""
 
     def __init__(self, link: Link) -> None:
         self._link = link

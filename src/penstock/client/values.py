@@ -213,6 +213,17 @@ class Truncation(NamedTuple):
     size_bytes: int
 
 
+class KnownProducer(NamedTuple):
+    """A producer that appended to a partition within the last ten minutes."""
+
+    partition: int
+    producer_id: int
+    epoch: int
+    last_sequence: int  # sequence number of its last appended row, counted from 0 in each epoch
+    last_offset: int  # offset of that row
+    last_append: datetime
+
+
 class Envelope(NamedTuple):
     """Publishes a message in an envelope, with options that only an envelope has.
 

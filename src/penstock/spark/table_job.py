@@ -41,7 +41,7 @@ from penstock.base.extras import how_to_install
 from penstock.base.ids import Offset, PartitionId
 from penstock.base.partitioning import PartitionBy
 from penstock.client.blocking.client import Client
-from penstock.client.consume.new_partitions import readable
+from penstock.client.read.reading import readable
 from penstock.messages import StreamInfo
 from penstock.spark import brokers, fetching, latest
 from penstock.spark.agreement import check_held, checked_cluster

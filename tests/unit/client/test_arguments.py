@@ -15,9 +15,6 @@ import pytest
 from penstock import aio
 from penstock.base import limits
 from penstock.client.blocking import client as blocking
-from penstock.client.blocking import groups as blocking_groups
-from penstock.client.blocking import producer as blocking_producer
-from penstock.client.blocking import table as blocking_table
 from penstock.client.checks import place_of, seconds_of
 from penstock.client.columns import to_table
 from penstock.client.errors import InvalidConfig
@@ -174,7 +171,7 @@ async def test_retries_are_a_number() -> None:
 
 
 async def test_what_has_connections_says_that_another_process_makes_its_own(client: aio.Client) -> None:
-    blocked = (blocking.Client, blocking_producer.Producer, blocking_table.Table, blocking_groups.Consumer)
+    blocked = (blocking.Client, blocking.Producer, blocking.Table, blocking.Consumer)
     made = (client, aio.connect("127.0.0.1:1"), client.producer("a"), client.consumer("a", "g"))
     for one in (*made, *map(object.__new__, blocked)):
         for away in (pickle.dumps, copy.copy, copy.deepcopy):

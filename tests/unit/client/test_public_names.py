@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import penstock
+import penstock.client.blocking.client
 
 SOURCE = Path(penstock.__file__).parents[1]
 

@@ -14,9 +14,6 @@ from penstock import ops
 from penstock.access import Quotas, Rule
 from penstock.client import users
 from penstock.client.blocking import client as blocking
-from penstock.client.blocking import groups as blocking_groups
-from penstock.client.blocking import staging as blocking_staging
-from penstock.client.blocking import users as blocking_users
 from penstock.testing import Cluster, Program, faults, plugin
 from penstock.testing import __all__ as testing_names
 
@@ -64,12 +61,12 @@ def python_reference() -> str:
     parts = [_HEAD, _MADE, "## Connecting", call_text("penstock.connect", penstock.connect), "## Client"]
     parts += [f"`client.{name}`: {_text(getattr(blocking.Client, name))}" for name in _ASKS]
     parts += _calls("client", blocking.Client)
-    parts += ["## Groups", *_calls("client.groups", blocking_groups.Groups)]
-    parts += ["## Staging", *_calls("client.staging", blocking_staging.Staging)]
+    parts += ["## Groups", *_calls("client.groups", blocking.Groups)]
+    parts += ["## Staging", *_calls("client.staging", blocking.Staging)]
     parts += [call_text("penstock.partitions_of", penstock.partitions_of)]
     parts += ["## Users", *_users()]
-    parts += ["## Consumer", _text(blocking_groups.Consumer), *_calls("consumer", blocking_groups.Consumer)]
-    parts += [f"`consumer.{name}`: {_text(getattr(blocking_groups.Consumer, name))}" for name in _TELLS]
+    parts += ["## Consumer", _text(blocking.Consumer), *_calls("consumer", blocking.Consumer)]
+    parts += [f"`consumer.{name}`: {_text(getattr(blocking.Consumer, name))}" for name in _TELLS]
     parts += ["## Producer", _text(penstock.Producer), *_calls("producer", penstock.Producer)]
     parts += [f"`producer.{name}`: {_text(getattr(penstock.Producer, name))}" for name in _COUNTS]
     parts += ["## Table", _text(penstock.Table), *_calls("table", penstock.Table)]
@@ -92,7 +89,7 @@ def _calls(owner: str, kind: type) -> list[str]:
 def _users() -> Iterator[str]:
     """Yield the API for users and rules, with the functions that make credentials and rules."""
     yield "`client.users`: [how to create users and rules](../how-to/access.md#from-python)."
-    yield from _calls("client.users", blocking_users.Users)
+    yield from _calls("client.users", blocking.Users)
     for make in (users.password_credential, users.token_credential, users.nkey_credential, users.rule):
         yield call_text(f"penstock.client.users.{make.__name__}", make)
     for kind in (Rule, Quotas):

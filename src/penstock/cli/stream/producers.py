@@ -8,8 +8,8 @@ from penstock.cli.terminal import output
 from penstock.cli.terminal.failure import say
 
 if TYPE_CHECKING:
-    from penstock.client.append.known_producers import KnownProducer
     from penstock.client.append.staging import PublishedQuery
+    from penstock.client.values import KnownProducer
 
 
 def show(found: list[KnownProducer], *, as_json: bool) -> None:

@@ -1,1 +1,1 @@
-"""Appends over the socket: batches, idempotent producers, staging and publishing exactly once."""
+"""Appends over the socket: idempotent producers, staging and publishing exactly once."""

@@ -91,9 +91,9 @@ class Producer(OfThisProcess):
             raise ValueError(f"the producer id is {producer_id}; it is 1 to 2^63 - 1")
         if not (0 <= epoch < 2**32 and 0 <= sequence < 2**63):
             raise ValueError(f"epoch {epoch}, sequence {sequence}: they count from 0, up to 2^32 and 2^63")
-        self.producer_id = producer_id
-        self.epoch = epoch
-        self.sequence = sequence
+        self._producer_id = producer_id
+        self._epoch = epoch
+        self._sequence = sequence
         self._link = link
         self._streams = streams
         self._stream = stream
@@ -103,6 +103,21 @@ class Producer(OfThisProcess):
         self._batches = 0  # number of batches sent
         self._unanswered: deque[_Batch] = deque()  # in order of their sequence numbers
         self._fenced: RemoteError | None = None
+
+    @property
+    def producer_id(self) -> int:
+        """The producer's id."""
+        return self._producer_id
+
+    @property
+    def epoch(self) -> int:
+        """The current epoch of this producer id."""
+        return self._epoch
+
+    @property
+    def sequence(self) -> int:
+        """The sequence number of the next row."""
+        return self._sequence
 
     async def append(self, data: Any, *, timeout: float = 60.0) -> list[AppendResult]:
         """Append rows like `Client.append`, each exactly once; concurrent calls keep their order.
@@ -155,13 +170,13 @@ class Producer(OfThisProcess):
         if not self._unanswered:
             return False
         oldest = self._unanswered[0]
-        return self._batches - oldest.number >= limits.PRODUCER_BATCHES_KEPT or oldest.epoch != self.epoch
+        return self._batches - oldest.number >= limits.PRODUCER_BATCHES_KEPT or oldest.epoch != self._epoch
 
     def _numbered(self, message: bytearray, timeout: float) -> _Batch:
         deadline_s = asyncio.get_running_loop().time() + timeout
-        batch = _Batch(message, self._batches, self.epoch, self.sequence, deadline_s)
+        batch = _Batch(message, self._batches, self._epoch, self._sequence, deadline_s)
         self._batches += 1
-        self.sequence += batch.rows
+        self._sequence += batch.rows
         self._unanswered.append(batch)
         return batch
 
@@ -190,7 +205,7 @@ class Producer(OfThisProcess):
             request = AppendOnceRequest(
                 stream_id=info.stream_id,
                 partition=partition,
-                producer_id=self.producer_id,
+                producer_id=self._producer_id,
                 producer_epoch=epoch,
                 sequence=batch.sequence,
             )
@@ -219,11 +234,11 @@ class Producer(OfThisProcess):
         """Begin a new epoch if the producer is unknown to the leader and no batch can be stored; return True if so."""
         if _code_of(error) != ErrorCode.UNKNOWN_PRODUCER or batch.doubt.exists:
             return False
-        self.epoch += 1
-        self.sequence = 0
+        self._epoch += 1
+        self._sequence = 0
         for one in self._unanswered:
-            one.epoch, one.sequence = self.epoch, self.sequence
-            self.sequence += one.rows
+            one.epoch, one.sequence = self._epoch, self._sequence
+            self._sequence += one.rows
         return True
 
     @staticmethod
@@ -241,7 +256,7 @@ class Producer(OfThisProcess):
             self._fenced = error
         if not batch.doubt.exists or _code_of(error) == ErrorCode.ALREADY_APPENDED:
             return error
-        place = f"producer {self.producer_id}, epoch {batch.epoch}, sequence {batch.sequence}"
+        place = f"producer {self._producer_id}, epoch {batch.epoch}, sequence {batch.sequence}"
         return OutcomeUnknown(f"the outcome of the append is unknown ({place}): {error}")
 
     def _failed(self, batch: _Batch, error: BaseException) -> None:
@@ -252,8 +267,8 @@ class Producer(OfThisProcess):
             if one.failure is None:
                 one.failure = OutcomeUnknown(text) if in_doubt else _not_stored(text)
         if self._fenced is None:
-            self.epoch += 1
-        self.sequence = 0
+            self._epoch += 1
+        self._sequence = 0
 
 
 def _code_of(error: Exception) -> str:

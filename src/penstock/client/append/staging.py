@@ -224,11 +224,8 @@ class Staging:
     ) -> list[PublishedQuery]:
         """Return the queries that published into a stream in the last seven days, as leaders know. StreamNotFound."""
         info = await self._streams.now(stream, timeout)
-        numbers = [reading.partition_number(info, partition)]
-        if partition is None:
-            numbers = [one.partition for one in info.partitions]
         found = []
-        for number in numbers:
+        for number in reading.partition_numbers(info, partition):
             after = b""
             while True:
                 request = ListPublishedRequest(stream_id=info.stream_id, partition=number, after_query_id=after)

@@ -1,20 +1,22 @@
-"""Calls from the caller's threads into the client's event loop.
+"""Calls from the caller's threads into the client's event loop: what the generated blocking client is built on.
 
-Rules: only these two classes (and the slots they use) deal with threads. A call crosses threads once and waits.
-Publishes that no caller waits for are queued, and one wake-up of the loop serves all of them. Everything queued is
-completed or failed, even if the loop ends first.
+Rules: only these classes (and the slots they use) deal with threads. A call crosses threads once and waits. Publishes
+that no caller waits for are queued, and one wake-up of the loop serves all of them. Everything queued is completed or
+failed, even if the loop ends first. Clients that are still open when the program exits are closed then.
 """
 
 from __future__ import annotations
 
 import asyncio
+import atexit
 import concurrent.futures
 import contextlib
 import inspect
 import os
 import threading
+import weakref
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Generator, Iterator
 from typing import Any, TypeVar
 
 from penstock.base import limits
@@ -44,6 +46,8 @@ class LoopThread:
         self.loop = asyncio.new_event_loop()
         self._last_task: asyncio.Task[None] | None = None
         self._at_end: list[Callable[[], None]] = []
+        self._close: Callable[[], Coroutine[Any, Any, None]] | None = None
+        self._collected: weakref.finalize[..., Any] | None = None
         self._thread = threading.Thread(target=self._run, name="penstock-client", daemon=True)
         self._thread.start()
 
@@ -111,6 +115,48 @@ class LoopThread:
             future.cancel()
             raise
 
+    def iterate(self, source: AsyncGenerator[Iterator[T], None]) -> Generator[T, None, None]:
+        """Yield what the iterators of `source` yield, on the caller's thread."""
+        # A whole answer crosses the threads at once: one hop for thousands of messages. Their checks run on this side,
+        # mostly without the GIL, so that the loop can receive the next answer meanwhile.
+        try:
+            while True:
+                items = self.run(next_of(source))
+                if isinstance(items, End):
+                    return
+                yield from items
+        finally:
+            # Also when the garbage collector closes this generator, on any thread: never wait here.
+            if self.is_running:
+                with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
+                    self.loop.call_soon_threadsafe(_close_soon, source)
+
+    def steps(self, begin: Callable[[], AsyncIterator[T]]) -> Iterator[T]:
+        """Call `begin` on the loop and return what it returns as an iterator."""
+
+        async def begun() -> AsyncIterator[T]:
+            return begin()
+
+        return _Steps(self.run(begun()), self)
+
+    def end_with(self, owner: object, close: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Run `close` and stop when `owner` is collected, by `self.close`, or when the program exits."""
+        self._close = close
+        self._collected = weakref.finalize(owner, self.stop_after, close)
+        self._collected.atexit = False  # at exit `_close_all` closes it and waits
+        _OPEN.add(self)
+
+    def close(self) -> None:
+        """Run what `end_with` got, for at most JOIN_S, and stop. May be called twice."""
+        assert self._close is not None
+        assert self._collected is not None
+        _OPEN.discard(self)
+        self._collected.detach()
+        if self.is_running:
+            with contextlib.suppress(OperationalError, TimeoutError):
+                self.run(_within(JOIN_S, self._close))
+            self.stop()
+
     def stop(self) -> None:
         """Stop the loop and its thread."""
         if self.is_running and threading.current_thread() is not self._thread:
@@ -135,6 +181,26 @@ class LoopThread:
                 self.loop.call_soon_threadsafe(start)
 
 
+_OPEN: weakref.WeakSet[LoopThread] = weakref.WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    for thread in list(_OPEN):
+        with contextlib.suppress(Exception):
+            thread.close()
+
+
+def opened(opening: aio.Connecting) -> tuple[aio.Client, LoopThread]:
+    """Connect on a thread of its own, which ends if that fails."""
+    thread = LoopThread()
+    try:
+        return thread.run(opening.open()), thread
+    except BaseException:
+        thread.stop()
+        raise
+
+
 def _closed() -> OperationalError:
     return OperationalError("the client is closed")
 
@@ -154,8 +220,8 @@ class PublishQueue:
         self._first_failure: BaseException | None = None
         thread.at_end(self._fail_waiting)
 
-    def put(self, subject: str, value: Value, call: dict[str, Any]) -> concurrent.futures.Future[PubAck | None]:
-        """Queue one publish and return its future; wait for a slot up to the call's time-out."""
+    def put(self, subject: str, value: Value, **call: Any) -> concurrent.futures.Future[PubAck | None]:
+        """Queue one `Client.publish_nowait` and return its future; wait for a slot up to the call's time-out."""
         self._thread.check()
         if not self._slots.take(call["timeout"]):
             text = f"the time-out passed while {limits.PUBLISHES_IN_FLIGHT_MAX} earlier messages waited for their acks"
@@ -242,7 +308,47 @@ class PublishQueue:
         self._count_sent(len(waiting))
 
 
-async def close_client(client: aio.Client) -> None:
-    """Close the client, within JOIN_S."""
-    async with asyncio.timeout(JOIN_S):
-        await client.close()
+class _Steps(Iterator[T]):
+    """An asynchronous iterator, for the caller's threads."""
+
+    def __init__(self, source: AsyncIterator[T], thread: LoopThread) -> None:
+        self._source = source
+        self._thread = thread
+
+    def __next__(self) -> T:
+        item = self._thread.run(next_of(self._source))
+        if isinstance(item, End):
+            raise StopIteration
+        return item
+
+
+class End:
+    """Returned by `next_of` after the last item."""
+
+
+async def next_of(source: AsyncIterator[T]) -> T | End:
+    """Return the next item, or `End` after the last."""
+    try:
+        return await anext(source)
+    except StopAsyncIteration:
+        return End()
+
+
+_closing: set[asyncio.Task[None]] = set()
+
+
+def _close_soon(source: AsyncGenerator[Any, None]) -> None:
+    """Close the generator on its own loop, without waiting for it."""
+    task = asyncio.get_running_loop().create_task(_end(source))
+    _closing.add(task)
+    task.add_done_callback(_closing.discard)
+
+
+async def _end(source: AsyncGenerator[Any, None]) -> None:
+    with contextlib.suppress(Exception):  # it may still be running; its cancellation ends it then
+        await source.aclose()
+
+
+async def _within(seconds: float, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    async with asyncio.timeout(seconds):
+        await work()

@@ -98,7 +98,7 @@ def read_range(
     joining = Joining(batch_rows_min, batch_rows_max)
     inner = client._client  # noqa: SLF001 (the same client's asyncio API)
     source = answers(lambda: _reader(inner, what, columns, where, batch_rows_max, timeout))
-    for batch in client._iterate(source):  # noqa: SLF001 (the same)
+    for batch in client._thread.iterate(source):  # noqa: SLF001 (the same)
         yield from joining.add(batch)
     yield from joining.end()
 

@@ -49,7 +49,7 @@ def raw_batches(
     """
     link = client._client._link  # noqa: SLF001 (the same client's asyncio API)
     source = _answers(link, stream, PartitionId(partition), start, end, leader_epoch, timeout)
-    yield from client._iterate(source)  # noqa: SLF001 (the same)
+    yield from client._thread.iterate(source)  # noqa: SLF001 (the same)
 
 
 async def _answers(

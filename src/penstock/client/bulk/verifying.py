@@ -214,7 +214,6 @@ class Verifier:
 
     def __init__(self, client: blocking.Client, info: StreamInfo, partition: PartitionId, **options: Any) -> None:
         """`options`: those of `PartitionCheck`."""
-        self._client = client
         self._thread = client._thread  # noqa: SLF001 (the same client's asyncio API)
         link = client._client._link  # noqa: SLF001 (the same)
         self._check = PartitionCheck(link, info, partition, **options)
@@ -234,7 +233,7 @@ class Verifier:
 
     def batches_between(self, replica: ReplicaCheck, begin: int, end: int) -> Iterator[pa.RecordBatch]:
         """Yield batches; see `PartitionCheck.batches_between`."""
-        yield from self._client._iterate(self._check.batches_between(replica, begin, end))  # noqa: SLF001 (the same)
+        yield from self._thread.iterate(self._check.batches_between(replica, begin, end))
 
 
 def _batches_in(raw: bytes | memoryview, source: str) -> Iterator[pa.RecordBatch]:

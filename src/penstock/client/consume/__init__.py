@@ -1,1 +1,1 @@
-"""Consumer groups, committed offsets and lag, tables by key, single messages."""
+"""Consumer groups, committed offsets and lag, tables by key."""

@@ -5,6 +5,9 @@ counts as processed when the next one is requested, or when the consumer is clos
 a new group is committed immediately, so "latest" keeps meaning that moment even if no message arrives for long. Nothing
 is skipped silently: a committed offset that retention has overtaken raises OffsetOutOfRange, lost messages raise
 LogTruncated.
+An idle member, without partitions and without `follow`, may inherit those of a dead one, which keeps them until its
+session times out. So it waits for that time, and for the coordinator to reassign the partitions. If the group has no
+lag left, it ends at once.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from penstock.base import limits
 from penstock.base.ids import LeaderEpoch, PartitionId
 from penstock.client.checks import duration_s, place_of, rows_max, seconds_of, wanted_columns, whole_numbers
-from penstock.client.consume import idle_member
+from penstock.client.consume.groups import Groups
 from penstock.client.consume.members import Member
 from penstock.client.consume.positions import GroupPositions, check_group, mark_of, start_of
 from penstock.client.consume.progress import Progress, ReadMark
@@ -28,7 +31,7 @@ from penstock.client.link.keywords import ConsumerOptions
 from penstock.client.link.of_this_process import OfThisProcess
 from penstock.client.link.read_from import ReadFrom, read_from_of
 from penstock.client.read import batches
-from penstock.client.read.reading import Reader, ReadPlan, find_place, partition_number, plan
+from penstock.client.read.reading import Reader, ReadPlan, find_place, partition_numbers, plan
 from penstock.client.values import Message, Start, StreamName
 from penstock.messages import StreamInfo
 
@@ -127,14 +130,11 @@ class Consumer(OfThisProcess):
             return
         wanted = self._wanted
         info = await self._committed.streams.now(wanted.stream, wanted.timeout_s)
-        number = partition_number(info, wanted.partition)
-        if wanted.partition is None and len(info.partitions) > 1 and isinstance(wanted.start, int):
-            text = f"an offset is a place in one partition, and stream {info.name} has {len(info.partitions)}"
-            raise ValueError(f"{text}: say which with partition=")
+        numbers = partition_numbers(info, wanted.partition, wanted.start)
         self._info = info
         try:
             if wanted.partition is not None:
-                await self._read(frozenset({int(number)}))
+                await self._read(frozenset(map(int, numbers)))
             else:
                 await self._join(info)
         except BaseException:
@@ -147,7 +147,8 @@ class Consumer(OfThisProcess):
         wanted = self._wanted
         self._member = member = Member(self._committed, wanted.group, info.stream_id, wanted.session_s)
         member.start()
-        self._patience_ends_s = idle_member.patience_ends_s(wanted.session_s)
+        # One session, plus the heartbeat that brings its assignment.
+        self._patience_ends_s = time.monotonic() + wanted.session_s + 2 * member.calm_s
         try:
             async with asyncio.timeout(wanted.timeout_s):
                 await member.heard.wait()
@@ -365,10 +366,23 @@ class Consumer(OfThisProcess):
         await self._commit()
         if member is None or self._info is None or self._has_owned:
             return False
-        group, timeout_s = self._wanted.group, self._wanted.timeout_s
-        return await idle_member.may_inherit(
-            member, self._committed, group, self._info, self._patience_ends_s, timeout_s
-        )
+        return await self._may_inherit(member, self._info)
+
+    async def _may_inherit(self, member: Member, info: StreamInfo) -> bool:
+        """Wait until the idle member gets partitions; return False if no lag is left or others own everything."""
+        groups = Groups(self._committed)
+        while member.is_idle:
+            left_s = self._patience_ends_s - time.monotonic()
+            if left_s <= 0:
+                return False
+            if not any(one.lag for one in await groups.offsets(member.group, info, timeout=self._wanted.timeout_s)):
+                return False
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(min(left_s, member.calm_s)):
+                    await member.changed.wait()
+            if member.is_idle:
+                member.changed.clear()  # otherwise the caller's next wait must still see the change
+        return True
 
     def each(self, batch: pa.RecordBatch) -> Iterator[Message]:
         """Yield the messages of a taken batch, one in hand at a time; may run on any thread."""

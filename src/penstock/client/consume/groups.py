@@ -12,7 +12,7 @@ from penstock.client.checks import place_of, whole_numbers
 from penstock.client.consume.positions import GroupPositions, check_group
 from penstock.client.consume.progress import ReadMark
 from penstock.client.errors import specific
-from penstock.client.read.reading import find_place, partition_number
+from penstock.client.read.reading import find_place, partition_number, partition_numbers
 from penstock.client.values import EARLIEST, Start, StreamName, datetime_of
 from penstock.groups.membership import in_use
 from penstock.messages import CommittedOffset, GroupStream, ListOffsetsResponse, StreamInfo
@@ -62,7 +62,7 @@ class Groups:
         check_group(group)
         info = await self._positions.streams.now(stream, timeout)
         found = await self._positions.read(group, info.stream_id, timeout)
-        ends = await self._places(info, _numbers(info, None), EARLIEST, timeout)
+        ends = await self._places(info, partition_numbers(info, None), EARLIEST, timeout)
         members = found.members
         return [
             _group_offset(number, found.offsets.get(number), end)._replace(member=members.get(number))
@@ -103,11 +103,8 @@ class Groups:
         """
         check_group(group)
         info = await self._positions.streams.now(stream, timeout)
-        numbers, to = _numbers(info, partition), place_of(to)
-        if isinstance(to, int) and len(numbers) > 1:
-            text = f"an offset is a place in one partition, and stream {info.name} has {len(info.partitions)}"
-            raise ValueError(f"{text}: say which with partition=")
-        places = await self._places(info, numbers, to, timeout)
+        to = place_of(to)
+        places = await self._places(info, partition_numbers(info, partition, to), to, timeout)
         if dry_run:
             if count := (await self._positions.read(group, info.stream_id, timeout)).members_count:
                 raise specific(in_use(group, count))
@@ -133,23 +130,17 @@ class Groups:
         return _named(gone, names)
 
     async def _places(
-        self, info: StreamInfo, numbers: Iterable[PartitionId], place: Start, timeout_s: float
+        self, info: StreamInfo, numbers: list[PartitionId], place: Start, timeout_s: float
     ) -> dict[int, ListOffsetsResponse]:
-        asked = tuple(numbers)
         link = self._positions.link
-        found = await asyncio.gather(*(find_place(link, info.stream_id, one, place, timeout_s) for one in asked))
-        return {int(number): one for number, one in zip(asked, found, strict=True)}
+        found = await asyncio.gather(*(find_place(link, info.stream_id, one, place, timeout_s) for one in numbers))
+        return {int(number): one for number, one in zip(numbers, found, strict=True)}
 
 
 def _named(found: Iterable[GroupStream], names: Mapping[StreamId, str]) -> list[Group]:
     return [
         Group(one.group, names.get(one.stream_id), int(one.stream_id), one.partitions, one.members) for one in found
     ]
-
-
-def _numbers(info: StreamInfo, partition: int | None) -> tuple[PartitionId, ...]:
-    number = partition_number(info, partition)
-    return (number,) if partition is not None else tuple(one.partition for one in info.partitions)
 
 
 def _group_offset(number: int, found: CommittedOffset | None, end: ListOffsetsResponse) -> GroupOffset:

@@ -18,7 +18,7 @@ from penstock.client.consume.positions import GroupPositions
 from penstock.client.errors import MemberFenced, Overloaded, StorageFailed, TimedOut
 from penstock.messages import GroupHeartbeatResponse, GroupPartition
 
-BEATS_PER_SESSION = 8
+_BEATS_PER_SESSION = 8
 _SOON_S = 0.05  # during a rebalance
 _LAST_S = 0.005
 _LEAVE_S = 2.0
@@ -39,7 +39,7 @@ class Member:
 
     def __init__(self, positions: GroupPositions, group: str, stream_id: StreamId, session_s: float) -> None:
         self._positions = positions
-        self._group = group
+        self.group = group
         self._stream_id = stream_id
         self._session_s = session_s
         self._number = 0
@@ -59,9 +59,14 @@ class Member:
         self._pause_s = _SOON_S
 
     @property
+    def is_idle(self) -> bool:
+        """True if the group is stable and this member has no partitions."""
+        return not self.assigned and self.is_settled and self.failure is None
+
+    @property
     def calm_s(self) -> float:
         """Seconds between heartbeats in a stable group."""
-        return self._session_s / BEATS_PER_SESSION
+        return self._session_s / _BEATS_PER_SESSION
 
     def start(self) -> None:
         """Join the group and start the heartbeats."""
@@ -150,7 +155,7 @@ class Member:
         has = sorted(self.owned | self.assigned)
         owned = tuple(GroupPartition(self._stream_id, PartitionId(number)) for number in has)
         return await self._positions.heartbeat(
-            self._group,
+            self.group,
             self.member_id,
             self._number,
             self._stream_id,

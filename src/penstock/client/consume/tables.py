@@ -6,7 +6,7 @@ ignored. Arrow finds the latest row of each key in a batch, and only those becom
 the latest pending message of each key is kept: a slow reader misses overwritten messages, and pending messages never
 exceed the number of keys.
 Added partitions are followed, too, each once the older ones are read up to the marks of the keys that moved
-(`client.new_partitions`), so the row of a key that is read last is the latest. If a key is in several partitions for
+(`client.read.reading`), so the row of a key that is read last is the latest. If a key is in several partitions for
 other reasons, which publishers with keys avoid, the row read last still wins.
 
 | what happens                                      | the table                                                      |
@@ -32,13 +32,12 @@ from penstock.base.errors import OperationalError, PenstockError
 from penstock.base.ids import LeaderEpoch, PartitionId
 from penstock.batch.keys import have_key
 from penstock.client.checks import seconds_of, whole_number
-from penstock.client.consume.new_partitions import NewPartitions, readable
 from penstock.client.errors import TimedOut, Unavailable
 from penstock.client.link.link import Link
 from penstock.client.link.of_this_process import OfThisProcess
-from penstock.client.read import batches, reading
+from penstock.client.read import batches
 from penstock.client.read.batches import OffsetRange
-from penstock.client.read.reading import END_OF_LOG, Reader, ReadPlan
+from penstock.client.read.reading import END_OF_LOG, Reader, ReadPlan, find_place, partition_numbers, readable
 from penstock.client.values import EARLIEST, Message
 from penstock.messages import StreamInfo
 
@@ -66,13 +65,10 @@ class Table(OfThisProcess):
 
     async def load(self, info: StreamInfo, partition: int | None) -> Table:
         """Read everything that is in the stream now, then follow it; `timeout_s` bounds each answer."""
-        numbers = [reading.partition_number(info, partition)]
         self._is_whole = partition is None
-        if self._is_whole and len(info.partitions) > 1:
-            numbers = [one.partition for one in info.partitions]
         there: dict[PartitionId, int] = {}
-        for at, number in enumerate(numbers):
-            found = await reading.find_place(self._link, info.stream_id, number, EARLIEST, self._timeout_s)
+        for at, number in enumerate(partition_numbers(info, partition)):
+            found = await find_place(self._link, info.stream_id, number, EARLIEST, self._timeout_s)
             if not self._is_whole or at < max(1, readable(info, {})):
                 self._ends[number], self._epochs[number] = found.offset, found.leader_epoch
             if found.offset < found.committed_end:
@@ -197,10 +193,14 @@ class Table(OfThisProcess):
             ReadPlan(info.stream_id, info.name, number, OffsetRange(end, END_OF_LOG), self._epochs[number], True, True)
             for number, end in self._ends.items()
         ]
-        rows_max = limits.READ_BATCH_ROWS_DEFAULT
-        more = NewPartitions(self._link, info, len(what), self._timeout_s).next if self._is_whole else None
-        reader = Reader(self._link, what, batch_rows_max=rows_max, columns=None, timeout_s=self._timeout_s, more=more)
-        async with reader:
+        async with Reader(
+            self._link,
+            what,
+            batch_rows_max=limits.READ_BATCH_ROWS_DEFAULT,
+            columns=None,
+            timeout_s=self._timeout_s,
+            grows=info if self._is_whole else None,
+        ) as reader:
             while (found := await reader.next_batches()) is not None:
                 for batch in found:
                     self._take(batch, reader.leader_epochs)

@@ -10,25 +10,21 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
-from penstock.base.config import Acks, Intake
-from penstock.base.errors import ErrorCode, OperationalError
-from penstock.client.errors import StreamNotFound
+from penstock.base.errors import OperationalError
 from penstock.client.link.link import Link
 from penstock.client.publish.publishing import Publisher
 from penstock.client.publish_format import Ack, Value, message_id, published
 from penstock.client.streams.named_streams import NamedStreams
-from penstock.client.streams.routing import Routes
 from penstock.client.values import Envelope, PubAck
 
 
 class Publications:
-    """The publishing half of `Client`, with the same methods; `timeout` is in seconds."""
+    """Publishes the messages of one client through NATS; `timeout` is in seconds."""
 
     def __init__(
         self,
         link: Link,
         streams: NamedStreams,
-        routes: Routes,
         name: str,
         urls: list[str] | None,
         options: dict[str, Any],
@@ -36,7 +32,6 @@ class Publications:
         """`urls`: NATS servers to publish to, if not those of the brokers."""
         self._link = link
         self._streams = streams
-        self._routes = routes
         self._name = name
         self._urls = urls
         self._options = options
@@ -64,38 +59,16 @@ class Publications:
         deciding = message_id(headers) if key is None and headers else key
         asked = subject
         subject = await self._routed(asked, deciding, timeout)
-        publisher = await self._connected(timeout)
+        publisher = await self.connected(timeout)
 
         async def reroute() -> str:
-            self._routes.forget(asked)
+            self._streams.routes.forget(asked)
             return await self._routed(asked, deciding, timeout)
 
         if ack == "none":
             await publisher.publish_without_ack(subject, value, all_headers, timeout_s=timeout)
             return None
         return await publisher.publish(subject, value, all_headers, timeout_s=timeout, retries=retries, reroute=reroute)
-
-    async def publish_to_all(
-        self,
-        subject: str,
-        value: Value,
-        key: bytes | str | None,
-        headers: Mapping[str, str] | None,
-        envelope: Envelope | None,
-        timeout: float,
-    ) -> dict[str, PubAck]:
-        """Send one message; return the acks, by name, of all streams that ack it and are not paused. StreamNotFound."""
-        found = await self._streams.storing(subject, timeout)
-        acking = (Acks.REPLY,) if envelope is None else (Acks.REPLY, Acks.ENVELOPE)
-        acking_streams = [info for info in found if info.config.acks in acking]
-        listening = [info for info in acking_streams if info.intake != Intake.PAUSED]
-        expected = frozenset(info.name for info in listening or acking_streams)
-        if not expected:
-            text = f"no stream that acks stores the subject {subject!r}"
-            raise StreamNotFound(ErrorCode.STREAM_NOT_FOUND, text, subject=subject)
-        value, all_headers = published(value, key, headers, None, "all", envelope)
-        publisher = await self._connected(timeout)
-        return await publisher.publish_to_all(subject, value, all_headers, expected, timeout_s=timeout)
 
     def note_failures(self, future: asyncio.Future[PubAck]) -> None:
         """Let `flush` raise the error if this publish fails."""
@@ -116,11 +89,13 @@ class Publications:
     async def _routed(self, subject: str, key: bytes | str | None, timeout: float) -> str:
         """Return the subject of the partition for a message with this key (or message id, used like a key)."""
         now_s = asyncio.get_running_loop().time()
-        if self._routes.must_ask(subject, key, now_s):
-            self._routes.learn(subject, await self._streams.storing(subject, timeout), now_s)
-        return self._routes.subject_for(subject, key)
+        routes = self._streams.routes
+        if routes.must_ask(subject, key, now_s):
+            routes.learn(subject, await self._streams.storing(subject, timeout), now_s)
+        return routes.subject_for(subject, key)
 
-    async def _connected(self, timeout: float) -> Publisher:
+    async def connected(self, timeout: float) -> Publisher:
+        """Return the connection to the NATS servers, which is made with its first message. OperationalError."""
         publisher = self._publisher
         if publisher is not None and publisher.is_cut_off and self._urls is None:
             # The broker may have returned with its NATS at another address, or other brokers may have NATS servers of

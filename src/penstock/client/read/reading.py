@@ -4,6 +4,9 @@ Rules: a reader gets each committed row of its range once, and never an uncommit
 order, several partitions take turns, and a batch never has rows of two. While the caller processes one response the
 next ones are fetched, at most `PREFETCHED_FETCHES_MAX` of them. The fetch tasks belong to the `Reader` and end with it.
 If retention overtakes a reader, it raises an error; it never skips silently.
+Added partitions: a reader that follows a stream polls its metadata every PARTITIONS_POLL_S. It reads an added partition
+from its beginning once it has read the older ones up to their marks, that is, everything they hold of the keys that
+moved. So the old messages of a key come before its new ones, and no tombstones have to be remembered.
 Theory: an offset alone does not identify a row. A log can be truncated (power loss) or begin anew (a memory stream) and
 then be written up to the same offset with other rows. So each fetch also names the leader epoch of the row before its
 offset. The broker knows where each epoch ended, and refuses a reader that has read beyond that: `LogTruncated`.
@@ -18,8 +21,10 @@ offset. The broker knows where each epoch ended, and refuses a reader that has r
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
+import contextlib
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import msgspec
@@ -27,8 +32,9 @@ import msgspec
 from penstock.base import limits
 from penstock.base.errors import CorruptionError, ErrorCode, OperationalError, RemoteError
 from penstock.base.ids import LeaderEpoch, Offset, PartitionId, PartitionKey, StreamId
+from penstock.base.partitioning import PartitionBy
 from penstock.client.checks import place_of, seconds_of, whole_number
-from penstock.client.errors import OffsetOutOfRange, TimedOut
+from penstock.client.errors import OffsetOutOfRange, TimedOut, Unavailable
 from penstock.client.link.error_codes import AGAIN, OF_ONE_BROKER
 from penstock.client.link.link import Link
 from penstock.client.link.read_from import ReadFrom, ReplicaChoice
@@ -36,8 +42,16 @@ from penstock.client.read import batches, projecting
 from penstock.client.read.batches import OffsetRange
 from penstock.client.read.filters import Filter
 from penstock.client.read.projecting import FetchedColumns, ProjectedFetches
-from penstock.client.values import Place, Start, microseconds_of
-from penstock.messages import FetchRequest, FetchResponse, ListOffsetsRequest, ListOffsetsResponse, StreamInfo
+from penstock.client.values import EARLIEST, Place, Start, microseconds_of
+from penstock.messages import (
+    FetchRequest,
+    FetchResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    MetadataRequest,
+    MetadataResponse,
+    StreamInfo,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -161,12 +175,8 @@ async def plans(
     timeout_s: float,
 ) -> list[ReadPlan]:
     """Return the plans for all partitions, or for one. ValueError: an offset without a partition."""
-    numbers, start, end = [partition_number(info, partition)], place_of(start), place_of(end)
-    if partition is None and len(info.partitions) > 1:
-        if any(isinstance(place, int) for place in (start, end)):
-            text = f"an offset is a place in one partition, and stream {info.name} has {len(info.partitions)}"
-            raise ValueError(f"{text}: say which with partition=")
-        numbers = [one.partition for one in info.partitions]
+    start, end = place_of(start), place_of(end)
+    numbers = partition_numbers(info, partition, start, end)
     return [await plan(link, info, number, start, end, follow=follow, timeout_s=timeout_s) for number in numbers]
 
 
@@ -178,6 +188,20 @@ def partition_number(info: StreamInfo, partition: int | None) -> PartitionId:
         text = "1 partition" if count == 1 else f"{count} partitions"
         raise ValueError(f"stream {info.name} has {text}, counted from 0; there is no partition {partition}")
     return PartitionId(partition or 0)
+
+
+def partition_numbers(info: StreamInfo, partition: int | None, *places: Start | None) -> list[PartitionId]:
+    """Return the partition given by a caller; None: all.
+
+    ValueError: the stream has no such partition, or it has several and one of `places` is an offset in none of them.
+    """
+    number = partition_number(info, partition)
+    if partition is not None or len(info.partitions) <= 1:
+        return [number]
+    if any(isinstance(place, int) for place in places):
+        text = f"an offset is a place in one partition, and stream {info.name} has {len(info.partitions)}"
+        raise ValueError(f"{text}: say which with partition=")
+    return [one.partition for one in info.partitions]
 
 
 async def plan(
@@ -209,6 +233,20 @@ async def plan(
     return ReadPlan(stream_id, info.name, partition, what, begin.leader_epoch, follow, len(info.partitions) > 1)
 
 
+def readable(info: StreamInfo, ends: Mapping[PartitionId, int], count: int = 0) -> int:
+    """Return how many partitions a reader that has read up to `ends` may read; `count` are already being read."""
+    if not info.counts or info.config.split.how is PartitionBy.GROUP:
+        return max(count, len(info.partitions))
+    ready = info.counts[0]
+    for before, after in pairwise(info.counts):
+        marks = {one.partition: one.end_offset for one in info.key_marks if one.partitions == after}
+        is_read = len(marks) == before and all(ends.get(number, 0) >= end for number, end in marks.items())
+        if after > count and not is_read:
+            break
+        ready = after
+    return max(count, ready)
+
+
 class Reader:
     """Reads some partitions: in `async with`, call `next_batches` until None."""
 
@@ -224,9 +262,9 @@ class Reader:
         timeout_s: float,
         where: Filter | None = None,
         read_from: ReadFrom | None = None,
-        more: More | None = None,
+        grows: StreamInfo | None = None,
     ) -> None:
-        """`more` returns plans for added partitions whenever there are some; None: the reader ends with `what`."""
+        """`grows`: the stream whose added partitions are read, too; None: the reader ends with `what`."""
         assert what
         self._read_from = link.read_from if read_from is None else read_from
         self._link = link
@@ -239,18 +277,18 @@ class Reader:
         self._fetching: list[asyncio.Task[None]] = []
         self._turns = _Turns()
         self._unfinished = 0
-        self._more = more
+        self._grows = grows
         self._is_grown = False
         self.first_partition = what[0].partition  # the partition of batches without a partition number
         self.leader_epochs: dict[PartitionId, LeaderEpoch] = {}  # that sent the last rows delivered
         self.covered_ends: dict[PartitionId, int] = {}  # the end of the last answer, perhaps in a gap
-        self.moved = asyncio.Event()  # set with each answer; a waiter clears it
+        self._moved = asyncio.Event()  # set with each answer; a waiter clears it
 
     async def __aenter__(self) -> Reader:
         for one in self._what:
             self._begin(one)
-        if self._more is not None:
-            self._fetching.append(asyncio.create_task(self._read_more(self._more)))
+        if self._grows is not None:
+            self._fetching.append(asyncio.create_task(self._read_added(self._grows)))
         return self
 
     def _begin(self, what: ReadPlan) -> None:
@@ -264,14 +302,47 @@ class Reader:
         fetching = _fetch_ahead(self._link, what, choice, asking, self._queue, self._turns, self._timeout_s)
         self._fetching.append(asyncio.create_task(fetching))
 
-    async def _read_more(self, more: More) -> None:
+    async def _read_added(self, info: StreamInfo) -> None:
+        """Poll for added partitions, and begin with each once it may be read."""
+        count = len(self._what)
+        due_s = asyncio.get_running_loop().time() + limits.PARTITIONS_POLL_S
         try:
             while True:
-                for what in await more(self):
+                ready = readable(info, self.covered_ends, count)
+                if ready > count:
+                    added = range(count, ready)
+                    try:
+                        found = [await self._plan_added(info, PartitionId(number)) for number in added]
+                    except (TimedOut, Unavailable):  # for example, the new partition has no leader yet
+                        await asyncio.sleep(limits.PARTITIONS_POLL_S)
+                        continue
                     self._is_grown = True
-                    self._begin(what)
+                    for what in found:
+                        self._begin(what)
+                    count = ready
+                    continue
+                self._moved.clear()
+                wakes = self._moved if len(info.partitions) > count else asyncio.Event()
+                try:
+                    async with asyncio.timeout_at(due_s):
+                        await wakes.wait()
+                except TimeoutError:
+                    info = await self._known_now(info)
+                    due_s = asyncio.get_running_loop().time() + limits.PARTITIONS_POLL_S
         except Exception as error:  # noqa: BLE001 (passed to the reader, which raises it)
             await self._queue.put(error)
+
+    async def _plan_added(self, info: StreamInfo, number: PartitionId) -> ReadPlan:
+        return await plan(self._link, info, number, EARLIEST, None, follow=True, timeout_s=self._timeout_s)
+
+    async def _known_now(self, info: StreamInfo) -> StreamInfo:
+        with contextlib.suppress(TimedOut, Unavailable):
+            request = MetadataRequest(names=(info.name,))
+            answer, _ = await self._link.call(request, MetadataResponse, timeout_s=self._timeout_s)
+            for one in answer.streams:
+                if one.stream_id == info.stream_id:  # else it was recreated; the next fetch reports that
+                    return one
+        return info
 
     async def __aexit__(self, *_: object) -> None:
         for task in self._fetching:
@@ -291,7 +362,7 @@ class Reader:
                 raise item
             self.leader_epochs[item.what.partition] = item.response.leader_epoch
             self.covered_ends[item.what.partition] = min(item.response.end_offset, item.what.range.end)
-            self.moved.set()
+            self._moved.set()
             if item.raw:
                 return self._batches(item)
 
@@ -333,9 +404,6 @@ async def answers(begin: Callable[[], Awaitable[Reader]]) -> AsyncGenerator[Iter
     async with await begin() as reader:
         while (found := await reader.next_batches()) is not None:
             yield found
-
-
-More = Callable[[Reader], Awaitable[Sequence[ReadPlan]]]
 
 
 class _Turns:

@@ -1,1 +1,1 @@
-"""Streams by name: ids, leaders, routing by subject, truncation, archives."""
+"""Streams by name: ids, leaders, routing by subject."""

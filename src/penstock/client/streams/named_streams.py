@@ -1,88 +1,53 @@
-"""Streams by name: create, alter, delete, list, and resolve a name to its current stream.
+"""Streams by name: resolve a name to its current stream, and complete a stream with what only its leaders know.
 
 Rules: requests about a stream's data carry its id. If the name means another stream by now, a request for the known
 stream is repeated for the new one. A `StreamInfo` from the caller means that very stream, and nothing is repeated.
+Every broker knows the leader of each partition. Only the leader knows the partition's offsets and the progress of the
+followers; an observer (read replica) itself knows its staleness, and a replica itself knows why it is not in sync. All
+leaders are asked concurrently, then all observers and out-of-sync replicas, each for at most LEADERS_ASK_S; fields of
+those that do not answer stay None. Faults that the broker asked first reported of its own copy are kept.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import TypeVar
 
-from penstock.base.config import Intake, StreamConfig
+import msgspec
+
+from penstock.base import limits
 from penstock.base.errors import ErrorCode
-from penstock.base.ids import StreamId
+from penstock.base.ids import BrokerId, PartitionKey, StreamId
 from penstock.base.subjects import subject_mistake
-from penstock.client.checks import check_durations, field_values, milliseconds, name_and_id, seconds_of
+from penstock.client.checks import seconds_of
 from penstock.client.errors import StreamChanged, StreamNotFound
-from penstock.client.link.link import CREATE_GRACE_S, Link
-from penstock.client.streams.leaders import told_by_leaders
+from penstock.client.link.link import Link
 from penstock.client.streams.routing import Routes
 from penstock.client.values import StreamName
 from penstock.messages import (
-    AlterStreamRequest,
-    AlterStreamResponse,
-    CreateStreamRequest,
-    CreateStreamResponse,
-    DeleteStreamRequest,
-    DeleteStreamResponse,
     FindStreamsRequest,
     FindStreamsResponse,
+    FollowerInfo,
+    GapInfo,
     MetadataRequest,
     MetadataResponse,
-    SetIntakeRequest,
-    SetIntakeResponse,
+    PartitionHealth,
+    PartitionInfo,
     StreamInfo,
+    joined,
 )
 
 T = TypeVar("T")
 
 
 class NamedStreams:
-    """Resolves and manages streams. `timeout` is in seconds."""
+    """Resolves names to streams, and completes what brokers return of streams. `timeout` is in seconds."""
 
-    def __init__(self, link: Link, routes: Routes) -> None:
+    def __init__(self, link: Link) -> None:
+        self.routes = Routes()
         self._link = link
-        self._routes = routes
         self._known: dict[str, StreamInfo] = {}
-
-    async def create(self, config: StreamConfig, timeout: float) -> StreamInfo:
-        """Create the stream, or return the existing one if it has the same config."""
-        request = CreateStreamRequest(config=config, timeout_ms=milliseconds(timeout))
-        answer, _ = await self._link.call(request, CreateStreamResponse, timeout_s=seconds_of(timeout) + CREATE_GRACE_S)
-        self._known[config.name] = answer.stream
-        self._routes.note(answer.stream)
-        return (await told_by_leaders(self._link, [answer.stream], timeout))[0]
-
-    async def alter(self, stream: StreamName, changes: dict[str, Any], timeout: float) -> StreamInfo:
-        """Change fields of the stream's config."""
-        name, stream_id = name_and_id(stream)
-        check_durations(changes)
-        request = AlterStreamRequest(name=name, stream_id=stream_id, changes=field_values(changes))
-        answer, _ = await self._link.call(request, AlterStreamResponse, timeout_s=timeout)
-        self._known[name] = answer.stream
-        return (await told_by_leaders(self._link, [answer.stream], timeout))[0]
-
-    async def set_intake(self, stream: StreamName, intake: Intake, timeout: float) -> StreamInfo:
-        """Set whether the stream accepts messages."""
-        name, stream_id = name_and_id(stream)
-        request = SetIntakeRequest(name=name, stream_id=stream_id, intake=intake)
-        answer, _ = await self._link.call(request, SetIntakeResponse, timeout_s=timeout)
-        self._known[name] = answer.stream
-        return (await told_by_leaders(self._link, [answer.stream], timeout))[0]
-
-    async def delete(self, stream: StreamName, timeout: float) -> None:
-        """Delete the stream and its data."""
-        # By id: if the answer is lost and the request repeated, a stream created meanwhile is not deleted.
-        info = stream if isinstance(stream, StreamInfo) else await self.named(stream, timeout)
-        self._known.pop(info.name, None)
-        request = DeleteStreamRequest(name=info.name, stream_id=info.stream_id)
-        try:
-            await self._link.call(request, DeleteStreamResponse, timeout_s=timeout)
-        except (StreamNotFound, StreamChanged):
-            if isinstance(stream, StreamInfo):
-                raise
 
     async def all(self, timeout: float) -> list[StreamInfo]:
         """Return all streams, ordered by name, completed by their leaders."""
@@ -93,14 +58,19 @@ class NamedStreams:
         while True:
             request = MetadataRequest(after=after)
             answer, _ = await self._link.call(request, MetadataResponse, timeout_s=deadline_s - clock.time())
-            found += await told_by_leaders(self._link, answer.streams, deadline_s - clock.time())
+            found += await self._told_by_leaders(answer.streams, deadline_s - clock.time())
             if answer.next_after is None or not answer.streams:
                 return found
             after = answer.next_after
 
-    async def one(self, name: str, timeout: float) -> StreamInfo:
-        """Return one stream, completed by its leaders. StreamNotFound."""
-        return (await told_by_leaders(self._link, [await self.named(name, timeout)], timeout))[0]
+    async def completed(self, info: StreamInfo, timeout: float) -> StreamInfo:
+        """Remember a stream that a broker just returned, and return it completed by its leaders."""
+        self._known[info.name] = info
+        return (await self._told_by_leaders([info], timeout))[0]
+
+    def forget(self, name: str) -> None:
+        """Look the stream up again when it is used next."""
+        self._known.pop(name, None)
 
     async def named(self, name: str, timeout: float) -> StreamInfo:
         """Return one stream as any broker knows it now. StreamNotFound."""
@@ -108,7 +78,7 @@ class NamedStreams:
         for info in answer.streams:
             if info.name == name:
                 self._known[name] = info
-                self._routes.note(info)
+                self.routes.note(info)
                 return info
         self._known.pop(name, None)
         raise StreamNotFound(ErrorCode.STREAM_NOT_FOUND, f"there is no stream {name!r}", stream=name)
@@ -149,3 +119,123 @@ class NamedStreams:
                 raise
         # The name means another stream by now, or none.
         return await call((await self.named(info.name, timeout)).stream_id)
+
+    async def _told_by_leaders(self, streams: Sequence[StreamInfo], timeout_s: float) -> list[StreamInfo]:
+        """Return `streams`, in order, completed with the answers of the leaders. At most one page of metadata.
+
+        Gaps (times without a subscription) are known to whichever broker led then, so all replicas are asked for them.
+        """
+        names: dict[str, dict[str, None]] = {}
+        gaps: dict[str, dict[str, None]] = {}
+        for info in streams:
+            for part in info.partitions:
+                if _is_missed(part) and (address := self._link.address_of_leader(part)):
+                    names.setdefault(address, {})[info.name] = None
+                for one in part.replicas if len(part.replicas) > 1 else ():
+                    if self._link.view.is_live(one) and (where := self._link.view.address_of(one)) is not None:
+                        gaps.setdefault(where, {})[info.name] = None
+        asked = {one: {**names.get(one, {}), **gaps.get(one, {})} for one in (*names, *gaps)}
+        answers = await self._asked(asked, timeout_s)
+        told = _of_leaders(info for at, infos in answers.items() for info in infos if info.name in names.get(at, {}))
+        known = _gaps_of((*streams, *(info for infos in answers.values() for info in infos)))
+        completed = [_completed(info, told, known) for info in streams]
+        return await self._told_by_followers(completed, timeout_s)
+
+    async def _asked(self, names: dict[str, dict[str, None]], timeout_s: float) -> dict[str, tuple[StreamInfo, ...]]:
+        """Return the streams as the brokers at these addresses report them; brokers that do not answer are left out."""
+        requests = {address: MetadataRequest(names=tuple(found)) for address, found in names.items()}
+        wait_s = min(timeout_s, limits.LEADERS_ASK_S)
+        answers = await asyncio.gather(*(self._link.ask_at(*one, wait_s) for one in requests.items()))
+        return {one: answer.streams for one, answer in zip(requests, answers, strict=True) if answer is not None}
+
+    async def _told_by_followers(self, streams: list[StreamInfo], timeout_s: float) -> list[StreamInfo]:
+        """Complete the followers with what observers and out-of-sync replicas report of themselves."""
+        names: dict[str, dict[str, None]] = {}
+        for info in streams:
+            for part in info.partitions:
+                for one in _asked_themselves(part):
+                    if (address := self._link.view.address_of(one)) is not None:
+                        names.setdefault(address, {})[info.name] = None
+        if not names:
+            return streams
+        told: dict[tuple[str, PartitionKey], PartitionInfo] = {}
+        for address, infos in (await self._asked(names, timeout_s)).items():
+            for info in infos:
+                for part in info.partitions:
+                    told[address, PartitionKey(info.stream_id, part.partition)] = part
+
+        def followed(info: StreamInfo, part: PartitionInfo) -> PartitionInfo:
+            key = PartitionKey(info.stream_id, part.partition)
+            themselves = _asked_themselves(part)
+            followers = [
+                _as_it_says(one, told.get((self._link.view.address_of(one.broker_id) or "", key)), part)
+                if one.broker_id in themselves
+                else one
+                for one in part.followers
+            ]
+            return msgspec.structs.replace(part, followers=tuple(followers))
+
+        return [
+            msgspec.structs.replace(info, partitions=tuple(followed(info, part) for part in info.partitions))
+            for info in streams
+        ]
+
+
+def _gaps_of(streams: Iterable[StreamInfo]) -> dict[PartitionKey, set[GapInfo]]:
+    """Merge the gaps of each partition from all answers."""
+    found: dict[PartitionKey, set[GapInfo]] = {}
+    for info in streams:
+        for part in info.partitions:
+            found.setdefault(PartitionKey(info.stream_id, part.partition), set()).update(part.gaps)
+    return found
+
+
+def _asked_themselves(part: PartitionInfo) -> list[BrokerId]:
+    """Return the brokers to ask about their own replica: the observers, and replicas out of sync."""
+    return [*part.observers, *(one for one in part.replicas if one not in part.isr and one != part.leader_id)]
+
+
+def _as_it_says(follower: FollowerInfo, own: PartitionInfo | None, part: PartitionInfo) -> FollowerInfo:
+    if own is None:
+        return follower
+    behind_us = own.behind_us if follower.broker_id in part.observers else follower.behind_us
+    if own.state == PartitionHealth.ONLINE:
+        return msgspec.structs.replace(follower, behind_us=behind_us)
+    return msgspec.structs.replace(follower, behind_us=behind_us, state=own.state, state_reason=own.state_reason)
+
+
+def _is_missed(part: PartitionInfo) -> bool:
+    return part.committed_end is None or (len(part.replicas) + len(part.observers) > 1 and not part.followers)
+
+
+def _of_leaders(streams: Iterable[StreamInfo]) -> dict[PartitionKey, PartitionInfo]:
+    """Return the leaders' reports by partition. A broker also reports its other replicas; those have less weight."""
+    told: dict[PartitionKey, PartitionInfo] = {}
+    for info in streams:
+        for part in info.partitions:
+            key = PartitionKey(StreamId(info.stream_id), part.partition)
+            if part.committed_end is not None and not (key in told and _is_missed(part)):
+                told[key] = part
+    return told
+
+
+def _completed(
+    info: StreamInfo, told: dict[PartitionKey, PartitionInfo], gaps: dict[PartitionKey, set[GapInfo]]
+) -> StreamInfo:
+    parts = []
+    for part in info.partitions:
+        key = PartitionKey(info.stream_id, part.partition)
+        leaders = told.get(key) if _is_missed(part) else None
+        whole = part if leaders is None else _merged(part, leaders)
+        parts.append(msgspec.structs.replace(whole, gaps=joined(gaps[key])))
+    return msgspec.structs.replace(info, partitions=tuple(parts))
+
+
+def _merged(own: PartitionInfo, leaders: PartitionInfo) -> PartitionInfo:
+    is_well = own.state == PartitionHealth.ONLINE
+    return msgspec.structs.replace(
+        leaders,
+        state=leaders.state if is_well else own.state,
+        state_reason=leaders.state_reason if is_well else own.state_reason,
+        damage=tuple(dict.fromkeys((*own.damage, *leaders.damage))),
+    )

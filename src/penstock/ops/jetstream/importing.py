@@ -17,9 +17,8 @@ import pyarrow as pa
 
 from penstock.base.config import Intake
 from penstock.base.errors import OperationalError, PenstockError
-from penstock.client.blocking.asynchronous import End, next_of
 from penstock.client.blocking.client import Client
-from penstock.client.blocking.threads import LoopThread
+from penstock.client.blocking.threads import End, LoopThread, next_of
 from penstock.client.bulk.placing import Placer, create_paused
 from penstock.client.errors import StreamNotFound
 from penstock.messages import StreamInfo

@@ -20,8 +20,7 @@ from penstock.ops.reading.places import BATCH_ROWS_MAX, LastMessages
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from penstock.client.blocking.client import Client
-    from penstock.client.blocking.groups import Consumer
+    from penstock.client.blocking.client import Client, Consumer
     from penstock.client.errors import OffsetOutOfRange
     from penstock.client.values import Start
     from penstock.messages import StreamInfo

@@ -19,12 +19,8 @@ import pytest
 import penstock
 from penstock import aio
 from penstock.base.errors import OperationalError
-from penstock.client.append import producing
 from penstock.client.blocking import client as blocking
-from penstock.client.blocking import producer as blocking_producer
-from penstock.client.blocking import table as blocking_table
 from penstock.client.blocking.threads import LoopThread, PublishQueue
-from penstock.client.consume import tables
 from penstock.client.link.link import Link
 from penstock.messages import FetchRequest, Request
 from tests.extent import each_change
@@ -87,32 +83,6 @@ def public_methods(face: type) -> dict[str, inspect.Signature]:
         for name, value in vars(face).items()
         if inspect.isfunction(value) and not name.startswith("_")
     }
-
-
-def test_both_faces_have_the_same_calls_parameters_defaults_and_words() -> None:
-    ours, theirs = public_methods(blocking.Client), public_methods(aio.Client)
-    assert ours.keys() == theirs.keys()
-    for name in ours:
-        assert ours[name].parameters == theirs[name].parameters, name
-        if name != "close":
-            assert inspect.getdoc(getattr(blocking.Client, name)) == inspect.getdoc(getattr(aio.Client, name)), name
-    for name in ("get", "changes", "wait_for", "close", "__contains__", "__len__", "__iter__"):
-        ours_, theirs_ = getattr(blocking_table.Table, name), getattr(tables.Table, name)
-        assert inspect.signature(ours_).parameters == inspect.signature(theirs_).parameters
-        assert inspect.getdoc(ours_) == inspect.getdoc(theirs_)
-    append, their_append = blocking_producer.Producer.append, producing.Producer.append
-    assert inspect.signature(append).parameters == inspect.signature(their_append).parameters
-    assert inspect.getdoc(append) == inspect.getdoc(their_append)
-    assert inspect.signature(blocking.connect).parameters == inspect.signature(aio.connect).parameters
-    assert inspect.getdoc(blocking.connect) == inspect.getdoc(aio.connect)
-
-
-def test_both_faces_return_the_same_things() -> None:
-    for name, signature in public_methods(aio.Client).items():
-        theirs = str(signature.return_annotation).replace("AsyncGenerator", "Generator")
-        ours = str(public_methods(blocking.Client)[name].return_annotation)
-        ours = ours.replace("concurrent.futures", "asyncio").replace(", None, None]", ", None]")
-        assert ours == theirs, name
 
 
 def test_every_call_that_waits_takes_a_time_out() -> None:
@@ -289,7 +259,7 @@ def test_publishes_whose_loop_ends_first_are_told() -> None:
     publishes = PublishQueue(aio.Client(Link("127.0.0.1:1", "test", "1"), "test", None, {}), thread)
     thread.loop.call_soon_threadsafe(gate.wait)
     thread.loop.call_soon_threadsafe(thread.loop.stop)
-    futures = [publishes.put("s", b"x", {"timeout": 5.0}) for _ in range(3)]
+    futures = [publishes.put("s", b"x", timeout=5.0) for _ in range(3)]
     gate.set()
     for future in futures:
         with pytest.raises(penstock.Unavailable, match="closed"):

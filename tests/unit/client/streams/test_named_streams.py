@@ -8,7 +8,7 @@ import msgspec
 
 from penstock.base.config import StreamConfig
 from penstock.base.ids import BrokerId, LeaderEpoch, Offset, PartitionId, PartitionKey, StreamId
-from penstock.client.streams.leaders import _as_it_says, _asked_themselves, _of_leaders
+from penstock.client.streams.named_streams import _as_it_says, _asked_themselves, _of_leaders
 from penstock.messages import FollowerInfo, PartitionInfo, StreamInfo
 
 LEADERS = (4, 3)  # of partition 0 and 1; both have both
