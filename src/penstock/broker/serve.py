@@ -34,11 +34,15 @@ from penstock.base.config import Encryption
 from penstock.base.errors import ConfigError, OperationalError, PenstockError
 from penstock.base.importing import undisturbed
 from penstock.base.shortages import shortage
+from penstock.broker.config.checks import plain_beyond_reach, voters_advice
 from penstock.broker.config.config import Addresses, BrokerConfig
-from penstock.broker.config.data_dir import DataDir, take_data_dir
-from penstock.broker.config.data_dir_checks import admin_password_advice, checked_against_data_dir, is_alone
+from penstock.broker.config.data_dir import (
+    DataDir,
+    admin_password_advice,
+    is_alone,
+    take_data_dir,
+)
 from penstock.broker.config.encryption import encrypted
-from penstock.broker.config.setting_values import plain_beyond_reach, voters_advice
 from penstock.broker.driver import Driver, wall_clock
 from penstock.broker.nats.nats_link import NatsLink
 from penstock.broker.nats.nats_server import EmbeddedNats
@@ -205,7 +209,7 @@ async def _serve(
     running = _Running(take_data_dir(config.data_dir, config.broker_id))
     try:
         running.known = read_known_brokers(RealVfs(config.data_dir))
-        config = checked_against_data_dir(config, running.data_dir, running.known)
+        config = running.data_dir.checked(config, running.known)
         if advice := admin_password_advice(config, [config.data_dir]):
             _log.info("%s", advice)
         if is_alone(config, running.known) and "id" in config.origins:

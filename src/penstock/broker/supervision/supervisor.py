@@ -28,7 +28,7 @@ from penstock.access.users import ADMIN_CREDENTIALS_FILE
 from penstock.base import limits
 from penstock.base.errors import ConfigError, PenstockError
 from penstock.broker.config.config import BrokerConfig
-from penstock.broker.config.data_dir_checks import admin_password_advice
+from penstock.broker.config.data_dir import admin_password_advice
 from penstock.broker.nats.nats_server import EmbeddedNats
 from penstock.broker.process.signals import on_signals
 from penstock.broker.process.systemd import Notifier
