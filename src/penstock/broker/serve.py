@@ -44,8 +44,8 @@ from penstock.broker.config.data_dir import (
 )
 from penstock.broker.config.encryption import encrypted
 from penstock.broker.driver import Driver, wall_clock
-from penstock.broker.nats.nats_link import NatsLink
-from penstock.broker.nats.nats_server import EmbeddedNats
+from penstock.broker.nats.link import NatsLink
+from penstock.broker.nats.server import EmbeddedNats
 from penstock.broker.observability.http_server import bind_http
 from penstock.broker.observability.observability import Observability, exporter_of
 from penstock.broker.peers.peers import PeerConnections

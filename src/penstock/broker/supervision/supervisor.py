@@ -29,7 +29,7 @@ from penstock.base import limits
 from penstock.base.errors import ConfigError, PenstockError
 from penstock.broker.config.config import BrokerConfig
 from penstock.broker.config.data_dir import admin_password_advice
-from penstock.broker.nats.nats_server import EmbeddedNats
+from penstock.broker.nats.server import EmbeddedNats
 from penstock.broker.process.signals import on_signals
 from penstock.broker.process.systemd import Notifier
 from penstock.broker.security.generated_secrets import (
