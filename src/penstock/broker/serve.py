@@ -55,8 +55,9 @@ from penstock.broker.process.systemd import Notifier
 from penstock.broker.security.authentication import BrokerAuthenticator, ClusterSecret
 from penstock.broker.security.generated_secrets import drawn_password, embedded_password, first_user
 from penstock.broker.security.nats_credentials import NatsServer
+from penstock.broker.socket_api.acceptor import bind
 from penstock.broker.socket_api.quotas import Usage
-from penstock.broker.socket_api.server import Server, bind
+from penstock.broker.socket_api.server import Server
 from penstock.broker.transport.tls import ServerTls
 from penstock.messages import PeerHelloRequest
 from penstock.node.data_dir.known_brokers import KnownBrokers, read_known_brokers

@@ -111,8 +111,9 @@ LinkEvent = (
 
 
 class NatsFailureLog:
-    """Log lines for the failures of one outage, which is retried several times a second: new ones at once, repeated ones
-    once a minute. Times are monotonic.
+    """Log lines for the failures of one outage: new ones at once, repeated ones once a minute. Times are monotonic.
+
+    An outage is retried several times a second, and its log must stay readable.
     """
 
     def __init__(self) -> None:
