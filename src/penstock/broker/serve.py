@@ -70,6 +70,10 @@ from penstock.vfs.real import RealVfs
 
 _log = logging.getLogger("penstock.broker")
 
+_READY_POLL_MS = 50  # interval of checks whether a starting broker is ready in the cluster
+_READY_LOG_MS = 1_000  # interval of log lines about what it waits for
+FREED_BYTES_MAX = 32 * limits.MIB  # freed memory kept by the C library: a few reads, their batches and their acks
+_FREED_PIECE_BYTES_MAX = 16 * limits.MIB  # larger blocks are returned to the kernel at once
 FIRST_LINK_TIMEOUT_MS = 5_000
 """Milliseconds that a start waits for NATS before it serves reads without it."""
 STOP_TIMEOUT_S = 8.0  # bounds a hanging NATS or disk, and clients that take nothing; `docker stop` kills after 10 s
@@ -155,8 +159,8 @@ def keep_freed_memory() -> None:
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
-        mallopt(_M_MMAP_THRESHOLD, limits.FREED_PIECE_BYTES_MAX)
-        mallopt(_M_TRIM_THRESHOLD, limits.FREED_BYTES_MAX)
+        mallopt(_M_MMAP_THRESHOLD, _FREED_PIECE_BYTES_MAX)
+        mallopt(_M_TRIM_THRESHOLD, FREED_BYTES_MAX)
 
 
 @contextlib.contextmanager
@@ -248,10 +252,10 @@ async def _has_its_part(running: _Running, stopping: asyncio.Event, notifier: No
     told, next_s = "", 0.0
     while waits_for := running.driver.waits_for:
         if waits_for != told and loop.time() >= next_s:
-            told, next_s = waits_for, loop.time() + limits.READY_LOG_MS / 1_000
+            told, next_s = waits_for, loop.time() + _READY_LOG_MS / 1_000
             _log.info("not ready yet: %s", waits_for)
             notifier.status(waits_for)
-        await _first_of(stopping, running.failed, timeout_s=limits.READY_POLL_MS / 1_000)
+        await _first_of(stopping, running.failed, timeout_s=_READY_POLL_MS / 1_000)
         if stopping.is_set() or running.failed.is_set():
             return False
     if told:

@@ -55,6 +55,7 @@ from penstock.node.step import NatsAnswers
 
 _log = logging.getLogger("penstock.nats")
 
+_NATS_ROUND_MS = 2_000  # after it, announced servers wait for the next round, which starts with the configured ones
 # Reasons for pausing the reading.
 _CALLER = "caller"
 _WRITING = "writing"  # backpressure: until nats-server takes our output
@@ -341,7 +342,7 @@ class NatsLink:
         """Try servers until one has served for a while. Return the backoff step before the next round; 0 is no wait."""
         started_ms = _now_ms()
         wait = number
-        for server in self._pool.round(lambda: _now_ms() - started_ms < limits.NATS_ROUND_MS):
+        for server in self._pool.round(lambda: _now_ms() - started_ms < _NATS_ROUND_MS):
             up_ms, kind = await self._connect_and_serve(server)
             if self._stopping.is_set() or up_ms >= self._timing.steady_ms:
                 return 0

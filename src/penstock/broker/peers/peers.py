@@ -32,6 +32,10 @@ from penstock.node.step import JoinAttempt, PeerRequest
 
 _log = logging.getLogger("penstock.peers")
 
+_PEER_CONNECT_TIMEOUT_MS = 2_000  # until the socket is connected, including name resolution
+_PEER_RECONNECT_MS_MIN = 50  # after the first failure; doubled for each further one
+_PEER_RECONNECT_MS_MAX = 1_000
+
 
 class PeerOwner(Protocol):
     """Receives what the connections to other brokers deliver."""
@@ -61,10 +65,10 @@ class PeerOwner(Protocol):
 class Timing:
     """Time-outs and backoff of connections to peers."""
 
-    connect_timeout_ms: int = limits.PEER_CONNECT_TIMEOUT_MS
+    connect_timeout_ms: int = _PEER_CONNECT_TIMEOUT_MS
     answer_timeout_ms: int = limits.PEER_SILENCE_MS_MAX
-    reconnect_ms_min: int = limits.PEER_RECONNECT_MS_MIN
-    reconnect_ms_max: int = limits.PEER_RECONNECT_MS_MAX
+    reconnect_ms_min: int = _PEER_RECONNECT_MS_MIN
+    reconnect_ms_max: int = _PEER_RECONNECT_MS_MAX
 
 
 class PeerConnections:

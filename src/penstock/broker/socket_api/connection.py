@@ -57,6 +57,9 @@ from penstock.wire.encryption import FrameCipher
 
 _log = logging.getLogger("penstock.server")
 
+_JOINED_ANSWER_BYTES_MAX = 64 * limits.KIB  # an answer up to this size is sent in one buffer with its head
+_WRITE_QUEUE_BYTES_MAX = 128 * limits.MIB  # unsent answers per connection; beyond it no request is read
+_WRITE_QUEUE_PARTS_MAX = 256  # the same as a number of parts: a file range holds its file open
 _READ_BYTES = 256 * limits.KIB
 
 
@@ -304,14 +307,12 @@ class Connection:
 
     @property
     def _is_full(self) -> bool:
-        if self._output.waiting_bytes > limits.WRITE_QUEUE_BYTES_MAX:
+        if self._output.waiting_bytes > _WRITE_QUEUE_BYTES_MAX:
             return True
         if self.is_peer:
             # A broker's next request must not wait for the many small parts of an answer; `bytes_max` bounds them.
             return len(self.open_requests) >= limits.PEER_REQUESTS_MAX + 1
-        return (
-            len(self.open_requests) >= limits.IN_FLIGHT_REQUESTS_MAX or len(self._output) > limits.WRITE_QUEUE_PARTS_MAX
-        )
+        return len(self.open_requests) >= limits.IN_FLIGHT_REQUESTS_MAX or len(self._output) > _WRITE_QUEUE_PARTS_MAX
 
     def _take_frame(self, frame: Frame) -> None:
         greeting, caller = self.handshake, Caller(self, frame._replace(body=b"", raw=b""), self._last_read_us)
@@ -445,7 +446,7 @@ class Connection:
         head = b""
         if self._cipher is None:
             head = encode_answer(caller.frame, response, raw_bytes, memory if is_in_memory else None)
-        if is_in_memory and 0 < raw_bytes <= limits.JOINED_ANSWER_BYTES_MAX:
+        if is_in_memory and 0 < raw_bytes <= _JOINED_ANSWER_BYTES_MAX:
             head, pieces = b"", (b"".join((head, *memory)),)  # one system call
         try:
             parts = self._output.prepare(*pieces)

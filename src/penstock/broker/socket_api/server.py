@@ -39,6 +39,9 @@ from penstock.messages import PeerHelloRequest, Request
 
 _log = logging.getLogger("penstock.server")
 
+_SMALL_BUFFER_BYTES_MAX = 1 * limits.MIB  # larger buffers must leave a quarter of the broker's buffers to smaller ones
+_TLS_CONNECTION_BYTES = 64 * limits.KIB  # memory of OpenSSL and Python per connection, at most
+_TLS_CONNECTIONS_BYTES_MAX = 256 * limits.MIB  # of all connections: limits their number
 _ACCEPTS_PER_TURN = 64
 _DENIAL_CHARS_MAX = 300  # of a log line: it contains names sent by clients
 
@@ -89,20 +92,18 @@ class Server:
         self.damaged_frames = 0  # received; each has cost its connection
         self.connections_max = min(limits.CONNECTIONS_MAX, open_files_max // limits.CONNECTION_FILES_SHARE)
         self._needs = "a higher limit of open files"  # what would raise `connections_max`
-        if tls is not None and (fit := limits.TLS_CONNECTIONS_BYTES_MAX // limits.TLS_CONNECTION_BYTES) < (
-            self.connections_max
-        ):
+        if tls is not None and (fit := _TLS_CONNECTIONS_BYTES_MAX // _TLS_CONNECTION_BYTES) < self.connections_max:
             self.connections_max, self._needs = fit, "less memory for each than TLS takes"
         self._tls = tls
         self.handshakes = TlsHandshakes(loop, elapsed_us)
         self._strangers_max = min(limits.STRANGERS_MAX, self.connections_max // limits.STRANGERS_SHARE)
         self._unknown_peers_max = max(limits.UNKNOWN_PEERS_MIN, self._strangers_max)
-        self.buffers = SharedBudget(buffer_bytes_max, limits.SMALL_BUFFER_BYTES_MAX)
+        self.buffers = SharedBudget(buffer_bytes_max, _SMALL_BUFFER_BYTES_MAX)
         self.peers: dict[BrokerId, Connection] = {}  # connections of other brokers
         self._strangers: UnauthenticatedSlots[Connection] = (
             UnauthenticatedSlots()
         )  # above the limit; their hello may show that they are brokers
-        self.peer_buffers = SharedBudget(limits.PEER_BUFFER_BYTES_MAX, limits.SMALL_BUFFER_BYTES_MAX)
+        self.peer_buffers = SharedBudget(limits.PEER_BUFFER_BYTES_MAX, _SMALL_BUFFER_BYTES_MAX)
         self.requests = RequestMeters()
         self.files = SharedBudget(open_files_max // limits.ANSWER_FILES_SHARE)
         self.guard = guard or NoAuthentication()

@@ -26,6 +26,7 @@ from penstock.broker import logs
 from penstock.broker.supervision.config_handoff import ConfigHandoff, decode
 from penstock.broker.supervision.restart_policy import USED_WRONGLY
 
+_SUPERVISOR_CONFIG_BYTES_MAX = limits.MIB
 LISTENING, READY, REASON = b"listening", b"ready", b"reason"
 _STDIN = 0
 _log = logging.getLogger("penstock.broker")
@@ -71,8 +72,8 @@ def main() -> None:
 
 def _handed() -> ConfigHandoff | None:
     received = bytearray()
-    while not received.endswith(b"\n") and len(received) <= limits.SUPERVISOR_CONFIG_BYTES_MAX:
-        chunk = os.read(_STDIN, limits.SUPERVISOR_CONFIG_BYTES_MAX)
+    while not received.endswith(b"\n") and len(received) <= _SUPERVISOR_CONFIG_BYTES_MAX:
+        chunk = os.read(_STDIN, _SUPERVISOR_CONFIG_BYTES_MAX)
         if not chunk:
             return None
         received += chunk
