@@ -12,7 +12,7 @@ from penstock.base.errors import ConfigError, OperationalError
 from penstock.broker.config.checks import OF_SECRETS, exposed_secrets
 from penstock.broker.config.config import BrokerConfig, load, to_toml
 from penstock.broker.config.settings import SETTINGS, GivenSettings, SourcedValue
-from penstock.broker.supervision.config_handoff import ConfigHandoff, decode, encode
+from penstock.broker.supervision.supervised import ConfigHandoff, decode, encode
 from penstock.cli.terminal.nats_options import login_of
 from penstock.client.link.credentials import credentials_of
 

@@ -28,9 +28,8 @@ from penstock.base import limits
 from penstock.broker.process.running_timeout import RunningTimeout
 from penstock.broker.process.systemd import NOTIFY_VARIABLE
 from penstock.broker.supervision.child import environment_of_child
-from penstock.broker.supervision.config_handoff import ConfigHandoff, encode
 from penstock.broker.supervision.restart_policy import ProcessExit, RestartPolicy
-from penstock.broker.supervision.supervised import LISTENING, READY, REASON
+from penstock.broker.supervision.supervised import LISTENING, READY, REASON, ConfigHandoff, encode
 
 _log = logging.getLogger("penstock.supervisor")
 

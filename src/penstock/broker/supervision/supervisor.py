@@ -37,9 +37,9 @@ from penstock.broker.security.generated_secrets import (
     embedded_password,
     shared_secret,
 )
-from penstock.broker.supervision.config_handoff import ConfigHandoff
 from penstock.broker.supervision.machine import MachineDir, folder_of, planned, take_machine_dir
 from penstock.broker.supervision.process_monitor import ProcessMonitor, ProcessState
+from penstock.broker.supervision.supervised import ConfigHandoff
 
 _log = logging.getLogger("penstock.supervisor")
 
