@@ -48,7 +48,6 @@ COMPILED = (
     "penstock.hot.message_ids",
     "penstock.hot.refusals",
     "penstock.hot.numbers",
-    "penstock.hot.pass_through",
     "penstock.hot.row_objects",
     "penstock.hot.rows",
     "penstock.hot.scan",

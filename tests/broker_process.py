@@ -21,7 +21,7 @@ from typing import IO, TypeVar
 
 import penstock
 from penstock import aio
-from penstock.broker.nats.nats_server import find_nats_server
+from penstock.broker.nats.server import find_nats_server
 from tests import warm
 from tests.ports import free_ports
 

@@ -11,9 +11,9 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from penstock.broker.nats.nats_attempt import LinkTiming
-from penstock.broker.nats.nats_link import LinkEvent, LinkUp, NatsLink
-from penstock.broker.nats.nats_server import find_nats_server
+from penstock.broker.nats.connection import LinkTiming
+from penstock.broker.nats.link import LinkEvent, LinkUp, NatsLink
+from penstock.broker.nats.server import find_nats_server
 from penstock.broker.security.nats_credentials import parse_nats_urls
 from penstock.hot.message_group import MessageGroup
 from tests.groups import messages

@@ -19,7 +19,7 @@ from random import Random
 
 from penstock import aio
 from penstock.base.errors import PenstockError
-from penstock.broker.nats.nats_server import find_nats_server
+from penstock.broker.nats.server import find_nats_server
 from penstock.messages import PartitionInfo, StreamInfo
 from tests.broker_process import BrokerProcess, Child, eventually
 from tests.chaos import unsynced

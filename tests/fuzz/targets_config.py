@@ -277,9 +277,19 @@ TARGETS: tuple[Target, ...] = (
         (
             Cover("penstock.broker.config.config"),
             Cover(
-                "penstock.broker.config.setting_values", (), {"voters_advice": "it is for people", "Voter": "its text"}
+                "penstock.broker.config.settings",
+                (),
+                {"Voter": "its text", "Setting.default_text": "it is for the documentation"},
             ),
-            Cover("penstock.broker.config.config_checks"),
+            Cover(
+                "penstock.broker.config.checks",
+                (),
+                {
+                    "voters_advice": "it is for people",
+                    "plain_beyond_reach": "it is for people",
+                    "exposed_secrets": "it looks at the modes of files",
+                },
+            ),
             Cover("penstock.base.units", ("parse_bytes", "parse_duration_us", "parse_duration_ms", "_scaled")),
             Cover("penstock.base.addresses", ("parse_address", "may_be_host")),
         ),

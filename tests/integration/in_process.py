@@ -14,10 +14,11 @@ from penstock.base import limits
 from penstock.base.addresses import Address
 from penstock.base.clock import Now
 from penstock.broker.driver import Driver, wall_clock
-from penstock.broker.nats.nats_link import NatsLink
+from penstock.broker.nats.link import NatsLink
 from penstock.broker.peers.peers import PeerConnections
 from penstock.broker.security.nats_credentials import parse_nats_urls
-from penstock.broker.socket_api.server import Server, bind
+from penstock.broker.socket_api.acceptor import bind
+from penstock.broker.socket_api.server import Server
 from penstock.messages import PeerHelloRequest
 from penstock.node.node import Node
 from penstock.node.settings import Settings

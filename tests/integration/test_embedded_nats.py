@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from penstock.base.errors import OperationalError
-from penstock.broker.nats.nats_link import LinkDown, LinkUp
-from penstock.broker.nats.nats_server import EmbeddedNats, find_nats_server
+from penstock.broker.nats.link import LinkDown, LinkUp
+from penstock.broker.nats.server import EmbeddedNats, find_nats_server
 from tests.nats_servers import TIMEOUT_S, listening
 from tests.ports import free_ports
 
@@ -125,7 +125,7 @@ async def test_a_file_that_is_right_is_not_written_again(tmp_path: Path) -> None
 _PARENT = """
 import asyncio, sys
 from pathlib import Path
-from penstock.broker.nats.nats_server import EmbeddedNats
+from penstock.broker.nats.server import EmbeddedNats
 
 async def main():
     server = await EmbeddedNats.start(data_dir=Path(sys.argv[1]), port=0)

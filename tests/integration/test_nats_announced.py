@@ -10,7 +10,7 @@ from pathlib import Path
 import nats
 
 from penstock import aio
-from penstock.broker.nats.nats_link import ConnectFailed, LinkUp
+from penstock.broker.nats.link import ConnectFailed, LinkUp
 from penstock.broker.security.nats_credentials import TlsFiles
 from penstock.ingest.nats import LameDuck
 from penstock.vfs.real import RealVfs

@@ -22,8 +22,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from penstock.base.errors import ConfigError
-from penstock.broker.nats.nats_attempt import LinkTiming
-from penstock.broker.nats.nats_link import ConnectFailed, LinkUp
+from penstock.broker.nats.connection import LinkTiming
+from penstock.broker.nats.link import ConnectFailed, LinkUp
 from penstock.broker.security.nats_credentials import NatsCredentials, TlsFiles
 from penstock.cli.terminal.nats_options import login_of, urls_of
 from penstock.client.errors import Unavailable

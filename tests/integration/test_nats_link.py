@@ -15,8 +15,8 @@ import pytest
 
 from penstock.base import limits
 from penstock.base.errors import OperationalError
-from penstock.broker.nats.nats_attempt import LinkTiming
-from penstock.broker.nats.nats_link import ConnectFailed, LinkDown, LinkUp, NatsLink
+from penstock.broker.nats.connection import LinkTiming
+from penstock.broker.nats.link import ConnectFailed, LinkDown, LinkUp, NatsLink
 from penstock.broker.security.nats_credentials import parse_nats_urls
 from penstock.hot.message_group import MessageGroup
 from penstock.ingest.connect import ErrorKind
@@ -472,8 +472,8 @@ def _numbers(taken: bytes, stream_id: int) -> list[int]:
 async def test_a_server_that_takes_nothing_stops_the_reading_for_a_moment_only() -> None:
     async with _server_that_takes_nothing() as (url, take, _), listening(url) as listener:
         link = listener.link
-        assert link._attempt is not None
-        transport = link._attempt.connection.transport
+        assert link._connection is not None
+        transport = link._connection.transport
         assert transport is not None
         for _ in range(2 * limits.NATS_WRITE_BUFFER_BYTES_MAX // limits.MIB + 10):  # the kernel takes some
             link.answer([_acks(1, 0, 1000)])

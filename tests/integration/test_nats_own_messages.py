@@ -22,7 +22,7 @@ from nats.aio.msg import Msg
 from penstock import aio
 from penstock.base import limits
 from penstock.broker.driver import Driver
-from penstock.broker.nats.nats_link import LinkDown
+from penstock.broker.nats.link import LinkDown
 from penstock.ingest.nats import MessagesSkipped, RepliesUnanswerable
 from penstock.node.step import NatsAnswers
 from penstock.vfs.real import RealVfs

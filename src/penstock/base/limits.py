@@ -1,4 +1,7 @@
-"""All size and queue limits, by name, with the reason for each number."""
+"""Size and queue limits that several modules, tests or pages name, with the reason for each number.
+
+A limit that only one module knows is beside its use.
+"""
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -60,8 +63,6 @@ RECOVERY_WAIT_MS = 5_000  # wait for the logs of replicas that were not in the I
 HEARTBEAT_MS = 500  # interval of a broker's heartbeats to the metadata leader
 HEARTBEAT_RETRY_MS = 20  # a newly elected metadata leader must persist its election before it answers
 SESSION_MS = 3_000  # session time-out: without a heartbeat for so long a broker is fenced
-READY_POLL_MS = 50  # interval of checks whether a starting broker is ready in the cluster
-READY_LOG_MS = 1_000  # interval of log lines about what it waits for
 SILENT_REFUSAL_LOG_MS = 60_000  # interval of log lines about messages refused without an answer to their publishers
 REFUSALS_CONFIRM_MS = 10  # interval of heartbeats that confirm leadership, for refusals that wait for that
 COMMIT_REFUSAL_WAIT_MS = 1_000  # an offset commit beyond the log's end waits so long for the leader to be confirmed
@@ -171,19 +172,11 @@ DISK_THREADS_DEFAULT = 16  # of each kind of work; they wait for the disk, and a
 
 # Connections between brokers
 PEER_REQUESTS_MAX = 1_024  # per peer; a Raft message counts until it is accepted
-PEER_WRITE_QUEUE_BYTES_MAX = 32 * MIB  # unsent requests to a peer; beyond it the connection is closed
 PEER_BUFFER_BYTES_MAX = 256 * MIB  # like BROKER_BUFFER_BYTES_MAX, separately for peers: clients cannot exhaust it
-PEER_CONNECT_TIMEOUT_MS = 2_000  # until the socket is connected, including name resolution
 PEER_PING_MS = 1_000  # a peer silent for so long is pinged
 PEER_SILENCE_MS_MAX = 5_000  # a peer silent for so long is lost; both sides close the connection
 PEER_ANSWER_MS_MAX = 60_000  # for one answer; extended while a large one arrives at TRANSFER_BYTES_PER_S_MIN
-PEER_KEEPALIVE_MS = (
-    2_500  # interval of signs of life while a large answer arrives, so that the sender does not time out
-)
-PEER_RECEIVED_MS = 100  # interval of progress reports on a large answer
 PEER_STEADY_MS = 5_000  # a connection that lived so long is replaced at once if it is lost
-PEER_RECONNECT_MS_MIN = 50  # after the first failure; doubled for each further one
-PEER_RECONNECT_MS_MAX = 1_000
 ID_CONFLICT_MS = 10_000  # a starting broker refused for so long because its id is in use exits
 PEER_LOG_INTERVAL_MS = 60_000  # interval of log lines about errors of one peer; it doubles
 PEER_LOG_INTERVAL_MS_MAX = 3_600_000  # up to this, while the peer is unreachable
@@ -262,10 +255,6 @@ PUBLISHES_WAITING_MAX = 1_024  # requests per broker; further ones are refused
 PUBLISHES_AT_WORK_MAX = 2  # assembled concurrently: each takes the memory of its piece a few times
 PUBLISH_WAIT_MS = 5_000  # wait for staged rows to be committed here; then the client retries
 
-# Memory
-FREED_BYTES_MAX = 32 * MIB  # freed memory kept by the C library: a few reads, their batches and their acks
-FREED_PIECE_BYTES_MAX = 16 * MIB  # larger blocks are returned to the kernel at once
-
 # Archives
 ARCHIVES_MAX = 8  # per stream; the metadata list each for each partition
 ARCHIVE_NAME_CHARS_MAX = 64
@@ -277,7 +266,6 @@ APPEND_BYTES_MAX = 65 * MIB  # raw bytes behind the body of one append: the long
 RESPONSE_BYTES_MAX = 256 * MIB
 FRAME_ENCRYPTION_BYTES = 33  # added to a frame by encryption between brokers
 FETCH_BYTES_DEFAULT = 4 * MIB
-JOINED_ANSWER_BYTES_MAX = 64 * KIB  # an answer up to this size is sent in one buffer with its head
 SENDFILE_SLICE_BYTES = 512 * KIB  # some 160 µs of the event loop; half costs a tenth more CPU, twice saves none
 FETCH_BYTES_MAX = 64 * MIB  # a fetch may exceed it by one batch, so that a large message gets through
 FETCH_WAIT_MS_MAX = 60_000
@@ -302,31 +290,22 @@ TURN_BYTES = 64 * KIB  # cost of a user's turn in a queue, in addition to the by
 TURN_BYTES_PER_US = 1_000  # bytes charged per µs of the event loop, where turns run on it
 SCAN_BYTES_MAX = 1 * GIB  # read by one search from the end of the log
 IN_FLIGHT_REQUESTS_MAX = 256  # per connection; further frames stay in the socket
-WRITE_QUEUE_BYTES_MAX = 128 * MIB  # unsent answers per connection; beyond it no request is read
 REQUESTS_PER_TURN_MAX = 64  # of all connections, per turn of the event loop: acks wait no longer than that
 REQUEST_TURN_US_MAX = 2_000  # the same as a time; a single request may take longer
 HELLO_TIMEOUT_MS = 5_000  # from accept to the complete hello
 LOGIN_TIMEOUT_MS = 15_000  # from accept to the end of login: a slow machine needs time for a password
 UNKNOWN_SHARE = 4  # N: at most 1/N of the connections may be not logged in; beyond it the oldest is closed
 LOGIN_COMPLAINT_INTERVAL_MS = 10_000  # interval of log lines about failed logins
-WRITE_QUEUE_PARTS_MAX = 256  # the same as a number of parts: a file range holds its file open
 REVOKED_IDLE_MS = 30_000  # an idle connection whose credential was revoked is closed after it
 WRITE_STALL_MS_MAX = 30_000  # a client that accepts no byte for so long is disconnected
 BROKER_BUFFER_BYTES_MAX = 256 * MIB  # of all connections: partly received frames, and answers in memory
-SMALL_BUFFER_BYTES_MAX = 1 * MIB  # larger buffers must leave a quarter of the broker's buffers to smaller ones
 UNRESERVED_READ_BYTES = 16 * KIB  # read from a connection before its frame is counted in the broker's buffers
 TRANSFER_BYTES_PER_S_MIN = 64 * KIB  # slower transfers may not occupy the broker's buffers after WRITE_STALL_MS_MAX
 TLS_RECORD_BYTES = 16 * KIB  # maximum plaintext in one record
 TLS_SENT_RECORD_BYTES_MAX = TLS_RECORD_BYTES + 512  # one record with TLS overhead
-TLS_SLICE_BYTES = 256 * KIB  # encrypted per turn without kernel TLS; SENDFILE_SLICE_BYTES would cost twice as much
 TLS_HANDSHAKES_MAX = 1_024  # unfinished at once; beyond it the oldest is closed
 TLS_HANDSHAKE_TURN_US_MAX = 2_000  # per turn of the event loop, for handshakes
-TLS_CONNECTION_BYTES = 64 * KIB  # memory of OpenSSL and Python per connection, at most
-TLS_CONNECTIONS_BYTES_MAX = 256 * MIB  # of all connections: limits their number
 TLS_LOOK_MS = 5_000  # interval of checks for changed certificate files
-TLS_EXPIRY_TOLD_MS = 14 * 86_400_000  # before a certificate expires, the log begins to warn
-TLS_EXPIRY_TOLD_AGAIN_MS = 86_400_000
-TLS_FILE_BYTES_MAX = 4 * MIB  # size of certificate files: a system's trusted ones are 250 KiB
 OPEN_FILES_ADVISED = 16_384  # with fewer, only few clients and streams fit at once
 CONNECTION_FILES_SHARE = 2  # N: connections get 1/N of the file descriptors; the rest is for logs and answers
 LOG_FILES_SHARE = 8  # N: logs may have 1/N of them open: each has two files, its segment and its checkpoint
@@ -336,11 +315,6 @@ ANSWER_FILES_SHARE = 4  # N: answers waiting for slow clients may have 1/N of th
 SUPERVISOR_RETRY_MS_MIN = 500  # before an exited broker is restarted; doubled each time
 SUPERVISOR_RETRY_MS_MAX = 60_000
 SUPERVISOR_STEADY_MS = 60_000  # a broker that ran for so long is restarted without backoff
-SUPERVISOR_ORDER_MS = 20_000  # brokers of one machine stop one after the other; after it, all remaining ones at once
-SUPERVISOR_STOP_MS = 10_000  # a broker told to stop is killed after it
-SUPERVISOR_HELD_LINES_MAX = 200  # log lines of a broker that fails again to start for the same reason
-SUPERVISOR_LINE_BYTES_MAX = 64 * KIB  # of a broker's log; longer lines are cut
-SUPERVISOR_CONFIG_BYTES_MAX = MIB
 
 # Raft
 RAFT_VOTERS_MAX = 5  # every commit waits for a majority of them; further brokers are learners
@@ -419,15 +393,10 @@ NATS_REFUSED_MS = 600_000  # a broker refused by NATS is the last choice as lead
 NATS_CONNECT_TIMEOUT_MS = 5_000  # from the first SYN to the PONG after CONNECT
 NATS_TLS_FIRST_MS = 1_000  # a tls:// server silent for so long expects a TLS handshake first
 NATS_ANNOUNCED_MAX = 128  # cluster servers announced by nats-server that are remembered
-NATS_ROUND_MS = 2_000  # after it, announced servers wait for the next round, which starts with the configured ones
 NATS_RECONNECT_MS_MIN = 250
 NATS_RECONNECT_MS_MAX = 5_000
 NATS_OUTAGE_LOG_MS = 60_000  # interval of log lines about one outage
 NATS_STEADY_MS = 5_000  # a connection that lived so long is replaced at once if it is lost
-NATS_SERVER_PENDING_BYTES_MAX = 256 * MIB  # pending data per slow client in the embedded nats-server
-NATS_SERVER_WRITE_DEADLINE_MS = 60_000
-NATS_SERVER_START_MS = 10_000
-NATS_SERVER_STOP_MS = 5_000
 CLUSTER_LOG_INTERVAL_MS = 1_000  # interval of checks for cluster news for the log
 CLUSTER_LOG_NAMES_MAX = 3  # partitions named in one line; further ones are counted
 RATE_LIMITED_LOG_INTERVAL_MS = 10_000  # interval of log lines of one kind that remote parties can trigger
@@ -435,8 +404,6 @@ RATE_LIMITED_LOG_INTERVAL_MS = 10_000  # interval of log lines of one kind that 
 # Metrics
 METRIC_PARTITIONS_MAX = 500  # with separate metrics: some 20 lines each; beyond it only sums
 METRIC_GROUP_OFFSETS_MAX = 2_000  # the same for offsets of groups, two lines each
-METRIC_TURN_US = 1_000  # time spent on a page before the event loop gets a turn; one metric may take longer
-LOOP_LAG_INTERVAL_MS = 200  # interval of measurements of the event loop's lag
 DISK_PROBE_TIMEOUT_MS = 2_000  # time-out of a disk check
 HTTP_CONNECTIONS_MAX = 16  # few clients scrape a broker; each may hold one page
 HTTP_HEAD_BYTES_MAX = 8 * KIB  # of a request
@@ -447,12 +414,8 @@ METRIC_TURN = 64  # partitions processed before the event loop gets a turn
 
 # Traces
 TRACES_OPEN_MAX = 10_000  # messages waiting for their acks; further ones are not traced
-TRACED_PER_READ_MAX = 1_000  # per stream and read: so many block the event loop for some 10 ms
 TRACE_OPEN_MS = 60_000  # a trace not committed by then ends with an error
 SPANS_WAITING_MAX = 16_384  # queued for the export thread; further ones are dropped
-SPANS_AT_ONCE_MAX = 512  # per request
-OTLP_TIMEOUT_S = 10  # per request, retries included
-OTLP_STOP_S = 1.0  # for the rest when the broker stops
 
 # Client
 LEADERS_ASK_S = 2.0  # time-out of a leader's report on its streams; without it that is unknown

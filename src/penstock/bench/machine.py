@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from penstock import __version__
-from penstock.broker.nats.nats_server import find_nats_server
+from penstock.broker.nats.server import find_nats_server
 from penstock.hot import way
 
 MEMORY_FILE_SYSTEMS = frozenset({"tmpfs", "ramfs", "devtmpfs"})

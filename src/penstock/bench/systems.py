@@ -40,7 +40,7 @@ from penstock.bench.frames import Pool
 from penstock.bench.generator import Load, Published, PublishTask, publish
 from penstock.bench.nats_socket import NatsSocket
 from penstock.bench.processes import child, children_of
-from penstock.broker.nats.nats_server import find_nats_server
+from penstock.broker.nats.server import find_nats_server
 from penstock.broker.supervision.child import serving
 from penstock.client.blocking import client as blocking
 from penstock.client.blocking.client import Client

@@ -21,7 +21,7 @@ from penstock.base.clock import Now
 from penstock.base.errors import ErrorCode, OperationalError, RemoteError
 from penstock.base.ids import BrokerId, TimestampUs
 from penstock.base.meters import Families
-from penstock.broker.nats.nats_link import LinkDown, LinkEvent, LinkUp, NatsLink
+from penstock.broker.nats.link import LinkDown, LinkEvent, LinkUp, NatsLink
 from penstock.broker.peers.peers import PeerConnections
 from penstock.broker.process.disk_threads import DiskThreads, TimedWork
 from penstock.broker.process.running_timeout import RunningTimeout

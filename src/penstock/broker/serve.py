@@ -34,14 +34,18 @@ from penstock.base.config import Encryption
 from penstock.base.errors import ConfigError, OperationalError, PenstockError
 from penstock.base.importing import undisturbed
 from penstock.base.shortages import shortage
+from penstock.broker.config.checks import plain_beyond_reach, voters_advice
 from penstock.broker.config.config import Addresses, BrokerConfig
-from penstock.broker.config.data_dir import DataDir, take_data_dir
-from penstock.broker.config.data_dir_checks import admin_password_advice, checked_against_data_dir, is_alone
+from penstock.broker.config.data_dir import (
+    DataDir,
+    admin_password_advice,
+    is_alone,
+    take_data_dir,
+)
 from penstock.broker.config.encryption import encrypted
-from penstock.broker.config.setting_values import plain_beyond_reach, voters_advice
 from penstock.broker.driver import Driver, wall_clock
-from penstock.broker.nats.nats_link import NatsLink
-from penstock.broker.nats.nats_server import EmbeddedNats
+from penstock.broker.nats.link import NatsLink
+from penstock.broker.nats.server import EmbeddedNats
 from penstock.broker.observability.http_server import bind_http
 from penstock.broker.observability.observability import Observability, exporter_of
 from penstock.broker.peers.peers import PeerConnections
@@ -51,8 +55,9 @@ from penstock.broker.process.systemd import Notifier
 from penstock.broker.security.authentication import BrokerAuthenticator, ClusterSecret
 from penstock.broker.security.generated_secrets import drawn_password, embedded_password, first_user
 from penstock.broker.security.nats_credentials import NatsServer
+from penstock.broker.socket_api.acceptor import bind
 from penstock.broker.socket_api.quotas import Usage
-from penstock.broker.socket_api.server import Server, bind
+from penstock.broker.socket_api.server import Server
 from penstock.broker.transport.tls import ServerTls
 from penstock.messages import PeerHelloRequest
 from penstock.node.data_dir.known_brokers import KnownBrokers, read_known_brokers
@@ -65,6 +70,10 @@ from penstock.vfs.real import RealVfs
 
 _log = logging.getLogger("penstock.broker")
 
+_READY_POLL_MS = 50  # interval of checks whether a starting broker is ready in the cluster
+_READY_LOG_MS = 1_000  # interval of log lines about what it waits for
+FREED_BYTES_MAX = 32 * limits.MIB  # freed memory kept by the C library: a few reads, their batches and their acks
+_FREED_PIECE_BYTES_MAX = 16 * limits.MIB  # larger blocks are returned to the kernel at once
 FIRST_LINK_TIMEOUT_MS = 5_000
 """Milliseconds that a start waits for NATS before it serves reads without it."""
 STOP_TIMEOUT_S = 8.0  # bounds a hanging NATS or disk, and clients that take nothing; `docker stop` kills after 10 s
@@ -150,8 +159,8 @@ def keep_freed_memory() -> None:
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
-        mallopt(_M_MMAP_THRESHOLD, limits.FREED_PIECE_BYTES_MAX)
-        mallopt(_M_TRIM_THRESHOLD, limits.FREED_BYTES_MAX)
+        mallopt(_M_MMAP_THRESHOLD, _FREED_PIECE_BYTES_MAX)
+        mallopt(_M_TRIM_THRESHOLD, FREED_BYTES_MAX)
 
 
 @contextlib.contextmanager
@@ -205,7 +214,7 @@ async def _serve(
     running = _Running(take_data_dir(config.data_dir, config.broker_id))
     try:
         running.known = read_known_brokers(RealVfs(config.data_dir))
-        config = checked_against_data_dir(config, running.data_dir, running.known)
+        config = running.data_dir.checked(config, running.known)
         if advice := admin_password_advice(config, [config.data_dir]):
             _log.info("%s", advice)
         if is_alone(config, running.known) and "id" in config.origins:
@@ -243,10 +252,10 @@ async def _has_its_part(running: _Running, stopping: asyncio.Event, notifier: No
     told, next_s = "", 0.0
     while waits_for := running.driver.waits_for:
         if waits_for != told and loop.time() >= next_s:
-            told, next_s = waits_for, loop.time() + limits.READY_LOG_MS / 1_000
+            told, next_s = waits_for, loop.time() + _READY_LOG_MS / 1_000
             _log.info("not ready yet: %s", waits_for)
             notifier.status(waits_for)
-        await _first_of(stopping, running.failed, timeout_s=limits.READY_POLL_MS / 1_000)
+        await _first_of(stopping, running.failed, timeout_s=_READY_POLL_MS / 1_000)
         if stopping.is_set() or running.failed.is_set():
             return False
     if told:

@@ -28,6 +28,7 @@ from penstock.hot.message_group import MessageGroup
 from penstock.hot.traces import are_possible, sampled
 from penstock.node.partition.partition import Partition
 
+_TRACED_PER_READ_MAX = 1_000  # per stream and read: so many block the event loop for some 10 ms
 _TRACEPARENT = re.compile(rb"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-[0-9a-f]{2}")
 
 
@@ -88,7 +89,7 @@ class Tracing:
         now = self._clock()
         begin_us = now.wall_us - max(0, now.elapsed_us - arrived_us)
         log_end, count = partition.log.log_end, len(rows)
-        for row, value in sampled(rows, limits.TRACED_PER_READ_MAX):
+        for row, value in sampled(rows, _TRACED_PER_READ_MAX):
             if (found := _TRACEPARENT.fullmatch(value)) is None:
                 continue
             if self._open_count >= limits.TRACES_OPEN_MAX:

@@ -24,8 +24,8 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 
 from penstock.base.errors import OperationalError
-from penstock.broker.nats.nats_attempt import LinkTiming
-from penstock.broker.nats.nats_link import ConnectFailed, LinkEvent, LinkUp, NatsLink
+from penstock.broker.nats.connection import LinkTiming
+from penstock.broker.nats.link import ConnectFailed, LinkEvent, LinkUp, NatsLink
 from penstock.broker.security.nats_credentials import NatsServer, TlsFiles
 from penstock.doctor.identities import Identity
 from penstock.hot.message_group import MessageGroup

@@ -5,7 +5,6 @@ from penstock.hot.message_group cimport MessageGroup
 from penstock.hot.headers cimport HeaderFields
 from penstock.hot.last_offsets cimport LastOffsets
 from penstock.hot.message_ids cimport MessageIds
-from penstock.hot.pass_through cimport all_pass
 from penstock.hot.unwrap cimport OpenedEnvelopes
 
 cdef int _LEVEL_ALL
@@ -14,6 +13,7 @@ cdef int _LEVEL_LEADER
 cdef int _LEVEL_UNKNOWN
 cdef Py_ssize_t _HEADER_BLOCK_BYTES_MAX
 cdef Py_ssize_t _KEY_BYTES_MAX
+cdef unsigned char _COOKIE_BYTE
 cdef unsigned char _ZERO
 cdef bytes _NONE
 cdef bytes _LEADER
@@ -203,3 +203,14 @@ cdef bint _has_status(const unsigned char* text, Py_ssize_t begin, Py_ssize_t en
 cdef bint _is_flow_control(bytes text, Py_ssize_t begin, Py_ssize_t end) except -1
 
 cdef bint _says(const unsigned char* text, Py_ssize_t begin, Py_ssize_t end, int64_t wanted) noexcept
+
+@cython.locals(
+    text="const unsigned char*",
+    numbers="int32_t*",
+    row=Py_ssize_t,
+    at=Py_ssize_t,
+    size=Py_ssize_t,
+    subject=Py_ssize_t,
+    subject_end=Py_ssize_t,
+)
+cdef bint _all_pass(MessageGroup group, bint acks_replies, Py_ssize_t message_bytes_max, bint skips_reserved) except -1

@@ -35,8 +35,7 @@ from penstock.messages import (
     ReplicaNews,
     ReplicaProgressRequest,
 )
-from penstock.replication.catch_up_budget import CatchUpBudget
-from penstock.replication.catch_up_pace import CatchUpPace
+from penstock.replication.catch_up import CatchUpBudget, CatchUpPace
 from penstock.replication.follower import Following, FollowState, LogOrders
 from penstock.replication.freshness import LeaderNews
 

@@ -15,7 +15,7 @@ leader's answers move it, never time alone, and it never goes back.
 
 The bound is the older one of the first two, and only moves while the third holds. Under load a replica never shows all
 that it was told last: the end told at one moment is marked, and counts from that moment once it is shown (as in
-`follower_progress`, of followers).
+`leader.FollowerProgress`).
 """
 
 from __future__ import annotations

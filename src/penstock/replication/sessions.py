@@ -20,14 +20,16 @@ high watermark (`committed_end`); nor does one that diverges.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Hashable, Iterable
 from typing import NamedTuple, Protocol
 
 from penstock.base import limits
 from penstock.base.clock import earliest
 from penstock.base.errors import ErrorCode, RemoteError
-from penstock.base.ids import BrokerId, Incarnation, Offset, PartitionKey
+from penstock.base.ids import BrokerId, Incarnation, LeaderEpoch, Offset, PartitionKey
 from penstock.messages import (
+    Divergence,
     FetchPosition,
     ReplicaFetchRequest,
     ReplicaFetchResponse,
@@ -35,15 +37,125 @@ from penstock.messages import (
     ReplicaProgressRequest,
 )
 from penstock.replication import rules
-from penstock.replication.fetch_sessions import (
-    BatchLookup,
-    FetchSession,
-    FollowerPosition,
-    FoundBatches,
-    Line,
-    without_batches,
-)
 from penstock.replication.leader import Leadership
+
+
+class FoundBatches(Protocol):
+    """Consecutive whole batches."""
+
+    @property
+    def length(self) -> int:
+        """The size in bytes."""
+
+
+class BatchLookup(NamedTuple):
+    """A read for a disk thread; `Sessions.found` takes the result."""
+
+    broker_id: BrokerId
+    key: PartitionKey
+    leader_epoch: LeaderEpoch
+    offset: int
+    bytes_max: int
+    verifies: bool = False  # also verify the batches: the follower has refused them
+
+
+class FollowerPosition:
+    """A follower's position in one partition, and what it has been told of it."""
+
+    __slots__ = ("diverging", "error", "found", "is_owed", "is_refused", "leader_epoch", "log_end", "look",
+                 "replica_start", "told_committed_end", "told_start")  # fmt: skip
+
+    def __init__(self, leader_epoch: LeaderEpoch, log_end: int) -> None:
+        self.leader_epoch = leader_epoch
+        self.log_end = log_end
+        self.is_owed = True  # an answer is owed since it was named
+        self.is_refused = False  # it was sent the batches from its end on, and names the same end again
+        self.look: BatchLookup | None = None  # a disk thread is reading
+        self.error = ""
+        self.diverging: rules.EpochEnd | None = None
+        self.replica_start = 0  # where it has to start over
+        self.found: FoundBatches | None = None  # by a disk thread
+        self.told_committed_end = 0
+        self.told_start = 0
+
+    @property
+    def agrees(self) -> bool:
+        """True if the position agrees with the leader's log."""
+        return not self.error and self.diverging is None and not self.replica_start
+
+    def is_behind(self, leadership: Leadership) -> bool:
+        """True if an end or a start has moved since it was told."""
+        return leadership.committed_end > self.told_committed_end or leadership.log_start > self.told_start
+
+    def refused(self, error: RemoteError) -> None:
+        """Record that no batches follow its end; the error may name another start."""
+        replica_start = error.details.get("replica_start")
+        if isinstance(replica_start, int) and replica_start > self.log_end:
+            self.replica_start = replica_start
+        else:
+            self.error = error.code
+
+    def refusal(self, key: PartitionKey, leadership: Leadership | None) -> ReplicaNews:
+        """Return the answer for a position that does not agree."""
+        # An error carries the follower's own epoch, so that the follower can match it.
+        if self.error or leadership is None:
+            return ReplicaNews(*key, self.leader_epoch, error=self.error or ErrorCode.NOT_LEADER)
+        if self.diverging is None:
+            return ReplicaNews(*key, self.leader_epoch, replica_start=Offset(self.replica_start))
+        diverging = Divergence(LeaderEpoch(self.diverging.leader_epoch), Offset(self.diverging.end_offset))
+        return ReplicaNews(*key, self.leader_epoch, log_start=Offset(leadership.log_start), diverging=diverging)
+
+
+Line = OrderedDict[PartitionKey, None]
+
+
+class FetchSession:
+    """The fetch session of one follower's broker."""
+
+    __slots__ = ("broker_id", "bytes_max", "caller", "catching_up", "deadline_us", "ends", "heard_us", "impeded",
+                 "in_sync", "incarnation", "number", "positions", "refused")  # fmt: skip
+
+    def __init__(self, broker_id: BrokerId, incarnation: Incarnation, number: int) -> None:
+        self.broker_id = broker_id
+        self.incarnation = incarnation
+        self.number = number
+        self.positions: dict[PartitionKey, FollowerPosition] = {}
+        self.impeded: set[PartitionKey] = set()  # partitions whose logs accept nothing, named or not
+        self.refused: Line = OrderedDict()  # positions that do not agree; answered first
+        self.in_sync: Line = OrderedDict()  # positions with news, in order
+        self.catching_up: Line = OrderedDict()
+        self.ends: dict[PartitionKey, int] = {}  # only ends moved; since when
+        self.caller: Hashable | None = None  # of the waiting fetch
+        self.bytes_max = 0
+        self.deadline_us = 0
+        self.heard_us = 0  # when the waiting fetch arrived
+
+    def forget(self, key: PartitionKey) -> None:
+        """Forget the partition's position."""
+        self.positions.pop(key, None)
+        self.refused.pop(key, None)
+        self.in_sync.pop(key, None)
+        self.catching_up.pop(key, None)
+        self.ends.pop(key, None)
+
+    def refuse(self, key: PartitionKey, error: ErrorCode) -> None:
+        """Refuse a named position once, also if no answer is owed: silence would mean that there is no news."""
+        position = self.positions.get(key)
+        if position is None or position.error:
+            return
+        self.forget(key)
+        position.error = error
+        self.positions[key] = position
+        self.refused[key] = None
+
+    @property
+    def ready_us(self) -> int:
+        """The time at which the waiting fetch is to be answered."""
+        if self.refused or self.in_sync or self.catching_up:
+            return 0
+        if self.ends:
+            return min(next(iter(self.ends.values())) + limits.REPLICA_NEWS_DELAY_MS * 1_000, self.deadline_us)
+        return self.deadline_us
 
 
 class LedLog(rules.EpochLineage, Protocol):
@@ -93,13 +205,13 @@ class Sessions:
         if self._led.pop(key, None) is None:
             return
         for session in self._sessions.values():
-            _refuse(session, key, ErrorCode.FENCED_EPOCH)
+            session.refuse(key, ErrorCode.FENCED_EPOCH)
 
     def image(self, leadership: Leadership) -> None:
         """Refuse brokers that no longer hold the partition and may not know it."""
         for session in self._sessions.values():
             if session.broker_id not in leadership.holders:
-                _refuse(session, leadership.key, ErrorCode.UNKNOWN_EPOCH)
+                session.refuse(leadership.key, ErrorCode.UNKNOWN_EPOCH)
 
     def appended(self, leadership: Leadership) -> None:
         """Its log has grown: followers that asked for it have news."""
@@ -327,8 +439,9 @@ class Sessions:
         while session.refused and len(news) < limits.REPLICA_POSITIONS_MAX:
             key, _ = session.refused.popitem(last=False)
             position, led = session.positions[key], self._led.get(key)
-            news.append(without_batches(key, position, None if led is None else led[0]))
-            _forget_answered(session, key, position)
+            news.append(position.refusal(key, None if led is None else led[0]))
+            position.is_owed = False
+            session.ends.pop(key, None)
 
     def _fill(
         self, session: FetchSession, line: Line, left_bytes: int, news: list[ReplicaNews], found: list[FoundBatches]
@@ -399,22 +512,6 @@ class Sessions:
             size_bytes,
             is_settled=leadership.knows_latest,
         )
-
-
-def _refuse(session: FetchSession, key: PartitionKey, error: ErrorCode) -> None:
-    """Refuse a named position once, also if no answer is owed: silence would mean that there is no news."""
-    position = session.positions.get(key)
-    if position is None or position.error:
-        return
-    session.forget(key)
-    position.error = error
-    session.positions[key] = position
-    session.refused[key] = None
-
-
-def _forget_answered(session: FetchSession, key: PartitionKey, position: FollowerPosition) -> None:
-    position.is_owed = False
-    session.ends.pop(key, None)
 
 
 def _refusal(led: tuple[Leadership, LedLog] | None, named: FetchPosition, broker_id: BrokerId) -> str:

@@ -9,11 +9,10 @@ import pytest
 
 from penstock.access.secret_files import is_open_to_others, open_to_others
 from penstock.base.errors import ConfigError, OperationalError
+from penstock.broker.config.checks import OF_SECRETS, exposed_secrets
 from penstock.broker.config.config import BrokerConfig, load, to_toml
-from penstock.broker.config.exposed_secrets import OF_SECRETS, exposed_secrets
-from penstock.broker.config.setting_sources import SourcedValue
-from penstock.broker.config.settings import SETTINGS
-from penstock.broker.supervision.config_handoff import ConfigHandoff, decode, encode
+from penstock.broker.config.settings import SETTINGS, GivenSettings, SourcedValue
+from penstock.broker.supervision.supervised import ConfigHandoff, decode, encode
 from penstock.cli.terminal.nats_options import login_of
 from penstock.client.link.credentials import credentials_of
 
@@ -107,12 +106,14 @@ def test_a_secret_on_the_command_line_is_warned_of() -> None:
 @pytest.mark.parametrize("name", [name for name, setting in SETTINGS.items() if setting.secret])
 def test_so_is_every_other_one(name: str) -> None:
     secret = SETTINGS[name]
-    told: list[str] = []
-    (warning,) = exposed_secrets({name: SourcedValue(SECRET, secret.flag)}, told)
+    given = GivenSettings()
+    given[name] = SourcedValue(SECRET, secret.flag)
+    (warning,) = exposed_secrets(given)
     assert warning.startswith(f"{secret.flag}: every user of this machine can read it in the list of processes")
     assert (f"{name}_file" in SETTINGS, f"give {secret.flag}-file FILE" in warning) == (True, True)
     assert SECRET not in warning
-    assert (exposed_secrets({name: SourcedValue(SECRET, secret.variable)}, told), told) == ((), [])
+    given[name] = SourcedValue(SECRET, secret.variable)
+    assert (exposed_secrets(given), given.mistakes) == ((), [])
 
 
 def test_a_client_refuses_credentials_that_others_may_read(tmp_path: Path) -> None:

@@ -16,8 +16,9 @@ from penstock.base.addresses import Address
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import BrokerId
 from penstock.broker.peers.peers import PeerConnections, Timing
+from penstock.broker.socket_api.acceptor import bind
 from penstock.broker.socket_api.connection import Caller
-from penstock.broker.socket_api.server import Server, bind
+from penstock.broker.socket_api.server import Server
 from penstock.messages import (
     HelloRequest,
     HelloResponse,

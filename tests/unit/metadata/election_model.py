@@ -40,8 +40,7 @@ from penstock.metadata.commands import ReplicaEnd
 from penstock.metadata.elections import BrokerReturn, Elected, ElectionRules
 from penstock.metadata.image import PartitionState
 from penstock.replication import rules
-from penstock.replication.follower_progress import FollowerProgress
-from penstock.replication.leader import CommitTerms, Leadership, LogEndsAtStart
+from penstock.replication.leader import CommitTerms, FollowerProgress, Leadership, LogEndsAtStart
 
 KEY = PartitionKey(1, 0)
 RUN = Incarnation(1)  # the present run of each broker that is live

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 from penstock.base.config import Durability
 from penstock.base.errors import RemoteError
 from penstock.base.ids import PartitionKey
-from penstock.replication.catch_up_budget import CatchUpBudget
+from penstock.replication.catch_up import CatchUpBudget
 from penstock.replication.fetcher import Delivery, Fetcher
 from penstock.replication.follower import Following
 from penstock.replication.isr_proposals import IsrProposer

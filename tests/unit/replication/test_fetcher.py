@@ -10,7 +10,7 @@ from penstock.base import limits
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import PartitionKey
 from penstock.messages import Divergence, ReplicaFetchRequest, ReplicaFetchResponse, ReplicaNews
-from penstock.replication.catch_up_budget import CatchUpBudget
+from penstock.replication.catch_up import CatchUpBudget
 from penstock.replication.fetcher import Delivery, Fetcher
 from penstock.replication.follower import Following
 from tests.unit.replication.model_log import Batch, ModelLog

@@ -9,8 +9,8 @@ import pytest
 
 from penstock.base import limits
 from penstock.base.config import Durability
-from penstock.base.ids import PartitionKey
-from penstock.replication.leader import CommitStatus, CommitTerms, Leadership, LogEndsAtStart
+from penstock.base.ids import BrokerId, Incarnation, PartitionKey
+from penstock.replication.leader import CommitStatus, CommitTerms, FollowerProgress, Leadership, LogEndsAtStart
 from penstock.replication.leadership_timers import LeadershipTimers
 from tests.unit.replication.model_metadata import Partition
 
@@ -472,3 +472,13 @@ def test_who_left_joins_again_with_no_less_on_its_disk_than_the_leader_has_by_th
     assert leadership.proposal(0) is None
     fetches(leadership, 2, 9, flushed_end=9)
     assert leadership.proposal(0) is not None
+
+
+def test_an_empty_log_does_not_keep_up_until_it_has_reached_what_was_there() -> None:
+    follower = FollowerProgress(BrokerId(2), Incarnation(1), 0)
+    follower.reached(0, 1_000, 10)
+    assert not follower.keeps_up(10), "commits would wait for what is far behind"
+    follower.reached(900, 1_100, 20)
+    assert not follower.keeps_up(20)
+    follower.reached(1_000, 1_200, 30)
+    assert follower.keeps_up(30)

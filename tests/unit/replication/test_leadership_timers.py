@@ -1,9 +1,8 @@
-"""Deadlines, wishes and rates that many share."""
+"""Deadlines and wishes of all led partitions."""
 
 from __future__ import annotations
 
 from penstock.replication.leadership_timers import LeadershipTimers
-from penstock.replication.rate import ByteRate
 
 
 def test_an_item_comes_once_at_the_earliest_time_that_was_planned() -> None:
@@ -42,20 +41,3 @@ def test_dropped_items_leave_no_heap_behind() -> None:
         agenda.plan(number, number)
         agenda.drop(number)
     assert len(agenda._heap) <= 65
-
-
-def test_a_rate_is_paid_for_by_waiting() -> None:
-    rate = ByteRate(1_000_000)
-    assert rate.free_us(0) == 0
-    rate.take(1_250_000, 0)  # a quarter of a second's worth was saved up
-    assert rate.free_us(0) in range(1_000_000, 1_000_002)
-    assert rate.free_us(1_000_001) == 1_000_001
-
-
-def test_a_rate_at_rest_saves_up_a_quarter_of_a_second() -> None:
-    rate = ByteRate(1_000_000)
-    rate.free_us(60_000_000)
-    rate.take(250_000, 60_000_000)
-    assert rate.free_us(60_000_000) == 60_000_000
-    rate.take(1_000, 60_000_000)
-    assert rate.free_us(60_000_000) > 60_000_000

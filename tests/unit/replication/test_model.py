@@ -11,7 +11,7 @@ import random
 import pytest
 
 from penstock.base.config import Durability
-from penstock.replication import follower, follower_progress, leader, rules, sessions
+from penstock.replication import follower, leader, rules, sessions
 from tests.extent import each_change
 from tests.unit.replication.model import Cluster, Violation
 from tests.unit.replication.model_broker import METADATA
@@ -212,7 +212,7 @@ def joins_below_the_epoch(patch: pytest.MonkeyPatch) -> None:
 
 def what_was_said_in_another_run(patch: pytest.MonkeyPatch) -> None:
     """KIP-903: what a broker had before it restarted counts after it, and it joins by that."""
-    begin = follower_progress.FollowerProgress.begin
+    begin = leader.FollowerProgress.begin
 
     def keep(self, incarnation, now_us) -> None:
         names = ("log_end", "flushed_end", "joins_at")
@@ -221,7 +221,7 @@ def what_was_said_in_another_run(patch: pytest.MonkeyPatch) -> None:
         for name, value in zip(names, said, strict=True):
             setattr(self, name, value)
 
-    patch.setattr(follower_progress.FollowerProgress, "begin", keep)
+    patch.setattr(leader.FollowerProgress, "begin", keep)
     patch.setattr(sessions, "_check_incarnation", lambda asked, known: None)
 
 

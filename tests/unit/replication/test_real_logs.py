@@ -11,7 +11,7 @@ from penstock.base.config import Durability
 from penstock.base.ids import PartitionKey
 from penstock.commitlog import Log, RangeRefusedError, Slice
 from penstock.metadata.image import PartitionState
-from penstock.replication.catch_up_budget import CatchUpBudget
+from penstock.replication.catch_up import CatchUpBudget
 from penstock.replication.fetcher import Fetcher
 from penstock.replication.follower import Following, LogOrders
 from penstock.replication.leader import CommitTerms, Leadership, LogEndsAtStart

@@ -30,11 +30,17 @@ from penstock.base.errors import ConfigError
 from penstock.base.ids import BrokerId
 from penstock.base.text_files import text_of, value_of_variable
 from penstock.base.units import format_exact_bytes
-from penstock.broker.config.config_checks import NATS_PLACES, check_combinations
-from penstock.broker.config.exposed_secrets import exposed_secrets
-from penstock.broker.config.setting_sources import ConfigMistakes, SourcedValue, value_of
-from penstock.broker.config.setting_values import EMBEDDED, OFF, Voter
-from penstock.broker.config.settings import ENVIRONMENT_PREFIX, SETTINGS, Setting
+from penstock.broker.config.checks import NATS_PLACES, check_combinations, exposed_secrets
+from penstock.broker.config.settings import (
+    EMBEDDED,
+    ENVIRONMENT_PREFIX,
+    OFF,
+    SETTINGS,
+    GivenSettings,
+    Setting,
+    SourcedValue,
+    Voter,
+)
 from penstock.broker.config.tls_settings import BrokerTls
 from penstock.broker.security.nats_credentials import NatsCredentials, NatsServer, TlsFiles, parse_nats_urls
 
@@ -125,13 +131,11 @@ def load(
 
     Raise ConfigError with every mistake. A flag that is None was not given.
     """
-    mistakes = ConfigMistakes()
-    given = _given(file, environment, flags or {}, mistakes)
-    check_combinations(given, mistakes)
-    exposed = exposed_secrets(given, mistakes)
-    config = _build(given, mistakes, exposed)
-    if config is None or mistakes:
-        raise ConfigError(mistakes)
+    given = _given(file, environment, flags or {})
+    check_combinations(given)
+    config = _build(given, exposed_secrets(given))
+    if config is None or given.mistakes:
+        raise ConfigError(given.mistakes)
     return config
 
 
@@ -150,18 +154,18 @@ def load_http(
     An unreadable file is ignored if flags or variables give the address. Raise ConfigError for mistakes in these
     settings.
     """
-    mistakes, wanted = ConfigMistakes(), ("http", "http_tls", "brokers")
-    given = _given(file, environment, flags or {}, mistakes)
-    if mistakes.without_value.intersection(wanted):
+    wanted = ("http", "http_tls", "brokers")
+    given = _given(file, environment, flags or {})
+    if given.without_value.intersection(wanted):
+        mistakes = given.mistakes
         others = {name: value for name, value in environment.items() if name != CONFIG_VARIABLE}
-        mistakes_of_others = ConfigMistakes()
-        given = _given(None, others, flags or {}, mistakes_of_others)
-        if "http" not in given or mistakes_of_others.without_value.intersection(wanted):
+        given = _given(None, others, flags or {})
+        if "http" not in given or given.without_value.intersection(wanted):
             raise ConfigError(mistakes)
-    http = value_of(given, "http")
-    count = value_of(given, "brokers") or 1
+    http = given.value("http")
+    count = given.value("brokers") or 1
     addresses = () if http == OFF else tuple(Address(http.host, http.port + number) for number in range(count))
-    return HttpPorts(addresses, value_of(given, "http_tls"))
+    return HttpPorts(addresses, given.value("http_tls"))
 
 
 def knows_broker(*, file: Path | None = None, environment: Mapping[str, str]) -> bool:
@@ -175,31 +179,20 @@ def knows_broker(*, file: Path | None = None, environment: Mapping[str, str]) ->
     return any((value := environment.get(one)) and not _is_service_link(one, value) for one in variables)
 
 
-def _given(
-    file: Path | None, environment: Mapping[str, str], flags: Mapping[str, object], mistakes: ConfigMistakes
-) -> dict[str, SourcedValue]:
-    given: dict[str, SourcedValue] = {}
+def _given(file: Path | None, environment: Mapping[str, str], flags: Mapping[str, object]) -> GivenSettings:
+    given = GivenSettings()
     if file is None and environment.get(CONFIG_VARIABLE):
         file = Path(environment[CONFIG_VARIABLE])
     if file is not None:
-        given |= _from_file(file, mistakes)
-    given |= _from_environment(environment, mistakes)
+        _take_file(given, file)
+    _take_environment(given, environment)
     for name, value in flags.items():
         if value is not None:
-            _take(given, SETTINGS[name], value, SETTINGS[name].flag, mistakes)
+            given.take(SETTINGS[name], value, SETTINGS[name].flag)
     return given
 
 
-def _take(given: dict[str, SourcedValue], setting: Setting, raw: object, origin: str, mistakes: ConfigMistakes) -> None:
-    try:
-        given[setting.name] = SourcedValue(setting.parse(raw), origin)
-    except ValueError as error:
-        mistakes.append(f"{origin}: {error}")
-        mistakes.without_value.add(setting.name)
-
-
-def _from_file(file: Path, mistakes: ConfigMistakes) -> dict[str, SourcedValue]:
-    given: dict[str, SourcedValue] = {}
+def _take_file(given: GivenSettings, file: Path) -> None:
     try:
         with file.open("rb") as opened:
             data = opened.read(_CONFIG_FILE_BYTES_MAX + 1)
@@ -207,24 +200,23 @@ def _from_file(file: Path, mistakes: ConfigMistakes) -> dict[str, SourcedValue]:
             raise ValueError(f"larger than {_CONFIG_FILE_BYTES_MAX} bytes: hardly a config file")
         content = tomllib.loads(text_of(data))
     except OSError as error:
-        mistakes.append(f"{file}: cannot be read: {error.strerror or error}")
-        mistakes.without_value.update(SETTINGS)  # the file may set any of them
-        return given
+        given.mistakes.append(f"{file}: cannot be read: {error.strerror or error}")
+        given.without_value.update(SETTINGS)  # the file may set any of them
+        return
     except (ValueError, RecursionError) as error:  # includes TOMLDecodeError
         reason = "nested too deeply" if isinstance(error, RecursionError) else error
-        mistakes.append(f"{file}: is not valid TOML: {reason}")
-        mistakes.without_value.update(SETTINGS)
-        return given
+        given.mistakes.append(f"{file}: is not valid TOML: {reason}")
+        given.without_value.update(SETTINGS)
+        return
     for name, value in content.items():
         setting = SETTINGS.get(name)
         if setting is None or isinstance(value, dict):
-            mistakes += _unknown_in_file(file, name, value)
+            given.mistakes += _unknown_in_file(file, name, value)
             continue
-        _take(given, setting, value, f"{file}: {name}", mistakes)
+        given.take(setting, value, f"{file}: {name}")
         if setting.names_file and name in given:
             # Relative to the file, not to the working directory, so that it works wherever the broker is started.
             given[name] = SourcedValue(file.parent / given[name].value, given[name].origin)
-    return given
 
 
 def _unknown_in_file(file: Path, name: str, value: object) -> list[str]:
@@ -236,23 +228,22 @@ def _unknown_in_file(file: Path, name: str, value: object) -> list[str]:
     return [f"{file}: {name}: no such setting{_meant(name, SETTINGS)}"]
 
 
-def _from_environment(environment: Mapping[str, str], mistakes: ConfigMistakes) -> dict[str, SourcedValue]:
-    given: dict[str, SourcedValue] = {}
+def _take_environment(given: GivenSettings, environment: Mapping[str, str]) -> None:
     by_variable = {setting.variable: setting for setting in SETTINGS.values()}
     for variable in sorted(environment):
         setting = by_variable.get(variable)
         if _is_service_link(variable, environment[variable]):
             continue
         if setting is not None and environment[variable]:
-            _take(given, setting, value_of_variable(environment[variable]), variable, mistakes)
+            given.take(setting, value_of_variable(environment[variable]), variable)
         elif (
             setting is None
             and variable.startswith(ENVIRONMENT_PREFIX)
             and variable not in _OTHER_VARIABLES
             and not _KUBERNETES.fullmatch(variable)
         ):
-            mistakes.append(f"{variable}: no such setting{_meant(variable, (*by_variable, *_OTHER_VARIABLES))}")
-    return given
+            meant = _meant(variable, (*by_variable, *_OTHER_VARIABLES))
+            given.mistakes.append(f"{variable}: no such setting{meant}")
 
 
 def _is_service_link(variable: str, value: str) -> bool:
@@ -266,17 +257,15 @@ def _meant(name: str, known: Iterable[str]) -> str:
     return f"; did you mean {folded[close[0]]}?" if close else ""
 
 
-def _build(
-    given: Mapping[str, SourcedValue], mistakes: ConfigMistakes, exposed: tuple[str, ...]
-) -> BrokerConfig | None:
+def _build(given: GivenSettings, exposed: tuple[str, ...]) -> BrokerConfig | None:
     """Return the config, or None if a part of it cannot be made."""
-    value = {name: value_of(given, name) for name in SETTINGS}
+    value = {name: given.value(name) for name in SETTINGS}
     servers = None
     if value["nats"]:
         try:
             servers = parse_nats_urls(",".join(value["nats"]))
         except ConfigError as error:
-            mistakes += [f"{given['nats'].origin}: {text.removeprefix('nats: ')}" for text in error.mistakes]
+            given.mistakes += [f"{given['nats'].origin}: {text.removeprefix('nats: ')}" for text in error.mistakes]
     credentials = NatsCredentials(
         user=value["nats_user"],
         password=value["nats_password"],
@@ -286,12 +275,12 @@ def _build(
     )
     tls = TlsFiles(ca_file=value["nats_tls_ca"], cert_file=value["nats_tls_cert"], key_file=value["nats_tls_key"])
     if value["nats"]:
-        mistakes += _with_origins(given, credentials.mistakes(), "nats_", but_not="nats_tls_")
-        mistakes += _with_origins(given, tls.mistakes(), "nats_tls_")
+        given.mistakes += _with_origins(given, credentials.mistakes(), "nats_", but_not="nats_tls_")
+        given.mistakes += _with_origins(given, tls.mistakes(), "nats_tls_")
     own_tls = _own_tls(value)
-    if not any(name.startswith("tls_") for name in mistakes.without_value):
-        mistakes += _with_origins(given, own_tls.mistakes(), "tls_")
-    if mistakes:
+    if not any(name.startswith("tls_") for name in given.without_value):
+        given.mistakes += _with_origins(given, own_tls.mistakes(), "tls_")
+    if given.mistakes:
         return None
     made = {
         "broker_id": value["id"],
@@ -334,7 +323,7 @@ def _shown(value: Mapping[str, Any], servers: tuple[NatsServer, ...] | None) -> 
     return {**without_secrets, "nats": [str(server) for server in servers or ()] or EMBEDDED}
 
 
-def _with_origins(given: Mapping[str, SourcedValue], texts: list[str], prefix: str, but_not: str = " ") -> list[str]:
+def _with_origins(given: GivenSettings, texts: list[str], prefix: str, but_not: str = " ") -> list[str]:
     """Append to each text the places of the settings it may be about."""
     places = {
         at.origin: None

@@ -1,4 +1,4 @@
-"""The data directory: identity, format, and exclusive use by one broker.
+"""The data directory: identity, format, exclusive use by one broker, and the settings that fit it.
 
     penstock.json   {"format": 1, "id": "<random, made once>", "broker_id": 1, "cluster_id": "<once it is known>",
                      "guards": ["raft/synced", …], "crc32c": "<of all else>"}
@@ -12,6 +12,19 @@ existing one keeps its mode; if others can read it, a warning is logged.
 
 The lock is a flock(2) on the directory itself: a lock file in it could be removed or replaced, and two brokers hold one
 each.
+
+A data directory belongs to one cluster for good. Settings not given are taken from the directory; a contradiction ends
+the start, before anything is changed and before any broker is contacted. All mistakes are reported together.
+
+| the directory is           | with                         | then                                              |
+|----------------------------|------------------------------|---------------------------------------------------|
+| new                        | `listen` not as in `cluster` | refused: the others would look for it elsewhere   |
+| new                        | anything else                | as the settings say                               |
+| of a single broker         | `cluster` of several, `join` | refused: it would stay a cluster of one           |
+| of several                 | `cluster` of others only     | refused                                           |
+| of several                 | no `nats`                    | refused: a NATS of its own reaches no publisher   |
+| of several                 | no `listen`, no `cluster`    | listens at its registered address                 |
+| of several                 | `listen` not as in `cluster` | accepted: the broker has moved                    |
 """
 
 from __future__ import annotations
@@ -26,16 +39,22 @@ import re
 import stat
 import uuid
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
 import msgspec
 
+from penstock.access.users import password_mistake
 from penstock.base import limits
-from penstock.base.errors import OperationalError
+from penstock.base.addresses import is_address, parse_address
+from penstock.base.errors import ConfigError, OperationalError
 from penstock.base.ids import BrokerId, are_different_clusters
+from penstock.broker.config.checks import beyond_reach, unprotected
+from penstock.broker.config.config import BrokerConfig
 from penstock.hot.crc import crc32c
+from penstock.node.data_dir.known_brokers import KnownBrokers
+from penstock.node.security.auth_markers import GUARDED_PATH
 from penstock.vfs import NFS_LEFTOVER
 from penstock.vfs.real import read_whole, sync_folder
 
@@ -57,6 +76,7 @@ _FILE_MODE = 0o640
 _OF_OTHERS = stat.S_IROTH | stat.S_IXOTH
 _LOCK_BYTES_MAX = 32
 _FIRST_BROKER = BrokerId(1)
+_KNOWN = "the data directory"
 
 
 class _Identity(msgspec.Struct, frozen=True):
@@ -116,6 +136,58 @@ class DataDir:
     def release(self) -> None:
         """Unlock the directory."""
         os.close(self._folder)
+
+    def checked(self, config: BrokerConfig, known: KnownBrokers | None) -> BrokerConfig:
+        """Return the settings to start with; raise ConfigError if they do not fit this directory.
+
+        `known`: the brokers of its cluster; None for a new directory.
+        """
+        if known is None:
+            if mistake := _not_as_listed(config):
+                raise ConfigError([mistake])
+            return config
+        others = known.members - {config.broker_id}
+        if mistake := self._other_cluster(config, others):
+            raise ConfigError([mistake])
+        if not others:
+            return config
+        mistakes = []
+        if config.nats is None:
+            mistakes.append(
+                f"{self} belongs to a cluster of several, with {_named(others)}: all of them use the same NATS, "
+                "and the embedded nats-server is for this machine only; set nats (--nats)"
+            )
+        if not config.voters:
+            config = _placed(config, known.addresses.get(config.broker_id, ""), mistakes)
+        told = config.advertise or config.listen
+        addresses = [parse_address(known.addresses[one]) for one in sorted(others) if _has_address(known, one)]
+        if not config.voters and (reach := beyond_reach(told, addresses)) is not None:
+            mistakes.append(reach)
+        if mistakes:
+            raise ConfigError(mistakes)
+        return config
+
+    def _other_cluster(self, config: BrokerConfig, others: frozenset[BrokerId]) -> str:
+        """Return why the directory belongs to another cluster than the settings; empty if it may be the same."""
+        wanted = {voter.broker_id for voter in config.voters} - {config.broker_id}
+        cluster = f" ({self.cluster_id})" if self.cluster_id else ""
+        what_to_do = "wrong --data-dir? Give it that of this cluster, or an empty one"
+        if not others and (wanted or config.join):
+            setting, whom = ("--cluster", _named(wanted)) if wanted else ("--join", "others")
+            return (
+                f"{self} is that of broker {config.broker_id} alone, with a cluster of its own"
+                f"{cluster}, and {setting} names {whom}: {what_to_do}; or start it without {setting}, and "
+                "have others join it"
+            )
+        if wanted and not wanted & others:
+            return (
+                f"{self} belongs to a cluster{cluster} with {_named(others)}, and --cluster names "
+                f"{_named(wanted)}: {what_to_do}"
+            )
+        return ""
+
+    def __str__(self) -> str:
+        return f"{_KNOWN} {self.path}"
 
 
 def take_data_dir(path: Path, broker_id: BrokerId = _FIRST_BROKER) -> DataDir:
@@ -266,3 +338,57 @@ def write_json(path: Path, name: str, content: dict[str, object]) -> None:
         os.fsync(file.fileno())
     new.rename(path / name)
     sync_folder(path)
+
+
+def admin_password_advice(config: BrokerConfig, data_dirs: Iterable[Path]) -> str:
+    """Return a log line if a password for the user admin is given although there are users; else empty.
+
+    Raise ConfigError if the user admin is to be created and the password is too short.
+    """
+    password, origin = config.admin_password, config.origins.get("admin_password")
+    if password is None or origin is None:  # generated by the supervisor of several brokers
+        return ""
+    if any((one / GUARDED_PATH).exists() for one in data_dirs):
+        return f"{origin} is ignored: there are users already; `penstock user rotate admin` changes the password"
+    if (mistake := password_mistake(password)) is not None:
+        raise ConfigError([f"{origin}: {mistake}"])
+    return ""
+
+
+def _not_as_listed(config: BrokerConfig) -> str:
+    """Return why the other brokers would not find a new broker; empty if they would."""
+    own = next((voter for voter in config.voters if voter.broker_id == config.broker_id), None)
+    if own is None or config.advertise is not None:
+        return ""
+    return (
+        f"--listen: this broker would be at {config.listen}, and --cluster says {own}, where the others look for it; "
+        f"give --advertise {own.address} if they reach it there, else put {config.listen} into the list. Use "
+        "--listen for a broker that has moved with its data directory: this one is new (wrong --data-dir?)"
+    )
+
+
+def _placed(config: BrokerConfig, known: str, mistakes: list[str]) -> BrokerConfig:
+    """Return the settings with the broker's registered address, where none is given."""
+    if not is_address(known) or config.advertise is not None:
+        return config
+    address = parse_address(known)
+    if "listen" in config.origins:
+        return replace(config, advertise=address) if config.listen.is_any else config
+    if (mistake := unprotected(address, insecure=config.insecure or config.auth)) is not None:
+        mistakes.append(f"{_KNOWN}: {mistake}")
+    return replace(config, listen=address)
+
+
+def _named(brokers: frozenset[BrokerId] | set[BrokerId]) -> str:
+    return f"broker{'s' if len(brokers) > 1 else ''} {', '.join(map(str, sorted(brokers)))}"
+
+
+def is_alone(config: BrokerConfig, known: KnownBrokers | None) -> bool:
+    """True if the broker is a cluster of its own, according to settings and data directory."""
+    others = frozenset() if known is None else known.members - {config.broker_id}
+    return not (config.voters or config.join or others)
+
+
+def _has_address(known: KnownBrokers, broker_id: BrokerId) -> bool:
+    """True if the registered address is valid; older versions did not check it."""
+    return is_address(known.addresses.get(broker_id, ""))

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from penstock.base.errors import OperationalError
 from penstock.base.tls_errors import pair_mistake
-from penstock.broker.config.setting_values import CLIENT_AUTH
+from penstock.broker.config.settings import CLIENT_AUTH
 from penstock.broker.security.certificates import (
     CertificateFile,
     Validity,

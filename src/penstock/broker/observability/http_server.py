@@ -23,8 +23,7 @@ from penstock.base.addresses import Address
 from penstock.base.errors import OperationalError
 from penstock.broker.observability.http_connection import HttpConnection, HttpRequest, HttpResponse
 from penstock.broker.rate_limited_log import RateLimitedLog
-from penstock.broker.socket_api.acceptor import Acceptor
-from penstock.broker.socket_api.server import bind
+from penstock.broker.socket_api.acceptor import Acceptor, bind
 from penstock.broker.transport.unauthenticated_slots import UnauthenticatedSlots, address_of
 
 _log = logging.getLogger("penstock.http")

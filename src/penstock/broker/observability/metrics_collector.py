@@ -24,6 +24,7 @@ from penstock.broker.socket_api.request_meters import name_of
 from penstock.hot import is_compiled
 from penstock.node.step import Lane
 
+_LOOP_LAG_INTERVAL_MS = 200  # interval of measurements of the event loop's lag
 _STATM = Path("/proc/self/statm")
 _FILES = "/proc/self/fd"
 _NO_FILES = TlsFiles()
@@ -94,7 +95,7 @@ class LoopLag:
 
     def start(self) -> None:
         """Start the timer."""
-        self._due_s = self._loop.time() + limits.LOOP_LAG_INTERVAL_MS / 1_000
+        self._due_s = self._loop.time() + _LOOP_LAG_INTERVAL_MS / 1_000
         self._timer = self._loop.call_at(self._due_s, self._measure)
 
     def _measure(self) -> None:

@@ -8,7 +8,6 @@ import random
 import socket
 
 from penstock import __version__
-from penstock.base import limits
 from penstock.base.addresses import Address
 from penstock.broker.config.config import BrokerConfig
 from penstock.broker.driver import Driver, wall_clock
@@ -19,6 +18,8 @@ from penstock.broker.observability.otlp import Exporter
 from penstock.broker.tracing import Tracing
 
 _log = logging.getLogger("penstock.http")
+
+_OTLP_STOP_S = 1.0  # for the spans left when the broker stops
 
 
 def exporter_of(config: BrokerConfig) -> Exporter | None:
@@ -88,4 +89,4 @@ class Observability:
         if self._exporter is not None:
             if self._driver.tracing is not None:
                 self._driver.tracing.stop()
-            await asyncio.to_thread(self._exporter.stop, limits.OTLP_STOP_S)
+            await asyncio.to_thread(self._exporter.stop, _OTLP_STOP_S)

@@ -21,6 +21,8 @@ from penstock.broker.tracing import TraceSpan
 
 _log = logging.getLogger("penstock.otlp")
 
+_SPANS_AT_ONCE_MAX = 512  # per request
+_OTLP_TIMEOUT_S = 10  # per request, retries included
 _PATH = "/v1/traces"
 
 
@@ -45,7 +47,7 @@ class Exporter:
         except ImportError as error:
             text = f"otlp_endpoint: needs OpenTelemetry: {how_to_install('otel')}"
             raise ConfigError([f"{text} ({error})"]) from None
-        self._exporter = OTLPSpanExporter(endpoint=endpoint_of(url), timeout=limits.OTLP_TIMEOUT_S)
+        self._exporter = OTLPSpanExporter(endpoint=endpoint_of(url), timeout=_OTLP_TIMEOUT_S)
         self._resource = Resource.create(
             {
                 "service.name": "penstock",
@@ -79,7 +81,7 @@ class Exporter:
             self._wake.wait()
             self._wake.clear()
             while self._queue:
-                self._export([self._queue.popleft() for _ in range(min(len(self._queue), limits.SPANS_AT_ONCE_MAX))])
+                self._export([self._queue.popleft() for _ in range(min(len(self._queue), _SPANS_AT_ONCE_MAX))])
 
     def _export(self, spans: list[TraceSpan]) -> None:
         from opentelemetry.sdk.trace.export import SpanExportResult

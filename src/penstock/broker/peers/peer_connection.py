@@ -52,6 +52,10 @@ from penstock.node.step import PeerRequest
 from penstock.wire.encryption import FrameCipher
 from penstock.wire.session import PEER_NAME, Answered, Broken, Event, HelloReceived, Refused, Session
 
+PEER_WRITE_QUEUE_BYTES_MAX = 32 * limits.MIB  # unsent requests to a peer; beyond it the connection is closed
+# Interval of signs of life while a large answer arrives, so that the sender does not time out
+_PEER_KEEPALIVE_MS = 2_500
+PEER_RECEIVED_MS = 100  # interval of progress reports on a large answer
 _TCP_USER_TIMEOUT = getattr(socket, "TCP_USER_TIMEOUT", None)  # Linux
 
 
@@ -187,7 +191,7 @@ class PeerConnection(asyncio.BufferedProtocol):
             return False
         if self._session.missing_raw_bytes:
             # the answer comes behind the one being received
-            return now_us - self._said_us >= limits.PEER_KEEPALIVE_MS * 1_000
+            return now_us - self._said_us >= _PEER_KEEPALIVE_MS * 1_000
         return silent_ms > limits.PEER_PING_MS and not self._asked_who
 
     def _answer_s(self, now_us: int) -> float:
@@ -237,7 +241,7 @@ class PeerConnection(asyncio.BufferedProtocol):
     def _note_large(self, nbytes: int) -> None:
         self._large_bytes += nbytes
         passed_us = self._heard_us - self._large_us
-        if passed_us < limits.PEER_RECEIVED_MS * 1_000:
+        if passed_us < PEER_RECEIVED_MS * 1_000:
             return
         self._held_us += min(passed_us, self._large_bytes * 1_000_000 // limits.TRANSFER_BYTES_PER_S_MIN)
         size_bytes, self._large_bytes, self._large_us = self._large_bytes, 0, self._heard_us
@@ -363,7 +367,7 @@ class PeerConnection(asyncio.BufferedProtocol):
         correlation_id, parts = self._session.request(request, now_s, deadline_s, payload)
         self._transport.writelines(parts)
         waiting_bytes = self._transport.get_write_buffer_size()
-        if waiting_bytes > limits.PEER_WRITE_QUEUE_BYTES_MAX:
+        if waiting_bytes > PEER_WRITE_QUEUE_BYTES_MAX:
             self.end(f"it has not taken {waiting_bytes} bytes of requests")
             return None
         return correlation_id

@@ -7,6 +7,9 @@ reconnect at the same moment. The backoff ends when that peer connects to this b
 once what this broker has to send (such as who the metadata leader is). Problems with a peer are logged at intervals
 that double, from a minute to an hour.
 
+A join request goes to a broker of which only the address is known, on a connection of its own that is closed after the
+answer.
+
 Connections that other brokers make to this one belong to the server; answers go back on those.
 """
 
@@ -23,14 +26,19 @@ from penstock.base import limits
 from penstock.base.addresses import Address, parse_address
 from penstock.base.errors import OperationalError, RemoteError
 from penstock.base.ids import BrokerId
-from penstock.broker.peers.joining import NOBODY_YET, JoinRefusedError, ask_to_join
 from penstock.broker.peers.peer_connection import PeerConnection, PeerState, dialling_mistake
 from penstock.broker.rate_limited_log import RateLimitedLog
 from penstock.broker.security.authentication import BrokerAuthenticator
-from penstock.messages import JoinResponse, PeerHelloRequest, Response
+from penstock.messages import JoinRequest, JoinResponse, PeerHelloRequest, Response
 from penstock.node.step import JoinAttempt, PeerRequest
 
 _log = logging.getLogger("penstock.peers")
+
+_PEER_CONNECT_TIMEOUT_MS = 2_000  # until the socket is connected, including name resolution
+_PEER_RECONNECT_MS_MIN = 50  # after the first failure; doubled for each further one
+_PEER_RECONNECT_MS_MAX = 1_000
+_NOBODY_YET = BrokerId(0)  # a broker of which only the address is known
+_JOIN_TOKEN = 1
 
 
 class PeerOwner(Protocol):
@@ -61,10 +69,10 @@ class PeerOwner(Protocol):
 class Timing:
     """Time-outs and backoff of connections to peers."""
 
-    connect_timeout_ms: int = limits.PEER_CONNECT_TIMEOUT_MS
+    connect_timeout_ms: int = _PEER_CONNECT_TIMEOUT_MS
     answer_timeout_ms: int = limits.PEER_SILENCE_MS_MAX
-    reconnect_ms_min: int = limits.PEER_RECONNECT_MS_MIN
-    reconnect_ms_max: int = limits.PEER_RECONNECT_MS_MAX
+    reconnect_ms_min: int = _PEER_RECONNECT_MS_MIN
+    reconnect_ms_max: int = _PEER_RECONNECT_MS_MAX
 
 
 class PeerConnections:
@@ -172,15 +180,34 @@ class PeerConnections:
         while True:
             where = join.addresses[failures % len(join.addresses)]
             try:
-                self._owner.peer_joined(await ask_to_join(parse_address(where), join.request, self))
+                self._owner.peer_joined(await self._ask_to_join(parse_address(where), join.request))
                 return
-            except JoinRefusedError as error:
+            except _JoinRefusedError as error:
                 self.complain("joining", f"{where}: {error}")
-                self._owner.peer_refused(NOBODY_YET, where, error.refusal)
+                self._owner.peer_refused(_NOBODY_YET, where, error.refusal)
             except (OperationalError, ValueError) as error:
                 self.complain("joining", f"{where}: {error}")
             failures += 1
             await asyncio.sleep(self.pause_s(failures))
+
+    async def _ask_to_join(self, address: Address, request: JoinRequest) -> JoinResponse:
+        """Return the answer of the broker there; raise OperationalError if there is none."""
+        attempt = _JoinAttempt(request, self.hello, self._elapsed_us, self.guarding)
+        timeout_s = self._timing.answer_timeout_ms / 1_000
+        try:
+            async with asyncio.timeout(timeout_s):
+                loop = asyncio.get_running_loop()
+                options = self.dialling(address.host)
+                await loop.create_connection(lambda: attempt.connection, address.host, address.port, **options)
+                return await attempt.said
+        except TimeoutError:
+            raise OperationalError(f"no answer within {timeout_s:g} s") from None
+        except OSError as error:
+            raise OperationalError(f"no connection: {dialling_mistake(error)}") from error
+        finally:
+            if not attempt.said.done():
+                attempt.said.cancel()
+            attempt.connection.end("answered")
 
     def complain(self, who: str, text: str) -> None:
         """Log a problem with a peer."""
@@ -241,11 +268,6 @@ class PeerConnections:
             return 0.0
         longest_ms = min(self._timing.reconnect_ms_min * (1 << min(failures - 1, 16)), self._timing.reconnect_ms_max)
         return longest_ms * (0.5 + 0.5 * self._random()) / 1_000
-
-    @property
-    def answer_timeout_s(self) -> float:
-        """Time-out of the join request's answer."""
-        return self._timing.answer_timeout_ms / 1_000
 
     @property
     def connect_timeout_s(self) -> float:
@@ -344,3 +366,51 @@ class _Link:
         if up_us is not None:
             self.was_steady = self._owner.elapsed_us() - up_us >= limits.PEER_STEADY_MS * 1_000
         self._owner.ended(self, self.connection.end_reason, was_up=up_us is not None)
+
+
+class _JoinRefusedError(OperationalError):
+    """The broker there belongs to another cluster, or reports that another broker uses our id."""
+
+    def __init__(self, reason: str, refusal: RemoteError) -> None:
+        super().__init__(reason)
+        self.refusal = refusal
+
+
+class _JoinAttempt:
+    """One connection with one join request."""
+
+    def __init__(
+        self,
+        request: JoinRequest,
+        hello: PeerHelloRequest,
+        elapsed_us: Callable[[], int],
+        guarding: BrokerAuthenticator | None,
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.said: asyncio.Future[JoinResponse] = self._loop.create_future()
+        self.connection = PeerConnection(None, hello, self, elapsed_us, guarding)
+        self._request = request
+
+    # PeerCalls
+
+    def up(self, cluster_id: str) -> None:
+        """Send the request once this call has returned."""
+        self._loop.call_soon(self.connection.send, PeerRequest(_NOBODY_YET, _JOIN_TOKEN, self._request, b""))
+
+    def answered(self, token: int, response: Response | RemoteError, raw: bytes | memoryview) -> None:
+        if self.said.done():
+            return
+        if isinstance(response, RemoteError):
+            self.said.set_exception(OperationalError(f"it does not let us join: {response}"))
+        else:
+            assert isinstance(response, JoinResponse)
+            self.said.set_result(response)
+
+    def receiving(self, size_bytes: int) -> None:
+        pass
+
+    def ended(self) -> None:
+        if not self.said.done():
+            reason, refusal = self.connection.end_reason, self.connection.refusal
+            error = OperationalError(reason) if refusal is None else _JoinRefusedError(reason, refusal)
+            self.said.set_exception(error)

@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 from penstock.base import limits
 
+_TLS_FILE_BYTES_MAX = 4 * limits.MIB  # size of certificate files: a system's trusted ones are 250 KiB
 # OpenSSL accepts the old label, and that of `openssl x509 -trustout`, which appends data to the certificate.
 _PEM = re.compile(r"-----BEGIN ((?:TRUSTED |X509 )?CERTIFICATE)-----\s(.+?)-----END \1-----", re.DOTALL)
 _JOINED = re.compile(r"-----END [A-Z0-9 ]+-----[ \t]*-----BEGIN ")  # concatenated files without a line end
@@ -29,9 +30,9 @@ def certificates_in(file: Path) -> tuple[bytes, ...]:
     be read.
     """
     with file.open("rb") as opened:
-        content = opened.read(limits.TLS_FILE_BYTES_MAX + 1)
-    if len(content) > limits.TLS_FILE_BYTES_MAX:
-        raise ValueError(f"it is larger than {limits.TLS_FILE_BYTES_MAX} bytes")
+        content = opened.read(_TLS_FILE_BYTES_MAX + 1)
+    if len(content) > _TLS_FILE_BYTES_MAX:
+        raise ValueError(f"it is larger than {_TLS_FILE_BYTES_MAX} bytes")
     text = content.decode("ascii", "replace")
     if _JOINED.search(text) is not None:
         raise ValueError("a line end is missing between two of its parts: END and BEGIN are on one line")

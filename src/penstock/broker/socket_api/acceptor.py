@@ -1,4 +1,8 @@
-"""Accepts connections, a limited number per turn of the event loop, so that many of them do not delay other work."""
+"""Listening sockets, and the connections that come to them.
+
+Rules: all addresses that a host name resolves to are listened on, or none. Only so many connections are accepted in one
+turn of the event loop that they do not delay other work.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +11,41 @@ import logging
 import socket
 from collections.abc import Callable
 
+from penstock.base.addresses import Address
+from penstock.base.errors import OperationalError
+
 _log = logging.getLogger("penstock.server")
 
+_BACKLOG = 1024
 _PAUSE_S = 1.0
+
+
+def bind(address: Address, flag: str = "--listen") -> tuple[list[socket.socket], Address]:
+    """Return listening sockets on every address that `address` resolves to, and the address with the actual port.
+
+    Raise OperationalError if one of them cannot be bound; `flag` is the option that the error names. Clients wait in
+    the backlog until a Server starts.
+    """
+    listeners: list[socket.socket] = []
+    port = address.port
+    try:
+        found = socket.getaddrinfo(address.host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        for family, kind, protocol, _, where in dict.fromkeys(found):
+            listener = socket.socket(family, kind, protocol)
+            listeners.append(listener)
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            listener.bind((where[0], port, *where[2:]))
+            listener.listen(_BACKLOG)
+            listener.setblocking(False)
+            port = listener.getsockname()[1]  # with port 0, the second address takes the port of the first
+    except OSError as error:
+        for listener in listeners:
+            listener.close()
+        text = f"cannot listen on {address}: {error.strerror or error}"
+        raise OperationalError(f"{text}; choose another address with {flag} (port 0: any free one)") from error
+    return listeners, Address(address.host, port)
 
 
 class Acceptor:

@@ -34,24 +34,21 @@ import contextlib
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Protocol
 
 from penstock.access.handshake import Principal, sharer_of
 from penstock.base import limits
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import BrokerId
 from penstock.broker.peers.peer_connection import watch_peer
-from penstock.broker.socket_api.connection_handshake import ConnectionHandshake
-from penstock.broker.socket_api.connection_owner import ConnectionOwner
+from penstock.broker.socket_api.connection_handshake import Authenticator, ConnectionHandshake
 from penstock.broker.socket_api.output import FileRangeError, Output, WriteOutcome
-from penstock.broker.socket_api.shared_budget import BudgetWaiter, UsersBudget
+from penstock.broker.socket_api.quotas import Usage
+from penstock.broker.socket_api.request_meters import RequestMeters
+from penstock.broker.socket_api.shared_budget import BudgetWaiter, SharedBudget, UsersBudget
 from penstock.broker.socket_api.socket_watch import SocketWatch
 from penstock.broker.transport.transport import HandshakeError, Transport
-from penstock.messages import (
-    Api,
-    PeerHelloRequest,
-    PeerHelloResponse,
-    Response,
-)
+from penstock.messages import Api, PeerHelloRequest, PeerHelloResponse, Request, Response
 from penstock.node.partition.partition_errors import read_failed
 from penstock.node.step import FileRange, Payload
 from penstock.wire import Frame, FrameDecoder, decode_request, encode_answer, encode_error
@@ -60,6 +57,9 @@ from penstock.wire.encryption import FrameCipher
 
 _log = logging.getLogger("penstock.server")
 
+_JOINED_ANSWER_BYTES_MAX = 64 * limits.KIB  # an answer up to this size is sent in one buffer with its head
+_WRITE_QUEUE_BYTES_MAX = 128 * limits.MIB  # unsent answers per connection; beyond it no request is read
+_WRITE_QUEUE_PARTS_MAX = 256  # the same as a number of parts: a file range holds its file open
 _READ_BYTES = 256 * limits.KIB
 
 
@@ -81,6 +81,61 @@ class Caller:
         return self.frame.correlation_id
 
 
+class ConnectionOwner(Protocol):
+    """The server that a connection belongs to."""
+
+    buffers: SharedBudget
+    """Memory for incomplete frames and for answers."""
+    peer_buffers: SharedBudget
+    """The same for connections of brokers."""
+    files: SharedBudget
+    """Files that answers hold open."""
+    requests: RequestMeters
+    """Latencies and errors of requests."""
+    guard: Authenticator
+    """Authentication of clients and brokers."""
+    usage: Usage
+    """Recent use by users, for quotas."""
+
+    def frames_waiting(self, connection: Connection, *, at_once: bool = False) -> None:
+        """Call the connection's `take_frame` once, in its turn; `at_once`: before returning, unless others
+        are queued.
+        """
+
+    def request_received(self, caller: Caller, request: Request, raw: bytes | memoryview) -> None:
+        """Handle a valid request; exactly one `reply` must follow."""
+
+    def login_failed(self, connection: Connection, error: RemoteError) -> None:
+        """A login has failed; the connection is closed."""
+
+    def denied(self, caller: Caller, error: RemoteError) -> None:
+        """A request was refused for lack of permission."""
+
+    def login_answered(self, connection: Connection) -> None:
+        """A login has advanced; it is complete if `who` is set."""
+
+    def peer_refused(self, connection: Connection, hello: PeerHelloRequest) -> RemoteError | None:
+        """Return why this peer hello is refused, or None."""
+
+    def peer_came(self, connection: Connection, broker_id: BrokerId) -> None:
+        """The connection belongs to that broker from now on."""
+
+    def frame_damaged(self, connection: Connection, error: RemoteError) -> None:
+        """A checksum of a frame does not match; the connection is closed."""
+
+    def callers_gone(self, callers: list[Caller]) -> None:
+        """These requests need no answer any more."""
+
+    def half_closed(self, connection: Connection) -> None:
+        """The client has closed its sending half and is owed answers; or it has disconnected, which looks the same."""
+
+    def connection_closed(self, connection: Connection) -> None:
+        """The connection is closed; `connection.open_requests` will not be answered."""
+
+    def read_ahead(self, run: Callable[[], None], done: Callable[[Exception | None], None], user: str = "") -> None:
+        """Run `run` on a disk thread on behalf of `user`, then call `done` on the loop."""
+
+
 class Connection:
     """One connection of a client or broker; owns its socket."""
 
@@ -88,16 +143,11 @@ class Connection:
         self,
         transport: Transport,
         peer: str,
+        handshake: ConnectionHandshake,
         owner: ConnectionOwner,
         loop: asyncio.AbstractEventLoop,
         elapsed_us: Callable[[], int],
-        overload: RemoteError | None = None,
-        *,
-        is_here: bool = False,
     ) -> None:
-        """Create a connection. `overload`: the error for a client that is above the connection limit; `is_here`: the
-        peer is on this machine.
-        """
         self.peer = peer
         self.open_requests: dict[int, Caller] = {}
         self.data_dir_id = self.process = ""  # of a broker, from its peer hello
@@ -105,8 +155,7 @@ class Connection:
         self._owner = owner
         self._elapsed_us = elapsed_us
         self._decoder = FrameDecoder(limits.HELLO_BYTES_MAX)
-        self.handshake = ConnectionHandshake(owner.guard, overload, is_here=is_here)
-        self._overload = overload
+        self.handshake = handshake
         self._buffers = UsersBudget(owner.buffers)
         self._files = UsersBudget(owner.files)
         self._output = Output(transport, self._buffers, self._files, elapsed_us)
@@ -258,14 +307,12 @@ class Connection:
 
     @property
     def _is_full(self) -> bool:
-        if self._output.waiting_bytes > limits.WRITE_QUEUE_BYTES_MAX:
+        if self._output.waiting_bytes > _WRITE_QUEUE_BYTES_MAX:
             return True
         if self.is_peer:
             # A broker's next request must not wait for the many small parts of an answer; `bytes_max` bounds them.
             return len(self.open_requests) >= limits.PEER_REQUESTS_MAX + 1
-        return (
-            len(self.open_requests) >= limits.IN_FLIGHT_REQUESTS_MAX or len(self._output) > limits.WRITE_QUEUE_PARTS_MAX
-        )
+        return len(self.open_requests) >= limits.IN_FLIGHT_REQUESTS_MAX or len(self._output) > _WRITE_QUEUE_PARTS_MAX
 
     def _take_frame(self, frame: Frame) -> None:
         greeting, caller = self.handshake, Caller(self, frame._replace(body=b"", raw=b""), self._last_read_us)
@@ -399,7 +446,7 @@ class Connection:
         head = b""
         if self._cipher is None:
             head = encode_answer(caller.frame, response, raw_bytes, memory if is_in_memory else None)
-        if is_in_memory and 0 < raw_bytes <= limits.JOINED_ANSWER_BYTES_MAX:
+        if is_in_memory and 0 < raw_bytes <= _JOINED_ANSWER_BYTES_MAX:
             head, pieces = b"", (b"".join((head, *memory)),)  # one system call
         try:
             parts = self._output.prepare(*pieces)
@@ -536,9 +583,9 @@ class Connection:
 
     def give_way(self) -> None:
         """Send the overload error if the socket takes it at once, then close."""
-        if self._overload is not None and not self._closed:
+        if self.handshake.overload is not None and not self._closed:
             with contextlib.suppress(OSError):  # closed in any case
-                self.transport.send(encode_error(Api.HELLO, 1, 0, self._overload))
+                self.transport.send(encode_error(Api.HELLO, 1, 0, self.handshake.overload))
         self.close()
 
     def close(self) -> None:

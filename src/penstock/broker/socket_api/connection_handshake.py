@@ -138,7 +138,7 @@ class ConnectionHandshake:
         self.broker_id: BrokerId | None = None  # of a broker, from its peer hello
         self.claimed = ""  # user name of the last login attempt, not proven
         self._guard = guard
-        self._overload = overload
+        self.overload = overload
         self._is_here = is_here
         self.cipher: FrameCipher | None = None  # of a proven broker: for all frames after its login
         self._login: ServerHandshake | None = None  # while CHALLENGED
@@ -192,8 +192,8 @@ class ConnectionHandshake:
 
     def take(self, request: Request) -> AuthenticateResponse | None:
         """Return the answer to a message of a login; None for any other request, which is answered elsewhere."""
-        if self._overload is not None and not self._may_be_peer(request):
-            raise self._overload
+        if self.overload is not None and not self._may_be_peer(request):
+            raise self.overload
         kind = _kind(request)
         if kind not in _TAKEN[self.stage]:
             raise self._out_of_turn(kind)

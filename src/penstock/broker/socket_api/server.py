@@ -21,15 +21,14 @@ from typing import Protocol
 
 from penstock.access.handshake import sharer_of
 from penstock.base import limits
-from penstock.base.addresses import Address
-from penstock.base.errors import ErrorCode, OperationalError, RemoteError
+from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.fair_shares import FairShares
 from penstock.base.ids import BrokerId
 from penstock.base.turns import Turns
 from penstock.broker.rate_limited_log import RateLimitedLog
 from penstock.broker.socket_api.acceptor import Acceptor
 from penstock.broker.socket_api.connection import Caller, Connection
-from penstock.broker.socket_api.connection_handshake import Authenticator, NoAuthentication
+from penstock.broker.socket_api.connection_handshake import Authenticator, ConnectionHandshake, NoAuthentication
 from penstock.broker.socket_api.quotas import Usage
 from penstock.broker.socket_api.request_meters import RequestMeters, name_of
 from penstock.broker.socket_api.shared_budget import SharedBudget
@@ -40,37 +39,11 @@ from penstock.messages import PeerHelloRequest, Request
 
 _log = logging.getLogger("penstock.server")
 
-_BACKLOG = 1024
+_SMALL_BUFFER_BYTES_MAX = 1 * limits.MIB  # larger buffers must leave a quarter of the broker's buffers to smaller ones
+_TLS_CONNECTION_BYTES = 64 * limits.KIB  # memory of OpenSSL and Python per connection, at most
+_TLS_CONNECTIONS_BYTES_MAX = 256 * limits.MIB  # of all connections: limits their number
 _ACCEPTS_PER_TURN = 64
 _DENIAL_CHARS_MAX = 300  # of a log line: it contains names sent by clients
-
-
-def bind(address: Address, flag: str = "--listen") -> tuple[list[socket.socket], Address]:
-    """Return listening sockets on every address that `address` resolves to, and the address with the actual port.
-
-    Raise OperationalError if one of them cannot be bound; `flag` is the option that the error names. Clients wait in
-    the backlog until a Server starts.
-    """
-    listeners: list[socket.socket] = []
-    port = address.port
-    try:
-        found = socket.getaddrinfo(address.host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        for family, kind, protocol, _, where in dict.fromkeys(found):
-            listener = socket.socket(family, kind, protocol)
-            listeners.append(listener)
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if family == socket.AF_INET6:
-                listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-            listener.bind((where[0], port, *where[2:]))
-            listener.listen(_BACKLOG)
-            listener.setblocking(False)
-            port = listener.getsockname()[1]  # with port 0, the second address takes the port of the first
-    except OSError as error:
-        for listener in listeners:
-            listener.close()
-        text = f"cannot listen on {address}: {error.strerror or error}"
-        raise OperationalError(f"{text}; choose another address with {flag} (port 0: any free one)") from error
-    return listeners, Address(address.host, port)
 
 
 class ServerOwner(Protocol):
@@ -119,20 +92,18 @@ class Server:
         self.damaged_frames = 0  # received; each has cost its connection
         self.connections_max = min(limits.CONNECTIONS_MAX, open_files_max // limits.CONNECTION_FILES_SHARE)
         self._needs = "a higher limit of open files"  # what would raise `connections_max`
-        if tls is not None and (fit := limits.TLS_CONNECTIONS_BYTES_MAX // limits.TLS_CONNECTION_BYTES) < (
-            self.connections_max
-        ):
+        if tls is not None and (fit := _TLS_CONNECTIONS_BYTES_MAX // _TLS_CONNECTION_BYTES) < self.connections_max:
             self.connections_max, self._needs = fit, "less memory for each than TLS takes"
         self._tls = tls
         self.handshakes = TlsHandshakes(loop, elapsed_us)
         self._strangers_max = min(limits.STRANGERS_MAX, self.connections_max // limits.STRANGERS_SHARE)
         self._unknown_peers_max = max(limits.UNKNOWN_PEERS_MIN, self._strangers_max)
-        self.buffers = SharedBudget(buffer_bytes_max, limits.SMALL_BUFFER_BYTES_MAX)
+        self.buffers = SharedBudget(buffer_bytes_max, _SMALL_BUFFER_BYTES_MAX)
         self.peers: dict[BrokerId, Connection] = {}  # connections of other brokers
         self._strangers: UnauthenticatedSlots[Connection] = (
             UnauthenticatedSlots()
         )  # above the limit; their hello may show that they are brokers
-        self.peer_buffers = SharedBudget(limits.PEER_BUFFER_BYTES_MAX, limits.SMALL_BUFFER_BYTES_MAX)
+        self.peer_buffers = SharedBudget(limits.PEER_BUFFER_BYTES_MAX, _SMALL_BUFFER_BYTES_MAX)
         self.requests = RequestMeters()
         self.files = SharedBudget(open_files_max // limits.ANSWER_FILES_SHARE)
         self.guard = guard or NoAuthentication()
@@ -174,7 +145,8 @@ class Server:
         except OSError:  # disconnected already
             sock.close()
             return
-        connection = Connection(transport, peer, self, self._loop, self._elapsed_us, overload, is_here=is_here)
+        handshake = ConnectionHandshake(self.guard, overload, is_here=is_here)
+        connection = Connection(transport, peer, handshake, self, self._loop, self._elapsed_us)
         if isinstance(transport, TlsTransport):
             transport.give_way = connection.close
         self.connections.add(connection)

@@ -37,7 +37,7 @@ from penstock.base.errors import ConfigError, OperationalError
 from penstock.base.ids import BrokerId
 from penstock.broker.config.config import BrokerConfig
 from penstock.broker.config.data_dir import MACHINE_FILE, check_is_free, has_identity, hold_folder, write_json
-from penstock.broker.config.setting_values import BROKER_ID_MAX, RACK_CHARS_MAX, Voter, as_reached
+from penstock.broker.config.settings import BROKER_ID_MAX, RACK_CHARS_MAX, Voter, as_reached
 from penstock.vfs.real import read_whole
 
 _FORMAT = 1

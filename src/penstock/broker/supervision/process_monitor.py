@@ -28,11 +28,13 @@ from penstock.base import limits
 from penstock.broker.process.running_timeout import RunningTimeout
 from penstock.broker.process.systemd import NOTIFY_VARIABLE
 from penstock.broker.supervision.child import environment_of_child
-from penstock.broker.supervision.config_handoff import ConfigHandoff, encode
 from penstock.broker.supervision.restart_policy import ProcessExit, RestartPolicy
-from penstock.broker.supervision.supervised import LISTENING, READY, REASON
+from penstock.broker.supervision.supervised import LISTENING, READY, REASON, ConfigHandoff, encode
 
 _log = logging.getLogger("penstock.supervisor")
+
+_SUPERVISOR_HELD_LINES_MAX = 200  # log lines of a broker that fails again to start for the same reason
+SUPERVISOR_LINE_BYTES_MAX = 64 * limits.KIB  # of a broker's log; longer lines are cut
 _PROGRAM = "from penstock.broker.supervision.supervised import main; main()"
 
 Written = Callable[[str, bytes], None]
@@ -92,7 +94,7 @@ class ProcessMonitor:
         if verdict.is_news:
             self._let_go()
             self._tell(has_listened, verdict.delay_ms)
-        self._held = None if has_listened else deque(maxlen=limits.SUPERVISOR_HELD_LINES_MAX)
+        self._held = None if has_listened else deque(maxlen=_SUPERVISOR_HELD_LINES_MAX)
         self.is_in_trouble = not has_listened
         self._set(ProcessState.ENDED)
         return verdict.delay_ms
@@ -130,7 +132,7 @@ class ProcessMonitor:
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
-            limit=limits.SUPERVISOR_LINE_BYTES_MAX,
+            limit=SUPERVISOR_LINE_BYTES_MAX,
             env=environment,
             start_new_session=True,
         )

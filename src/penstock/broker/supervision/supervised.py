@@ -1,7 +1,9 @@
 """A broker process under a supervisor: its config comes through stdin, and it stops when stdin is closed.
 
 Rules: stdin stays open for as long as the supervisor lives: its end means that the supervisor has ended, for whatever
-reason, and the broker stops cleanly. News for the supervisor go to stdout, one line each; the log goes to stderr.
+reason, and the broker stops cleanly. The config is one line of JSON, parsed already: nothing is read twice, and secrets
+are in no command line and in no environment. News for the supervisor go to stdout, one line each; the log goes to
+stderr.
 
     listening            it serves requests
     ready                it is registered in the cluster
@@ -16,6 +18,9 @@ import signal
 import sys
 import threading
 from contextlib import suppress
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 import msgspec
 
@@ -23,12 +28,43 @@ from penstock.base import limits
 from penstock.base.errors import ConfigError
 from penstock.base.importing import undisturbed
 from penstock.broker import logs
-from penstock.broker.supervision.config_handoff import ConfigHandoff, decode
+from penstock.broker.config.config import BrokerConfig
 from penstock.broker.supervision.restart_policy import USED_WRONGLY
 
+_SUPERVISOR_CONFIG_BYTES_MAX = limits.MIB
 LISTENING, READY, REASON = b"listening", b"ready", b"reason"
 _STDIN = 0
 _log = logging.getLogger("penstock.broker")
+
+
+class ConfigHandoff(msgspec.Struct, frozen=True):
+    """Start-up data of a broker under a supervisor."""
+
+    config: BrokerConfig
+    cpu: int | None = None  # the core to pin to
+    colour: bool = False  # True if its log ends up on a terminal
+
+
+def encode(handed: ConfigHandoff) -> bytes:
+    """Return the line, with its line end."""
+    return msgspec.json.encode(handed, enc_hook=_plain) + b"\n"
+
+
+def decode(line: bytes) -> ConfigHandoff:
+    """Parse the line; raise msgspec.DecodeError if it is invalid."""
+    return msgspec.json.decode(line, type=ConfigHandoff, dec_hook=_typed)
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, MappingProxyType):
+        return dict(value)
+    assert isinstance(value, Path)
+    return str(value)
+
+
+def _typed(kind: Any, value: Any) -> Any:
+    assert kind is Path
+    return Path(value)
 
 
 class _LastError(logging.Handler):
@@ -71,8 +107,8 @@ def main() -> None:
 
 def _handed() -> ConfigHandoff | None:
     received = bytearray()
-    while not received.endswith(b"\n") and len(received) <= limits.SUPERVISOR_CONFIG_BYTES_MAX:
-        chunk = os.read(_STDIN, limits.SUPERVISOR_CONFIG_BYTES_MAX)
+    while not received.endswith(b"\n") and len(received) <= _SUPERVISOR_CONFIG_BYTES_MAX:
+        chunk = os.read(_STDIN, _SUPERVISOR_CONFIG_BYTES_MAX)
         if not chunk:
             return None
         received += chunk

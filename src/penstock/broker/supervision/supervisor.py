@@ -25,11 +25,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from penstock.access.users import ADMIN_CREDENTIALS_FILE
-from penstock.base import limits
 from penstock.base.errors import ConfigError, PenstockError
 from penstock.broker.config.config import BrokerConfig
-from penstock.broker.config.data_dir_checks import admin_password_advice
-from penstock.broker.nats.nats_server import EmbeddedNats
+from penstock.broker.config.data_dir import admin_password_advice
+from penstock.broker.nats.server import EmbeddedNats
 from penstock.broker.process.signals import on_signals
 from penstock.broker.process.systemd import Notifier
 from penstock.broker.security.generated_secrets import (
@@ -38,11 +37,14 @@ from penstock.broker.security.generated_secrets import (
     embedded_password,
     shared_secret,
 )
-from penstock.broker.supervision.config_handoff import ConfigHandoff
 from penstock.broker.supervision.machine import MachineDir, folder_of, planned, take_machine_dir
 from penstock.broker.supervision.process_monitor import ProcessMonitor, ProcessState
+from penstock.broker.supervision.supervised import ConfigHandoff
 
 _log = logging.getLogger("penstock.supervisor")
+
+SUPERVISOR_ORDER_MS = 20_000  # brokers of one machine stop one after the other; after it, all remaining ones at once
+_SUPERVISOR_STOP_MS = 10_000  # a broker told to stop is killed after it
 
 
 def run_machine(config: BrokerConfig, *, ready: Callable[[str, str], None]) -> int:
@@ -172,13 +174,13 @@ class _Supervisor:
             keeper.will_stop()
         left = list(self._keepers)
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(limits.SUPERVISOR_ORDER_MS / 1_000):
+            async with asyncio.timeout(SUPERVISOR_ORDER_MS / 1_000):
                 while left:
-                    self._is_clean &= await left[-1].stop(limits.SUPERVISOR_STOP_MS)
+                    self._is_clean &= await left[-1].stop(_SUPERVISOR_STOP_MS)
                     left.pop()
         if left:
             _log.warning("the brokers do not stop one after the other in time: the last %d stop together", len(left))
-            ends = await asyncio.gather(*(keeper.stop(limits.SUPERVISOR_STOP_MS) for keeper in left))
+            ends = await asyncio.gather(*(keeper.stop(_SUPERVISOR_STOP_MS) for keeper in left))
             self._is_clean &= all(ends)
         _log.info("stopped")
 

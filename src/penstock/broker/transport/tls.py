@@ -33,6 +33,8 @@ from penstock.messages import AuthenticateRequest, HelloRequest, PeerHelloReques
 
 _log = logging.getLogger("penstock.tls")
 
+_TLS_EXPIRY_TOLD_MS = 14 * 86_400_000  # before a certificate expires, the log begins to warn
+_TLS_EXPIRY_TOLD_AGAIN_MS = 86_400_000
 InThread = Callable[[Callable[[], None], Callable[[Exception | None], None]], None]
 """Runs the first callable on a disk thread, then calls the second on the loop."""
 
@@ -204,9 +206,9 @@ class ServerTls:
             file, validity, has_good = held.file, held.validity, held.has_good(wall_us)
             told_us = self._told_us.get(file)
             has_begun = validity.begin_us <= wall_us or has_good
-            if has_begun and validity.end_us - wall_us > limits.TLS_EXPIRY_TOLD_MS * 1_000:
+            if has_begun and validity.end_us - wall_us > _TLS_EXPIRY_TOLD_MS * 1_000:
                 continue
-            if told_us is not None and wall_us - told_us < limits.TLS_EXPIRY_TOLD_AGAIN_MS * 1_000:
+            if told_us is not None and wall_us - told_us < _TLS_EXPIRY_TOLD_AGAIN_MS * 1_000:
                 continue
             self._told_us[file] = wall_us
             if not has_begun:

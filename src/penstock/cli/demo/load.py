@@ -20,7 +20,7 @@ from nats.js import JetStreamContext
 from nats.js.errors import Error as JetStreamError
 
 from penstock.base.errors import OperationalError
-from penstock.broker.nats.nats_server import EmbeddedNats
+from penstock.broker.nats.server import EmbeddedNats
 
 _WIDTH = 32  # messages in flight
 _ACK_TIMEOUT_S = 0.25

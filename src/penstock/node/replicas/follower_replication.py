@@ -24,7 +24,7 @@ from penstock.node.partition.partition import Partition
 from penstock.node.partition.partition_events import PartitionEventKind, PartitionEvents
 from penstock.node.quorum.peer_client import PeerClient
 from penstock.node.step import Lane
-from penstock.replication.catch_up_budget import CatchUpBudget
+from penstock.replication.catch_up import CatchUpBudget
 from penstock.replication.fetcher import Delivery, Fetcher, FetchSent
 from penstock.replication.follower import Following, LogOrders
 

@@ -42,11 +42,10 @@ from penstock.node.partition.partition import Partition
 from penstock.node.partition.partition_errors import as_remote_error
 from penstock.node.step import FileRange, Lane
 from penstock.node.subscriptions.nats_listener import NatsListener
-from penstock.replication.fetch_sessions import BatchLookup
 from penstock.replication.isr_proposals import ChangeBatch, IsrProposer
 from penstock.replication.leader import Leadership, LogEndsAtStart
 from penstock.replication.leadership_timers import LeadershipTimers
-from penstock.replication.sessions import Sessions
+from penstock.replication.sessions import BatchLookup, Sessions
 
 
 class _Range(NamedTuple):

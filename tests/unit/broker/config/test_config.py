@@ -10,8 +10,8 @@ import pytest
 
 from penstock.base.addresses import Address, parse_address
 from penstock.base.errors import ConfigError
+from penstock.broker.config.checks import plain_beyond_reach, voters_advice
 from penstock.broker.config.config import knows_broker, load, to_toml
-from penstock.broker.config.setting_values import plain_beyond_reach, voters_advice
 from penstock.broker.config.settings import SETTINGS
 
 

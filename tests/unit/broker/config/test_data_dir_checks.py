@@ -11,8 +11,12 @@ from penstock.base.addresses import Address
 from penstock.base.errors import ConfigError
 from penstock.base.ids import BrokerId
 from penstock.broker.config.config import BrokerConfig, load
-from penstock.broker.config.data_dir import DataDir, take_data_dir
-from penstock.broker.config.data_dir_checks import admin_password_advice, checked_against_data_dir, is_alone
+from penstock.broker.config.data_dir import (
+    DataDir,
+    admin_password_advice,
+    is_alone,
+    take_data_dir,
+)
 from penstock.node.data_dir.known_brokers import KnownBrokers
 from penstock.node.security.auth_markers import GUARDED_PATH
 
@@ -42,26 +46,26 @@ def config(**flags: object) -> BrokerConfig:
 
 def refused(data_dir: DataDir, known: KnownBrokers, **flags: object) -> str:
     with pytest.raises(ConfigError) as caught:
-        checked_against_data_dir(config(**flags), data_dir, known)
+        data_dir.checked(config(**flags), known)
     return str(caught.value)
 
 
 def test_a_new_directory_takes_every_setting(data_dir: DataDir) -> None:
     given = config(cluster=THREE, nats="h")
-    assert checked_against_data_dir(given, data_dir, None) == given
+    assert data_dir.checked(given, None) == given
     assert not is_alone(given, None)
     assert is_alone(config(), None)
 
 
 def test_who_listens_elsewhere_than_the_list_says_has_moved_or_is_refused(data_dir: DataDir) -> None:
     moved = config(cluster=THREE, nats="h", listen="127.0.0.1:9")
-    placed = checked_against_data_dir(moved, data_dir, LOCAL)
+    placed = data_dir.checked(moved, LOCAL)
     assert (placed.listen, placed.advertise) == (Address("127.0.0.1", 9), None)
     with pytest.raises(ConfigError) as caught:
-        checked_against_data_dir(moved, data_dir, None)
+        data_dir.checked(moved, None)
     assert "would be at 127.0.0.1:9, and --cluster says 2@127.0.0.1:7002" in str(caught.value)
     told = config(cluster=THREE, nats="h", listen="127.0.0.1:9", advertise="127.0.0.1:7002")
-    assert checked_against_data_dir(told, data_dir, None) == told
+    assert data_dir.checked(told, None) == told
 
 
 def test_a_directory_of_several_needs_their_nats(data_dir: DataDir) -> None:
@@ -77,7 +81,7 @@ def test_a_directory_that_was_used_alone_is_no_member(data_dir: DataDir, flags: 
     text = refused(data_dir, ALONE, nats="h", **flags)
     assert "is that of broker 2 alone, with a cluster of its own" in text
     assert "wrong --data-dir?" in text
-    assert is_alone(checked_against_data_dir(config(), data_dir, ALONE), ALONE)
+    assert is_alone(data_dir.checked(config(), ALONE), ALONE)
 
 
 def test_a_directory_of_others_is_refused_and_one_of_some_of_these_is_not(data_dir: DataDir) -> None:
@@ -85,28 +89,26 @@ def test_a_directory_of_others_is_refused_and_one_of_some_of_these_is_not(data_d
     text = refused(data_dir, LOCAL, cluster=elsewhere, nats="h")
     assert "belongs to a cluster with brokers 1, 3, and --cluster names brokers 8, 9: wrong --data-dir?" in text
     grown = config(cluster=f"{THREE},4@127.0.0.1:7004", nats="h")  # broker 4 came while this one was away
-    assert checked_against_data_dir(grown, data_dir, LOCAL) == grown
+    assert data_dir.checked(grown, LOCAL) == grown
 
 
 def test_a_broker_that_does_not_say_where_it_is_stays_where_it_was(data_dir: DataDir) -> None:
-    assert checked_against_data_dir(config(nats="h"), data_dir, LOCAL).listen == Address("127.0.0.1", 7002)
-    assert checked_against_data_dir(config(nats="h", insecure=True), data_dir, REMOTE).listen == Address(
-        "10.0.0.2", 7422
-    )
+    assert data_dir.checked(config(nats="h"), LOCAL).listen == Address("127.0.0.1", 7002)
+    assert data_dir.checked(config(nats="h", insecure=True), REMOTE).listen == Address("10.0.0.2", 7422)
     assert "without a login" in refused(data_dir, REMOTE, nats="h")
     said = config(nats="h", listen="127.0.0.1:9999")
-    assert checked_against_data_dir(said, data_dir, LOCAL) == said
+    assert data_dir.checked(said, LOCAL) == said
 
 
 def test_who_listens_everywhere_is_told_as_before(data_dir: DataDir) -> None:
-    placed = checked_against_data_dir(config(nats="h", listen="0.0.0.0:7422", insecure=True), data_dir, REMOTE)
+    placed = data_dir.checked(config(nats="h", listen="0.0.0.0:7422", insecure=True), REMOTE)
     assert (placed.listen, placed.advertise) == (Address("0.0.0.0", 7422), Address("10.0.0.2", 7422))
 
 
 @pytest.mark.parametrize("bad", ["h:99999", "h:", "[::1", "a..b:1"])
 def test_an_address_that_is_none_ends_no_start(data_dir: DataDir, bad: str) -> None:
     known = LOCAL._replace(addresses={**LOCAL.addresses, BrokerId(1): bad, BrokerId(2): bad})
-    assert checked_against_data_dir(config(nats="h"), data_dir, known) == config(nats="h")
+    assert data_dir.checked(config(nats="h"), known) == config(nats="h")
 
 
 def test_an_address_that_the_others_do_not_reach_is_refused(data_dir: DataDir) -> None:

@@ -12,7 +12,7 @@ import pytest
 from penstock.base.errors import ConfigError, OperationalError
 from penstock.broker.config.config import BrokerConfig, load, to_toml
 from penstock.broker.config.encryption import encrypted, read_again
-from penstock.broker.supervision.config_handoff import ConfigHandoff, decode, encode
+from penstock.broker.supervision.supervised import ConfigHandoff, decode, encode
 from penstock.commitlog.files.files import holds_messages
 from penstock.vfs.encrypted import EncryptedVfs
 from penstock.vfs.keys import new_key_line, parse_keys

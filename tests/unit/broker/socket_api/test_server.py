@@ -18,8 +18,9 @@ from penstock.base.addresses import Address
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import BrokerId, LeaderEpoch, Offset
 from penstock.broker.security.authentication import BrokerAuthenticator
+from penstock.broker.socket_api.acceptor import bind
 from penstock.broker.socket_api.connection import Caller
-from penstock.broker.socket_api.server import Server, bind
+from penstock.broker.socket_api.server import Server
 from penstock.client.users import token_credential
 from penstock.messages import (
     AppendRequest,

@@ -10,8 +10,8 @@ import pytest
 from penstock.base.errors import ConfigError, OperationalError
 from penstock.broker.config.config import BrokerConfig, load
 from penstock.broker.config.data_dir import take_data_dir
-from penstock.broker.supervision import config_handoff
 from penstock.broker.supervision.machine import MachineRecord, planned, take_machine_dir
+from penstock.broker.supervision.supervised import ConfigHandoff, decode, encode
 
 NATS = {"nats": "nats://n.example:4222"}
 
@@ -193,8 +193,8 @@ def test_a_config_is_the_same_at_the_other_end() -> None:
     flags = {"brokers": "2", "nats_user": "u", "nats_password": "secret", "advertise": "127.0.0.1:9", **NATS}
     configs, _ = planned(config(**flags), None)
     for one in configs:
-        found = config_handoff.decode(config_handoff.encode(config_handoff.ConfigHandoff(one, 3, True)))
-        assert found == config_handoff.ConfigHandoff(one, 3, True)
+        found = decode(encode(ConfigHandoff(one, 3, True)))
+        assert found == ConfigHandoff(one, 3, True)
         assert dict(found.config.origins) == dict(one.origins)
         assert found.config.nats_credentials.password == "secret"
 

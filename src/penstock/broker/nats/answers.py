@@ -30,7 +30,7 @@ from enum import Enum, auto
 from typing import NamedTuple
 
 from penstock.base import limits
-from penstock.broker.nats.nats_connection import NatsConnection
+from penstock.broker.nats.connection import NatsConnection
 from penstock.broker.rate_limited_log import RateLimitedLog
 from penstock.node.step import NatsAnswers
 

@@ -12,10 +12,10 @@ import pytest
 
 from penstock.base import limits
 from penstock.base.limits import KIB, MIB
-from penstock.broker.nats.nats_answers import LASTING, AnswerOutput, WaitingAnswers, WaitingLimits
-from penstock.broker.nats.nats_connection import NatsConnection
+from penstock.broker.nats.answers import LASTING, AnswerOutput, WaitingAnswers, WaitingLimits
+from penstock.broker.nats.connection import NatsConnection
+from penstock.broker.security.nats_credentials import NatsServer
 from penstock.hot.message_group import MessageGroup
-from penstock.ingest.connect import ErrorKind
 from penstock.ingest.nats import NatsSession, SessionEvent
 from penstock.node.step import NatsAnswers
 from tests.extent import each_change
@@ -104,15 +104,11 @@ class _Link:
     def writable_changed(self, writable: bool) -> None:
         self.output.writable_changed(writable)
 
-    def lost(self, kind: ErrorKind, reason: str) -> None: ...
-
-    def failed(self, error: BaseException) -> None: ...
-
 
 @contextmanager
 def _connection(link: _Link) -> Iterator[tuple[NatsConnection, _SlowSocket]]:
     """One that is connected, and not yet ready for commands."""
-    connection = NatsConnection(NatsSession(name="test", version="0"), link, lambda: 0)
+    connection = NatsConnection(NatsServer("h"), NatsSession(name="test", version="0"), link, lambda: 0)
     socket = _SlowSocket()
     socket.protocol = connection
     connection.connection_made(socket)

@@ -16,7 +16,7 @@ delivered.
 | SubscriptionRefused, ServerComplaint, LameDuck, InfoChanged,  | passed on from the session             |
 | MessagesSkipped, RepliesUnanswerable                          |                                        |
 
-Servers are tried in turn (see nats_pool). When none answers, the backoff before the next round grows from 250 ms to 5
+Servers are tried in turn (see `pool`). When none answers, the backoff before the next round grows from 250 ms to 5
 s, doubling each time, less a random jitter so that brokers do not reconnect simultaneously. A connection with broken
 framing is replaced at once; if that happens again within a few seconds, after 250 ms, and never later.
 """
@@ -31,11 +31,9 @@ from dataclasses import dataclass
 
 from penstock.base import limits
 from penstock.base.errors import ConfigError, OperationalError
-from penstock.broker.nats.nats_answers import AnswerOutput
-from penstock.broker.nats.nats_attempt import AttemptCalls, LinkTiming, NatsAttempt
-from penstock.broker.nats.nats_connection import NatsConnection
-from penstock.broker.nats.nats_failures import NatsFailureLog
-from penstock.broker.nats.nats_pool import NatsPool
+from penstock.broker.nats.answers import AnswerOutput
+from penstock.broker.nats.connection import LinkTiming, NatsConnection
+from penstock.broker.nats.pool import NatsPool
 from penstock.broker.security.nats_credentials import NatsCredentials, NatsServer, TlsFiles
 from penstock.hot.message_group import MessageGroup
 from penstock.ingest.connect import ErrorKind, ServerInfo
@@ -57,9 +55,11 @@ from penstock.node.step import NatsAnswers
 
 _log = logging.getLogger("penstock.nats")
 
+_NATS_ROUND_MS = 2_000  # after it, announced servers wait for the next round, which starts with the configured ones
 # Reasons for pausing the reading.
 _CALLER = "caller"
 _WRITING = "writing"  # backpressure: until nats-server takes our output
+_KNOWN_FAILURES_MAX = 16  # bounds servers that give a different reason each time
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +111,34 @@ LinkEvent = (
 )
 
 
+class NatsFailureLog:
+    """Log lines for the failures of one outage: new ones at once, repeated ones once a minute. Times are monotonic.
+
+    An outage is retried several times a second, and its log must stay readable.
+    """
+
+    def __init__(self) -> None:
+        self._known: set[tuple[NatsServer, str]] = set()
+        self._count = 0
+        self._told_ms = 0
+
+    def line(self, server: NatsServer, reason: str, now_ms: int) -> str | None:
+        """Return the log line for one more failure, or None."""
+        self._count += 1
+        is_new = (server, reason) not in self._known and len(self._known) < _KNOWN_FAILURES_MAX
+        if not is_new and now_ms - self._told_ms < limits.NATS_OUTAGE_LOG_MS:
+            return None
+        self._known.add((server, reason))
+        self._told_ms = now_ms
+        so_far = f" (tried {self._count} times so far)" if self._count > 1 else ""
+        return f"no connection to {server}: {reason}{so_far}"
+
+    def over(self) -> None:
+        """The link is up: log the next failure at once."""
+        self._known.clear()
+        self._count = 0
+
+
 def _now_ms() -> int:
     return time.monotonic_ns() // 1_000_000
 
@@ -148,9 +176,9 @@ class NatsLink:
         self._name = name
         self._version = version
         self._timing = timing or LinkTiming()
-        self._attempt: NatsAttempt | None = None  # the current connection, up or being established
-        self._attempt_up_ms: int | None = None  # when it came up
-        # of the connection's barriers: session token → link token; None for the one behind the re-subscribing
+        self._connection: NatsConnection | None = None  # up or being established
+        self._connection_up_ms: int | None = None  # when it came up
+        # of its barriers: session token → link token; None for the one behind the re-subscribing
         self._tokens: dict[int, int | None] = {}
         self._subscriptions: dict[int, tuple[str, str | None]] = {}
         self._last_token = 0
@@ -178,12 +206,12 @@ class NatsLink:
     @property
     def server(self) -> NatsServer | None:
         """The server of the current connection."""
-        return None if self._attempt is None else self._attempt.server
+        return None if self._connection is None else self._connection.server
 
     @property
     def info(self) -> ServerInfo | None:
         """The INFO of the current connection's server."""
-        return None if self._attempt is None else self._attempt.session.info
+        return None if self._connection is None else self._connection.session.info
 
     @property
     def announced(self) -> tuple[NatsServer, ...]:
@@ -198,7 +226,7 @@ class NatsLink:
     @property
     def proven_us(self) -> int | None:
         """Wall-clock time up to which all published messages have been received, from the last PONG. None if down."""
-        return self._proven_us(self._attempt) if self._attempt is not None and self.is_up else None
+        return self._proven_us(self._connection) if self._connection is not None and self.is_up else None
 
     @property
     def gap_start_us(self) -> int | None:
@@ -208,7 +236,7 @@ class NatsLink:
     @property
     def write_buffer_bytes(self) -> int:
         """Bytes written that nats-server has not taken yet."""
-        waiting = 0 if self._attempt is None else self._attempt.connection.write_buffer_bytes
+        waiting = 0 if self._connection is None else self._connection.write_buffer_bytes
         return waiting + self._answers.waiting_bytes
 
     @property
@@ -222,8 +250,8 @@ class NatsLink:
             async with asyncio.timeout(timeout_ms / 1000):
                 await self._up.wait()
         except TimeoutError:
-            attempt = self._attempt
-            so_far = "none has been tried yet" if attempt is None else f"{attempt.server}: {attempt.silence}"
+            connection = self._connection
+            so_far = "none has been tried yet" if connection is None else f"{connection.server}: {connection.silence}"
             reason = self._last_failure or so_far
             raise OperationalError(f"no connection to NATS within {timeout_ms} ms: {reason}") from None
 
@@ -263,7 +291,7 @@ class NatsLink:
 
     def answer(self, answers: Sequence[NatsAnswers]) -> None:
         """Send acks to publishers. While nats-server does not take them, they are queued up to limits; see
-        nats_answers.
+        `answers`.
         """
         self._answers.send(answers)
 
@@ -314,7 +342,7 @@ class NatsLink:
         """Try servers until one has served for a while. Return the backoff step before the next round; 0 is no wait."""
         started_ms = _now_ms()
         wait = number
-        for server in self._pool.round(lambda: _now_ms() - started_ms < limits.NATS_ROUND_MS):
+        for server in self._pool.round(lambda: _now_ms() - started_ms < _NATS_ROUND_MS):
             up_ms, kind = await self._connect_and_serve(server)
             if self._stopping.is_set() or up_ms >= self._timing.steady_ms:
                 return 0
@@ -347,29 +375,29 @@ class NatsLink:
         ended.
         """
         kind, reason = ErrorKind.OTHER, "stopped"
-        attempt: NatsAttempt | None = None
+        connection: NatsConnection | None = None
         try:
-            attempt = self._attempt = self._new_attempt(server)
+            connection = self._connection = self._new_connection(server)
             tls_first = server in self._tls_first
             self._tls_first.discard(server)
-            await self._unless_stopped(attempt.connect(self._tls, self._timing, tls_first=tls_first))
-            if attempt.tls_came_first:
+            await self._unless_stopped(connection.connect(self._tls, self._timing, tls_first=tls_first))
+            if connection.tls_came_first:
                 self._tls_first.add(server)
-            if attempt.was_ready:
-                await self._unless_stopped(attempt.ended())
+            if connection.was_ready:
+                await self._unless_stopped(connection.ended())
             if self._stopping.is_set():
-                await self._close(attempt)
+                await self._close(connection)
         except OperationalError as error:
             reason = str(error)
-        if attempt is not None and attempt.end is not None and not self._stopping.is_set():
-            kind, reason = attempt.end
+        if connection is not None and connection.end is not None and not self._stopping.is_set():
+            kind, reason = connection.end
         lived_ms = self._leave()
-        if attempt is not None and attempt.failure is not None:
-            raise attempt.failure
-        self._report_end(server, kind, reason, was_ready=attempt is not None and attempt.was_ready)
+        if connection is not None and connection.failure is not None:
+            raise connection.failure
+        self._report_end(server, kind, reason, was_ready=connection is not None and connection.was_ready)
         return lived_ms, kind
 
-    def _new_attempt(self, server: NatsServer) -> NatsAttempt:
+    def _new_connection(self, server: NatsServer) -> NatsConnection:
         session = NatsSession(
             name=self._name,
             version=self._version,
@@ -378,35 +406,34 @@ class NatsLink:
             ping_interval_ms=self._timing.ping_interval_ms,
             now_ms=_now_ms(),
         )
-        calls = AttemptCalls(self._on_groups, self._session_event, self._answers.writable_changed)
-        return NatsAttempt(server, session, calls, _now_ms)
+        return NatsConnection(server, session, self, _now_ms)
 
-    async def _close(self, attempt: NatsAttempt) -> None:
-        attempt.connection.close()  # after the queued output
+    async def _close(self, connection: NatsConnection) -> None:
+        connection.close()  # after the queued output
         try:
             async with asyncio.timeout(self._timing.connect_timeout_ms / 1000):
-                if attempt.connection.transport is not None:
-                    await attempt.ended()
+                if connection.transport is not None:
+                    await connection.ended()
         except TimeoutError:
-            _log.warning("%s takes nothing more; its connection is cut", attempt.server)
+            _log.warning("%s takes nothing more; its connection is cut", connection.server)
 
     def _leave(self) -> int:
         """Drop the current connection; return how many ms the link was up."""
-        up_ms = self._attempt_up_ms
-        if self._attempt is not None:
+        up_ms = self._connection_up_ms
+        if self._connection is not None:
             if up_ms is not None and self._gap_start_us is None:
-                self._gap_start_us = self._proven_us(self._attempt)
-            self._attempt.connection.discard()
-        self._attempt = None
-        self._attempt_up_ms = None
+                self._gap_start_us = self._proven_us(self._connection)
+            self._connection.discard()
+        self._connection = None
+        self._connection_up_ms = None
         self._tokens.clear()
         self._up.clear()
         self._answers.closed()
         return 0 if up_ms is None else max(1, _now_ms() - up_ms)
 
-    def _proven_us(self, attempt: NatsAttempt) -> int:
+    def _proven_us(self, connection: NatsConnection) -> int:
         # One more millisecond, because both times are rounded.
-        return self._clock_us() - 1000 * (_now_ms() - attempt.session.proven_ms + 1)
+        return self._clock_us() - 1000 * (_now_ms() - connection.session.proven_ms + 1)
 
     def _report_end(self, server: NatsServer, kind: ErrorKind, reason: str, *, was_ready: bool) -> None:
         if not self._stopping.is_set():
@@ -418,13 +445,20 @@ class NatsLink:
         elif not self._stopping.is_set():
             self._on_event(ConnectFailed(self._clock_us(), server, kind, reason))
 
-    # Inside: what a connection brings
+    # What the connection calls
 
-    def _session_event(self, event: SessionEvent) -> None:
+    def groups_received(self, groups: dict[int, MessageGroup]) -> None:
+        self._on_groups(groups)
+
+    def writable_changed(self, writable: bool) -> None:
+        self._answers.writable_changed(writable)
+
+    def session_event(self, event: SessionEvent) -> None:
+        """Keep the subscriptions and barriers in step with the session; pass on all other events."""
         if isinstance(event, (SessionReady, InfoChanged)):
-            assert self._attempt is not None
-            has_tls = self._attempt.session.has_tls
-            self._pool.announce(event.info.connect_urls, self._attempt.server, has_tls=has_tls)
+            assert self._connection is not None
+            has_tls = self._connection.session.has_tls
+            self._pool.announce(event.info.connect_urls, self._connection.server, has_tls=has_tls)
         if isinstance(event, SessionReady):
             self._subscribe_again()
         elif isinstance(event, BarrierReached):
@@ -433,29 +467,29 @@ class NatsLink:
                 self._confirmed()
             else:
                 self._reached(token)
-        elif not isinstance(event, (TlsWanted, SessionClosed)):  # handled by the attempt
+        elif not isinstance(event, (TlsWanted, SessionClosed)):  # handled by the connection
             self._on_event(event)
 
     def _subscribe_again(self) -> None:
-        assert self._attempt is not None
-        if not self._attempt.is_ready:
+        assert self._connection is not None
+        if not self._connection.is_ready:
             return  # bytes behind the PONG have ended the session already
-        session = self._attempt.session
+        session = self._connection.session
         for sid, (subject, queue) in self._subscriptions.items():
             session.subscribe(sid, subject, queue)
         self._tokens[session.barrier()] = None
-        self._attempt.connection.send_output()
-        self._answers.opened(self._attempt.connection)
+        self._connection.send_output()
+        self._answers.opened(self._connection)
 
     def _confirmed(self) -> None:
-        assert self._attempt is not None
-        self._attempt_up_ms = _now_ms()
+        assert self._connection is not None
+        self._connection_up_ms = _now_ms()
         gap_start_us, self._gap_start_us = self._gap_start_us, None
         self._up.set()
         self._failures.over()
-        self._attempt.connection.set_reading(not self._pauses)
-        _log.info("connected to %s", self._attempt.server)
-        self._on_event(LinkUp(self._clock_us(), self._attempt.server, gap_start_us))
+        self._connection.set_reading(not self._pauses)
+        _log.info("connected to %s", self._connection.server)
+        self._on_event(LinkUp(self._clock_us(), self._connection.server, gap_start_us))
         # This connection proves the barriers of earlier ones: all that was requested has been requested again.
         on_the_way = set(self._tokens.values())
         for waiting in [token for token in self._waiting if token not in on_the_way]:
@@ -490,8 +524,8 @@ class NatsLink:
         return True
 
     def _ready_connection(self) -> NatsConnection | None:
-        attempt = self._attempt
-        return attempt.connection if attempt is not None and attempt.is_ready else None
+        connection = self._connection
+        return connection if connection is not None and connection.is_ready else None
 
     def _writing_pauses(self, paused: bool) -> None:
         self._pause(_WRITING, paused)
@@ -502,5 +536,5 @@ class NatsLink:
         else:
             self._pauses.discard(reason)
         # Before the link is up it reads in any case: it waits for nats-server's answers.
-        if self._attempt is not None and self._attempt_up_ms is not None:
-            self._attempt.connection.set_reading(not self._pauses)
+        if self._connection is not None and self._connection_up_ms is not None:
+            self._connection.set_reading(not self._pauses)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.broker.nats.nats_connection import NatsConnection
+from penstock.broker.nats.connection import NatsConnection
+from penstock.broker.security.nats_credentials import NatsServer
 from penstock.hot.message_group import MessageGroup
-from penstock.ingest.connect import ErrorKind
 from penstock.ingest.nats import NatsSession, SessionEvent
 from tests.groups import values
 
@@ -28,10 +28,6 @@ class _Interrupted:
 
     def writable_changed(self, writable: bool) -> None: ...
 
-    def lost(self, kind: ErrorKind, reason: str) -> None: ...
-
-    def failed(self, error: BaseException) -> None: ...
-
 
 def _come(connection: NatsConnection, data: bytes) -> None:
     connection.get_buffer(-1)[: len(data)] = data
@@ -40,7 +36,7 @@ def _come(connection: NatsConnection, data: bytes) -> None:
 
 def test_what_came_before_an_interrupt_is_not_taken_in_twice() -> None:
     owner = _Interrupted()
-    connection = NatsConnection(NatsSession(name="test", version="0"), owner, lambda: 0)
+    connection = NatsConnection(NatsServer("h"), NatsSession(name="test", version="0"), owner, lambda: 0)
     _come(connection, b'INFO {"headers":true,"max_payload":1048576}\r\nPONG\r\n')
     connection.session.subscribe(1, "a", None)
     with pytest.raises(KeyboardInterrupt):

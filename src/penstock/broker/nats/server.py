@@ -43,6 +43,10 @@ from penstock.vfs.real import read_whole
 
 _log = logging.getLogger("penstock.nats_server")
 
+_NATS_SERVER_PENDING_BYTES_MAX = 256 * limits.MIB  # pending data per slow client in the embedded nats-server
+_NATS_SERVER_WRITE_DEADLINE_MS = 60_000
+_NATS_SERVER_START_MS = 10_000
+_NATS_SERVER_STOP_MS = 5_000
 _CONFIG_FILE = "nats-server.conf"
 _CONFIG_MODE = 0o600
 _CONFIG = """\
@@ -116,7 +120,7 @@ class EmbeddedNats:
         port: int = 4222,
         host: str = "127.0.0.1",
         password: str | None = None,
-        timeout_ms: int = limits.NATS_SERVER_START_MS,
+        timeout_ms: int = _NATS_SERVER_START_MS,
     ) -> EmbeddedNats:
         """Start it and return once it serves. If the port is 0 or taken, use any free one. Raise OperationalError on
         failure.
@@ -151,7 +155,7 @@ class EmbeddedNats:
         """Process id of the child while it runs."""
         return None if self._process is None else self._process.pid
 
-    async def stop(self, timeout_ms: int = limits.NATS_SERVER_STOP_MS) -> None:
+    async def stop(self, timeout_ms: int = _NATS_SERVER_STOP_MS) -> None:
         """Send SIGTERM, and SIGKILL after `timeout_ms`; idempotent."""
         self._stopping = True
         if self._keeper is not None:
@@ -177,8 +181,8 @@ class EmbeddedNats:
         """
         text = _CONFIG.format(
             max_payload=limits.MESSAGE_BYTES_DEFAULT,
-            max_pending=limits.NATS_SERVER_PENDING_BYTES_MAX,
-            write_deadline_s=limits.NATS_SERVER_WRITE_DEADLINE_MS // 1000,
+            max_pending=_NATS_SERVER_PENDING_BYTES_MAX,
+            write_deadline_s=_NATS_SERVER_WRITE_DEADLINE_MS // 1000,
         )
         if self._password is not None:
             text += _LOGIN.format(user=NATS_USER, password=self._password)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from penstock.base import limits
-from penstock.broker.nats.nats_pool import NatsPool, announced_server
+from penstock.broker.nats.pool import NatsPool, announced_server
 from penstock.broker.security.nats_credentials import NatsServer, parse_nats_urls
 
 

@@ -1,26 +1,51 @@
-"""One TCP (or TLS) connection to nats-server: moves bytes between a socket and a NatsSession.
+"""One connection to one nats-server: TCP, TLS if needed, CONNECT; then bytes between its socket and a NatsSession.
 
 Rules: everything that one socket read delivered is handed over in one call. The buffer grows only with bytes actually
-received, never because the server announces a size, and shrinks back. A connection ends once: `lost` is called exactly
-once.
+received, never because the server announces a size, and shrinks back. A connection ends once, with one reason (`end`).
 
 SO_RCVBUF is left alone: setting it would turn off the kernel's autotuning, which goes beyond what a process may
 request. asyncio sets TCP_NODELAY itself.
+
+| URL       | the server                       | what happens                                                      |
+|-----------|----------------------------------|-------------------------------------------------------------------|
+| `nats://` | INFO, TLS not required           | plain, unless certificates are set: then TLS or an error          |
+| `nats://` | INFO, TLS required               | TLS after INFO                                                    |
+| `nats://` | silent, or closes                | an error that names `handshake_first` and `tls://`                |
+| `tls://`  | INFO                             | TLS after INFO, or an error                                       |
+| `tls://`  | silent (`handshake_first: true`) | TLS after a second of silence; later attempts at once             |
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
+import ssl
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Protocol, cast
 
 from penstock.base import limits
+from penstock.base.errors import OperationalError
+from penstock.broker.security.nats_credentials import NatsServer, TlsFiles
 from penstock.hot.message_group import MessageGroup
 from penstock.ingest.connect import ErrorKind
-from penstock.ingest.nats import NatsSession, NatsSessionState, SessionClosed, SessionEvent
+from penstock.ingest.nats import NatsSession, NatsSessionState, SessionClosed, SessionEvent, SessionReady, TlsWanted
 
+_TLS_FIRST = "if it speaks TLS first (handshake_first: true), write tls:// in place of nats://"
 # nats-server does not tell a slow consumer why it is disconnected.
 _WHY = "it stopped, or this broker read too slowly (its log then says Slow Consumer)"
+
+
+@dataclass(frozen=True, slots=True)
+class LinkTiming:
+    """Time-outs and backoff of the link."""
+
+    connect_timeout_ms: int = limits.NATS_CONNECT_TIMEOUT_MS
+    tls_first_ms: int = limits.NATS_TLS_FIRST_MS
+    reconnect_ms_min: int = limits.NATS_RECONNECT_MS_MIN
+    reconnect_ms_max: int = limits.NATS_RECONNECT_MS_MAX
+    steady_ms: int = limits.NATS_STEADY_MS
+    ping_interval_ms: int = limits.NATS_PING_INTERVAL_MS
 
 
 class NatsConnectionOwner(Protocol):
@@ -35,20 +60,20 @@ class NatsConnectionOwner(Protocol):
     def writable_changed(self, writable: bool) -> None:
         """True if nats-server takes our output."""
 
-    def lost(self, kind: ErrorKind, reason: str) -> None:
-        """The connection has ended."""
-
-    def failed(self, error: BaseException) -> None:
-        """One of these calls raised: an internal error (bug)."""
-
 
 class NatsConnection(asyncio.BufferedProtocol):
-    """The protocol object of one connection."""
+    """The protocol object of one connection. An exception of its owner ends it, and is kept as `failure`."""
 
-    def __init__(self, session: NatsSession, owner: NatsConnectionOwner, now_ms: Callable[[], int]) -> None:
+    def __init__(
+        self, server: NatsServer, session: NatsSession, owner: NatsConnectionOwner, now_ms: Callable[[], int]
+    ) -> None:
+        self.server = server
         self.session = session
         self.is_writable = True
-        self.ended_unheard = False  # the connection was closed before any INFO
+        self.end: tuple[ErrorKind, str] | None = None  # why it is over
+        self.failure: BaseException | None = None
+        self.was_ready = False  # stays true after the end
+        self.tls_came_first = False
         self._owner = owner
         self._now_ms = now_ms
         self._transport: asyncio.Transport | None = None
@@ -60,7 +85,27 @@ class NatsConnection(asyncio.BufferedProtocol):
         self._write_buffer_bytes_max = limits.NATS_WRITE_BUFFER_BYTES_MAX
         self._closed: SessionClosed | None = None
         self._lost = False
+        self._tls_due = False
+        self._changed = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
+
+    async def connect(self, tls: TlsFiles, timing: LinkTiming, *, tls_first: bool) -> None:
+        """Return once the session is, or was, ready; raise OperationalError if it ended before."""
+        try:
+            async with asyncio.timeout(timing.connect_timeout_ms / 1000):
+                await self._connect(tls, timing, tls_first=tls_first)
+        except TimeoutError:
+            raise OperationalError(self.silence) from None
+        except OSError as error:
+            # A failed TLS handshake has ended the connection already, but this error has the better reason.
+            self.end = (ErrorKind.OTHER, _explain(error))
+        if self.end is not None and not self.was_ready:
+            raise OperationalError(self.end[1])
+
+    async def ended(self) -> None:
+        """Return once `end` is set."""
+        while self.end is None:
+            await self._next_change()
 
     # What asyncio calls
 
@@ -93,8 +138,8 @@ class NatsConnection(asyncio.BufferedProtocol):
                 self._owner.groups_received(received.groups)
             for event in received.events:
                 self._event(event)
-        except Exception as error:  # noqa: BLE001 (handed to the owner, who ends with it)
-            self._owner.failed(error)
+        except Exception as error:  # noqa: BLE001 (kept: the link raises it again)
+            self._fail(error)
         finally:  # also when the process is ending: consumed bytes must not be parsed again
             self._keep_from(received.position)
             self._needed = received.needed_bytes
@@ -113,17 +158,10 @@ class NatsConnection(asyncio.BufferedProtocol):
         if self._lost:
             return
         self._lost = True
-        self.ended_unheard = self._closed is None and self.session.state is NatsSessionState.CONNECTING_INFO
+        if self.end is None:
+            self.end = self._reason(exc)
         self.session.state = NatsSessionState.CLOSED
-        if self.ended_unheard:
-            why = "" if exc is None else f" ({exc})"
-            self._owner.lost(ErrorKind.OTHER, f"it closed the connection before it said anything{why}")
-        elif self._closed is not None:
-            self._owner.lost(self._closed.kind, self._closed.reason)
-        elif exc is not None:
-            self._owner.lost(ErrorKind.OTHER, f"the connection to nats-server broke ({exc}): {_WHY}")
-        else:
-            self._owner.lost(ErrorKind.OTHER, f"nats-server closed the connection: {_WHY}")
+        self._changed.set()
 
     def pause_writing(self) -> None:
         """The write buffer is above its limit."""
@@ -143,6 +181,19 @@ class NatsConnection(asyncio.BufferedProtocol):
         return self._transport
 
     @property
+    def is_ready(self) -> bool:
+        """True if the session takes commands now."""
+        return self.session.state is NatsSessionState.READY
+
+    @property
+    def silence(self) -> str:
+        """Description of a server that has not answered so far."""
+        if self._transport is None or self.session.state is not NatsSessionState.CONNECTING_INFO:
+            return "it does not answer"
+        said = "it takes the connection and says nothing: is it a NATS server?"
+        return said if self.server.tls else f"{said} {_TLS_FIRST[0].upper()}{_TLS_FIRST[1:]}"
+
+    @property
     def write_buffer_bytes(self) -> int:
         """Bytes that nats-server has not taken yet."""
         return 0 if self._transport is None else self._transport.get_write_buffer_size()
@@ -151,15 +202,6 @@ class NatsConnection(asyncio.BufferedProtocol):
     def free_bytes(self) -> int:
         """Bytes that may still be written before `writable_changed(False)`."""
         return self._write_buffer_bytes_max - self.write_buffer_bytes
-
-    def upgraded(self, transport: asyncio.Transport) -> None:
-        """TLS is up on `transport`."""
-        if self._lost:
-            transport.abort()
-            return
-        self._use(transport)
-        self.session.tls_established()
-        self.send_output()
 
     def send_output(self) -> None:
         """Write the session's pending output."""
@@ -194,15 +236,8 @@ class NatsConnection(asyncio.BufferedProtocol):
         if self._transport is not None:
             self._transport.close()
 
-    def abort(self, kind: ErrorKind = ErrorKind.OTHER, reason: str = "the connection was given up") -> None:
-        """Close at once; `lost` follows with this reason."""
-        if self._closed is None:
-            self._closed = SessionClosed(kind, reason)
-        if self._transport is not None:
-            self._transport.abort()
-
     def discard(self) -> None:
-        """Close at once without any further call to the owner."""
+        """Close at once without any further call to the owner, and without an `end`."""
         self._lost = True
         self.session.state = NatsSessionState.CLOSED
         if self._timer is not None:
@@ -214,6 +249,64 @@ class NatsConnection(asyncio.BufferedProtocol):
 
     # Inside
 
+    async def _connect(self, tls: TlsFiles, timing: LinkTiming, *, tls_first: bool) -> None:
+        loop = asyncio.get_running_loop()
+        await loop.create_connection(lambda: self, self.server.host, self.server.port)
+        if self.server.tls and (tls_first or not await self._hears_info(timing.tls_first_ms)):
+            await self._start_tls(tls)
+            self.tls_came_first = True
+        while not self.was_ready and self.end is None:
+            if self._tls_due:
+                self._tls_due = False
+                await self._start_tls(tls)
+            else:
+                await self._next_change()
+
+    async def _hears_info(self, wait_ms: int) -> bool:
+        try:
+            async with asyncio.timeout(wait_ms / 1000):
+                await self._next_change()
+        except TimeoutError:
+            return False
+        return True
+
+    async def _next_change(self) -> None:
+        await self._changed.wait()
+        self._changed.clear()
+
+    async def _start_tls(self, tls: TlsFiles) -> None:
+        if self._transport is None:
+            return
+        transport = await asyncio.get_running_loop().start_tls(
+            self._transport, self, tls.context(), server_hostname=self.server.verified_host
+        )
+        if transport is None:
+            raise OperationalError("it closed the connection during the TLS handshake")
+        if self._lost:
+            transport.abort()
+            return
+        self._use(transport)
+        self.session.tls_established()
+        self.send_output()
+
+    def _reason(self, exc: Exception | None) -> tuple[ErrorKind, str]:
+        """Return why the socket was closed."""
+        if self._closed is not None:
+            return self._closed.kind, self._closed.reason
+        if self.session.state is NatsSessionState.CONNECTING_INFO:
+            why = "" if exc is None else f" ({exc})"
+            text = f"it closed the connection before it said anything{why}"
+            return ErrorKind.OTHER, text if self.server.tls else f"{text}; {_TLS_FIRST}"
+        how = "nats-server closed the connection" if exc is None else f"the connection to nats-server broke ({exc})"
+        return ErrorKind.OTHER, f"{how}: {_WHY}"
+
+    def _fail(self, error: BaseException) -> None:
+        self.failure = error
+        if self._closed is None:
+            self._closed = SessionClosed(ErrorKind.OTHER, f"internal error: {error!r}")
+        if self._transport is not None:
+            self._transport.abort()
+
     def _use(self, transport: asyncio.Transport) -> None:
         self._transport = transport
         transport.set_write_buffer_limits(high=self._write_buffer_bytes_max)
@@ -223,8 +316,15 @@ class NatsConnection(asyncio.BufferedProtocol):
             self._closed = event
             if self._transport is not None:
                 self._transport.abort()
-        else:
-            self._owner.session_event(event)
+            return
+        if isinstance(event, TlsWanted):
+            self._tls_due = True
+            self._changed.set()
+            return
+        if isinstance(event, SessionReady):
+            self.was_ready = True
+            self._changed.set()
+        self._owner.session_event(event)
 
     def _keep_from(self, position: int) -> None:
         rest = self._used - position
@@ -247,8 +347,18 @@ class NatsConnection(asyncio.BufferedProtocol):
         try:
             for event in self.session.tick(self._now_ms(), reading=self._reading):
                 self._event(event)
-        except Exception as error:  # noqa: BLE001 (handed to the owner, who ends with it)
-            self._owner.failed(error)
+        except Exception as error:  # noqa: BLE001 (kept: the link raises it again)
+            self._fail(error)
         self.send_output()
         if self._transport is not None:
             self._set_timer()
+
+
+def _explain(error: OSError) -> str:
+    """Return what is wrong, without the server, which the caller knows."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate is not trusted ({error.verify_message}); give its CA file"
+    if isinstance(error, ssl.SSLError):
+        return f"TLS failed ({error.reason or error}); does it ask for a client certificate?"
+    # asyncio replaces strerror by its own text, without the reason.
+    return os.strerror(error.errno) if error.errno is not None and error.errno > 0 else str(error)
