@@ -1,4 +1,4 @@
-"""What the metadata leader decides (Kafka's controller): streams and their placement, users, the audit log.
+"""Decisions of the metadata leader (Kafka's controller): streams and their placement, users, the audit log.
 
 `node.control` passes requests here while this broker leads the metadata.
 """

@@ -82,7 +82,7 @@ class _ConfirmedAnswer:
 
 
 class _Duty(Enum):
-    """What the metadata leader keeps so by itself; of each, one change at a time is under way."""
+    """States that the metadata leader restores by itself; of each, one change at a time is under way."""
 
     NAME = "the cluster has a name"
     FIRST_USER = "a cluster that requires a login has a user"
