@@ -1,4 +1,4 @@
-"""What an operation tells its caller while it runs."""
+"""Progress of an operation, reported to its caller while it runs."""
 
 from __future__ import annotations
 

@@ -242,7 +242,7 @@ class Access:
 
 
 class Authorization:
-    """What one caller may do, by the rules in the image at the time of each call.
+    """Permissions of one caller, by the rules in the image at the time of each call.
 
     `who` is None if the caller has not logged in, as without authentication.
     """

@@ -60,7 +60,7 @@ class _Options(NamedTuple):
 
 
 class Restore:
-    """What is to be restored from a backup.
+    """The restoration of a backup.
 
     plan = ops.Restore("/backups/penstock").plan(client)
     for one in plan.run().streams:

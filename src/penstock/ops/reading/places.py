@@ -1,4 +1,4 @@
-"""Where to begin and to end reading."""
+"""Positions at which reading begins and ends."""
 
 from __future__ import annotations
 

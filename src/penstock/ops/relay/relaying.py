@@ -41,7 +41,7 @@ _RATE_PARTS = 20  # parts per second with a rate, to spread messages evenly
 
 
 class _Range(NamedTuple):
-    """What is relayed of the stream."""
+    """The part of the stream that is relayed."""
 
     start: Start | LastMessages
     end: Start | LastMessages | None
