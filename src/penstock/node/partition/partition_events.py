@@ -1,7 +1,7 @@
 """Events of this broker's partitions: what has happened to one, for the other parts of the node to act on.
 
-Rules: the part that changes a partition adds an event; it calls no other part. `Node.take` passes the events on, in their
-order, once the acks of the step have gone out. An event may be about a partition that is closed by then.
+Rules: the part that changes a partition adds an event; it calls no other part. `Node.take` passes the events on, in
+their order, once the acks of the step have gone out. An event may be about a partition that is closed by then.
 """
 
 from __future__ import annotations
