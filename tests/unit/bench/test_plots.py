@@ -12,16 +12,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.bench import latency_summary
-from penstock.bench.generator import Load
-from penstock.bench.histogram import Latencies
-from penstock.bench.html import page
-from penstock.bench.latency import ACK, CONSUMER, LATE, LatencyLoad, LatencyMeasurement
-from penstock.bench.machine import Machine
-from penstock.bench.plots import Curve, Spread, log_ticks, percentile_plot, spread_plot
-from penstock.bench.report import Figure, Limit, Reach, Report, compared
-from penstock.bench.rounds import Measurement, Ratio
-from penstock.bench.svg import Drawing, text_of
+from penstock_bench import latency_summary
+from penstock_bench.generator import Load
+from penstock_bench.histogram import Latencies
+from penstock_bench.html import page
+from penstock_bench.latency import ACK, CONSUMER, LATE, LatencyLoad, LatencyMeasurement
+from penstock_bench.machine import Machine
+from penstock_bench.plots import Curve, Spread, log_ticks, percentile_plot, spread_plot
+from penstock_bench.report import Figure, Limit, Reach, Report, compared
+from penstock_bench.rounds import Measurement, Ratio
+from penstock_bench.svg import Drawing, text_of
 
 HOSTILE = "<script>alert('1')</script> \"&amp; \x00\ud800 ]]>"
 SVG = "{http://www.w3.org/2000/svg}"
