@@ -16,5 +16,6 @@ if __name__ == "__main__":
         install_requires=[
             f"penstock=={VERSION}",  # it uses the parts of Penstock that are not public
             "hdrhistogram>=0.10.3",  # percentiles of latency and reach
+            "matplotlib>=3.10",  # the plots of a report
         ],
     )

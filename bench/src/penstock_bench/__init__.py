@@ -33,5 +33,5 @@ compared. The CPU seconds of every process are recorded beside the elapsed time:
 | `refusals`    | the error texts of servers that send no ack                                |
 | `report`      | results and machine facts: the JSON form                                   |
 | `wording`     | texts and number formats, the same on a terminal and on a page             |
-| `html`        | the report as a page, with `plots`, `svg` and `style`                      |
+| `html`        | the report as a page, with `plots` and `style`                      |
 """

@@ -1,10 +1,11 @@
-"""Optional packages of the benchmark: percentiles, and clients of other products.
+"""Packages of the benchmark that only some runs need: percentiles, plots, and clients of other products.
 
 Rules: `required` checks the packages of a run before it begins, so that a missing one does not end a long run.
 
 | module            | package          | extra              | needed for           |
 |-------------------|------------------|--------------------|----------------------|
 | `hdrh`            | `hdrhistogram`   | `bench`            | latency, reach       |
+| `matplotlib`      | `matplotlib`     | `bench`            | `--html`             |
 | `confluent_kafka` | `confluent-kafka`| `bench-kafka`      | Kafka                |
 | `grpc`            | `grpcio`         | `bench-liftbridge` | Liftbridge           |
 """
@@ -18,10 +19,12 @@ from penstock.base.errors import OperationalError
 from penstock.base.extras import how_to_install
 
 HISTOGRAMS = "hdrh"
+PLOTS = "matplotlib"
 KAFKA = "confluent_kafka"
 LIFTBRIDGE = "grpc"
 _FROM = {
     HISTOGRAMS: ("hdrhistogram", "bench"),
+    PLOTS: ("matplotlib", "bench"),
     KAFKA: ("confluent-kafka", "bench-kafka"),
     LIFTBRIDGE: ("grpcio", "bench-liftbridge"),
 }

@@ -1,9 +1,10 @@
 """The report as one HTML file: plots, tables, machine facts and the command, without external resources.
 
 Rules: The page uses no script, font or image from elsewhere; its own content security policy forbids them. All values
-from a report are escaped. The page follows the reader's light or dark mode, is readable on a phone, and gives every
-plot a table of its numbers and a description in words. A system has the same colour, dashes and mark in every plot of a
-page; a known system also on other pages. Void results are shown with their reason.
+from a report are escaped. The page follows the reader's light or dark mode (its plots are dark on white in both), is
+readable on a phone, and gives every plot a table of its numbers and a description in words. A system has the same
+colour, dashes and mark in every plot of a page; a known system also on other pages. Void results are shown with their
+reason.
 
 | part       | source                                      |
 |------------|---------------------------------------------|
@@ -18,7 +19,10 @@ page; a known system also on other pages. Void results are shown with their reas
 
 from __future__ import annotations
 
+import re
+from base64 import b64encode
 from collections.abc import Iterable, Sequence
+from html import escape
 from itertools import chain, count
 from pathlib import Path
 from typing import NamedTuple
@@ -27,12 +31,12 @@ from penstock.base.units import format_bytes
 from penstock_bench import clusters, latency, peers, throughput, wording
 from penstock_bench.histogram import PERCENTILES, SAMPLES_BEYOND_MIN
 from penstock_bench.latency_summary import LatencyComparison, is_senders, missing_text, void_text
-from penstock_bench.plots import Curve, Spread, percentile_plot, spread_plot
+from penstock_bench.plots import Curve, Plot, Spread, percentile_plot, spread_plot
 from penstock_bench.report import Comparison, Figure, Limit, Reach, Report, bounded_text, busy_text, short_text
 from penstock_bench.style import STYLE
-from penstock_bench.svg import text_of
 from penstock_bench.systems import VARIANTS
 
+_POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 _KNOWN = (*VARIANTS, *clusters.VARIANTS, *(reader.name for reader in throughput.READERS), *peers.KNOWN)
 _SERIES = {name: series for series, name in enumerate(_KNOWN)}
 
@@ -69,7 +73,7 @@ def page(report: Report) -> str:
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">"
+        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
         '<meta name="color-scheme" content="light dark">'
         f"<title>{text_of(title)}</title><style>{STYLE}</style></head>\n"
         f"<body><main>\n{chr(10).join(part for part in parts if part)}\n</main></body></html>\n"
@@ -278,6 +282,14 @@ def _machine(report: Report) -> str:
 # Pieces
 
 
+_NOT_XML = re.compile("[^\\t\\n\\r\\x20-\\ud7ff\\ue000-\\ufffd\\U00010000-\\U0010ffff]")
+
+
+def text_of(value: object) -> str:
+    """Escape `value` for HTML, also for attributes."""
+    return escape(_NOT_XML.sub("\ufffd", str(value)), quote=True)
+
+
 def _colours(report: Report) -> dict[str, int]:
     """Assign a series to every system: the same in all plots, and for known systems on all pages."""
     latencies = (one.systems for one in report.latencies)
@@ -290,8 +302,10 @@ def _section(title: str, *parts: str) -> str:
     return f"<section><h2>{text_of(title)}</h2>{''.join(parts)}</section>"
 
 
-def _figure(drawing: str, caption: str) -> str:
-    return f"<figure><figcaption>{text_of(caption)}</figcaption>{drawing}</figure>"
+def _figure(plot: Plot, caption: str) -> str:
+    data = b64encode(plot.svg.encode()).decode()
+    image = f'<img alt="{text_of(plot.described)}" src="data:image/svg+xml;base64,{data}">'
+    return f"<figure><figcaption>{text_of(caption)}</figcaption>{image}</figure>"
 
 
 def _table(caption: str, headers: Sequence[str], rows: Iterable[_Line], *, numbers: bool = True) -> str:

@@ -39,12 +39,12 @@ def test_a_package_that_is_missing_is_said_when_the_run_is_planned(
 
 
 def test_a_package_that_is_there_is_found() -> None:
-    extras.required(extras.HISTOGRAMS, extras.KAFKA, extras.LIFTBRIDGE)
+    extras.required(extras.HISTOGRAMS, extras.PLOTS, extras.KAFKA, extras.LIFTBRIDGE)
 
 
 def test_every_package_is_in_the_extra_that_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     always = (ROOT / "bench" / "setup.py").read_text().partition("install_requires=")[2]
-    for module in (extras.HISTOGRAMS, extras.KAFKA, extras.LIFTBRIDGE):
+    for module in (extras.HISTOGRAMS, extras.PLOTS, extras.KAFKA, extras.LIFTBRIDGE):
         monkeypatch.setitem(sys.modules, module, None)
         with pytest.raises(OperationalError) as raised:
             extras.imported(module)

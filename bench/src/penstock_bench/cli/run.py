@@ -19,6 +19,7 @@ import typer
 from penstock.cli.terminal import output
 from penstock.cli.terminal.failure import FAILED, say_error, say_note
 from penstock_bench.cli import output as bench_output
+from penstock_bench.extras import PLOTS, required
 
 if TYPE_CHECKING:
     from penstock_bench.latency_summary import LatencyComparison
@@ -44,20 +45,27 @@ class Files(NamedTuple):
         """Raise BadParameter if both files are the same; called before anything is measured."""
         if self.json is not None and self.html is not None and self.json.resolve() == self.html.resolve():
             raise typer.BadParameter(f"{self.html} is what --json writes: name another file", param_hint="'--html'")
+        if self.html is not None:
+            required(PLOTS)
 
     def write(self, report: Report) -> list[str]:
         """Write each file; return an error text for each that could not be written."""
-        from penstock_bench.html import write_html
         from penstock_bench.report import write_json
 
         failures = []
-        for file, write in ((self.json, write_json), (self.html, write_html)):
+        for file, write in ((self.json, write_json), (self.html, _write_html)):
             if file is not None:
                 try:
                     write(report, file)
                 except OSError as error:
                     failures.append(f"{file} could not be written: {error.strerror or error}")
         return failures
+
+
+def _write_html(report: Report, file: Path) -> None:
+    from penstock_bench.html import write_html  # imports matplotlib
+
+    write_html(report, file)
 
 
 class BenchRun:
