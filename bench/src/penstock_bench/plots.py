@@ -117,7 +117,7 @@ def spread_plot(title: str, rows: Sequence[Spread], written: Callable[[float], s
     """Draw a filled marker for each median, a ring for each round, a line between them; `written` formats a value."""
     described = [
         f"{row.name}: median {written(row.median)}"
-        + (f", rounds from {written(min(row.values))} to {written(max(row.values))}." if row.values else ".")
+        + (f", rounds {', '.join(written(value) for value in row.values)}." if row.values else ".")
         for row in rows
     ]
     with mpl.rc_context(_STYLE):

@@ -85,6 +85,12 @@ def test_a_plot_tells_what_it_shows() -> None:
     assert drawn.described == "Penstock: percentile 50 0.50 ms, percentile 90 0.50 ms, percentile 99 1.25 ms."
 
 
+def test_a_spread_tells_each_round() -> None:
+    assert spread_plot("r", [Spread("a", 0, 2.0, [1.0, 3.0, 2.0])], "{:g}/s".format).described == (
+        "a: median 2/s, rounds 1/s, 3/s, 2/s."
+    )
+
+
 @pytest.mark.parametrize("curves", [[], [Curve("a", 0, [])]])
 def test_nothing_to_plot_is_said(curves: list[Curve]) -> None:
     assert "not enough samples for any percentile" in texts_of(percentile_plot("t", curves))
