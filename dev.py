@@ -52,19 +52,20 @@ WHEELS = os.path.join(VENV, "wheels")
 JS = os.path.join(VENV, "js")
 HOT = os.path.join(ROOT, "src", "penstock", "hot")
 FACES = os.path.join(ROOT, "tools", "faces.py")
+BENCH = os.path.join(ROOT, "bench")
 JS_SOURCE = os.path.join(ROOT, "tests", "compat", "js", "package.json")
 
 # Megabytes, measured on Linux x86-64 with Python 3.11 and the versions in constraints.txt: what a first run fetches,
 # and what then lies in .venv. Each line is what the extra adds to those above it.
 SIZES_MB = {
     "core": (74, 265),
-    "bench": (1, 4),
+    "bench": (43, 178),
     "demo": (38, 170),
     "spark": (458, 497),
     "java": (36, 105),
     "lake": (75, 240),
     "site": (37, 158),
-    "test": (176, 530),
+    "test": (201, 632),
     "node": (61, 205),
     "js": (3, 13),
 }
@@ -199,7 +200,9 @@ def venv_identity() -> str:
 def packages_identity() -> str:
     """What decides which packages lie in `.venv`."""
     deciding = json.dumps([_pyproject()["build-system"], _pyproject()["project"]], sort_keys=True)
-    return "%s %s" % (hashlib.sha256(deciding.encode()).hexdigest(), _digest(os.path.join(ROOT, "constraints.txt")))
+    files = [os.path.join(BENCH, "pyproject.toml"), os.path.join(BENCH, "setup.py")]
+    files.append(os.path.join(ROOT, "constraints.txt"))
+    return " ".join([hashlib.sha256(deciding.encode()).hexdigest()] + [_digest(path) for path in files])
 
 
 def can_compile() -> bool:
@@ -425,7 +428,9 @@ def _install(extras: FrozenSet[str]) -> None:
         _run(pip + ["install"] + options + here + ["--editable", ROOT], "the core")
     names = ",".join(sorted(extras - {"core", "js"}))
     target = ROOT + ("[%s]" % names if names else "")
-    _run(pip + ["install"] + options + ["--editable", target], "the packages")
+    # The extra names the distribution of the benchmark, which is the one in this folder.
+    bench = ["--editable", BENCH] if extras & {"bench", "test"} else []
+    _run(pip + ["install"] + options + ["--editable", target] + bench, "the packages")
 
 
 def _build_hot() -> None:
@@ -600,9 +605,15 @@ def check(arguments: List[str]) -> int:
     return 1 if failed else 0
 
 
+def source_files() -> List[str]:
+    """Return the files of both distributions."""
+    folders = [os.path.join(ROOT, "src"), os.path.join(BENCH, "src")]
+    return sorted(path for folder in folders for path in glob.glob(os.path.join(folder, "**", "*.py"), recursive=True))
+
+
 def long_functions() -> Iterator[str]:
     """Name the functions whose body has more lines than FUNCTION_LINES: each is probably two."""
-    for path in sorted(glob.glob(os.path.join(ROOT, "src", "**", "*.py"), recursive=True)):
+    for path in source_files():
         with open(path, encoding="utf-8") as file:
             tree = ast.parse(file.read())
         for node in ast.walk(tree):
@@ -614,7 +625,7 @@ def long_functions() -> Iterator[str]:
 
 def vague_words() -> Iterator[str]:
     """Name the docstrings and comments of src/ that hide what they are about, and the better word for each."""
-    for path in sorted(glob.glob(os.path.join(ROOT, "src", "**", "*.py"), recursive=True)):
+    for path in source_files():
         name = os.path.relpath(path, ROOT)
         with open(path, encoding="utf-8") as file:
             source = file.read()
@@ -711,10 +722,11 @@ def clean(arguments: List[str]) -> int:
         raise SetUpError("%s was not made by this script, so it is left alone." % VENV)
     caches = [".mypy_cache", ".ruff_cache", ".pytest_cache", ".hypothesis", ".import_linter_cache"]
     built = [".venv", "build", os.path.join("src", "penstock.egg-info")]
+    built += [os.path.join("bench", "build"), os.path.join("bench", "src", "penstock_bench.egg-info")]
     paths = [os.path.join(ROOT, name) for name in built + caches]
     for path in glob.glob(os.path.join(HOT, "*.so")) + glob.glob(os.path.join(HOT, "compiled.json")):
         os.remove(path)
-    for top in ("src", "tests"):
+    for top in ("src", "bench", "tests"):
         for folder, _, _ in os.walk(os.path.join(ROOT, top)):
             if os.path.basename(folder) == "__pycache__":
                 paths.append(folder)

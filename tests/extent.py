@@ -103,8 +103,9 @@ def examples(count: int) -> int:
 @cache
 def code_seed() -> int:
     """Return a number from 0 to 2**32 - 1 that is computed from the package's sources, wherever they lie."""
-    source = Path(__file__).resolve().parents[1] / "src"
+    root = Path(__file__).resolve().parents[1]
     digest = sha256()
-    for path in sorted(source.rglob("*.py")):
-        digest.update(path.relative_to(source).as_posix().encode() + b"\0" + path.read_bytes())
+    for source in (root / "src", root / "bench" / "src"):
+        for path in sorted(source.rglob("*.py")):
+            digest.update(path.relative_to(source).as_posix().encode() + b"\0" + path.read_bytes())
     return int.from_bytes(digest.digest()[:4])

@@ -15,7 +15,7 @@ PAGE = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
 GLOSSARY = (ROOT / "GLOSSARY.md").read_text(encoding="utf-8")
 
 CODE = re.compile(r"`([^`\n]+)`")
-PATH = re.compile(r"(?:src|tests|model|docs)/[\w./-]+")
+PATH = re.compile(r"(?:bench/src|src|tests|model|docs)/[\w./-]+")
 LINK = re.compile(r"\]\(([^)#]*)(?:#([^)]*))?\)")
 
 

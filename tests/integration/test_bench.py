@@ -15,15 +15,15 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from penstock.bench import worker
-from penstock.bench.content import Content, difference
-from penstock.bench.generator import Load, Published
-from penstock.bench.processes import children_of
-from penstock.bench.readers import PASSES, Consumed, ReadTask, read_batches, read_blocking, read_messages, read_nats_py
-from penstock.bench.report import Comparison, Report, read_json
-from penstock.bench.rounds import Measurement, publish_measure, untrue
-from penstock.bench.systems import VARIANTS, JetStreamLog, MeasuredLog, PenstockLog
-from penstock.bench.throughput import publishing, reading, started
+from penstock_bench import worker
+from penstock_bench.content import Content, difference
+from penstock_bench.generator import Load, Published
+from penstock_bench.processes import children_of
+from penstock_bench.readers import PASSES, Consumed, ReadTask, read_batches, read_blocking, read_messages, read_nats_py
+from penstock_bench.report import Comparison, Report, read_json
+from penstock_bench.rounds import Measurement, publish_measure, untrue
+from penstock_bench.systems import VARIANTS, JetStreamLog, MeasuredLog, PenstockLog
+from penstock_bench.throughput import publishing, reading, started
 from tests.broker_process import OF_OTHERS
 from tests.extent import each_change, needs_time
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from penstock.bench import catch_up, clusters, read_replicas, replicated
-from penstock.bench.generator import Load
-from penstock.bench.latency import ACK, CONSUMER, LATE, LatencyLoad, LatencyMeasurement, latency_measure
-from penstock.bench.rounds import publish_measure
-from penstock.bench.systems import JetStreamLog
+from penstock_bench import catch_up, clusters, read_replicas, replicated
+from penstock_bench.generator import Load
+from penstock_bench.latency import ACK, CONSUMER, LATE, LatencyLoad, LatencyMeasurement, latency_measure
+from penstock_bench.rounds import publish_measure
+from penstock_bench.systems import JetStreamLog
 from tests.extent import needs_time
 
 LOAD = Load(size=100, messages=600, window=40, seconds_max=20.0)

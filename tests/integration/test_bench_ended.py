@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 
 from penstock.base import limits
-from penstock.bench.generator import Load
-from penstock.bench.latency import LatencyLoad, latency_measure
-from penstock.bench.processes import child, children_of
-from penstock.bench.rounds import interleave, publish_measure
-from penstock.bench.throughput import publishing, reading, started
-from penstock.bench.vital import EndedError
+from penstock_bench.generator import Load
+from penstock_bench.latency import LatencyLoad, latency_measure
+from penstock_bench.processes import child, children_of
+from penstock_bench.rounds import interleave, publish_measure
+from penstock_bench.throughput import publishing, reading, started
+from penstock_bench.vital import EndedError
 from tests.broker_process import eventually
 from tests.extent import needs_time
 

@@ -11,12 +11,12 @@ import pytest
 
 from penstock.base.addresses import Address
 from penstock.base.errors import OperationalError
-from penstock.bench import kafka, worker
-from penstock.bench.content import difference
-from penstock.bench.generator import Load
-from penstock.bench.kafka import KafkaLog, KafkaSystem, MockSystem, variants
-from penstock.bench.readers import ReadTask
-from penstock.bench.rounds import untrue
+from penstock_bench import kafka, worker
+from penstock_bench.content import difference
+from penstock_bench.generator import Load
+from penstock_bench.kafka import KafkaLog, KafkaSystem, MockSystem, variants
+from penstock_bench.readers import ReadTask
+from penstock_bench.rounds import untrue
 from tests.extent import needs_time
 
 pytestmark = needs_time

@@ -13,10 +13,11 @@ import msgspec
 import pytest
 from typer.testing import CliRunner
 
-from penstock.bench import limits
-from penstock.bench.histogram import Latencies
-from penstock.bench.html import write_html
-from penstock.bench.latency import (
+from penstock.cli.app import app
+from penstock_bench import limits
+from penstock_bench.histogram import Latencies
+from penstock_bench.html import write_html
+from penstock_bench.latency import (
     ACK,
     CONSUMER,
     LATE,
@@ -26,13 +27,12 @@ from penstock.bench.latency import (
     latency_measure,
     missing_of,
 )
-from penstock.bench.latency_sender import SendTask, Sent, send
-from penstock.bench.machine import machine
-from penstock.bench.nats_socket import NatsSocket
-from penstock.bench.report import Report, now, read_json, write_json
-from penstock.bench.systems import System, nats_server, variant
-from penstock.bench.worker import run
-from penstock.cli.app import app
+from penstock_bench.latency_sender import SendTask, Sent, send
+from penstock_bench.machine import machine
+from penstock_bench.nats_socket import NatsSocket
+from penstock_bench.report import Report, now, read_json, write_json
+from penstock_bench.systems import System, nats_server, variant
+from penstock_bench.worker import run
 from tests.extent import each_change, needs_time
 
 TIMEOUT_S = 150.0

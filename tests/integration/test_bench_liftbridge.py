@@ -15,14 +15,14 @@ import pytest
 
 from penstock.base.addresses import Address
 from penstock.base.errors import OperationalError
-from penstock.bench import liftbridge, liftbridge_format, worker
-from penstock.bench.content import difference
-from penstock.bench.generator import Load
-from penstock.bench.liftbridge import LiftbridgeLog, LiftbridgeSystem, variants
-from penstock.bench.nats_socket import NatsSocket
-from penstock.bench.readers import ReadTask
-from penstock.bench.rounds import untrue
-from penstock.bench.systems import System, nats_server
+from penstock_bench import liftbridge, liftbridge_format, worker
+from penstock_bench.content import difference
+from penstock_bench.generator import Load
+from penstock_bench.liftbridge import LiftbridgeLog, LiftbridgeSystem, variants
+from penstock_bench.nats_socket import NatsSocket
+from penstock_bench.readers import ReadTask
+from penstock_bench.rounds import untrue
+from penstock_bench.systems import System, nats_server
 from tests.extent import needs_time
 
 pytestmark = needs_time

@@ -8,9 +8,9 @@ import msgspec
 import pytest
 
 from penstock.base.errors import OperationalError
-from penstock.bench import reach, scale
 from penstock.broker.supervision.child import serving
 from penstock.client.blocking import client as blocking
+from penstock_bench import reach, scale
 from tests.extent import each_change, needs_time
 
 

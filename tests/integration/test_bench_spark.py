@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.bench import spark as measured
+from penstock_bench import spark as measured
 from tests.extent import needs_time
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from penstock.bench.tls import TlsPlan, run
+from penstock_bench.tls import TlsPlan, run
 from tests.extent import needs_time
 
 

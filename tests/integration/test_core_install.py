@@ -106,6 +106,13 @@ def test_the_core_holds_no_extra(core: Path) -> None:
     assert installed & NOT_IN_THE_CORE == set()
 
 
+def test_the_core_has_no_benchmark_and_says_how_to_get_it(core: Path) -> None:
+    code = "import importlib.util as u; print(u.find_spec('penstock_bench'), u.find_spec('penstock.bench'))"
+    assert run(core / "python", "-c", code) == "None None\n"
+    done = subprocess.run([core / "penstock", "bench"], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, "./bench" in done.stderr, len(done.stderr.splitlines())) == (1, True, 1)
+
+
 def test_the_core_is_typed_and_whole(core: Path) -> None:
     code = "import importlib.resources as r; print((r.files('penstock') / 'py.typed').is_file())"
     assert run(core / "python", "-c", code) == "True\n"

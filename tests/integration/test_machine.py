@@ -14,9 +14,9 @@ import pytest
 
 from penstock import aio
 from penstock.base.errors import PenstockError
-from penstock.bench.processes import children_of
 from penstock.messages import StatusResponse
 from penstock.node.data_dir.clean_stop import CLEAN_STOP_PATH
+from penstock_bench.processes import children_of
 from tests.broker_process import BrokerProcess, eventually
 from tests.extent import needs_time
 from tests.integration.clusters import check, load

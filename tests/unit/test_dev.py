@@ -22,7 +22,9 @@ def dev(tmp_path: Path) -> ModuleType:
     """dev.py as it runs from a project folder of its own."""
     (tmp_path / "tests" / "compat" / "js").mkdir(parents=True)
     (tmp_path / "src" / "penstock" / "hot").mkdir(parents=True)
-    for name in ("dev.py", "setup.py", "pyproject.toml", "constraints.txt", "tests/compat/js/package.json"):
+    (tmp_path / "bench").mkdir()
+    deciding = ("bench/pyproject.toml", "bench/setup.py", "tests/compat/js/package.json")
+    for name in ("dev.py", "setup.py", "pyproject.toml", "constraints.txt", *deciding):
         (tmp_path / name).write_bytes((ROOT / name).read_bytes())
     spec = importlib.util.spec_from_file_location("dev_under_test", tmp_path / "dev.py")
     assert spec is not None

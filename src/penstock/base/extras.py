@@ -16,7 +16,8 @@ _SOMEWHERE = "the folder that Penstock was installed from"
 
 def how_to_install(*extras: str) -> str:
     """Return the command that installs extras and its folder: "`pip install '.[tls]'` in /home/ann/penstock"."""
-    return f"`pip install '.[{','.join(extras)}]'` in {checkout()}"
+    beside = " ./bench" if any(extra.startswith("bench") for extra in extras) else ""  # a distribution of its own
+    return f"`pip install '.[{','.join(extras)}]'{beside}` in {checkout()}"
 
 
 def checkout() -> str:

@@ -1,20 +1,24 @@
 """The Typer app: global options and the table of commands.
 
 Rules: only the module of the requested command is imported, since importing all of them takes several times as long as
-most commands run. `penstock --help`, shell completion and an unknown command name import all.
+most commands run. `penstock --help`, shell completion and an unknown command name import all. A command of another
+distribution is found by its entry point in the group `penstock.commands`; without that distribution the command is
+listed, and says how to install it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from importlib import import_module
+from importlib.metadata import entry_points
 from typing import Annotated, NamedTuple
 
 import typer
 
 from penstock import __version__
+from penstock.base.extras import how_to_install
 from penstock.cli.terminal.connection_options import with_connection_options
-from penstock.cli.terminal.failure import say
+from penstock.cli.terminal.failure import FAILED, say, say_error
 from penstock.cli.terminal.help import Command, Group
 from penstock.cli.terminal.options import Debug, Globals, Server, examples
 from penstock.hot import way
@@ -31,7 +35,37 @@ class _Place(NamedTuple):
     function: str = ""  # empty for a group of commands
 
 
-COMMANDS = {
+class _Extra(NamedTuple):
+    """Locates a group of commands that another distribution brings, by its entry point; `extra` brings it."""
+
+    extra: str
+    panel: str
+    summary: str  # its help where the distribution is not installed
+
+    def add_to(self, app: typer.Typer, name: str) -> None:
+        """Add the distribution's commands; without it one that fails, and says how to install it."""
+        for entry in entry_points(group=ENTRY_POINTS, name=name):
+            app.add_typer(entry.load(), name=name, rich_help_panel=self.panel)
+            return
+
+        def missing() -> None:
+            say_error(f"`penstock {name}` is not installed: {how_to_install(self.extra)}")
+            raise typer.Exit(FAILED)
+
+        app.command(
+            name,
+            cls=Command,
+            help=self.summary,
+            epilog=examples(f"penstock {name}"),
+            rich_help_panel=self.panel,
+            context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
+        )(missing)
+
+
+ENTRY_POINTS = "penstock.commands"
+"""The group of entry points that name the commands of other distributions."""
+
+COMMANDS: dict[str, _Place | _Extra] = {
     "serve": _Place("broker.serve", BROKER_PANEL, "serve"),
     "status": _Place("broker.status", BROKER_PANEL, "status"),
     "health": _Place("broker.health", BROKER_PANEL, "health"),
@@ -48,7 +82,7 @@ COMMANDS = {
     "backup": _Place("backup.backup", DATA_PANEL, "backup"),
     "restore": _Place("backup.restore", DATA_PANEL, "restore"),
     "keys": _Place("access.keys", BROKER_PANEL),
-    "bench": _Place("bench.command", BROKER_PANEL),
+    "bench": _Extra("bench", BROKER_PANEL, "Measure Penstock on this machine, and other products in the same run."),
     "user": _Place("access.users", BROKER_PANEL),
     "acl": _Place("access.acl", BROKER_PANEL),
     "stream": _Place("stream.streams", DATA_PANEL),
@@ -106,6 +140,9 @@ def program(names: Iterable[str] = COMMANDS) -> typer.Typer:
     app.callback()(globals_before_the_command)
     for name in names:
         place = COMMANDS[name]
+        if isinstance(place, _Extra):
+            place.add_to(app, name)
+            continue
         module = import_module(f"penstock.cli.{place.module}")
         if place.function:
             add = app.command(name, cls=Command, rich_help_panel=place.panel, epilog=module.EXAMPLES)

@@ -80,11 +80,11 @@ def test_what_installs_the_checkout_is_not(text: str) -> None:
 
 
 def test_no_text_has_somebody_install_another_project_of_that_name() -> None:
-    folders = [ROOT / name for name in ("src", "docs", "deploy", "tests", "model")]
+    folders = [ROOT / name for name in ("src", "bench", "docs", "deploy", "tests", "model")]
     files = [*ROOT.iterdir(), *(file for folder in folders for file in folder.rglob("*"))]
     found = []
     for file in files:
-        if file.suffix in SUFFIXES and file.is_file() and file != Path(__file__):
+        if file.suffix in SUFFIXES and file.is_file() and file != Path(__file__) and "egg-info" not in str(file):
             text = file.read_text(encoding="utf-8", errors="replace")
             lines = [line for line in text.splitlines() if "penstock" in line and any(one in line for one in SIGNS)]
             found += [f"{file.name}: {line.strip()}" for line in lines if FROM_AN_INDEX.search(line)]
@@ -106,6 +106,7 @@ def test_the_checkout_is_named_where_it_is_known(tmp_path: Path, monkeypatch: py
     assert how_to_install("tls", "encryption") == SOMEWHERE
     told["url"] = f"file://{tmp_path}/pen%20stock"
     assert how_to_install("tls", "encryption") == SOMEWHERE, "it is gone"
+    assert how_to_install("bench").startswith("`pip install '.[bench]' ./bench` in ")
     (tmp_path / "pen stock").mkdir()
     (tmp_path / "pen stock/pyproject.toml").touch()
     assert how_to_install("tls") == f"`pip install '.[tls]'` in {tmp_path}/pen stock"

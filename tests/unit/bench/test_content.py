@@ -7,7 +7,7 @@ from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.bench.content import Content, Tally, difference
+from penstock_bench.content import Content, Tally, difference
 
 SENT = [b"one", b"two", b"three", b""]
 

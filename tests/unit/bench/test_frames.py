@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.base.errors import OperationalError
-from penstock.bench.frames import Pool, audit, scan, sent_content
+from penstock_bench.frames import Pool, audit, scan, sent_content
 
 ACK = b'{"stream":"a","seq":7}'
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.bench.histogram import (
+from penstock_bench.histogram import (
     PERCENTILES,
     SAMPLES_BEYOND_MIN,
     Latencies,

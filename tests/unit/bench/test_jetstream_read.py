@@ -12,8 +12,8 @@ import pytest
 
 from penstock.base.addresses import Address
 from penstock.base.errors import OperationalError
-from penstock.bench import jetstream_read
-from penstock.bench.content import Tally
+from penstock_bench import jetstream_read
+from penstock_bench.content import Tally
 
 MESSAGES = 4_500
 SERVED = b"NATS/1.0 409 Batch Completed\r\n\r\n"

@@ -6,10 +6,10 @@ import msgspec
 import pytest
 
 from penstock.base.errors import OperationalError
-from penstock.bench import latency_summary
-from penstock.bench.content import Content
-from penstock.bench.histogram import Latencies
-from penstock.bench.latency import (
+from penstock_bench import latency_summary
+from penstock_bench.content import Content
+from penstock_bench.histogram import Latencies
+from penstock_bench.latency import (
     ACK,
     CONSUMER,
     LATE,
@@ -19,11 +19,11 @@ from penstock.bench.latency import (
     missing_of,
     untrue,
 )
-from penstock.bench.latency_receiver import Received
-from penstock.bench.latency_sender import Sent
-from penstock.bench.rounds import Measurement, interleave
-from penstock.bench.schedule import SchedulePlan
-from penstock.bench.systems import MeasuredLog
+from penstock_bench.latency_receiver import Received
+from penstock_bench.latency_sender import Sent
+from penstock_bench.rounds import Measurement, interleave
+from penstock_bench.schedule import SchedulePlan
+from penstock_bench.systems import MeasuredLog
 from tests.extent import each_change
 
 CONTENT = Content(3, 768, 42, 43)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from penstock.bench import latency_summary
-from penstock.bench.histogram import Latencies
-from penstock.bench.latency import ACK, LATE, LatencyLoad, LatencyMeasurement
-from penstock.bench.latency_run import LatencyWish, planned, reached, size_text, too_short_for
+from penstock_bench import latency_summary
+from penstock_bench.histogram import Latencies
+from penstock_bench.latency import ACK, LATE, LatencyLoad, LatencyMeasurement
+from penstock_bench.latency_run import LatencyWish, planned, reached, size_text, too_short_for
 from tests.extent import each_change
 
 

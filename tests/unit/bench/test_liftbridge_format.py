@@ -7,8 +7,8 @@ from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.bench import liftbridge_format as liftbridge
-from penstock.bench.frames import Pool, audit
+from penstock_bench import liftbridge_format as liftbridge
+from penstock_bench.frames import Pool, audit
 
 # What liftbridge 1.9.0 sent for a message that was published here: stream `s1`, subject `x.s1`, ack inbox `inb`.
 ACK = bytes.fromhex("b90e43b400080001") + (

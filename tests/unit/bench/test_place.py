@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from penstock.base.errors import OperationalError
-from penstock.bench.machine import MEMORY_FILE_SYSTEMS, file_system
-from penstock.bench.place import LOCK_FILE, folder_on_disk, left_behind, place
+from penstock_bench.machine import MEMORY_FILE_SYSTEMS, file_system
+from penstock_bench.place import LOCK_FILE, folder_on_disk, left_behind, place
 
 
 def test_a_folder_of_its_own_that_is_gone_afterwards(tmp_path: Path) -> None:
@@ -29,7 +29,7 @@ def test_without_room_nothing_begins(tmp_path: Path) -> None:
 
 
 def test_a_folder_is_left_behind_when_its_process_was_killed_and_not_before(tmp_path: Path) -> None:
-    code = "import sys; from pathlib import Path; from penstock.bench.place import place\n"
+    code = "import sys; from pathlib import Path; from penstock_bench.place import place\n"
     code += "with place(Path(sys.argv[1]), bytes_needed=1) as made: print(made, flush=True); sys.stdin.read()"
     with subprocess.Popen(
         [sys.executable, "-c", code, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

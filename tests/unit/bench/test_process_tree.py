@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 
-from penstock.bench.process_tree import ProcessTree
+from penstock_bench.process_tree import ProcessTree
 from tests.extent import each_change
 
 _BURN = "import time\nwhile time.process_time() < 0.6: pass"

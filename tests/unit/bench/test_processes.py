@@ -13,9 +13,9 @@ import pytest
 
 from penstock.base.addresses import Address
 from penstock.base.errors import OperationalError
-from penstock.bench import worker
-from penstock.bench.generator import Load
-from penstock.bench.processes import child, children_of, cpu_seconds, cpu_seconds_of, listening_on, program_of
+from penstock_bench import worker
+from penstock_bench.generator import Load
+from penstock_bench.processes import child, children_of, cpu_seconds, cpu_seconds_of, listening_on, program_of
 
 PYTHON = [sys.executable, "-S", "-c"]
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from penstock.bench import latency_run, reach
-from penstock.bench.histogram import SAMPLES_BEYOND_MIN
-from penstock.bench.machine import Machine
-from penstock.bench.report import Comparison, Reach, Report, now
-from penstock.bench.rounds import Ratio
-from penstock.bench.throughput import pairs_of, readers_of
+from penstock_bench import latency_run, reach
+from penstock_bench.histogram import SAMPLES_BEYOND_MIN
+from penstock_bench.machine import Machine
+from penstock_bench.report import Comparison, Reach, Report, now
+from penstock_bench.rounds import Ratio
+from penstock_bench.throughput import pairs_of, readers_of
 
 
 @pytest.mark.parametrize("short", [False, True])

@@ -7,11 +7,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from penstock.bench.generator import Load
-from penstock.bench.latency import ACK, LATE, LatencyLoad
-from penstock.bench.latency_summary import LatencyComparison, LatencyRatio
-from penstock.bench.machine import Machine, file_system, machine
-from penstock.bench.report import (
+from penstock_bench.generator import Load
+from penstock_bench.latency import ACK, LATE, LatencyLoad
+from penstock_bench.latency_summary import LatencyComparison, LatencyRatio
+from penstock_bench.machine import Machine, file_system, machine
+from penstock_bench.report import (
     Comparison,
     Figure,
     Reach,
@@ -23,7 +23,7 @@ from penstock.bench.report import (
     short_text,
     write_json,
 )
-from penstock.bench.rounds import Measurement, Ratio
+from penstock_bench.rounds import Measurement, Ratio
 
 FACTS = Machine("cpu", 2, 8 << 30, "k", "ext4", "py", "0", "compiled", "v2", {}, load_average=1.0)
 MEASUREMENTS = [

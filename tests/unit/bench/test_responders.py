@@ -8,10 +8,10 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.bench.frames import audit
-from penstock.bench.responders import NullReplies, Replies
 from penstock.hot.acks import pubacks
 from penstock.ingest.acks import ack_tails
+from penstock_bench.frames import audit
+from penstock_bench.responders import NullReplies, Replies
 
 SIZE = 5
 PUBLISHED = re.compile(rb"PUB (\S+) (\d+)\r\n(.*?)\r\n")

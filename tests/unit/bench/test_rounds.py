@@ -8,10 +8,10 @@ from contextlib import contextmanager
 import pytest
 
 from penstock.base.errors import OperationalError
-from penstock.bench.content import Content
-from penstock.bench.generator import Load, Published
-from penstock.bench.rounds import Measurement, counted, interleave, median, publish_measure, ratio
-from penstock.bench.systems import MeasuredLog, System
+from penstock_bench.content import Content
+from penstock_bench.generator import Load, Published
+from penstock_bench.rounds import Measurement, counted, interleave, median, publish_measure, ratio
+from penstock_bench.systems import MeasuredLog, System
 from tests.extent import needs_time
 
 SENT = Content(10, 100, 5, 6)

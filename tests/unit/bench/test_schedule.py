@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.bench.schedule import INDEX_BYTES, Contents, SchedulePlan, index_of
+from penstock_bench.schedule import INDEX_BYTES, Contents, SchedulePlan, index_of
 from tests.extent import each_change
 
 

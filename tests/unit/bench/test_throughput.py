@@ -7,12 +7,12 @@ import pytest
 
 from penstock.base.addresses import Address
 from penstock.base.limits import BENCH_IN_FLIGHT_BYTES_MAX, GIB
-from penstock.bench import clusters, kafka
-from penstock.bench.generator import Load
-from penstock.bench.peers import ProductAddresses
-from penstock.bench.readers import joined_values
-from penstock.bench.systems import VARIANTS
-from penstock.bench.throughput import (
+from penstock_bench import clusters, kafka
+from penstock_bench.generator import Load
+from penstock_bench.peers import ProductAddresses
+from penstock_bench.readers import joined_values
+from penstock_bench.systems import VARIANTS
+from penstock_bench.throughput import (
     NOTES,
     PENSTOCK,
     READERS,

@@ -11,7 +11,7 @@ import pytest
 
 from penstock.base.addresses import Address
 from penstock.base.errors import OperationalError
-from penstock.bench.timed_socket import TimedSocket
+from penstock_bench.timed_socket import TimedSocket
 
 TIMEOUT_S = 10.0
 

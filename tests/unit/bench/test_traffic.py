@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.bench.traffic import traffic
+from penstock_bench.traffic import traffic
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells")
 

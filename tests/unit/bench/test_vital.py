@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from penstock.bench.processes import child
-from penstock.bench.vital import EndedError, check, how, vital
+from penstock_bench.processes import child
+from penstock_bench.vital import EndedError, check, how, vital
 from tests.extent import each_change
 
 PYTHON = [sys.executable, "-S", "-c"]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.bench import wording
-from penstock.bench.refusals import refusal
-from penstock.bench.rounds import Ratio
+from penstock_bench import wording
+from penstock_bench.refusals import refusal
+from penstock_bench.rounds import Ratio
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,11 @@ from typer.testing import CliRunner
 from penstock.cli.program import COMMANDS, program
 from tests.extent import each_change
 
+MODULES = {
+    name: "penstock_bench.cli.command" if name == "bench" else f"penstock.cli.{place.module}"  # type: ignore[union-attr]
+    for name, place in COMMANDS.items()
+}
+
 
 @each_change
 @pytest.mark.parametrize("name", COMMANDS)
@@ -33,7 +38,7 @@ def imported(*arguments: str) -> set[str]:
         "print('\\n'.join(sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
-    return {f"penstock.cli.{place.module}" for place in COMMANDS.values()} & {*done.stdout.splitlines()}
+    return {MODULES[name] for name in COMMANDS} & {*done.stdout.splitlines()}
 
 
 def test_only_the_command_that_is_asked_for_is_imported() -> None:
@@ -45,6 +50,25 @@ def test_only_the_command_that_is_asked_for_is_imported() -> None:
 @pytest.mark.parametrize("arguments", [("--help",), (), ("--server", "health", "status", "--help"), ("heath",)])
 def test_where_no_command_comes_first_there_are_all(arguments: tuple[str, ...]) -> None:
     assert len(imported(*arguments)) == len(COMMANDS)
+
+
+@pytest.mark.parametrize("arguments", [(), ("reach", "--short"), ("latency", "--rate", "5")])
+def test_without_its_distribution_a_command_says_how_to_install_it(
+    monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr("penstock.cli.program.entry_points", lambda **_: ())
+    app = program()
+    done = CliRunner().invoke(app, ["bench", *arguments])
+    assert done.exit_code == 1
+    assert done.stderr.startswith("Error: `penstock bench` is not installed: `pip install '.[bench]' ./bench` in ")
+    assert len(done.stderr.splitlines()) == 1
+    assert "bench " in CliRunner().invoke(app, ["--help"], env={"COLUMNS": "120"}).stdout
+    assert CliRunner().invoke(app, ["bench", "--help"]).exit_code == 0
+
+
+def test_what_is_said_of_a_missing_distribution_is_what_it_says_itself() -> None:
+    there = typer.main.get_command(program(["bench"])).commands["bench"]  # type: ignore[attr-defined]
+    assert there.help.startswith(COMMANDS["bench"].summary)  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(

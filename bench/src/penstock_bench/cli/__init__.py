@@ -1,0 +1,1 @@
+"""`penstock bench`: options, progress and output; the measurements are in `penstock_bench`."""

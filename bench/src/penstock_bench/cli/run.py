@@ -1,0 +1,162 @@
+"""A run of `penstock bench`: signals, folder, output and result files, shared by all its commands.
+
+Rules: each result is shown at once. The files are written at the end, also if a run fails or is interrupted, and then
+say so; neither a failed last measurement nor a full disk loses an hour of results. A run leaves no process and no
+folder behind.
+"""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import typer
+
+from penstock.cli.terminal import output
+from penstock.cli.terminal.failure import FAILED, say_error, say_note
+from penstock_bench.cli import output as bench_output
+from penstock_bench.extras import PLOTS, required
+
+if TYPE_CHECKING:
+    from penstock_bench.latency_summary import LatencyComparison
+    from penstock_bench.report import Comparison, Report
+    from penstock_bench.rounds import Measurement
+
+
+class BenchPlace(NamedTuple):
+    """The folder of the logs (None: one on a disk), the space they need, and a hint how to need less."""
+
+    parent: Path | None
+    bytes_needed: int
+    or_else: str = ""
+
+
+class Files(NamedTuple):
+    """Result files that a run writes at its end; None if not wanted."""
+
+    json: Path | None
+    html: Path | None
+
+    def check(self) -> None:
+        """Raise BadParameter if both files are the same; called before anything is measured."""
+        if self.json is not None and self.html is not None and self.json.resolve() == self.html.resolve():
+            raise typer.BadParameter(f"{self.html} is what --json writes: name another file", param_hint="'--html'")
+        if self.html is not None:
+            required(PLOTS)
+
+    def write(self, report: Report) -> list[str]:
+        """Write each file; return an error text for each that could not be written."""
+        from penstock_bench.report import write_json
+
+        failures = []
+        for file, write in ((self.json, write_json), (self.html, _write_html)):
+            if file is not None:
+                try:
+                    write(report, file)
+                except OSError as error:
+                    failures.append(f"{file} could not be written: {error.strerror or error}")
+        return failures
+
+
+def _write_html(report: Report, file: Path) -> None:
+    from penstock_bench.html import write_html  # imports matplotlib
+
+    write_html(report, file)
+
+
+class BenchRun:
+    """A run in progress. `found` holds the results, which are fields of the report."""
+
+    def __init__(
+        self, folder: Path, shown: bench_output.Shown, step: bench_output.ProgressStep, found: dict[str, Any]
+    ) -> None:
+        self.folder = folder
+        self.shown = shown
+        self.step = step
+        self.found = found
+
+    def will_take(self, seconds: float) -> None:
+        """Print the estimated duration."""
+        from penstock_bench.wording import minutes
+
+        self.shown.line(f"about {minutes(seconds)}")
+
+    def said(self, one: Measurement) -> None:
+        """Advance the progress bar by one measurement."""
+        self.step(one.system)
+
+    def add(self, field: str, one: object) -> None:
+        """Append a result to a list of the report."""
+        self.found.setdefault(field, []).append(one)
+
+    def show(self, one: Comparison) -> None:
+        """Record and print a finished comparison."""
+        self.add("comparisons", one)
+        self.shown.comparison(one)
+
+    def show_latency(self, one: LatencyComparison) -> None:
+        """Record and print a finished latency comparison."""
+        self.add("latencies", one)
+        self.shown.latency(one)
+
+
+@contextmanager
+def running(
+    kind: str, place: BenchPlace, *, total: int, json_file: Path | None = None, html_file: Path | None = None
+) -> Iterator[BenchRun]:
+    """Start a run of `total` steps; at its end write and show the report."""
+    from penstock.cli.terminal.interrupts import Interrupts
+    from penstock_bench.machine import machine
+    from penstock_bench.place import folder_on_disk, left_behind
+    from penstock_bench.place import place as made
+    from penstock_bench.report import SHARED, STOPPED, Report, now
+
+    files = Files(json_file, html_file)
+    files.check()
+    Interrupts()
+    console = output.console()
+    shown = bench_output.Shown(console)
+    started, started_s = now(), time.monotonic()
+    found: dict[str, Any] = {}
+    notes: tuple[str, ...] = (SHARED, STOPPED)
+    failures: list[str] = []
+    parent = folder_on_disk() if place.parent is None else place.parent
+    for left in left_behind(parent):
+        say_note(f"left behind by a bench that was killed: rm -r {shlex.quote(str(left.absolute()))}")
+    try:
+        with (
+            made(parent, bytes_needed=place.bytes_needed, or_else=place.or_else) as folder,
+            bench_output.steps(total, console) as step,
+        ):
+            facts = machine(folder)
+            shown.machine(facts)
+            yield BenchRun(folder, shown, step, found)
+        notes = (SHARED,)
+    except KeyboardInterrupt:
+        if not found:
+            say_note("stopped before anything was finished: there is nothing to show, and no file was written")
+        raise
+    finally:
+        if found:
+            report = Report(
+                kind=kind,
+                command=bench_output.command_line(),
+                started=started,
+                seconds=round(time.monotonic() - started_s, 1),
+                machine=facts,
+                notes=notes,
+                **found,
+            )
+            # Written before it is shown, because the reader of stdout may close the pipe early.
+            failures = files.write(report)
+            try:
+                shown.end(report)
+            finally:
+                for failure in failures:
+                    say_error(failure)
+    if failures:
+        raise typer.Exit(FAILED)

@@ -1,1 +1,0 @@
-"""`penstock bench`: options, progress and output; the measurements are in `penstock.bench`."""
