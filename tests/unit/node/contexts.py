@@ -6,6 +6,7 @@ from random import Random
 from typing import Any
 
 from penstock.base.ids import BrokerId
+from penstock.messages import LogEnd, ResignedLeadership, UnreachableLeader
 from penstock.metadata.image import ClusterImage
 from penstock.node.context import Context
 from penstock.node.quorum.peer_client import PeerClient
@@ -39,3 +40,26 @@ def access_of(context: Context, peers: PeerClient | None = None) -> Access:
     session = SetSession(context)
     peers = PeerClient(context.outbox) if peers is None else peers
     return Access(context, session, AuthMarkers(context, session, peers))
+
+
+class NothingToReport:
+    """The reports of a broker without replicas."""
+
+    def unreachable(self) -> tuple[UnreachableLeader, ...]:
+        return ()
+
+    def resigned(self) -> tuple[ResignedLeadership, ...]:
+        return ()
+
+    def log_ends(self) -> tuple[LogEnd, ...]:
+        return ()
+
+    def has_nats(self) -> bool:
+        return True
+
+
+class NothingApplied:
+    """The metadata of a broker that has applied nothing."""
+
+    applied = 0
+    missed = ""

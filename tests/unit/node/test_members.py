@@ -30,6 +30,7 @@ from penstock.node.data_dir.clean_stop import CLEAN_STOP_PATH
 from penstock.node.quorum.registration import BrokerRegistration
 from penstock.vfs.faulty import FileFault, FileOperation, FileOperationKind, no_faults
 from tests.extent import each_change
+from tests.unit.node.contexts import NothingApplied, NothingToReport
 from tests.unit.node.members import Brokers, Member, formed
 
 
@@ -213,13 +214,9 @@ def test_a_registration_that_nobody_answers_is_asked_for_again() -> None:
     standing = BrokerRegistration(
         who,
         lambda request, done: asked.append(done),
-        applied=lambda: 0,
-        unreachable=lambda: (),
-        resigned=lambda: (),
-        log_ends=lambda: (),
-        is_lost=lambda: False,
-        has_nats=lambda: True,
-        changed=lambda: None,
+        NothingApplied(),
+        NothingToReport(),
+        lambda: None,
     )
     for ms in range(0, limits.SESSION_MS, 500):
         standing.tick(Now(0, ms * 1_000))

@@ -177,14 +177,10 @@ class Cluster:
         return BrokerRegistration(
             who,
             self._ask_for_standing,
-            applied=lambda: self.quorum.applied,
-            unreachable=self._consequences.unreachable,
-            resigned=self._consequences.resigned,
-            log_ends=self._consequences.log_ends,
-            is_lost=lambda: bool(self.quorum.missed),
-            has_nats=self._consequences.has_nats,
+            self.quorum,
+            self._consequences,
+            self._look_at_standing,
             has_keys=self._settings.encrypted is not None,
-            changed=self._look_at_standing,
         )
 
     def start(self) -> None:

@@ -7,12 +7,13 @@ from typing import Protocol
 
 from penstock.base.errors import RemoteError
 from penstock.base.ids import Incarnation, StreamId
-from penstock.messages import LogEnd, ResignedLeadership, StreamInfo, UnreachableLeader
+from penstock.messages import StreamInfo
 from penstock.metadata.image import ClusterImage, CommandOutcome, StreamState
+from penstock.node.quorum.registration import HeartbeatReports
 from penstock.node.quorum.stream_waiters import ANYHOW, ExpectedStream
 
 
-class MetadataListener(Protocol):
+class MetadataListener(HeartbeatReports, Protocol):
     """Applies the image on this broker and reports back for heartbeats."""
 
     def applied(self, outcome: CommandOutcome) -> None:
@@ -38,18 +39,6 @@ class MetadataListener(Protocol):
 
         `awake_us`: wall clock when this process is last known to have run; it may have been suspended since.
         """
-
-    def unreachable(self) -> tuple[UnreachableLeader, ...]:
-        """Return the leaders that do not answer."""
-
-    def resigned(self) -> tuple[ResignedLeadership, ...]:
-        """Return the leaderships that this broker holds and cannot serve."""
-
-    def log_ends(self) -> tuple[LogEnd, ...]:
-        """Return the log ends of partitions that the replica with the longest log is to lead."""
-
-    def has_nats(self) -> bool:
-        """True if this broker is connected to NATS."""
 
 
 class StreamDescriber(Protocol):

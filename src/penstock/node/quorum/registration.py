@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import msgspec
 
@@ -50,6 +50,34 @@ _SESSION_US = limits.SESSION_MS * 1_000
 _ANSWER_US = limits.SESSION_MS * 1_000  # if the broker asked has not answered by then, it may no longer lead
 
 
+class MetadataProgress(Protocol):
+    """The progress of this broker's metadata log."""
+
+    @property
+    def applied(self) -> int:
+        """Index of the last entry applied here."""
+
+    @property
+    def missed(self) -> str:
+        """Why this broker cannot save the metadata, and so cannot follow it; empty if it can."""
+
+
+class HeartbeatReports(Protocol):
+    """Reports of this broker's replicas for the metadata leader."""
+
+    def unreachable(self) -> tuple[UnreachableLeader, ...]:
+        """Return the leaders that do not answer."""
+
+    def resigned(self) -> tuple[ResignedLeadership, ...]:
+        """Return the leaderships that this broker holds and cannot serve."""
+
+    def log_ends(self) -> tuple[LogEnd, ...]:
+        """Return the log ends of partitions that the replica with the longest log is to lead."""
+
+    def has_nats(self) -> bool:
+        """True if this broker is connected to NATS."""
+
+
 class HeartbeatNumbers(NamedTuple):
     """Heartbeat numbers of one process run."""
 
@@ -72,28 +100,20 @@ class BrokerRegistration:
         self,
         who: RegisterBrokerRequest,
         ask: Ask,
-        *,
-        applied: Callable[[], int],
-        unreachable: Callable[[], tuple[UnreachableLeader, ...]],
-        resigned: Callable[[], tuple[ResignedLeadership, ...]],
-        log_ends: Callable[[], tuple[LogEnd, ...]],
-        is_lost: Callable[[], bool],
-        has_nats: Callable[[], bool],
+        metadata: MetadataProgress,
+        reports: HeartbeatReports,
         changed: Callable[[], None],
+        *,
         has_keys: bool = False,
     ) -> None:
-        """`is_lost`: True while this broker cannot save the metadata, and so cannot follow it."""
+        """`has_keys`: this broker can store encrypted streams."""
         # the current one, under which it leads and follows; None if not registered
         self.incarnation: Incarnation | None = None
         self.refusal = ""  # why the metadata leader refused the registration
         self._who = who
         self._ask = ask
-        self._applied = applied
-        self._unreachable = unreachable
-        self._resigned = resigned
-        self._log_ends = log_ends
-        self._is_lost = is_lost
-        self._has_nats = has_nats
+        self._metadata = metadata
+        self._reports = reports
         self._has_keys = has_keys
         self._changed = changed  # makes the owner check the image again
         self._granted = 0  # incarnation in the last registration answer
@@ -163,7 +183,7 @@ class BrokerRegistration:
         if now.elapsed_us < self._next_us:
             return
         self._next_us = now.elapsed_us + _HEARTBEAT_US
-        if self._is_lost():
+        if self._metadata.missed:
             return
         if self.incarnation is None:
             if not self._is_leaving:
@@ -205,12 +225,12 @@ class BrokerRegistration:
         request = HeartbeatRequest(
             broker_id=self.broker_id,
             incarnation=incarnation,
-            applied_index=self._applied(),
-            unreachable=self._unreachable(),
-            resigned=self._resigned(),
-            has_nats=self._has_nats(),
+            applied_index=self._metadata.applied,
+            unreachable=self._reports.unreachable(),
+            resigned=self._reports.resigned(),
+            has_nats=self._reports.has_nats(),
             has_keys=self._has_keys,
-            log_ends=self._log_ends(),
+            log_ends=self._reports.log_ends(),
         )
         self._ask(request, done)
 
@@ -248,7 +268,7 @@ class BrokerRegistration:
     def _count_answers(self) -> None:
         if not self._answered:  # the usual case
             return
-        applied = self._applied()
+        applied = self._metadata.applied
         while self._answered and self._answered[0].committed_index <= applied:
             number, sent_us, _ = self._answered.popleft()
             self._heard_us = max(self._heard_us, sent_us)

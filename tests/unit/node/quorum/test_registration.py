@@ -21,6 +21,7 @@ from penstock.messages import (
 )
 from penstock.metadata.image import BrokerState
 from penstock.node.quorum.registration import BrokerRegistration
+from tests.unit.node.contexts import NothingToReport
 
 ONE = BrokerId(1)
 WHO = RegisterBrokerRequest(
@@ -54,14 +55,14 @@ class World:
         self.standing = BrokerRegistration(
             WHO,
             self._ask,
-            applied=lambda: self.applied,
-            unreachable=tuple,
-            resigned=tuple,
-            log_ends=tuple,
-            is_lost=lambda: self.is_lost,
-            has_nats=lambda: True,
-            changed=self._changed,
+            self,
+            NothingToReport(),
+            self._changed,
         )
+
+    @property
+    def missed(self) -> str:
+        return "it cannot" if self.is_lost else ""
 
     def _ask(self, request: Request, done: object) -> None:
         self.asked.append(request)
