@@ -34,7 +34,9 @@ _RETRY_US_MAX = limits.REMOVAL_RETRY_MS_MAX * 1000
 
 
 class Retention:
-    """Computes the new log_start. Run it in a disk thread; then call `Log.retained` in any case."""
+    """Computes the new log_start. Run it in a disk thread; then call `Log.retained`, or `Log.not_retained` if it
+    failed.
+    """
 
     __slots__ = ("_end", "_now_us", "_size_bytes", "_view", "config", "log_start", "oldest_us")
 

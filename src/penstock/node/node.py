@@ -7,8 +7,8 @@ the step and carries it out. Nothing here blocks. One owner calls; disk work com
 |---------------------------------|------------------------|
 | messages from NATS              | `messages_received`    |
 | the connection to NATS is up    | `nats_up`              |
-| NATS answered a barrier         | `reached`              |
-| NATS refused a subscription     | `refused`              |
+| NATS answered a barrier         | `barrier_reached`      |
+| NATS refused a subscription     | `subscription_refused` |
 | the connection to NATS was lost | `nats_lost`            |
 | a request from a client         | `request`              |
 | a client has disconnected       | `callers_disconnected` |

@@ -2,11 +2,11 @@
 
 | request                                       | handler                                         |
 |-----------------------------------------------|-------------------------------------------------|
-| hello, metadata, find streams, status         | `MetadataApi`                                     |
+| hello, metadata, find streams, status         | `MetadataApi`                                   |
 | list users, test access                       | `UserApi`                                       |
 | changes of streams, users and rules           | the metadata leader, through `cluster`          |
 | fetch                                         | `fetches`                                       |
-| get, list offsets                             | `questions`                                     |
+| get, list offsets                             | `lookups`                                       |
 | append, append once, stage, list producers    | `storing`                                       |
 | publish staged, list published, staged stream | `publishing`                                    |
 | all requests about consumer groups            | `offsets`                                       |

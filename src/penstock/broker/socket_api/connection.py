@@ -8,9 +8,9 @@ Frames are taken one by one when the server grants a turn: pipelined requests of
 NATS. The client's time-outs do not run while nothing is read. A half-closed client gets its pending answers, then is
 closed; its connection may be closed earlier to make room, since a disconnected client looks the same until we send.
 
-`greeting` decides who the peer is and what it may request. A peer hello makes this the connection of another broker;
-only then are requests between brokers accepted. Such a connection has buffers and limits of its own, so that clients
-do not delay it, and must not be silent: an idle broker sends peer hellos. If its peer hello is refused, it
+`ConnectionHandshake` decides who the peer is and what it may request. A peer hello makes this the connection of another
+broker; only then are requests between brokers accepted. Such a connection has buffers and limits of its own, so that
+clients do not delay it, and must not be silent: an idle broker sends peer hellos. If its peer hello is refused, it
 is closed. The first frame decides whether all following frames and answers have checksums; between brokers they must.
 
 | what                                   | what happens                                                     |

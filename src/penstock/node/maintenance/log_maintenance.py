@@ -67,7 +67,7 @@ class LogMaintenance:
         self._damaged.append(PartitionKey(StreamId(stream_id), PartitionId(partition)))
 
     def moved(self, partition: Partition, committed_end: int) -> None:
-        """Notify readers and plan an fsync, after rows were appended or synced, or durability was lowered.
+        """Add the event COMMITTED and plan an fsync, after rows were appended or synced, or durability was lowered.
 
         `committed_end`: its earlier value.
         """
