@@ -68,3 +68,15 @@ def test_messages_that_arrive_just_after_their_stream_was_deleted_are_dropped() 
     broker.settle()
     assert broker.acked() == []
     assert broker.node.in_flight_bytes == 0
+
+
+def test_subscription_that_was_refused_just_before_the_connection_was_lost_is_refused_no_more() -> None:
+    broker = Broker().start()
+    broker.create("orders")
+    (sid,) = broker.nats.sids("orders.>")
+    (partition,) = (one for one in broker.node._partitions.values() if one.sid == sid)
+    broker.nats.disconnect()
+    broker.node.subscription_refused(sid, "permissions violation", broker.clock.now)
+    broker.node.nats_lost(broker.clock.now, "the connection broke")
+    broker.turn()
+    assert partition.refusal == ""

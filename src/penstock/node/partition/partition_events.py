@@ -3,7 +3,8 @@
 Rules: the part that changes a partition adds an event; it calls no other part. `Node.take` passes the events on, in
 their order, once the acks of the step have gone out. An event may be about a partition that is closed by then. The
 driver tells the node of several things before it takes a step, and what one of them has ended must not be found by the
-next one, in any part of the node: so the end of a role or of a partition is passed on before that (`is_pressing`).
+next one, in any part of the node: so the end of a role, a subscription or a partition is passed on before that
+(`is_pressing`).
 """
 
 from __future__ import annotations
@@ -35,7 +36,14 @@ class PartitionEventKind(Enum):
     CLOSED = "it was removed from this broker; `error` is for callers that wait"
 
 
-_PRESSING = frozenset({PartitionEventKind.RESIGNED, PartitionEventKind.ROLE_DUE, PartitionEventKind.CLOSED})
+_PRESSING = frozenset(
+    {
+        PartitionEventKind.RESIGNED,
+        PartitionEventKind.ROLE_DUE,
+        PartitionEventKind.SUBSCRIPTION_REFUSED,
+        PartitionEventKind.CLOSED,
+    }
+)
 
 
 class PartitionEvent(NamedTuple):
