@@ -145,9 +145,15 @@ class Node:
         self._dispatch_events()
         return self._outbox.take()
 
+    def _begin(self, now: Now) -> None:
+        """Begin an event. It finds no partition, and no role, that an earlier one of the same turn has ended."""
+        self._context.now, self._is_due = now, True
+        if self._events.is_pressing:
+            self._dispatch_events()
+
     def give_up_queries(self) -> None:
         """Fail long-running queries because the broker is about to stop."""
-        self._is_due = True
+        self._begin(self._context.now)
         self._lookups.stop()
         self._verifying.stop()
         self._fetches.give_up(STOPPING)
@@ -156,23 +162,23 @@ class Node:
 
     def hand_over(self, now: Now, done: Callable[[], None]) -> None:
         """Transfer the metadata leadership before a stop; call `done` once transferred, or if no broker can take it."""
-        self._context.now, self._is_due = now, True
+        self._begin(now)
         self._cluster.controlled_shutdown.hand_over(done)
 
     def drain(self, now: Now) -> None:
         """Note that the broker is about to stop and to leave NATS."""
-        self._context.now, self._is_due = now, True
+        self._begin(now)
         self._replicas.leader_replication.drain(now)
         self._listener.drain(now.wall_us)
 
     def not_drained(self, nats_proven_us: int) -> None:
         """Note that NATS did not confirm the drain: messages it sent after `nats_proven_us` may not have arrived."""
-        self._is_due = True
+        self._begin(self._context.now)
         self._listener.drain(nats_proven_us)
 
     def leave(self, now: Now, done: Callable[[], None]) -> None:
         """Hand over all leaderships before a stop; call `done` once that is done, or if it is impossible."""
-        self._context.now, self._is_due = now, True
+        self._begin(now)
         self._cluster.leave(done)
 
     def before_stop(self) -> None:
@@ -180,16 +186,16 @@ class Node:
 
         Called twice: the checkpoint of the second call covers what the first one synced. `stop` works without it.
         """
-        self._is_due = True
+        self._begin(self._context.now)
         for partition in self._partitions.values():
             self._upkeep.before_close(partition)
 
     def stop(self, now: Now) -> Step:
         """Fail pending requests, sync and close everything; blocks. NATS and disk threads were drained before."""
+        self._begin(now)
         self._is_stopped = True
         self._lookups.stop()
         self._verifying.stop()
-        self._context.now = now
         self._listened.stop(now)
         self._ingest_backlog.go_on(self._ingest, must=True)
         for partition in self._partitions.values():
@@ -297,7 +303,7 @@ class Node:
 
     def families(self, now: Now) -> Families:
         """Return the metrics; the caller must take the node's steps at each pause of the iterator."""
-        self._context.now, self._is_due = now, True
+        self._begin(now)
         return iter(()) if self._is_stopped else self._metrics_collector.families()
 
     @property
@@ -349,7 +355,7 @@ class Node:
     def _ingest(self, sid: int, group: MessageGroup, must: bool) -> bool:
         """Store the messages. Return False, unless `must`, if the log must be read first or no file can be opened."""
         partition = self._listener.subscriptions.find(sid)
-        if partition is None:
+        if partition is None or partition.when_idle is not None:
             return True  # the stream was just deleted
         if not must and partition.reads_log:
             return False
@@ -368,25 +374,25 @@ class Node:
     def nats_up(self) -> None:
         """Handle a connection to NATS with all subscriptions renewed; a barrier shows which of them NATS granted."""
         if not self._is_stopped:
-            self._is_due = True
+            self._begin(self._context.now)
             self._listener.up()
 
     def barrier_reached(self, token: int, now: Now) -> None:
         """Handle NATS's answer to a step's barrier: everything sent before it is done."""
         if not self._is_stopped:
-            self._is_due = True
+            self._begin(self._context.now)
             self._listener.subscriptions.reached(token, now)
 
     def subscription_refused(self, sid: int | None, reason: str, now: Now) -> None:
         """Handle a subscription that NATS refused or revoked; `sid` is None if NATS does not say which."""
         if not self._is_stopped:
-            self._is_due = True
+            self._begin(self._context.now)
             self._listener.subscriptions.refused(sid, reason, now)
 
     def nats_lost(self, now: Now, reason: str) -> None:
         """Handle the loss of the NATS connection: no partition is subscribed from `now` on."""
         if not self._is_stopped:
-            self._is_due = True
+            self._begin(self._context.now)
             self._replicas.streams.lost()
             self._listener.lost(now, reason)
 
@@ -398,20 +404,20 @@ class Node:
         `is_proven`: it has proved that it belongs to this cluster.
         """
         if not self._is_stopped:
-            self._context.now, self._is_due = now, True
+            self._begin(now)
             self._peers.up(broker_id, is_proven=is_proven)
             self._cluster.peer_up(broker_id, cluster_id)
 
     def peer_refused(self, broker_id: BrokerId, where: str, error: RemoteError, now: Now) -> None:
         """Handle a refusal by the broker at `where` (id 0 if unknown): the two are not of the same cluster."""
         if not self._is_stopped:
-            self._context.now, self._is_due = now, True
+            self._begin(now)
             self._cluster.peer_refused(broker_id, where, error)
 
     def peer_lost(self, broker_id: BrokerId, now: Now) -> None:
         """Handle a lost peer connection; requests without an answer are lost with it."""
         if not self._is_stopped:
-            self._context.now, self._is_due = now, True
+            self._begin(now)
             self._peers.lost(broker_id)
 
     def answered(
@@ -419,19 +425,19 @@ class Node:
     ) -> None:
         """Handle a peer's answer to the request with that token."""
         if not self._is_stopped:
-            self._context.now, self._is_due = now, True
+            self._begin(now)
             self._peers.answered(broker_id, token, response, raw)
 
     def receiving(self, broker_id: BrokerId, size_bytes: int, now: Now) -> None:
         """Note progress of a peer's large answer (0 bytes as it begins), so that the peer does not count as silent."""
         if not self._is_stopped:
-            self._is_due = True
+            self._begin(self._context.now)
             self._replicas.follows.receiving(broker_id, size_bytes, now)
 
     def joined(self, response: JoinResponse, now: Now) -> None:
         """Handle the answer to the `join` request of a step: the cluster and its brokers."""
         if not self._is_stopped:
-            self._context.now, self._is_due = now, True
+            self._begin(now)
             self._cluster.joined(response)
 
     def _at(self, now: Now) -> None:
@@ -439,6 +445,7 @@ class Node:
         self._context.now, self._is_due = now, True
         if not self._is_stopped:
             self._cluster.check_session(now)
+        self._begin(now)
 
     # Disk
 
@@ -465,7 +472,7 @@ class Node:
         """
         if self._is_stopped:
             return
-        self._context.now, self._is_due = now, True
+        self._begin(now)
         self._fetches.tick(now, self._partitions)
         self._cluster.tick(now)
         self._replicas.tick(now)
@@ -521,7 +528,7 @@ class Node:
     def callers_disconnected(self, callers: Iterable[Hashable]) -> None:
         """Forget the pending requests of disconnected callers."""
         callers = list(callers)
-        self._is_due = True
+        self._begin(self._context.now)
         self._fetches.callers_disconnected(callers)
         self._lookups.callers_disconnected(callers)
         self._verifying.callers_disconnected(callers)

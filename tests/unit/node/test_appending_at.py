@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -276,3 +277,17 @@ def test_followers_have_the_same_and_the_next_leader_goes_on() -> None:
     brokers.run(500)
     assert new.answer(caller, AppendAtResponse).end_offset == 12
     assert rows(new) == [(3, 10, b"d"), (7, 30, b"h"), (10, 31, b"k")]
+
+
+def test_what_the_client_has_sent_is_not_kept_until_it_is_committed() -> None:
+    """The broker stores a copy, and counts that against its memory; the frame would come on top."""
+    broker = paused(durability="fsync")
+    broker.syncs_hang = True
+    sent = memoryview(bytes(message(0, 6, (5, 10, b"x"))))
+    is_kept = weakref.ref(sent)
+    broker.open_requests.add("c")
+    broker.node.request("c", at(broker), sent, broker.clock.now, None)
+    del sent
+    broker.turn()
+    assert "c" in broker.open_requests, broker.replies["c"]
+    assert is_kept() is None

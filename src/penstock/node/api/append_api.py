@@ -68,28 +68,30 @@ class AppendApi:
 
     def _append(self, call: Call, request: Appending) -> None:
         partition = users_own(self._find.led(request.stream_id, request.partition))
-        allowed = call.auth.appended_subjects(partition.stream)
+        auth = call.auth  # not `call`: that would keep the raw part
+        allowed = auth.appended_subjects(partition.stream)
         rules = _rules_of(partition.stream, partition.key.partition)._replace(allowed=allowed)
-        may = call.auth.again(request)
+        may = auth.again(request)
 
         def look() -> None:
             may()
-            if call.auth.appended_subjects(partition.stream) != allowed:
+            if auth.appended_subjects(partition.stream) != allowed:
                 text = "nothing was stored: the subjects on which you may append have just changed; ask again"
                 raise RemoteError(ErrorCode.NOT_YET, text)
 
         check = CheckAppend(call.raw, rules, _producer_of(request), look=look)
-        self.appends.add(call.caller, partition.key, check, call.auth.sharer)
+        self.appends.add(call.caller, partition.key, check, auth.sharer)
 
     def _append_at(self, call: Call, request: AppendAtRequest) -> None:
         """Append rows to the named partition even if their keys belong to another since partitions were added."""
         partition = users_own(self._find.led(request.stream_id, request.partition))
         rules, look = RowRules.of(partition.stream.config, partition.key.partition), call.auth.again(request)
+        caller = call.caller  # not `call`: that would keep the raw part until the commit
 
         def heard(response: Response | RemoteError) -> None:
             if isinstance(response, AppendResponse):
                 response = AppendAtResponse(**msgspec.structs.asdict(response))
-            self._outbox.reply(call.caller, response)
+            self._outbox.reply(caller, response)
 
         check = CheckAppend(call.raw, rules, keeps_numbers=True, may_be_ahead=request.may_be_ahead, look=look)
         self.appends.add(InternalCaller(heard), partition.key, check, call.auth.sharer)
@@ -105,11 +107,12 @@ class AppendApi:
         if request.query_id == NO_RUN:
             raise RemoteError(ErrorCode.BAD_REQUEST, "nothing was staged: a query's id is not zero")
         by = NOBODY if request.query_id is None else BatchProducer(0, 0, request.batch_id, request.query_id)
+        caller = call.caller  # not `call`: that would keep the raw part until the commit
 
         def heard(response: Response | RemoteError) -> None:
             if isinstance(response, AppendResponse):
                 response = StageResponse(**msgspec.structs.asdict(response))
-            self._outbox.reply(call.caller, response)
+            self._outbox.reply(caller, response)
 
         check = CheckAppend(call.raw, rules, by, is_staged=True, look=look)
         self.appends.add(InternalCaller(heard), partition.key, check, call.auth.sharer)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable
 from typing import TypeVar
 
-from penstock.access.handshake import Principal
 from penstock.base import limits
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import Offset, TimestampUs
@@ -89,7 +88,7 @@ class LookupApi:
             )
             self._outbox.reply(call.caller, response, query.data, looked_bytes=_searched_bytes(query))
 
-        self._ask(call.caller, partition, ask, answer, call.auth.who)
+        self._ask(call, partition, request, ask, answer)
 
     def list_offsets(self, call: Call, partition: Partition, request: ListOffsetsRequest) -> None:
         """Return the offset at a position. Raise RemoteError (not_yet) until a new leader knows the high watermark."""
@@ -111,17 +110,21 @@ class LookupApi:
             )
             self._outbox.reply(call.caller, response)
 
-        self._ask(call.caller, partition, ask, answer, call.auth.who)
+        self._ask(call, partition, request, ask, answer)
 
     def _ask(
         self,
-        caller: Hashable,
+        call: Call,
         partition: Partition,
+        request: GetRequest | ListOffsetsRequest,
         ask: Callable[[], _Query],
         answer: Callable[[_Query], None],
-        who: Principal | None,
     ) -> None:
-        """Run a query in a disk thread; again, if retention meanwhile removed what it was to read."""
+        """Run a query in a disk thread; again, if retention meanwhile removed what it was to read.
+
+        The answer takes the permissions of its moment: a rule may be dropped, or the session be over, while it waits.
+        """
+        caller = call.caller
         log_start = partition.log_start
         query = ask()
 
@@ -131,14 +134,19 @@ class LookupApi:
             again = error is not None and partition.log_start > log_start
             if again and not self._is_stopped and partition.when_idle is None:
                 try:
-                    self._ask(caller, partition, ask, answer, who)
+                    self._ask(call, partition, request, ask, answer)
                 except RemoteError as overloaded:
                     error = overloaded
                 else:
                     return
             self._open.discard(caller)
             if error is None:
-                answer(query)
+                try:
+                    call.auth.check(request)
+                except RemoteError as refusal:
+                    self._outbox.reply(caller, refusal)
+                else:
+                    answer(query)
             elif self._is_stopped or isinstance(error, QueryGivenUpError):
                 self._outbox.reply(caller, self._stopping)
             elif partition.when_idle is not None:
@@ -146,7 +154,7 @@ class LookupApi:
             else:
                 self._outbox.reply(caller, as_remote_error(error), looked_bytes=_searched_bytes(query))
 
-        self._executor.ask(caller, query, done, who)
+        self._executor.ask(caller, query, done, call.auth.who)
         self._open.add(caller)
 
 

@@ -1,7 +1,10 @@
 """Events of this broker's partitions: what has happened to one, for the other parts of the node to act on.
 
 Rules: the part that changes a partition adds an event; it calls no other part. `Node.take` passes the events on, in
-their order, once the acks of the step have gone out. An event may be about a partition that is closed by then.
+their order, once the acks of the step have gone out. An event may be about a partition that is closed by then. The
+driver tells the node of several things before it takes a step, and what one of them has ended must not be found by the
+next one, in any part of the node: so the end of a role, a subscription or a partition is passed on before that
+(`is_pressing`).
 """
 
 from __future__ import annotations
@@ -33,6 +36,16 @@ class PartitionEventKind(Enum):
     CLOSED = "it was removed from this broker; `error` is for callers that wait"
 
 
+_PRESSING = frozenset(
+    {
+        PartitionEventKind.RESIGNED,
+        PartitionEventKind.ROLE_DUE,
+        PartitionEventKind.SUBSCRIPTION_REFUSED,
+        PartitionEventKind.CLOSED,
+    }
+)
+
+
 class PartitionEvent(NamedTuple):
     """One event."""
 
@@ -43,23 +56,32 @@ class PartitionEvent(NamedTuple):
 
 
 class PartitionEvents:
-    """The queue of events. `is_heartbeat_due`: the metadata leader is to hear of a change now."""
+    """The queue of events.
 
-    __slots__ = ("_queue", "is_heartbeat_due")
+    `is_heartbeat_due`: the metadata leader is to hear of a change now. `is_pressing`: an event waits that must be
+    passed on before the node handles anything else.
+    """
+
+    __slots__ = ("_queue", "is_heartbeat_due", "is_pressing")
 
     def __init__(self) -> None:
         self._queue: deque[PartitionEvent] = deque()
-        self.is_heartbeat_due = False
+        self.is_heartbeat_due = self.is_pressing = False
 
     def add(
         self, kind: PartitionEventKind, partition: Partition, error: RemoteError | None = None, reason: str = ""
     ) -> None:
         """Add an event behind all others."""
         self._queue.append(PartitionEvent(kind, partition, error, reason))
+        if kind in _PRESSING:
+            self.is_pressing = True
 
     def next(self) -> PartitionEvent | None:
         """Take the oldest event; None if there is none."""
-        return self._queue.popleft() if self._queue else None
+        if self._queue:
+            return self._queue.popleft()
+        self.is_pressing = False
+        return None
 
     def __bool__(self) -> bool:
         return bool(self._queue) or self.is_heartbeat_due

@@ -481,10 +481,11 @@ def test_a_rule_that_is_taken_away_counts_at_once_also_for_who_waits(broker) -> 
     assert response.code == ErrorCode.STREAM_CHANGED
 
 
-@pytest.mark.parametrize("what", ["append", "append on a subject", "fetch by subject"])
+@pytest.mark.parametrize("what", ["append", "append on a subject", "fetch by subject", "get", "list offsets"])
 def test_a_rule_that_is_taken_away_while_the_disk_is_asked_counts(broker, what) -> None:
     is_fetch, is_narrow = what == "fetch by subject", what == "append on a subject"
-    had = Rule(READ if is_fetch else APPEND, **({"subject": "orders.eu"} if is_narrow else {"stream": "orders"}))
+    is_read = is_fetch or what in ("get", "list offsets")
+    had = Rule(READ if is_read else APPEND, **({"subject": "orders.eu"} if is_narrow else {"stream": "orders"}))
     allow(broker, had)
     if is_narrow:
         allow(broker, Rule(APPEND, subject="orders.us"))
@@ -494,6 +495,10 @@ def test_a_rule_that_is_taken_away_while_the_disk_is_asked_counts(broker, what) 
     with asking(broker, "bob"):
         if is_fetch:
             asked = broker.request(FetchRequest(stream_id=stream_id(broker), offset=0, subjects=("orders.>",)))
+        elif what == "get":
+            asked = broker.request(GetRequest(stream_id=stream_id(broker), offset=0))
+        elif what == "list offsets":
+            asked = broker.request(ListOffsetsRequest(stream_id=stream_id(broker), at="latest"))
         else:
             asked = broker.request(AppendRequest(stream_id=stream_id(broker)), ROWS)
     (executed,) = [broker.execute() for _ in broker.disk]
