@@ -66,7 +66,7 @@ async def test_what_cannot_be_copied_is_said(broker: BrokerProcess, client: aio.
     await client.append("source", [{"subject": "source.a", "value": "1"}] * 3)
     await client.create_stream("open", "elsewhere")
     _, errors = await copy(broker, "source", "open", code=1)
-    assert "is there, and is open" in errors
+    assert "exists, and is open" in errors
     _, errors = await copy(broker, "source", "source", code=2)
     assert "another name" in errors
     _, errors = await copy(broker, "source", "source", "--to-server", broker.client_address, code=2)

@@ -225,7 +225,7 @@ async def test_what_cannot_be_imported_is_said(tmp_path: Path) -> None:
         assert "there are ORDERS" in errors
         await client.create_stream("taken", "taken.>")
         _, errors = await jetstream.run("ORDERS", "--as", "taken", code=1)
-        assert "is there, and is open: an import needs one that is paused" in errors
+        assert "exists, and is open: an import needs one that is paused" in errors
         await jetstream.run("ORDERS", "--as", "orders")
         await js.purge_stream("ORDERS")
         await js.delete_stream("ORDERS")
