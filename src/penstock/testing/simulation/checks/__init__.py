@@ -1,0 +1,1 @@
+"""What is checked: `checks` holds one broker to its promises, `agreement` all brokers together."""
