@@ -2,7 +2,7 @@
 
 Rules: each partition of each stream, by stream id, has its own history, also after the stream's deletion. A guarantee
 begins with an ack on its way to a program, an answer to an append, or a message that was read. The brokers' states are
-checked after every event of a broker (`simulation.checks`); the guaranteed messages are read from the logs
+checked after every event of a broker (`simulation/checks`); the guaranteed messages are read from the logs
 once more at the end.
 
 | if a stream …                             | this is not checked                                 |

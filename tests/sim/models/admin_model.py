@@ -43,10 +43,11 @@ from penstock.node.controller.audit import audit_config
 from penstock.testing.errors import ViolationError
 from penstock.testing.simulation import inspector
 from penstock.testing.simulation.broker.broker import Surroundings
-from penstock.testing.simulation.broker.logins import ADMIN, APP, Login
 from penstock.testing.simulation.checks.checks import Checks, PartitionHistory
 from penstock.testing.simulation.rows import ReadRows
+from tests.sim.checks.rights import Rights
 from tests.sim.models.client_state import kind_of
+from tests.sim.models.logins import ADMIN, APP, Login
 from tests.sim.models.requests import SimClient
 from tests.sim.models.user_models import NAMES, SUBJECTS
 from tests.sim.plan.plan import Act
@@ -70,7 +71,7 @@ class Ruling:
     def __init__(
         self, around: Surroundings, checks: Checks, admin: SimClient, logins: Mapping[str, Login], random: Random
     ) -> None:
-        assert around.rights is not None
+        assert isinstance(around.rights, Rights)
         self.acts: dict[Act, Callable[[Planned], None]] = {Act.RULE: self._rule}
         self._around = around
         self._rights = around.rights

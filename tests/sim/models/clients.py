@@ -49,9 +49,7 @@ from penstock.messages import (
     TruncateResponse,
 )
 from penstock.testing.simulation.broker.broker import Surroundings
-from penstock.testing.simulation.checks.checks import Checks, PartitionHistory
-from penstock.testing.simulation.checks.sent import SentMessage, keyed
-from penstock.testing.simulation.checks.split import PARTITIONS, grown
+from penstock.testing.simulation.checks.checks import Checks, PartitionHistory, SentMessage
 from tests.sim.checks.refusals import Refusals
 from tests.sim.models.client_state import StreamGeneration, kind_of
 from tests.sim.models.grouping import GroupModels
@@ -62,6 +60,7 @@ from tests.sim.models.reading import Readers
 from tests.sim.models.requests import SimClient
 from tests.sim.models.sending import TRIES_MAX, Sender
 from tests.sim.models.splitting import Splitting
+from tests.sim.models.streams import PARTITIONS, grown, keyed
 from tests.sim.plan.plan import Act, PlannedOperation
 
 SLOTS = 7

@@ -11,14 +11,14 @@ from collections.abc import Callable, Mapping
 from random import Random
 
 from penstock.testing.simulation.broker.broker import SimBroker, Surroundings
-from penstock.testing.simulation.broker.logins import ADMIN, APP, Login
 from penstock.testing.simulation.checks.checks import Checks, PartitionHistory
-from penstock.testing.simulation.checks.rights import Rights
 from tests.sim.checks.refusals import Refusals
+from tests.sim.checks.rights import Rights
 from tests.sim.models.admin_model import USERS, Ruling
 from tests.sim.models.client_state import StreamGeneration
 from tests.sim.models.grouping import GroupModels
 from tests.sim.models.importing import Importing
+from tests.sim.models.logins import ADMIN, APP, Login
 from tests.sim.models.requests import SimClient
 from tests.sim.models.user_models import Tenants
 from tests.sim.plan.plan import Act, PlannedOperation, RunPlan

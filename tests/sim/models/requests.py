@@ -14,8 +14,8 @@ from random import Random
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.messages import Request, Response
 from penstock.testing.simulation.broker.broker import SimBroker
-from penstock.testing.simulation.broker.logins import Login
 from penstock.testing.simulation.network import Network, SimConnection
+from tests.sim.models.logins import Login
 
 Done = Callable[[Response | RemoteError | None, bytes], None]
 _TIMEOUT_US = 12_000_000

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from penstock.testing.errors import ViolationError
 from penstock.testing.promises import ACK, AckBody
 from penstock.testing.simulation.broker.broker import Surroundings
-from penstock.testing.simulation.checks.checks import Checks, PartitionHistory
-from penstock.testing.simulation.checks.sent import SentMessage
+from penstock.testing.simulation.checks.checks import Checks, PartitionHistory, SentMessage
 from penstock.testing.simulation.scheduler import Call
 from tests.sim.checks.refusals import Refusals
 

@@ -11,8 +11,7 @@ from base64 import b64encode
 
 from penstock.base.config import StreamConfig
 from penstock.testing.simulation.broker.broker import Surroundings
-from penstock.testing.simulation.checks.checks import Checks, PartitionHistory
-from penstock.testing.simulation.checks.sent import SentMessage
+from penstock.testing.simulation.checks.checks import Checks, PartitionHistory, SentMessage
 from penstock.testing.simulation.checks.split import SplitModel
 from tests.sim.models.client_state import StreamGeneration
 from tests.sim.models.sending import TRIES_MAX, Sender

@@ -38,10 +38,9 @@ from penstock.messages import (
 )
 from penstock.testing.errors import ViolationError
 from penstock.testing.simulation.broker.broker import Surroundings
-from penstock.testing.simulation.checks.checks import Checks, PartitionHistory
-from penstock.testing.simulation.checks.rights import DENIALS
-from penstock.testing.simulation.checks.sent import SentMessage
+from penstock.testing.simulation.checks.checks import Checks, PartitionHistory, SentMessage
 from tests.sim.checks.refusals import Refusals
+from tests.sim.checks.rights import DENIALS, Rights
 from tests.sim.models.client_state import StreamGeneration, kind_of
 from tests.sim.models.grouping import GroupModels
 from tests.sim.models.requests import Done, SimClient
@@ -104,7 +103,7 @@ class Tenants:
             self._trace(f"created {config.name} {stream_id}")
             self._checks.created[stream_id] = history
             self.generations.append(StreamGeneration(config, stream_id))
-            assert self._around.rights is not None
+            assert isinstance(self._around.rights, Rights)
             self._around.rights.names[stream_id] = config.name
             self._around.rights.histories[stream_id] = history
 
@@ -197,7 +196,7 @@ class Tenants:
         def done(response: Response | RemoteError | None, raw: bytes) -> None:
             told(response, raw)
             if isinstance(response, AlterStreamResponse):
-                assert self._around.rights is not None
+                assert isinstance(self._around.rights, Rights)
                 self._around.rights.altered[request.name, changes["segment_bytes"]] = user.name
 
         user.ask(request, done)

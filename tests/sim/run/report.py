@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from penstock.testing.simulation.checks.split import WAYS
 from penstock.testing.simulation.planned_faults import AIMED, Ill
+from tests.sim.models.streams import WAYS
 from tests.sim.plan.plan import CLUSTER_ONLY
 from tests.sim.run.world import RunResult
 

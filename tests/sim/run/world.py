@@ -18,10 +18,8 @@ from penstock.node.step import NatsAnswers
 from penstock.testing.errors import ViolationError
 from penstock.testing.simulation import inspector
 from penstock.testing.simulation.broker.broker import SimBroker, Surroundings, Watchers
-from penstock.testing.simulation.broker.keys import encrypted_slots
 from penstock.testing.simulation.checks.agreement import Agreement
 from penstock.testing.simulation.checks.checks import Checks, PartitionHistory
-from penstock.testing.simulation.checks.split import WAYS
 from penstock.testing.simulation.faults import Faults
 from penstock.testing.simulation.nats import NatsServerModel
 from penstock.testing.simulation.network import Network
@@ -33,6 +31,7 @@ from tests.sim.checks.refusals import Refusals
 from tests.sim.models.client_state import ConsumerModel
 from tests.sim.models.clients import LATER_SLOTS, SLOTS, Clients
 from tests.sim.models.optional_load import OptionalLoad
+from tests.sim.models.streams import WAYS, encrypted_slots
 from tests.sim.plan.plan import RunPlan
 
 LIVENESS_US = 60_000_000

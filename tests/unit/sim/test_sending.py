@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from penstock.testing.errors import ViolationError
-from penstock.testing.simulation.checks.sent import SentMessage
+from penstock.testing.simulation.checks.checks import SentMessage
 from tests.sim.models.clients import SLOTS
 from tests.sim.models.sending import Sender
 from tests.sim.plan.plan import make_plan

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from penstock.testing.simulation.checks.split import PARTITIONS, WAYS
 from tests.extent import each_change
 from tests.sim.models.clients import SLOTS, SPLIT_SLOT
+from tests.sim.models.streams import PARTITIONS, WAYS
 from tests.sim.plan.plan import Act, PlannedOperation, make_plan
 from tests.sim.run import world as worlds
 from tests.sim.run.world import World

@@ -22,6 +22,7 @@ import msgspec
 from penstock.base.clock import Now
 from penstock.base.errors import PenstockError
 from penstock.base.ids import BrokerId
+from penstock.commitlog.files.files import holds_messages
 from penstock.hot.message_group import MessageGroup
 from penstock.messages import Request
 from penstock.node.control.startup_conflicts import OLDER_COPY
@@ -29,18 +30,17 @@ from penstock.node.node import Node
 from penstock.node.settings import Settings
 from penstock.node.step import DiskWork, NatsAnswers, Step
 from penstock.testing.simulation import inspector
-from penstock.testing.simulation.broker.connections import BrokerConnections
-from penstock.testing.simulation.broker.keys import encrypted
+from penstock.testing.simulation.broker.connections import AccessChecks, BrokerConnections
 from penstock.testing.simulation.broker.link import NatsLinkModel
-from penstock.testing.simulation.broker.logins import first_user
 from penstock.testing.simulation.broker.peers import Answer, PeerLinks
 from penstock.testing.simulation.broker.wakeups import Wakes
-from penstock.testing.simulation.checks.rights import Rights
 from penstock.testing.simulation.disk import Disk, PowerCut
 from penstock.testing.simulation.nats import NatsServerModel
 from penstock.testing.simulation.network import Network, SimConnection
 from penstock.testing.simulation.scheduler import Call, Clock, Scheduler, Timer
 from penstock.testing.simulation.trace import Trace
+from penstock.vfs import Vfs
+from penstock.vfs.keys import EncryptionKeys
 
 _DRAIN_US = 1_000_000
 _LEAVE_US = 3_000_000
@@ -53,6 +53,20 @@ _RESTART_US = (300_000, 2_000_000)
 def _wall_us(now: Now, then_ms: int) -> int:
     """Convert elapsed time to wall-clock time."""
     return now.wall_us - now.elapsed_us + then_ms * 1_000
+
+
+def _encrypted(vfs: Vfs, name: str, run: int) -> Vfs | None:
+    """Return the broker's `vfs` for encrypted streams in this run; None: the extra `encryption` is not installed.
+
+    Keys are derived from the broker's name, so that a seed is deterministic.
+    """
+    try:
+        from penstock.vfs.encrypted import EncryptedVfs  # needs `cryptography`, an extra
+    except ImportError:
+        return None
+    chance = Random(f"{name} run {run} nonces")  # noqa: S311 (nothing secret)
+    keys = EncryptionKeys([(f"of-{name.replace(' ', '-')}", name.encode().ljust(32, b".")[:32])])
+    return EncryptedVfs(vfs, keys, holds_messages, chance.randbytes)
 
 
 @dataclass(slots=True)
@@ -76,7 +90,7 @@ class Surroundings:
     watchers: Watchers
     counters: Counter[str] = field(default_factory=Counter)
     brokers: dict[str, SimBroker] = field(default_factory=dict)  # by name
-    rights: Rights | None = None  # None: no login is required
+    rights: AccessChecks | None = None  # None: no login is required
 
     def count(self, what: str, number: int = 1) -> None:
         """Add to a counter of the report."""
@@ -162,7 +176,7 @@ class SimBroker:
         return self._link is not None and self._link.is_up
 
     def _settings(self) -> Settings:
-        brokers, is_guarded = self._around.brokers, self._around.rights is not None
+        brokers, rights = self._around.brokers, self._around.rights
         voters = {BrokerId(one.broker_id): one.address for one in brokers.values()} if len(brokers) > 1 else {}
         return Settings(
             broker_id=BrokerId(self.broker_id),
@@ -174,11 +188,11 @@ class SimBroker:
             address=self.address,
             scrub_interval_ms=15_000,
             staged_keep_ms=500,
-            encrypted=encrypted(self.disk.vfs, self.name, self.run),
+            encrypted=_encrypted(self.disk.vfs, self.name, self.run),
             nats_urls=self.nats_urls,
-            proves_brokers=is_guarded,
-            requires_login=is_guarded,
-            first_user=first_user if is_guarded else None,
+            proves_brokers=rights is not None,
+            requires_login=rights is not None,
+            first_user=rights.first_user if rights is not None else None,
         )
 
     def _begin(self, step: Step) -> None:

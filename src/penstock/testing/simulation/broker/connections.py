@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
+from penstock.access import User
 from penstock.access.handshake import Principal, ServerHandshake
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.messages import ReplicaFetchResponse, Request, Response
@@ -24,19 +25,29 @@ from penstock.testing.simulation.network import SimConnection
 
 if TYPE_CHECKING:
     from penstock.testing.simulation.broker.broker import SimBroker, Surroundings
-    from penstock.testing.simulation.checks.rights import AuthorizationCheck
 
 Told = Callable[[bytes | RemoteError], None]
+Checked = Callable[[Response | RemoteError], None]
 _FENCED = frozenset({ErrorCode.FENCED_EPOCH, ErrorCode.UNKNOWN_EPOCH, ErrorCode.STALE_INCARNATION})
+
+
+class AccessChecks(Protocol):
+    """Checks what brokers permit. Brokers that are checked require logins."""
+
+    def first_user(self) -> User:
+        """Return the administrator of the first start."""
+
+    def asks(self, broker: SimBroker, who: Principal | None, request: Request, raw: bytes, since: int) -> Checked:
+        """Record a client's request at its arrival at a broker; return the check of its response."""
 
 
 @dataclass(slots=True, eq=False)
 class SimCaller:
-    """The caller of a request and the way back to it. `asked`: the expectation of `rights`; None: not checked."""
+    """The caller of a request and the way back to it. `checked`: takes the response first; None: not checked."""
 
     connection: SimConnection
     answer: Answer
-    asked: AuthorizationCheck | None = None
+    checked: Checked | None = None
 
 
 class BrokerConnections:
@@ -114,7 +125,7 @@ class BrokerConnections:
         caller = SimCaller(connection, answer)
         callers[caller] = None
         if not is_broker and (rights := self._around.rights) is not None:
-            caller.asked = rights.asks(broker, who, request, raw, since)
+            caller.checked = rights.asks(broker, who, request, raw, since)
         broker.node.request(caller, request, raw, broker.clock.now(), who)
 
     def reply(self, reply: Reply) -> None:
@@ -127,8 +138,8 @@ class BrokerConnections:
         assert caller in callers, f"answered twice: {reply}"
         del callers[caller]
         response, answer, broker = reply.response, caller.answer, self._broker
-        if caller.asked is not None and self._around.rights is not None:
-            self._around.rights.answered(broker, caller.asked, response)
+        if caller.checked is not None:
+            caller.checked(response)
         try:
             raw = bytes_of(reply.payload)
         except CutShortError as error:

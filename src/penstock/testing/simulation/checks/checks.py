@@ -11,8 +11,8 @@ gets another history.
 | no offset ever shows two different messages                   | an ack, a read                             |
 | a reader sees what was sent, without holes                    | a read                                     |
 | a reader skips only what compaction may remove (`compacted`)  | a read, every event of the broker          |
-| a duplicate is where its ack says (see `duplicates`)          | an ack of the broker                       |
-| a refused message is not in the log (see `refusals`)          | an ack, a read, a refusal                  |
+| a duplicate is where its ack says                             | an ack of the broker                       |
+| a refused message is not in the log                           | an ack, a read, a refusal                  |
 | no leader shows messages whose truncation was acknowledged    | every event of the broker                  |
 | only retention or a truncation request removes messages       | a read, every event of the broker          |
 | log_start ≤ committed_end ≤ log_end                           | every event of the broker                  |
@@ -27,8 +27,8 @@ If a partition has replicas, its leader is held to the promises: the latest lead
 messages may be lost only if all ISR members lose power before one of them is in sync again. Even then only messages
 that no replica that counted in the election has on its disk may be lost: the longest log leads.
 
-Users and their permissions are checked in `rights`, the audit stream in `admin_model`, and rows that keep their offsets
-in `importing`.
+Duplicates, refusals, permissions, the audit stream, and rows that keep their offsets are checked more closely under the
+load of `tests/sim`.
 
 With durability `os` a power loss may remove what was not flushed, acked or not. Such a history is then cut to the log
 that was recovered. Corrupted bytes on the only replica are lost, but never silently. If other replicas are in sync,
@@ -39,7 +39,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.base.config import Durability, StreamConfig
 from penstock.base.errors import CorruptionError
@@ -47,7 +47,6 @@ from penstock.base.ids import PartitionId, PartitionKey, StreamId
 from penstock.testing.errors import ViolationError
 from penstock.testing.simulation import inspector
 from penstock.testing.simulation.checks.compacted import Compacted, CompactedRow
-from penstock.testing.simulation.checks.sent import SentMessage
 from penstock.testing.simulation.checks.split import SplitModel
 from penstock.testing.simulation.rows import ReadRows
 
@@ -55,6 +54,23 @@ if TYPE_CHECKING:
     from penstock.testing.simulation.broker.broker import SimBroker
 
 _KEYLESS = CompactedRow(None, is_tombstone=False)
+
+
+class SentMessage(NamedTuple):
+    """One message. `name`: its unique identification; `value` None: a tombstone; `headers`: its NATS headers."""
+
+    subject: bytes
+    name: bytes
+    value: bytes | None
+    headers: bytes = b""
+    key: bytes | None = None
+    by: bytes = b""  # decides the partition: see `split`
+    number: int = 0  # sequence of the messages with the same `by`; 0: the publisher did not wait
+
+    @property
+    def row(self) -> CompactedRow:
+        """Key and tombstone flag, for compaction."""
+        return CompactedRow(self.key, self.value is None)
 
 
 @dataclass(slots=True)

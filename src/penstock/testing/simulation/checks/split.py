@@ -18,38 +18,14 @@ its key before or in the one that has it since; all messages in an older partiti
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from typing import Any, NamedTuple
-
-import msgspec
+from typing import NamedTuple
 
 from penstock.base.config import StreamConfig
 from penstock.base.partitioning import PartitionBy
 from penstock.hot.keymap import KeyMap, key_map_of
 
-PARTITIONS = 3
-_TOKEN = 3  # of `<stream>.<generation>.<token>`
 _KEYS_EACH = 8  # keys in use for each partition, at most
 _KEYS = 400  # number of all keys
-_BOUNDS = ("k16", "k08")  # unsorted on purpose: the last partition lies in the middle
-WAYS: tuple[dict[str, Any], ...] = (
-    {"partition_by": "key"},
-    {"partition_by": f"token:{_TOKEN}"},
-    {"partition_by": "range", "range_bounds": _BOUNDS},
-    {"partition_by": f"range:{_TOKEN}", "range_bounds": _BOUNDS},
-    {"partition_by": "group"},
-)
-"""Possible configurations of the stream; each run has one."""
-
-
-_MORE_BOUNDS = ("k04", "k12", "k20", "k24", "k02", "k28")  # of added partitions: each splits a range
-
-
-def grown(config: StreamConfig, more: int) -> StreamConfig:
-    """Return the stream's config with `more` additional partitions."""
-    bounds = config.range_bounds
-    if bounds:
-        bounds += _MORE_BOUNDS[len(bounds) - len(_BOUNDS) :][:more]
-    return msgspec.structs.replace(config, partitions=config.partitions + more, range_bounds=bounds)
 
 
 class _Belongs(NamedTuple):

@@ -9,8 +9,7 @@ from penstock.batch import codec
 from penstock.hot.message_group import MessageGroup
 from penstock.testing.errors import ViolationError
 from penstock.testing.simulation import inspector
-from penstock.testing.simulation.checks.checks import Checks, PartitionHistory
-from penstock.testing.simulation.checks.sent import SentMessage
+from penstock.testing.simulation.checks.checks import Checks, PartitionHistory, SentMessage
 from tests.extent import each_change
 from tests.sim.models.clients import SLOTS
 from tests.sim.plan.plan import make_plan

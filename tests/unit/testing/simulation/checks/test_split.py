@@ -9,7 +9,8 @@ import msgspec
 import pytest
 
 from penstock.base.config import StreamConfig
-from penstock.testing.simulation.checks.split import PARTITIONS, WAYS, SplitModel, grown
+from penstock.testing.simulation.checks.split import SplitModel
+from tests.sim.models.streams import PARTITIONS, WAYS, grown
 
 BY_LEADERS = [way for way in WAYS if way["partition_by"] != "group"]
 

@@ -16,7 +16,7 @@ metadata leader, so it is checked against all users since the oldest index that 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -42,8 +42,8 @@ from penstock.messages import (
 )
 from penstock.testing.errors import ViolationError
 from penstock.testing.simulation import inspector
-from penstock.testing.simulation.broker.logins import ADMIN, APP
 from penstock.testing.simulation.rows import subjects_of
+from tests.sim.models.logins import ADMIN, APP, first_user
 
 if TYPE_CHECKING:
     from penstock.testing.simulation.broker.broker import SimBroker, Surroundings
@@ -100,14 +100,17 @@ class Rights:
             if (whose := self._forbidden.get((name, segment_bytes))) is not None:
                 raise ViolationError(f"{name} has the segment_bytes {segment_bytes}, which was refused to {whose}")
 
+    def first_user(self) -> User:
+        return first_user()
+
     def ended(self, broker: SimBroker) -> None:
         """Forget a broker whose run has ended."""
         self._acted.pop(broker.broker_id, None)
 
     def asks(
         self, broker: SimBroker, who: Principal | None, request: Request, raw: bytes, since: int
-    ) -> AuthorizationCheck:
-        """Record a client's request at its arrival at a broker."""
+    ) -> Callable[[Response | RemoteError], None]:
+        """Record a client's request at its arrival at a broker; return the check of its response."""
         assert broker.node is not None
         index, users = inspector.users(broker.node)
         self._users.setdefault(index, users)
@@ -121,9 +124,9 @@ class Rights:
         if isinstance(request, TruncateRequest) and may and request.stream_id in self.histories:
             history = self.histories[request.stream_id]
             history.truncating = max(history.truncating, int(request.before))
-        return asked
+        return lambda response: self._answered(broker, asked, response)
 
-    def answered(self, broker: SimBroker, asked: AuthorizationCheck, response: Response | RemoteError) -> None:
+    def _answered(self, broker: SimBroker, asked: AuthorizationCheck, response: Response | RemoteError) -> None:
         """Check the answer of the broker that was asked."""
         if isinstance(response, RemoteError):
             self._refused(broker, asked, response)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock.base.config import StreamConfig
-from penstock.testing.simulation.checks.sent import keyed
+from tests.sim.models.streams import keyed
 
 CONFIG = StreamConfig(name="a", subject="a.>", compact=True)
 MESSAGES = [keyed(CONFIG, number, 0) for number in range(1, 400)]
