@@ -11,7 +11,7 @@ import pytest
 from penstock.base.addresses import Address
 from penstock.bench import clusters, peers
 from penstock.bench.systems import VARIANTS
-from penstock.cli.reference.cli_reference import commands
+from tests.docs.reference.cli_reference import commands
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = (

@@ -32,7 +32,7 @@ from penstock.bench.nats_socket import NatsSocket
 from penstock.bench.report import Report, now, read_json, write_json
 from penstock.bench.systems import System, nats_server, variant
 from penstock.bench.worker import run
-from penstock.cli.app import app
+from tests.cli_app import app
 from tests.extent import each_change, needs_time
 
 TIMEOUT_S = 150.0

@@ -18,7 +18,7 @@ from penstock.client.blocking import users as blocking_users
 from penstock.testing import Cluster, Program, faults, plugin
 from penstock.testing import __all__ as testing_names
 
-_MADE = "<!-- Made by `python -m penstock.cli.reference docs/reference`; change the code, not this file. -->\n"
+_MADE = "<!-- Made by `python -m tests.docs.reference docs/reference`; change the code, not this file. -->\n"
 
 _HEAD = """# Python API: client, producer, consumer, asyncio
 

@@ -1,4 +1,4 @@
-"""The Typer app with all commands of `penstock`."""
+"""The Typer app with all commands of `penstock`, made once for all tests of a process."""
 
 from __future__ import annotations
 

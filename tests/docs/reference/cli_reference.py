@@ -1,7 +1,7 @@
 """Generates docs/reference: cli.md from the commands' help, config.md and metrics.md from their tables, errors.md
 from the table of error codes, python.md, spark.md.
 
-    python -m penstock.cli.reference docs/reference
+    python -m tests.docs.reference docs/reference
 
 A test compares the files with this module's output, so that they cannot become outdated.
 """
@@ -16,14 +16,14 @@ from typing import Any
 import typer
 
 from penstock.broker.config.settings import SETTINGS, Setting
-from penstock.cli.app import app
-from penstock.cli.reference.errors_reference import errors_reference
-from penstock.cli.reference.metrics_reference import metrics_reference
-from penstock.cli.reference.python_reference import python_reference
-from penstock.cli.reference.spark_reference import spark_reference
+from tests.cli_app import app
+from tests.docs.reference.errors_reference import errors_reference
+from tests.docs.reference.metrics_reference import metrics_reference
+from tests.docs.reference.python_reference import python_reference
+from tests.docs.reference.spark_reference import spark_reference
 
 _MARKUP = re.compile(r"(?<!\\)\[/?[a-z ]+\]")
-_MADE = "<!-- Made by `python -m penstock.cli.reference docs/reference`; change the code, not this file. -->\n"
+_MADE = "<!-- Made by `python -m tests.docs.reference docs/reference`; change the code, not this file. -->\n"
 
 _CLI_HEAD = """# Command line (CLI): commands, options, exit codes
 

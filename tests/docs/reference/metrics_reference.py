@@ -9,7 +9,7 @@ from penstock.base.meters import Metric
 from penstock.broker.observability.metrics import METRICS as OF_BROKER
 from penstock.node.metrics import METRICS as OF_NODE
 
-_MADE = "<!-- Made by `python -m penstock.cli.reference docs/reference`; change the code, not this file. -->\n"
+_MADE = "<!-- Made by `python -m tests.docs.reference docs/reference`; change the code, not this file. -->\n"
 
 _HEAD = f"""# Metrics: Prometheus names, labels and meaning
 

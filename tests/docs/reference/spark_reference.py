@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
-from penstock.cli.reference.python_reference import call_text
+from tests.docs.reference.python_reference import call_text
 
-_MADE = "<!-- Made by `python -m penstock.cli.reference docs/reference`; change the code, not this file. -->"
+_MADE = "<!-- Made by `python -m tests.docs.reference docs/reference`; change the code, not this file. -->"
 
 _HEAD = """# Spark: format("penstock"), its columns, options and functions
 
