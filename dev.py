@@ -688,7 +688,7 @@ def fuzz(arguments: List[str]) -> NoReturn:
 def sim(arguments: List[str]) -> NoReturn:
     """Simulate brokers, NATS and clients under faults, a thousand seeds of them; `--help` says how."""
     set_up(EXTRAS["core"])
-    _become([PYTHON, "-m", "penstock.sim"] + arguments, clean_environment())
+    _become([PYTHON, "-m", "tests.sim"] + arguments, clean_environment())
 
 
 def chaos(arguments: List[str]) -> NoReturn:

@@ -232,8 +232,10 @@ def _import_all() -> None:
     import penstock.aio
     import penstock.broker.config.config
     import penstock.broker.serve
-    import penstock.cli.app
     import penstock.cli.broker.serve  # noqa: F401
+    from penstock.cli.program import program
+
+    program()  # imports the modules of all commands
 
     gc.collect()
     gc.freeze()

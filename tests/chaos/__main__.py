@@ -19,11 +19,11 @@ import tempfile
 import time
 from pathlib import Path
 
-from penstock.sim import mutants
 from tests.chaos import faults, network, report
 from tests.chaos.faults import FAULTS
 from tests.chaos.run import STRIKES_MAX, Options, Outcome, run
 from tests.chaos.system import RECOVERY_S
+from tests.sim.mutants import mutants
 
 _BAR_CHARS = 30
 _FEW_FAULTS = 5

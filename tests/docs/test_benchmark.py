@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from penstock.base.addresses import Address
-from penstock.cli.reference.cli_reference import commands
 from penstock_bench import clusters, peers
 from penstock_bench.systems import VARIANTS
+from tests.docs.reference.cli_reference import commands
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = (

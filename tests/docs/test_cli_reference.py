@@ -12,15 +12,15 @@ import penstock
 import penstock.ops
 from penstock.broker.config.config import load
 from penstock.broker.config.settings import SETTINGS
-from penstock.cli.app import app
-from penstock.cli.reference.cli_reference import cli_reference, commands, config_reference, errors_page
-from penstock.cli.reference.python_reference import python_reference
-from penstock.cli.reference.spark_reference import spark_reference
+from tests.cli_app import app
+from tests.docs.reference.cli_reference import cli_reference, commands, config_reference, errors_page
+from tests.docs.reference.python_reference import python_reference
+from tests.docs.reference.spark_reference import spark_reference
 from tests.extent import each_change
 
 DOCS = Path(__file__).parents[2] / "docs"
 COMMANDS = {" ".join(path): command for path, command in commands()}
-REMAKE = "python -m penstock.cli.reference docs/reference"
+REMAKE = "python -m tests.docs.reference docs/reference"
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,9 @@ import pytest
 
 from penstock.base.meters import MetricKind
 from penstock.broker.observability.metrics import METRICS as OF_BROKER
-from penstock.cli.reference.metrics_reference import metrics_reference
 from penstock.messages import PartitionHealth
 from penstock.node.metrics import METRICS as OF_NODE
+from tests.docs.reference.metrics_reference import metrics_reference
 from tests.queries import (
     OF_PROMETHEUS,
     Query,
@@ -107,7 +107,7 @@ def test_every_variable_of_the_dashboard_asks_for_what_there_is() -> None:
 
 
 def test_the_table_of_metrics_is_what_the_code_says() -> None:
-    remake = "python -m penstock.cli.reference docs/reference"
+    remake = "python -m tests.docs.reference docs/reference"
     assert (DOCS / "reference" / "metrics.md").read_text(encoding="utf-8") == metrics_reference(), (
         f"remake it: {remake}"
     )

@@ -15,8 +15,8 @@ import pytest
 
 from penstock.broker.config.config import load
 from penstock.broker.config.settings import SETTINGS
-from penstock.cli.app import app
 from tests.broker_process import broker_environment, running_broker
+from tests.cli_app import app
 from tests.extent import each_change, needs_time
 from tests.metrics_page import get, url_of
 

@@ -13,7 +13,6 @@ import msgspec
 import pytest
 from typer.testing import CliRunner
 
-from penstock.cli.app import app
 from penstock_bench import limits
 from penstock_bench.histogram import Latencies
 from penstock_bench.html import write_html
@@ -33,6 +32,7 @@ from penstock_bench.nats_socket import NatsSocket
 from penstock_bench.report import Report, now, read_json, write_json
 from penstock_bench.systems import System, nats_server, variant
 from penstock_bench.worker import run
+from tests.cli_app import app
 from tests.extent import each_change, needs_time
 
 TIMEOUT_S = 150.0

@@ -17,9 +17,9 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from penstock.broker.supervision.child import ReadyLine, parse_ready, serving
-from penstock.cli.app import app
 from penstock.hot import is_compiled
 from tests.broker_process import running_broker
+from tests.cli_app import app
 from tests.extent import each_change, needs_time
 
 TIMEOUT_S = 90.0

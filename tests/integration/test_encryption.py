@@ -15,13 +15,13 @@ from typer.testing import CliRunner
 
 import penstock
 from penstock import aio
-from penstock.cli.app import app
 from penstock.commitlog.files.files import holds_messages
 from penstock.vfs.encrypted import EncryptedVfs
 from penstock.vfs.keys import parse_keys
 from penstock.vfs.real import RealVfs
 from penstock.vfs.rewrapping import key_ids
 from tests.broker_process import BrokerProcess, eventually, running_broker
+from tests.cli_app import app
 from tests.cli_process import command
 from tests.extent import each_change, needs_time
 from tests.integration.clusters import ClusterProcesses, running_cluster

@@ -14,9 +14,9 @@ from typer.testing import CliRunner
 
 import penstock
 from penstock import aio
-from penstock.cli.app import app
 from penstock.hot.keyhash import partition_of
 from tests.broker_process import BrokerProcess, eventually, running_broker
+from tests.cli_app import app
 from tests.extent import each_change, needs_time
 from tests.integration.clusters import ClusterProcesses, running_cluster
 

@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 
 import penstock
 from penstock import aio
-from penstock.cli.app import app
 from tests.broker_process import BrokerProcess, running_broker
+from tests.cli_app import app
 from tests.extent import each_change, needs_time
 from tests.integration.clusters import running_cluster
 from tests.integration.publishers import connected_to

@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 
 import penstock
 from penstock import aio
-from penstock.cli.app import app
 from tests.broker_process import BrokerProcess, eventually, running_broker, running_nats
+from tests.cli_app import app
 from tests.extent import each_change, needs_time
 from tests.integration.clusters import ClusterProcesses
 from tests.integration.publishers import connected_to

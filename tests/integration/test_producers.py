@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 import penstock
 from penstock import aio
 from penstock.base.errors import ErrorCode, RemoteError
-from penstock.cli.app import app
 from tests.broker_process import BrokerProcess, eventually, running_broker
+from tests.cli_app import app
 from tests.extent import needs_time
 from tests.integration.clusters import ClusterProcesses
 from tests.integration.test_cluster import another, stream_led_by

@@ -21,11 +21,11 @@ from penstock.base import limits
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import PartitionId, StreamId
 from penstock.base.staged import plan_mark, plan_offset, staged_name
-from penstock.cli.app import app
 from penstock.client.append import staged_runs
 from penstock.client.append.staged_runs import PublishRun, StagedBatch
 from penstock.client.append.staging import Staged
 from tests.broker_process import BrokerProcess, eventually, running_broker, running_nats
+from tests.cli_app import app
 from tests.extent import each_change, needs_time
 from tests.integration.clusters import ClusterProcesses
 from tests.integration.in_process import MovedClock, broker_with_clock

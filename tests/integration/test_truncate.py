@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 
 import penstock
 from penstock import aio
-from penstock.cli.app import app
 from tests.broker_process import BrokerProcess, eventually, running_broker
+from tests.cli_app import app
 from tests.extent import each_change, extent, needs_time
 from tests.integration.clusters import running_cluster
 

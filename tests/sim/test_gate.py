@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.sim.run import run_seeds
 from tests.extent import each_change, needs_time
+from tests.sim.run.run import run_seeds
 
 SEEDS = range(8)
 

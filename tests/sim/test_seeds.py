@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from penstock.sim.kept import load
-from penstock.sim.report import SEED_FAULTS_MIN, SEED_OPERATIONS_MIN
-from penstock.sim.run import run_plan, run_seed
 from tests.extent import code_seed, needs_time
+from tests.sim.plan.kept import load
+from tests.sim.run.report import SEED_FAULTS_MIN, SEED_OPERATIONS_MIN
+from tests.sim.run.run import run_plan, run_seed
 
 ROOT = Path(__file__).resolve().parents[2]
 KEPT = sorted((Path(__file__).parent / "kept").glob("*.json"))
@@ -35,14 +35,14 @@ def test_nothing_is_lost_and_all_recovers(seed: int, brokers: int) -> None:
 @pytest.mark.parametrize("number", range(NEW_SEEDS))
 def test_nothing_is_lost_in_seeds_that_no_other_code_had(number: int) -> None:
     seed = code_seed() + number
-    assert run_seed(seed, 3).error == "", f"python -m penstock.sim --seed {seed}"
+    assert run_seed(seed, 3).error == "", f"python -m tests.sim --seed {seed}"
 
 
 @needs_time
 @pytest.mark.parametrize("number", range(NEW_SEEDS // 2))
 def test_observers_hold_what_they_promise_in_seeds_that_no_other_code_had(number: int) -> None:
     seed = code_seed() + number
-    assert run_seed(seed, 5).error == "", f"python -m penstock.sim --brokers 5 --seed {seed}"
+    assert run_seed(seed, 5).error == "", f"python -m tests.sim --brokers 5 --seed {seed}"
 
 
 def test_plans_are_kept() -> None:
@@ -63,7 +63,8 @@ def test_a_seed_comes_to_the_same_in_any_process() -> None:
     digests = set()
     for hash_seed in ("1", "2"):
         finished = subprocess.run(
-            [sys.executable, "-m", "penstock.sim", "--seed", "7", "--operations", "0-600", "--quiet"],
+            [sys.executable, "-m", "tests.sim", "--seed", "7", "--operations", "0-600", "--quiet"],
+            cwd=ROOT,
             env={**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(ROOT / "src")},
             capture_output=True,
             text=True,

@@ -19,7 +19,6 @@ import pytest
 from packaging.requirements import Requirement
 
 from penstock.base.addresses import parse_address
-from penstock.cli.reference.cli_reference import commands
 from tests.deployments import (
     DEPLOY,
     ROOT,
@@ -32,6 +31,7 @@ from tests.deployments import (
     pod_environment,
     settings_of,
 )
+from tests.docs.reference.cli_reference import commands
 
 PORT, HTTP_PORT = 7422, 8422
 PODS = (1, 2, 3)

@@ -46,11 +46,6 @@ def samples_for(percentile: str) -> int:
     return math.ceil(SAMPLES_BEYOND_MIN / (1 - Fraction(percentile) / 100))
 
 
-def sayable(count: int) -> tuple[str, ...]:
-    """Return the percentiles for which `count` samples are enough."""
-    return tuple(one for one in PERCENTILES if is_sayable(one, count))
-
-
 def latencies_ns(intended_ns: Sequence[int], arrived_ns: Sequence[int]) -> list[int]:
     """Return the latency of each message, from its due time to its arrival; 0 if it seems to arrive before."""
     return [max(arrived - intended, 0) for intended, arrived in zip(intended_ns, arrived_ns, strict=True)]

@@ -55,14 +55,6 @@ def children_of(process_id: int) -> list[int]:
     return found
 
 
-def program_of(process_id: int) -> str:
-    """Return the program name of a process; empty if it has ended."""
-    try:
-        return Path(f"/proc/{process_id}/comm").read_text().strip()
-    except OSError:
-        return ""
-
-
 def listening_on(address: Address) -> int | None:
     """Return the id of the process that listens on a loopback address (Linux); None if unknown or another user's."""
     sockets = _listening_sockets(address.port) if address.is_loopback else set()

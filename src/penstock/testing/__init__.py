@@ -31,13 +31,13 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from penstock.sim.violation import ViolationError as ViolationError
     from penstock.testing.cluster import Cluster as Cluster
     from penstock.testing.errors import NotLiveError as NotLiveError
     from penstock.testing.errors import NotSimulatedError as NotSimulatedError
     from penstock.testing.errors import ProgramError as ProgramError
     from penstock.testing.errors import SpinningError as SpinningError
     from penstock.testing.errors import StuckError as StuckError
+    from penstock.testing.errors import ViolationError as ViolationError
     from penstock.testing.faults import Fault as Fault
     from penstock.testing.program import Program as Program
 
@@ -50,7 +50,7 @@ _PLACES = {
     "ProgramError": "penstock.testing.errors",
     "SpinningError": "penstock.testing.errors",
     "StuckError": "penstock.testing.errors",
-    "ViolationError": "penstock.sim.violation",
+    "ViolationError": "penstock.testing.errors",
 }
 
 __all__ = [

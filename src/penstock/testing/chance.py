@@ -24,8 +24,8 @@ from contextlib import ExitStack, contextmanager
 from typing import Any, NoReturn
 from unittest.mock import patch
 
-from penstock.sim.scheduler import START_US, Scheduler
 from penstock.testing.errors import NotSimulatedError
+from penstock.testing.simulation.scheduler import START_US, Scheduler
 
 
 @contextmanager

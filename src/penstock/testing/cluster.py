@@ -23,21 +23,21 @@ from penstock.base.ids import BrokerId
 from penstock.client.link.addresses import DEFAULT_PORT, SERVER_VARIABLE
 from penstock.hot.crc import crc32c
 from penstock.messages import Request, Response
-from penstock.sim import inspector, nats, plan
-from penstock.sim.broker import SimBroker, Surroundings, Watchers
-from penstock.sim.faults import Faults
-from penstock.sim.nats import NatsServerModel, PublishedMessage
-from penstock.sim.network import Network, SimConnection
-from penstock.sim.scheduler import Clock, Scheduler
-from penstock.sim.trace import Trace
-from penstock.sim.violation import ViolationError
 from penstock.testing.chance import simulated
 from penstock.testing.connecting import ProgramPlace
-from penstock.testing.errors import NotLiveError, StuckError
+from penstock.testing.errors import NotLiveError, StuckError, ViolationError
 from penstock.testing.faults import Fault, Storm, chosen
 from penstock.testing.nats_service import NatsService
 from penstock.testing.program import Main, Program
 from penstock.testing.promises import Promises
+from penstock.testing.simulation import inspector, nats
+from penstock.testing.simulation.broker.broker import SimBroker, Surroundings, Watchers
+from penstock.testing.simulation.faults import Faults
+from penstock.testing.simulation.nats import NatsServerModel, PublishedMessage
+from penstock.testing.simulation.network import Network, SimConnection
+from penstock.testing.simulation.planned_faults import PlannedFault
+from penstock.testing.simulation.scheduler import Clock, Scheduler
+from penstock.testing.simulation.trace import Trace
 from penstock.testing.socket_api import Heard, SocketApi
 from penstock.testing.transport import Service
 from penstock.testing.watchdog import watched
@@ -416,7 +416,7 @@ class Cluster:
                 broker.stop()
         self._scheduler.after(_OPERATOR_US, self._operate)
 
-    def _strike(self, kind: Fault, drawn: plan.PlannedFault) -> None:
+    def _strike(self, kind: Fault, drawn: PlannedFault) -> None:
         if kind is Fault.PROGRAM:
             running = [one for name, one in self._programs.items() if name != TEST and one.is_running]
             if running:

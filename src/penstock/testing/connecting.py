@@ -13,10 +13,10 @@ from random import Random
 from typing import Any
 
 from penstock.client.link.addresses import DEFAULT_PORT
-from penstock.sim import nats
-from penstock.sim.network import CONNECT_TIMEOUT_US, Network, SimConnection
-from penstock.sim.trace import Trace
 from penstock.testing.loop import Loop
+from penstock.testing.simulation import nats
+from penstock.testing.simulation.network import CONNECT_TIMEOUT_US, Network, SimConnection
+from penstock.testing.simulation.trace import Trace
 from penstock.testing.transport import Service, Transport
 
 _NATS_PORT = 4222

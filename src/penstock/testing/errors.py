@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 
+class ViolationError(Exception):
+    """A promise was broken."""
+
+
 class NotSimulatedError(RuntimeError):
     """A program used something the simulation does not have: a thread, a process, a socket, TLS, a blocking sleep."""
 

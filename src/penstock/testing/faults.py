@@ -31,9 +31,8 @@ from collections.abc import Callable, Iterable
 from enum import StrEnum
 from random import Random
 
-from penstock.sim import plan
-from penstock.sim.plan import Ill
-from penstock.sim.scheduler import Scheduler
+from penstock.testing.simulation.planned_faults import Ill, PlannedFault
+from penstock.testing.simulation.scheduler import Scheduler
 
 _LASTS_US_MAX = 15_000_000
 
@@ -105,7 +104,7 @@ class Storm:
         kinds: tuple[Fault, ...],
         every_s: float,
         brokers: int,
-        strike: Callable[[Fault, plan.PlannedFault], None],
+        strike: Callable[[Fault, PlannedFault], None],
     ) -> None:
         self._scheduler = scheduler
         self._random = random
@@ -131,7 +130,7 @@ class Storm:
         kind = self._kinds[int(random.random() * len(self._kinds))]
         lasts_us = int(100_000 + random.random() ** 3 * (_LASTS_US_MAX - 100_000))
         broker_id = 1 + int(random.random() * self._brokers)
-        drawn = plan.PlannedFault(
+        drawn = PlannedFault(
             self._scheduler.now_us, ILLS.get(kind, Ill.CRASH), broker_id, lasts_us, random.getrandbits(32)
         )
         self._strike(kind, drawn)

@@ -22,8 +22,8 @@ from functools import partial
 from typing import Any, NoReturn, Protocol, TypeVar, TypeVarTuple, Unpack
 from weakref import WeakSet
 
-from penstock.sim.scheduler import Scheduler, Timer
 from penstock.testing.errors import NotSimulatedError, SpinningError
+from penstock.testing.simulation.scheduler import Scheduler, Timer
 
 T = TypeVar("T")
 Args = TypeVarTuple("Args")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from penstock.sim.nats import NatsServerModel
-from penstock.sim.network import SimConnection
+from penstock.testing.simulation.nats import NatsServerModel
+from penstock.testing.simulation.network import SimConnection
 
 
 class NatsService:

@@ -2,7 +2,7 @@
 
 Rules: each partition of each stream, by stream id, has its own history, also after the stream's deletion. A guarantee
 begins with an ack on its way to a program, an answer to an append, or a message that was read. The brokers' states are
-checked after every event of a broker (`sim.checks`, `sim.agreement`); the guaranteed messages are read from the logs
+checked after every event of a broker (`simulation/checks`); the guaranteed messages are read from the logs
 once more at the end.
 
 | if a stream …                             | this is not checked                                 |
@@ -17,6 +17,7 @@ once more at the end.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 import msgspec
 
@@ -34,20 +35,36 @@ from penstock.messages import (
     Response,
     TruncateRequest,
 )
-from penstock.sim import inspector
-from penstock.sim.agreement import Agreement
-from penstock.sim.broker import SimBroker
-from penstock.sim.checks import Checks, PartitionHistory
-from penstock.sim.client_state import ACK
-from penstock.sim.nats import PublishedMessage
-from penstock.sim.rows import ReadRows
-from penstock.sim.scheduler import Scheduler
-from penstock.sim.violation import ViolationError
+from penstock.testing.errors import ViolationError
+from penstock.testing.simulation import inspector
+from penstock.testing.simulation.broker.broker import SimBroker
+from penstock.testing.simulation.checks.agreement import Agreement
+from penstock.testing.simulation.checks.checks import Checks, PartitionHistory
+from penstock.testing.simulation.nats import PublishedMessage
+from penstock.testing.simulation.rows import ReadRows
+from penstock.testing.simulation.scheduler import Scheduler
 
 _ANYWHERE = 1 << 62  # an offset beyond every log: everything may be deleted
 _PUBLISHED_MAX = 100_000  # messages remembered for their acks: several streams may ack one
 _ENVELOPE = b"\xb9\x0e\x43\xb4"
 _TOMBSTONE = b"penstock-tombstone:"
+
+
+class AckBody(msgspec.Struct):
+    """The answer on a reply subject: an ack or an error."""
+
+    stream: str
+    seq: int
+    error: dict[str, Any] | None = None
+    partition: int = 0
+    offset: int | None = None  # None: duplicate of a message in an older partition
+    epoch: int = 0
+    replicas: int = 0
+    fsynced: bool = False
+    duplicate: bool = False
+
+
+ACK = msgspec.json.Decoder(AckBody)
 
 
 class Promises:

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from penstock.base import limits
 from penstock.base.errors import RemoteError
 from penstock.messages import Api, Request, Response
-from penstock.sim.broker import SimBroker
-from penstock.sim.network import SimConnection
+from penstock.testing.simulation.broker.broker import SimBroker
+from penstock.testing.simulation.network import SimConnection
 from penstock.wire import Frame, FrameDecoder, decode_request, encode_answer, encode_error
 
 Heard = Callable[[Response | RemoteError, bytes], None]

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable
 from random import Random
 from typing import Any, Protocol
 
-from penstock.sim.network import SimConnection
 from penstock.testing.loop import Loop
+from penstock.testing.simulation.network import SimConnection
 
 Buffer = bytes | bytearray | memoryview
 

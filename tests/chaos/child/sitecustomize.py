@@ -4,7 +4,7 @@
 |----------------|------------------------------------------------------------------------------------|
 | CHAOS_UNSYNCED | what it does to its data directory can be undone as far as it is not synced        |
 | CHAOS_CLOCK    | its wall clock is off by as many nanoseconds as this file of eight bytes says      |
-| CHAOS_MUTANT   | it has this mistake of `penstock.sim.mutants`                                      |
+| CHAOS_MUTANT   | it has this mistake of `tests.sim.mutants.mutants`                                      |
 | CHAOS_NO_SYNC  | its syncs of segments return at once, and nothing is on the disk: a disk that lies |
 """
 
@@ -14,7 +14,7 @@ import struct
 import time
 
 if os.environ.get("CHAOS_MUTANT"):
-    from penstock.sim import mutants
+    from tests.sim.mutants import mutants
 
     mutants.install(os.environ["CHAOS_MUTANT"])
 

@@ -15,7 +15,7 @@ from penstock.base.addresses import Address
 from penstock.base.errors import OperationalError
 from penstock_bench import worker
 from penstock_bench.generator import Load
-from penstock_bench.processes import child, children_of, cpu_seconds, cpu_seconds_of, listening_on, program_of
+from penstock_bench.processes import child, children_of, cpu_seconds, cpu_seconds_of, listening_on
 
 PYTHON = [sys.executable, "-S", "-c"]
 
@@ -41,7 +41,6 @@ def test_a_process_that_is_gone_has_no_cost_and_that_is_an_error() -> None:
     with pytest.raises(OperationalError, match=r"^nats-server ended while it was measured$"):
         cpu_seconds_of({"we": os.getpid(), "nats-server": process_id})
     assert children_of(process_id) == []
-    assert program_of(process_id) == ""
 
 
 def test_a_child_is_ended_by_the_context_whatever_happens() -> None:

@@ -10,8 +10,8 @@ import typer
 
 from penstock.base.errors import ConfigError
 from penstock.broker.config import config
-from penstock.cli.reference.cli_reference import commands
 from penstock.spark.options import seconds
+from tests.docs.reference.cli_reference import commands
 
 MONTH = "'1M': m is minutes and M is refused; write 1m for minutes, 30d for months"
 VALUES = {

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from penstock.cli.app import app
-from penstock.cli.reference.cli_reference import commands
+from tests.cli_app import app
+from tests.docs.reference.cli_reference import commands
 from tests.extent import each_change
 
 LEAVES = {" ".join(path): command for path, command in commands() if not hasattr(command, "commands")}

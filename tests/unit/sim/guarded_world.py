@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from functools import cache
 
-from penstock.sim.clients import SLOTS
-from penstock.sim.plan import Act, PlannedOperation, make_plan
-from penstock.sim.world import World
+from tests.sim.models.clients import SLOTS
+from tests.sim.plan.plan import Act, PlannedOperation, make_plan
+from tests.sim.run.world import World
 
 
 @cache

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from penstock.sim.admin_model import Ruling, _folded
-from penstock.sim.violation import ViolationError
+from penstock.testing.errors import ViolationError
+from tests.sim.models.admin_model import Ruling, _folded
 from tests.unit.sim.guarded_world import world
 
 

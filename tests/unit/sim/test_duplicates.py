@@ -7,12 +7,13 @@ from functools import cache
 import pytest
 
 from penstock.node.step import NatsAnswers
-from penstock.sim import duplicates, inspector
-from penstock.sim.clients import SLOTS
-from penstock.sim.plan import make_plan
-from penstock.sim.violation import ViolationError
-from penstock.sim.world import World
+from penstock.testing.errors import ViolationError
+from penstock.testing.simulation import inspector
 from tests.extent import each_change
+from tests.sim.checks import duplicates
+from tests.sim.models.clients import SLOTS
+from tests.sim.plan.plan import make_plan
+from tests.sim.run.world import World
 
 
 @cache

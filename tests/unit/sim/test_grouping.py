@@ -7,11 +7,11 @@ import pytest
 from penstock.base.ids import Offset, PartitionId
 from penstock.groups.rows import SUBJECT
 from penstock.messages import CommittedOffset, FetchOffsetsResponse, GroupHeartbeatResponse, GroupPartition
-from penstock.sim.clients import SHARED_SLOT, SLOTS
-from penstock.sim.grouping import MEMBERS, GroupModels
-from penstock.sim.plan import Act, PlannedOperation, make_plan
-from penstock.sim.violation import ViolationError
-from penstock.sim.world import World
+from penstock.testing.errors import ViolationError
+from tests.sim.models.clients import SHARED_SLOT, SLOTS
+from tests.sim.models.grouping import MEMBERS, GroupModels
+from tests.sim.plan.plan import Act, PlannedOperation, make_plan
+from tests.sim.run.world import World
 
 QUIET = make_plan(4, 1, SLOTS)._replace(faults=(), end_us=20_000_000)
 JOIN = tuple(PlannedOperation(2_000_000 + 1_000_000 * n, Act.MEMBER, SHARED_SLOT, n) for n in range(MEMBERS))

@@ -11,12 +11,12 @@ import pytest
 from penstock.base.ids import LeaderEpoch, Offset
 from penstock.batch import codec
 from penstock.messages import AppendAtResponse, FetchResponse, ListOffsetsResponse, Response
-from penstock.sim.clients import SLOTS
-from penstock.sim.importing import NAME, ROWS, Importing, SourceRow, _message, _rows, drawn_source
-from penstock.sim.plan import Act, PlannedOperation, make_plan
-from penstock.sim.requests import Done
-from penstock.sim.violation import ViolationError
-from penstock.sim.world import World
+from penstock.testing.errors import ViolationError
+from tests.sim.models.clients import SLOTS
+from tests.sim.models.importing import NAME, ROWS, Importing, SourceRow, _message, _rows, drawn_source
+from tests.sim.models.requests import Done
+from tests.sim.plan.plan import Act, PlannedOperation, make_plan
+from tests.sim.run.world import World
 
 LOOK, READ = PlannedOperation(0, Act.IMPORT, 0, 1), PlannedOperation(0, Act.IMPORT, 0, 3)
 

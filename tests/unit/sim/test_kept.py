@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from penstock.sim.__main__ import main
-from penstock.sim.clients import SLOTS
-from penstock.sim.kept import PlanFileError, keep, load
-from penstock.sim.plan import make_plan
-from penstock.sim.run import run_plan
-from penstock.sim.world import World
 from tests.extent import each_change
+from tests.sim.__main__ import main
+from tests.sim.models.clients import SLOTS
+from tests.sim.plan.kept import PlanFileError, keep, load
+from tests.sim.plan.plan import make_plan
+from tests.sim.run.run import run_plan
+from tests.sim.run.world import World
 
 PLAN = make_plan(5, 1, SLOTS)
 SMALL = PLAN._replace(operations=PLAN.operations[:40], faults=PLAN.faults[:2], end_us=3_000_000)
@@ -88,7 +88,7 @@ def test_what_does_not_fail_is_not_kept(tmp_path: Path, capsys: pytest.CaptureFi
 
 
 def test_what_fails_is_kept_with_what_it_showed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from penstock.sim import world
+    from tests.sim.run import world
 
     monkeypatch.setattr(world, "LIVENESS_US", 0)  # nobody can be live at once
     assert World(SMALL).run().error

@@ -15,18 +15,19 @@ from pathlib import Path
 
 import pytest
 
-from penstock.sim.mutants import (
+from tests.extent import needs_time
+from tests.sim.mutants.mutants import (
     CLUSTER_MUTANTS,
     MUTANTS,
     MUTANTS_OF_DISKS,
     MUTANTS_OF_OBSERVERS,
     MUTANTS_OF_RIGHTS,
 )
-from penstock.sim.planting import Patch
-from tests.extent import needs_time
+from tests.sim.mutants.planting import Patch
 from tests.sim.raft.mutants import MUTANTS as RAFT_MUTANTS
 
-SOURCE = Path(__file__).resolve().parents[3] / "src" / "penstock"
+ROOT = Path(__file__).resolve().parents[3]
+SOURCE = ROOT / "src" / "penstock"
 PLANTED = {
     **{
         mutant.name: mutant.patches
@@ -113,8 +114,10 @@ def test_none_uses_a_name_that_is_not_defined_where_it_stands(tmp_path: Path) ->
 @needs_time
 def test_a_process_that_installs_one_has_it_and_no_other_has() -> None:
     code = (
-        "from penstock.sim import mutants; mutants.install('says synced what is not');"
-        "from penstock.sim.run import run_seeds, run_seed; print(any(run_seed(seed, 1).error for seed in range(5)))"
+        "from tests.sim.mutants import mutants; mutants.install('says synced what is not');"
+        "from tests.sim.run.run import run_seeds, run_seed; print(any(run_seed(seed, 1).error for seed in range(5)))"
     )
-    finished = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    finished = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True
+    )
     assert finished.stdout.strip() == "True"

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from penstock.base.errors import ErrorCode, RemoteError
-from penstock.sim import inspector
-from penstock.sim.checks import PartitionHistory
-from penstock.sim.clients import SHARED_SLOT, SLOTS
-from penstock.sim.plan import Act, PlannedOperation, make_plan
-from penstock.sim.publishing import Publishing, _Attempt, _Query
-from penstock.sim.violation import ViolationError
-from penstock.sim.world import World
+from penstock.testing.errors import ViolationError
+from penstock.testing.simulation import inspector
+from penstock.testing.simulation.checks.checks import PartitionHistory
 from tests.extent import each_change
+from tests.sim.models.clients import SHARED_SLOT, SLOTS
+from tests.sim.models.publishing import Publishing, _Attempt, _Query
+from tests.sim.plan.plan import Act, PlannedOperation, make_plan
+from tests.sim.run.world import World
 
 QUIET = make_plan(3, 1, SLOTS)._replace(faults=(), end_us=20_000_000)
 RUNS = tuple(

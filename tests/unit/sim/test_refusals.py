@@ -9,13 +9,13 @@ import pytest
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.ingest import acks
 from penstock.node.step import NatsAnswers
-from penstock.sim import inspector
-from penstock.sim.checks import PartitionHistory
-from penstock.sim.clients import SLOTS
-from penstock.sim.plan import make_plan
-from penstock.sim.refusals import DEPOSED_US_MAX, Refusals
-from penstock.sim.violation import ViolationError
-from penstock.sim.world import World
+from penstock.testing.errors import ViolationError
+from penstock.testing.simulation import inspector
+from penstock.testing.simulation.checks.checks import PartitionHistory
+from tests.sim.checks.refusals import DEPOSED_US_MAX, Refusals
+from tests.sim.models.clients import SLOTS
+from tests.sim.plan.plan import make_plan
+from tests.sim.run.world import World
 
 REPLY, VALUE = b"_INBOX.1", b"s0.g1.>/0/"
 FEW = acks.not_enough_replicas(1, 2)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from penstock.sim.report import BATCH_SEEDS_MIN, Report, required
-from penstock.sim.world import RunResult
+from tests.sim.run.report import BATCH_SEEDS_MIN, Report, required
+from tests.sim.run.world import RunResult
 
 
 def result(seed: int, counters: dict[str, int], *, operations: int = 3_000, error: str = "") -> RunResult:

@@ -16,11 +16,11 @@ from penstock.messages import (
     StatusRequest,
     TruncateRequest,
 )
-from penstock.sim import inspector
-from penstock.sim.broker import SimBroker
-from penstock.sim.logins import ADMIN, APP
-from penstock.sim.rights import Rights
-from penstock.sim.violation import ViolationError
+from penstock.testing.errors import ViolationError
+from penstock.testing.simulation import inspector
+from penstock.testing.simulation.broker.broker import SimBroker
+from tests.sim.checks.rights import Rights
+from tests.sim.models.logins import ADMIN, APP
 from tests.unit.sim.guarded_world import world
 
 DONE = MetadataResponse(brokers=(), streams=())
@@ -49,11 +49,11 @@ def who(broker: SimBroker, name: str) -> Principal:
 
 
 def carried_out(rights: Rights, broker: SimBroker, name: Principal | None, request: Request, since: int = 0) -> None:
-    rights.answered(broker, rights.asks(broker, name, request, b"", since), DONE)
+    rights.asks(broker, name, request, b"", since)(DONE)
 
 
 def refused(rights: Rights, broker: SimBroker, name: Principal | None, request: Request) -> None:
-    rights.answered(broker, rights.asks(broker, name, request, b"", 0), DENIED)
+    rights.asks(broker, name, request, b"", 0)(DENIED)
 
 
 def test_who_may_is_served(rights: Rights, broker: SimBroker) -> None:
@@ -100,7 +100,7 @@ def test_an_alteration_that_was_refused_is_there(rights: Rights, broker: SimBrok
     assert broker.node is not None
     there = inspector.segment_bytes(broker.node, "t0")
     request = AlterStreamRequest(name="t0", changes={"segment_bytes": there})
-    rights.answered(broker, rights.asks(broker, None, request, b"", 0), DENIED)
+    rights.asks(broker, None, request, b"", 0)(DENIED)
     rights.ended(broker)
     with pytest.raises(ViolationError, match=f"{there}, which was refused to None"):
         rights.acted(broker)
@@ -118,4 +118,4 @@ def test_only_who_may_can_ask_to_give_up_a_beginning(rights: Rights, broker: Sim
 
 def test_a_broker_that_does_not_know_judges_nobody(rights: Rights, broker: SimBroker) -> None:
     error = RemoteError(ErrorCode.NOT_YET, "it has not heard from the others")
-    rights.answered(broker, rights.asks(broker, who(broker, ADMIN), MetadataRequest(), b"", 0), error)
+    rights.asks(broker, who(broker, ADMIN), MetadataRequest(), b"", 0)(error)

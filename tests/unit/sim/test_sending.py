@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 import pytest
 
-from penstock.sim.clients import SLOTS
-from penstock.sim.plan import make_plan
-from penstock.sim.sending import Sender
-from penstock.sim.sent import SentMessage
-from penstock.sim.violation import ViolationError
-from penstock.sim.world import World
+from penstock.testing.errors import ViolationError
+from penstock.testing.simulation.checks.checks import SentMessage
+from tests.sim.models.clients import SLOTS
+from tests.sim.models.sending import Sender
+from tests.sim.plan.plan import make_plan
+from tests.sim.run.world import World
 
 NAME = b"s0.g1.>/9/"
 ACK = b'{"stream":"s0","seq":%d,"partition":0,"offset":%d,"epoch":1,"fsynced":true}'

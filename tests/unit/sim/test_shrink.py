@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.sim.run import plan_of
-from penstock.sim.shrink import Part, as_ranges, from_ranges, kind, shrink, smaller
+from tests.sim.plan.shrink import Part, as_ranges, from_ranges, kind, shrink, smaller
+from tests.sim.run.run import plan_of
 
 
 def test_few_items_that_still_fail_are_found() -> None:

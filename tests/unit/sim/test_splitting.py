@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from penstock.sim import world as worlds
-from penstock.sim.clients import SLOTS, SPLIT_SLOT
-from penstock.sim.plan import Act, PlannedOperation, make_plan
-from penstock.sim.split import PARTITIONS, WAYS
-from penstock.sim.world import World
 from tests.extent import each_change
+from tests.sim.models.clients import SLOTS, SPLIT_SLOT
+from tests.sim.models.streams import PARTITIONS, WAYS
+from tests.sim.plan.plan import Act, PlannedOperation, make_plan
+from tests.sim.run import world as worlds
+from tests.sim.run.world import World
 
 SUBJECT = f"s{SPLIT_SLOT}.g1.>"
 QUIET = make_plan(2, 1, SLOTS)._replace(operations=(), faults=(), end_us=8_000_000)

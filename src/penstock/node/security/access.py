@@ -98,7 +98,6 @@ from penstock.node.security.permission_errors import (
 )
 from penstock.node.security.subscription_permissions import check_may_add_partitions, check_may_create
 
-_EVERYTHING = Scope(is_all=True)
 _UNHEARD = "this broker has no contact with the metadata leader and may not know current permissions; ask another"
 
 

@@ -13,8 +13,8 @@ from cryptography import x509
 from typer.testing import CliRunner
 
 from penstock.broker.config.tls_settings import BrokerTls
-from penstock.cli.app import app
 from penstock.client.link.tls import ClientTls, TlsOptions
+from tests.cli_app import app
 
 
 def run(*arguments: str) -> tuple[int, str]:

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from penstock.cli.app import app
 from penstock.commitlog.files.files import holds_messages
 from penstock.vfs.encrypted import EncryptedVfs
 from penstock.vfs.keys import EncryptionKeys, KeyMissingError, parse_keys
 from penstock.vfs.real import RealVfs
+from tests.cli_app import app
 from tests.extent import each_change
 from tests.folders import without_folders
 

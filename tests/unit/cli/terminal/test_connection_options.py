@@ -10,9 +10,9 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from penstock.cli.app import app
 from penstock.cli.terminal.failure import clearly
 from penstock.cli.terminal.options import Globals, Server
+from tests.cli_app import app
 
 HERE = Path.cwd()
 

@@ -11,8 +11,8 @@ import typer
 from typer.testing import CliRunner
 
 from penstock.base import limits
-from penstock.cli.app import app
 from penstock.cli.terminal.names import jetstream_name
+from tests.cli_app import app
 
 _NAMES = re.compile(r"(USER|GROUP|STREAM|NAME|ARCHIVE|TARGET)\b")
 

@@ -8,9 +8,9 @@ import pytest
 from typer.testing import CliRunner
 
 from penstock.base.errors import ConfigError
-from penstock.cli.app import app
 from penstock.cli.terminal.nats_options import login_of, tls_of, urls_of
 from tests.certificates import Authority
+from tests.cli_app import app
 
 SEED = "SUAMLK2ZNL35WSMW37E7UD4VZ7ELPKW7DHC3BWBSD2GCZ7IUQQXZIORRBU"  # made for nothing else
 

@@ -13,13 +13,13 @@ import pytest
 from typer.testing import CliRunner
 
 from penstock.batch.schema import SCHEMA_BYTES
-from penstock.cli.app import app
 from penstock.commitlog import Log, LogConfig, LogFolder
 from penstock.commitlog.files.files import holds_messages
 from penstock.ops.verify.files import verify_files
 from penstock.vfs import Vfs
 from penstock.vfs.encrypted import EncryptedVfs
 from penstock.vfs.real import RealVfs
+from tests.cli_app import app
 from tests.encryption import encryption_keys
 from tests.extent import each_change
 from tests.keyed import append_keyed

@@ -1,1 +1,0 @@
-"""The simulator: the node itself, on a seeded network, clock and disk."""

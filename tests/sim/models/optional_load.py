@@ -1,0 +1,110 @@
+"""Load that only some plans have: users with few permissions and their administrator; an importer.
+
+Rules: A plan without these operations runs as before they were introduced. With users, all clients log in from the
+first moment: one client as the administrator made at set-up, the others as a user who keeps every right but the admin
+rule, so that no request of theirs may be refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from random import Random
+
+from penstock.testing.simulation.broker.broker import SimBroker, Surroundings
+from penstock.testing.simulation.checks.checks import Checks, PartitionHistory
+from tests.sim.checks.refusals import Refusals
+from tests.sim.checks.rights import Rights
+from tests.sim.models.admin_model import USERS, Ruling
+from tests.sim.models.client_state import StreamGeneration
+from tests.sim.models.grouping import GroupModels
+from tests.sim.models.importing import Importing
+from tests.sim.models.logins import ADMIN, APP, Login
+from tests.sim.models.requests import SimClient
+from tests.sim.models.user_models import Tenants
+from tests.sim.plan.plan import Act, PlannedOperation, RunPlan
+
+_NOBODY = "nobody"
+
+
+class OptionalLoad:
+    """The optional load of one run. Call `programs` first, and `settle` when all else exists."""
+
+    def __init__(
+        self,
+        plan: RunPlan,
+        around: Surroundings,
+        checks: Checks,
+        brokers: Mapping[int, SimBroker],
+        random: Callable[[str], Random],
+    ) -> None:
+        acts = {operation.act for operation in plan.operations}
+        self.acts: dict[Act, Callable[[PlannedOperation], None]] = {}
+        self.rights = Rights(around) if acts & {Act.ASK, Act.RULE} else None
+        self._imports = Act.IMPORT in acts
+        self._around = around
+        self._checks = checks
+        self._brokers = brokers
+        self._random = random
+        self._logins = {name: Login(name) for name in (APP, *USERS)}
+        self._ruling: Ruling | None = None
+        self._tenants: Tenants | None = None
+        self._importing: Importing | None = None
+
+    def programs(self, count: int) -> list[SimClient]:
+        """Return the clients c1, c2, … of the basic load; with users, c1 is the administrator's."""
+        logins = [None] * count if self.rights is None else [Login(ADMIN), *[self._logins[APP]] * (count - 1)]
+        return [self._program(f"c{number}", login) for number, login in enumerate(logins, 1)]
+
+    def _program(self, name: str, login: Login | None) -> SimClient:
+        rights = self.rights
+        known = (lambda: 0) if rights is None else (lambda: rights.acknowledged)
+        return SimClient(name, self._around.network, self._brokers, self._random(name), login, known)
+
+    def settle(
+        self, refusals: Refusals, groups: GroupModels, programs: list[SimClient], program: Callable[[], SimClient]
+    ) -> None:
+        """Create the optional load. `programs`: the basic clients; `program`: returns any of them."""
+        if self.rights is not None:
+            users = [self._program(name, self._logins[name]) for name in USERS]
+            self._users = [*users, self._program(_NOBODY, None)]
+            admin = self._program(ADMIN, Login(ADMIN))
+            self._ruling = Ruling(self._around, self._checks, admin, self._logins, self._random("ruling"))
+            self._tenants = Tenants(self._around, self._checks, refusals, self._users, groups, program)
+            self.acts |= self._ruling.acts | self._tenants.acts
+        if self._imports:
+            ruler = lambda: programs[0]  # noqa: E731 (only the administrator may append rows with offsets)
+            self._importing = Importing(self._around, self._checks, ruler, self._random("import"))
+            self.acts |= self._importing.acts
+
+    def start(self) -> None:
+        """Start after the brokers."""
+        if self._ruling is not None and self._tenants is not None:
+            self._ruling.start()
+            self._tenants.create()
+        if self._importing is not None:
+            self._importing.create()
+
+    @property
+    def generations(self) -> list[StreamGeneration]:
+        """The streams that the audit also reads."""
+        return [] if self._tenants is None else self._tenants.generations
+
+    def allow_unclean_election(self, stream_id: int) -> bool:
+        """Allow an unclean leader election; return False if the stream is not part of this load."""
+        there = (self._ruling, self._tenants, self._importing)
+        return any(one.allow_unclean_election(stream_id) for one in there if one is not None)
+
+    def waits_for(self, is_stuck: Callable[[PartitionHistory], bool]) -> Callable[[], str]:
+        """Return a function that names what the load still waits for; it returns an empty text when nothing is left."""
+        waits: list[Callable[[], str]] = []
+        if self._ruling is not None and self._tenants is not None:
+            ruled, asked = self._ruling.waits_for(is_stuck), self._tenants.waits_for(self._users[0], is_stuck)
+            waits = [lambda: ruled() or asked()]  # the user needs its rules first
+        if self._importing is not None:
+            waits.append(self._importing.waits_for(is_stuck))
+        return lambda: ", ".join(filter(None, [one() for one in waits]))
+
+    def check(self) -> None:
+        """Check `__audit` after the audit of the logs."""
+        if self._ruling is not None:
+            self._ruling.check()

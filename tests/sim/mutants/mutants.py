@@ -1,0 +1,530 @@
+"""Mutants that the simulator must find: each patches a line or two of the source; see `planting`.
+
+This module imports nothing of Penstock, so that a mutant is installed before the modules that it patches are imported.
+"""
+
+from __future__ import annotations
+
+from tests.sim.mutants.planting import Mutant, Patch, plant
+
+_RULES = "penstock.replication.rules"
+_LEADER = "penstock.replication.leader"
+_SESSIONS = "penstock.replication.sessions"
+_LEADERSHIPS = "penstock.metadata.leaderships"
+_ELECTIONS = "penstock.metadata.elections"
+_PARTITION = "penstock.node.partition.partition"
+_FRESHNESS = "penstock.replication.freshness"
+_PUBLISHING = "penstock.node.api.staged_publishing"
+_STAGED_ROWS = "penstock.node.replicas.staged_retention"
+_COMPACTION = "penstock.commitlog.cleaner.compaction"
+_MEMBERSHIP = "penstock.groups.membership"
+_MOVING = "penstock.node.replicas.key_migration"
+_ACCESS = "penstock.node.security.access"
+_APPENDING = "penstock.node.api.partition_append"
+_STORING = "penstock.node.api.append_api"
+
+
+MUTANTS = (
+    Mutant(
+        "acks before the sync",
+        _LEADER,
+        "end = self.flushed_end if self.waits_for_own_disk else self.log_end",
+        "end = self.log_end",
+    ),
+    Mutant(
+        "says synced what is not",
+        _LEADER,
+        "count, fsynced = 1, self.flushed_end >= end",
+        "count, fsynced = 1, True",
+    ),
+    Mutant(
+        "a failed sync counts as one",
+        "penstock.node.maintenance.log_maintenance",
+        "            if error is None:\n                partition.log.flushed(flush)",
+        "            if True:\n                partition.log.flushed(flush)",
+    ),
+    Mutant(
+        "leads with the epoch of the last start",
+        _ELECTIONS,
+        "epoch = LeaderEpoch(partition.leader_epoch + 1)",
+        "epoch = LeaderEpoch(max(1, partition.leader_epoch))",
+    ),
+    Mutant(
+        "acks what was pending when the disk failed",
+        _PARTITION,
+        "            self._refuse(pending.waiters, error, step)",
+        "            self._ack(pending.waiters, pending.base_offset, 0, step, CommitStatus(1, fsynced=True), 0)",
+    ),
+    Mutant(
+        "denies what may be stored",
+        _PARTITION,
+        "        error = acks.outcome_unknown(reason)",
+        "        error = acks.store_failed(reason)",
+    ),
+    Mutant(
+        "readers see what is not committed",
+        "penstock.node.api.fetch_api",
+        "end, size_bytes = partition.committed_end, partition.committed_bytes",
+        "end, size_bytes = partition.log.log_end, partition.committed_bytes",
+    ),
+    Mutant(
+        "a duplicate is acked before its first is committed",
+        _PARTITION,
+        "        if (those := again(group, found, 0, leadership.committed_end)) is not None:",
+        "        if (those := again(group, found, 0, written)) is not None:",
+    ),
+    Mutant(
+        "ids are not forgotten when the disk refuses the message",
+        _PARTITION,
+        "            self.dedup.cut(self.log.log_end)",
+        "            pass",
+    ),
+    Mutant(
+        "ids are not read from the log",
+        "penstock.node.partition.dedup",
+        "        if error is None:\n            dedup.known(work.ids)",
+        "        if error is None:\n            dedup.known(MessageIds(dedup.ids_max))",
+    ),
+    Mutant(
+        "producers are not read from the log",
+        "penstock.node.api.producers",
+        "                producers.known(work.found)",
+        "                producers.known(ProducerCollector(0))",
+    ),
+    Mutant(
+        "runs are not read from the log",
+        _PUBLISHING,
+        "                runs.known(work.found)",
+        "                runs.known(RunCollector(0))",
+    ),
+    Mutant(
+        "a piece that is there is stored again",
+        "penstock.ingest.published",
+        "        if last.batch_id > piece.batch_id or piece.number < last.pieces or last.is_complete:",
+        "        if last.batch_id > piece.batch_id:",
+    ),
+    Mutant(
+        "a run does not name its plan",
+        _PUBLISHING,
+        "piece.query_id, piece.plan)",
+        "piece.query_id, 0)",
+    ),
+    Mutant(
+        "staged rows go that nobody has published",
+        _STAGED_ROWS,
+        "        return next(iter(left), None)",
+        "        return None",
+    ),
+    Mutant(
+        "staged rows go once their batch is begun",
+        _STAGED_ROWS,
+        "header.producer_sequence == batch_id and header.flags & ENDS_RUN",
+        "header.producer_sequence == batch_id",
+    ),
+    Mutant(
+        "merged batches do not say that they have ids",
+        "penstock.batch.merging",
+        "        flags=whole.flags,",
+        "        flags=0,",
+    ),
+    Mutant(
+        "messages without a key go",
+        "penstock.commitlog.cleaner.latest_by_key",
+        "pc.or_(pc.is_in(offsets, value_set=last), keys.is_null())",
+        "pc.is_in(offsets, value_set=last)",
+    ),
+    Mutant(
+        "a tombstone goes in the pass that judges it first",
+        _COMPACTION,
+        '        keep = self._latest.are_last(keys, rows.column("offset"))',
+        '        keep = self._latest.are_last(keys, rows.column("offset"))\n'
+        "        keep = pc.and_(keep, pc.invert(_tombstones(rows, keys)))",
+    ),
+    Mutant(
+        "a tombstone stays for a thousandth of its time",
+        "penstock.commitlog.config",
+        "tombstone_retention_us=config.tombstone_retention_ms * 1000,",
+        "tombstone_retention_us=config.tombstone_retention_ms,",
+    ),
+    Mutant(
+        "a tombstone goes while what it ended still covers offsets",
+        _COMPACTION,
+        "pc.invert(pc.and_(may_go, self._are_free(keys)))",
+        "pc.invert(may_go)",
+    ),
+)
+
+CLUSTER_MUTANTS = (
+    Mutant(
+        "members commit what they have lost",
+        "penstock.node.api.group_members",
+        "        group.membership.check_commit(request.member_id, request.generation, parts)",
+        "        pass",
+    ),
+    Mutant(
+        "a partition is granted before it is given back",
+        _MEMBERSHIP,
+        "if part in target or part in member.may_have",
+        "if part in target",
+    ),
+    Mutant(
+        "a session is half as long as it was said",
+        _MEMBERSHIP,
+        "        member.deadline_us = now_us + beat.session_ms * 1_000",
+        "        member.deadline_us = now_us + beat.session_ms * 500",
+    ),
+    Mutant(
+        "the first offset of a group counts after a failover",
+        "penstock.node.api.offsets",
+        "                    last[key] = value, timestamp_us",
+        "                    last.setdefault(key, (value, timestamp_us))",
+    ),
+    Mutant(
+        "a new coordinator takes for given back what it has not heard of",
+        _MEMBERSHIP,
+        "        self.may_have = set(granted)",
+        "        self.may_have = set[StreamPartition]()",
+    ),
+    Mutant(
+        "a generation is told before it is committed",
+        "penstock.node.api.group_members",
+        "        membership.writes(generation)",
+        "        membership.wrote(generation)",
+    ),
+    Mutant(
+        "compaction looks beyond committed_end",
+        "penstock.commitlog.log",
+        "return min(self.flushed_end, self.committed_end)",
+        "return self.flushed_end",
+    ),
+    Mutant(
+        "batches of two leaderships are merged",
+        "penstock.batch.merging",
+        "            leader_epoch,\n            OF_ROWS,",
+        "            -1,\n            OF_ROWS,",
+    ),
+    Mutant(
+        "answers a truncation that nobody else knows of",
+        "penstock.node.replicas.truncations",
+        "elif asked.partition.truncated_end >= asked.request.before:",
+        "elif asked.partition.truncated_end >= 0 and not self._answer(asked, None):",
+    ),
+    Mutant(
+        "a batch that comes again is answered before its first is committed",
+        _PARTITION,
+        "        if place.end_offset <= self.committed_end:",
+        "        if place.end_offset <= self.log.log_end:",
+    ),
+    Mutant(
+        "producers outlive the leadership",
+        _PARTITION,
+        "        self.dedup = self.lasts = self.producers = self.published = None\n        text =",
+        "        self.dedup = self.lasts = self.published = None\n        text =",
+    ),
+    Mutant(
+        "ids outlive the leadership",
+        _PARTITION,
+        "        self.dedup = self.lasts = self.producers = self.published = None\n        text =",
+        "        self.lasts = self.producers = self.published = None\n        text =",
+    ),
+    Mutant(
+        "a follower truncates to what is committed instead of by lineage",
+        _RULES,
+        "    return min(leader.end_offset, own_end)",
+        "    return min(own_end, log.committed_end)",
+    ),
+    Mutant(
+        "a diverging fetch counts for committed_end",
+        _SESSIONS,
+        "        if position.diverging is not None:\n            session.refused[key] = None",
+        "        if position.diverging is not None:\n            leadership.fetched("
+        "session.broker_id, session.incarnation, named.log_end, named.flushed_end, now_us)\n"
+        "            session.refused[key] = None",
+    ),
+    Mutant(
+        "committed_end counts replicas that are not in the ISR",
+        _LEADER,
+        "        if end <= self.committed_end:\n            return False\n        self.committed_end = end",
+        "        ends = sorted((self.log_end, *(self._reached(one) or 0 for one in self._followers)), reverse=True)\n"
+        "        end = ends[len(self.isr) - 1]\n"
+        "        if end <= self.committed_end:\n            return False\n        self.committed_end = end",
+    ),
+    Mutant(
+        "committed_end counts nobody of the ISR but the leader",
+        _RULES,
+        "    return members if all(members.issuperset(one) for one in proposed) else members.union(*proposed)",
+        "    return frozenset()",
+    ),
+    Mutant(
+        "committed_end counts the smallest of the ISRs that may be",
+        _RULES,
+        "    return members if all(members.issuperset(one) for one in proposed) else members.union(*proposed)",
+        "    return min((members, *map(frozenset, proposed)), key=len)",
+    ),
+    Mutant(
+        "committed_end moves below min_isr",
+        _RULES,
+        "    return isr_size >= min_isr",
+        "    return True",
+    ),
+    Mutant(
+        "who joins the ISR need not have all",
+        _RULES,
+        "    return reached is not None and reached >= max(committed_end, epoch_start)",
+        "    return reached is not None",
+    ),
+    Mutant(
+        "what a follower said in a run that is over counts",
+        _LEADER,
+        "                follower.begin(incarnation, now_us)",
+        "                follower.incarnation, follower.joins_at = incarnation, 0",
+    ),
+    Mutant(
+        "a follower shows what it has",
+        _RULES,
+        "    return min(leader_committed_end, log_end)",
+        "    return log_end",
+    ),
+    Mutant(
+        "a leader that may be deposed refuses what its successor stores",
+        _PARTITION,
+        "        if self.is_replicated:\n            self.budget.refusals.add(self, answers)",
+        "        if not answers:\n            self.budget.refusals.add(self, answers)",
+    ),
+    Mutant(
+        "what was pending is acked in a later epoch",
+        _PARTITION,
+        "        self.abandon(RemoteError(ErrorCode.FENCED_EPOCH, text), step)",
+        "        assert text",
+    ),
+    Mutant(
+        "an unclean start stays in the ISR",
+        _ELECTIONS,
+        "    partition = _left(partition, broker_id)\n    is_last",
+        "    is_last",
+    ),
+    Mutant(
+        "the last member leads with an empty disk",
+        _ELECTIONS,
+        "        awaited = None if has_disk else own",
+        "        awaited = None",
+    ),
+    Mutant(
+        "the last one to return leads",
+        _ELECTIONS,
+        "    longest = max(ends[one].length for one in among)",
+        "    among, longest = may_lead, ends[max(may_lead, key=lambda one: ends[one].incarnation)].length",
+    ),
+    Mutant(
+        "a leader of an earlier epoch goes on",
+        "penstock.node.replicas.roles",
+        "            self._chronicle.ended(_name(partition))\n            self._resign(partition)\n",
+        "            return\n",
+    ),
+    Mutant(
+        "a run that is over joins the ISR",
+        _LEADERSHIPS,
+        "        image.live_run(member.broker_id, member.incarnation)",
+        "        assert member.incarnation",
+    ),
+    Mutant(
+        "changes of ISRs are not compared and set",
+        _LEADERSHIPS,
+        "    if change.version != partition.version:",
+        "    if change.version > partition.version:",
+    ),
+    Mutant(
+        "a broker that leads one partition keeps all keys",
+        "penstock.node.subscriptions.key_routing",
+        "    for number, partition in parting.takers.items():",
+        "    if len(parting.takers) == 1:\n        shares = [group] * len(shares)\n"
+        "    for number, partition in parting.takers.items():",
+    ),
+    Mutant(
+        "a partition that was added takes keys before the older ones have given them up",
+        _MOVING,
+        "            keys.is_open = partition.key.partition < stream.counts[0]",
+        "            keys.is_open = True",
+    ),
+    Mutant(
+        "who joins a shared subscription does not wait for its barrier",
+        "penstock.node.subscriptions.subscriptions",
+        "takes=not (self._is_up and channel.is_asked)",
+        "takes=True",
+    ),
+    Mutant(
+        "a leader that is alone in sync does not wait for its disk",
+        _RULES,
+        "return durability is Durability.FSYNC or (durability is Durability.AUTO and smallest_isr == 1)",
+        "return durability is Durability.FSYNC",
+    ),
+)
+"""Mutants that need more than one broker.
+
+Left out are faults that another rule makes harmless:
+
+- A leader accepts a fetch of an earlier run. Its session ended with that run, so the fetch could only be the first of a
+  new session; and the metadata leader refuses a join by it, because the broker has another incarnation.
+- Raft commits an entry of an earlier term by counting replicas. A new leader sends such entries and its own first entry
+  in one message, unless they exceed a mebibyte, so a follower has both or none. `tests/sim/raft` uses small messages
+  and finds it.
+- Raft votes twice in a term after a restart. A term names its candidate, so both votes are for the same one and count
+  once. `tests/sim/raft` has a vote that is not on disk, and terms that name no candidate.
+- A coordinator takes a member's last report to its predecessor for everything that the member owns. A member sends one
+  heartbeat at a time and drops late answers; `tests/unit/groups/test_membership.py` has a member that does not.
+- The metadata leader accepts an ISR change of an earlier leader epoch. The change names the partition version that it
+  is based on, and each new leader raises the version.
+
+Left out, too, are faults that seeds show too rarely. A leader that counts answers before it knows what the followers
+know needs a disk that hangs just when the leader is deposed: `tests/unit/node/test_not_heard.py` finds it. A compaction
+pass that drops tombstones before the names of the segments that replace their messages are synced: a log with appends
+syncs its names often anyway; `tests/unit/commitlog/cleaner/test_compaction.py` finds it. Offsets that a new leader
+returns before they are committed need a second failover within milliseconds: `tests/unit/node/api/test_offsets.py`
+finds them.
+"""
+
+MUTANTS_OF_RIGHTS = (
+    Mutant(
+        "a broker goes by the rules that it found first",
+        _ACCESS,
+        "        if judge is None or not judge.goes_by(own, of_all):",
+        "        if judge is None:",
+    ),
+    Mutant(
+        "a connection outlives the secret that it was made with",
+        _ACCESS,
+        "            if credential is None or credential.mark != who.mark:",
+        "            if credential is None:",
+    ),
+    Mutant(
+        "a broker that is cut off goes by what it knows",
+        _ACCESS,
+        "        if not (access.is_current or (self.is_admin",
+        "        if not (True or (self.is_admin",
+    ),
+    Mutant(
+        "who may append is looked at when it is appended",
+        _ACCESS,
+        "        AppendRequest: _appending,",
+        "        AppendRequest: _allowing,",
+        (
+            Patch(
+                "penstock.node.partition.log_queries",
+                "        if self.rules.allowed is not None:",
+                "        if self.rules.allowed:",
+            ),
+            Patch(
+                _STORING,
+                "            self.append_to(partition, caller, check.message, check.asked, check.producer)\n",
+                "            is_late = check.rules.allowed == ()\n"
+                "            heard = InternalCaller(lambda response: None) if is_late else caller\n"
+                "            self.append_to(partition, heard, check.message, check.asked, check.producer)\n"
+                "            if is_late:\n"
+                "                self._outbox.reply(caller, RemoteError(ErrorCode.NOT_AUTHORIZED, 'too late'))\n",
+            ),
+        ),
+    ),
+    Mutant(
+        "rows on subjects of which no rule speaks are appended",
+        _STORING,
+        "._replace(allowed=allowed)",
+        "",
+    ),
+    Mutant(
+        "a fetch that waits is not looked at again",
+        "penstock.node.api.fetch_api",
+        "            self._access.of(waiter.who).check(waiter.request)",
+        "            assert waiter",
+    ),
+    Mutant(
+        "a change of users is answered before all brokers go by it",
+        "penstock.node.controller.user_admin",
+        "                self._all.wait(\n                    index, deadline_us,",
+        "                (lambda index, deadline_us, done: done(None))(\n                    index, deadline_us,",
+    ),
+    Mutant(
+        "who leads the audit next tells again what was told",
+        "penstock.node.controller.audit",
+        "                self._written = reading.index",
+        "                self._written = 0",
+    ),
+    Mutant(
+        "who altered a stream is not told",
+        _ACCESS,
+        "        return msgspec.structs.replace(command, by=self.signature, at_us=self._context.now.wall_us)",
+        "        return command",
+    ),
+    Mutant(
+        "rows that are there are put again",
+        _APPENDING,
+        "    if header.base_offset != log.log_end:",
+        "    if header.base_offset > log.log_end:",
+    ),
+    Mutant(
+        "rows that are put get the time of now",
+        _APPENDING,
+        "    header = codec.restamped(check.message, leader_epoch=partition.leader_epoch, flags=asked_flags(asked))",
+        "    header = codec.renumber(check.message, base_offset=partition.log.log_end, timestamp_us=now.wall_us,\n"
+        "        leader_epoch=partition.leader_epoch, flags=asked_flags(asked))",
+    ),
+)
+"""Mutants of permissions and of imported offsets: some seeds have users, and some an import."""
+
+MUTANTS_OF_DISKS = (
+    Mutant(
+        "no background sync",
+        "penstock.node.maintenance.log_maintenance",
+        "        flush = partition.log.flush()",
+        "        flush = partition.log.flush() if partition.waits_for_sync else None",
+    ),
+)
+"""Mutants about when a disk is synced, which the simulator does not measure: `make chaos` finds them."""
+
+
+MUTANTS_OF_OBSERVERS = (
+    Mutant(
+        "an observer that has all stands in for who is in sync",
+        _LEADER,
+        "            if follower.broker_id in self._must_have or follower.is_awaited:\n",
+        "            if any(one.log_end == self.log_end for one in self._observers):\n                continue\n"
+        "            if follower.broker_id in self._must_have or follower.is_awaited:\n",
+    ),
+    Mutant(
+        "an observer serves what is not committed",
+        "penstock.replication.follower",
+        "        end = rules.follower_committed_end(self._leader_committed_end, log.log_end)\n",
+        "        end = rules.follower_committed_end(self._leader_committed_end, log.log_end)\n"
+        "        end = log.log_end if self.is_observer else end\n",
+    ),
+    Mutant(
+        "an observer may lead where nobody else can",
+        _ELECTIONS,
+        "    if chosen is None and resigned:\n",
+        "    if chosen is None and partition.observers:\n"
+        "        chosen = _first(partition.observers, live, silent)\n"
+        "        others = others if chosen is None else (chosen,)\n"
+        "    if chosen is None and resigned:\n",
+    ),
+    Mutant(
+        "who lacks what its leader has told of is taken for fresh",
+        _FRESHNESS,
+        "        is_complete = is_empty or (self._mark_end == _NEVER and self._is_settled)\n",
+        "        is_complete = True\n",
+    ),
+)
+"""Mutants of read replicas: they show in clusters with more brokers than a stream has replicas."""
+
+
+def named(name: str) -> Mutant:
+    """Return the mutant of this name."""
+    return next(
+        mutant
+        for mutant in (*MUTANTS, *CLUSTER_MUTANTS, *MUTANTS_OF_RIGHTS, *MUTANTS_OF_OBSERVERS, *MUTANTS_OF_DISKS)
+        if mutant.name == name
+    )
+
+
+def install(name: str) -> None:
+    """Install a mutant in this process; an empty name installs none."""
+    if name:
+        plant(named(name))

@@ -1,0 +1,254 @@
+"""The plan of a seed: client operations and faults with their times, drawn before anything runs.
+
+Rules: A plan is data. If parts of it are left out, the rest still happens at the same times: so a failing seed is
+shrunk by leaving out faults and operations.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from random import Random
+from typing import NamedTuple
+
+from penstock.testing.simulation.planned_faults import AIMED, Ill, PlannedFault
+
+OPERATIONS = 2_100
+FAULTS_MIN = 24
+FAULTS_MAX = 40
+SECONDS_MIN = 45
+SECONDS_MAX = 90
+TRUNCATIONS_MAX = 60
+KEYED_OPERATIONS = 400
+SPLIT_OPERATIONS = 400
+GROUP_OPERATIONS = 120
+RUN_OPERATIONS = 90
+GROW_OPERATIONS = 3
+USER_OPERATIONS = 700
+IMPORT_OPERATIONS = 60
+_WITH_USERS = 1 / 3  # of all seeds; an import is drawn separately with the same share
+
+
+class Act(StrEnum):
+    """An act of a client."""
+
+    PUBLISH = "publish"
+    APPEND = "append"
+    FETCH = "fetch"
+    REWIND = "rewind"
+    OFFSETS = "offsets"
+    GET = "get"
+    METADATA = "metadata"
+    STATUS = "status"
+    ALTER = "alter"
+    RECREATE = "recreate"
+    TRUNCATE = "truncate"
+    MEMBER = "member"  # of a group: joins, leaves, is killed, or is silent for a while
+    COMMIT = "commit"  # by the consumer of a group without members
+    POSITION = "position"  # asks for the committed offsets of a group
+    RUN = "run"  # a Spark driver stages rows and publishes them
+    GROW = "grow"  # adds partitions to a stream
+    ASK = "ask"  # a user with few permissions sends a request
+    RULE = "rule"  # an administrator grants or revokes rules, rotates a secret, deletes a user
+    IMPORT = "import"  # a program imports rows with their offsets and timestamps, is killed, or checks what is stored
+
+
+_ACTS = (
+    (Act.PUBLISH, 58),
+    (Act.FETCH, 27),
+    (Act.APPEND, 5),
+    (Act.OFFSETS, 3),
+    (Act.REWIND, 2),
+    (Act.GET, 2),
+    (Act.METADATA, 1),
+    (Act.STATUS, 1),
+    (Act.ALTER, 1),
+    (Act.RECREATE, 0),
+    (Act.TRUNCATE, 0),
+)
+
+_GROUP_ACTS = (
+    (Act.MEMBER, 60),
+    (Act.COMMIT, 40),
+    (Act.POSITION, 20),
+)
+
+_RUN_ACTS = ((Act.RUN, 1),)
+
+_GROW_ACTS = ((Act.GROW, 1),)
+
+_USER_ACTS = (
+    (Act.ASK, 9),
+    (Act.RULE, 2),
+)
+
+_IMPORT_ACTS = ((Act.IMPORT, 1),)
+
+_KEYED_ACTS = (
+    (Act.PUBLISH, 100),
+    (Act.APPEND, 40),
+    (Act.FETCH, 44),
+    (Act.REWIND, 8),
+    (Act.GET, 4),
+    (Act.OFFSETS, 2),
+    (Act.ALTER, 1),
+    (Act.TRUNCATE, 1),
+)
+
+_SPLIT_ACTS = (
+    (Act.PUBLISH, 100),
+    (Act.FETCH, 60),
+    (Act.APPEND, 6),
+    (Act.REWIND, 6),
+    (Act.GET, 4),
+    (Act.OFFSETS, 2),
+    (Act.ALTER, 1),
+)
+
+
+_ILLS = (
+    (Ill.CRASH, 10),
+    (Ill.POWER_CUT, 8),
+    (Ill.POWER_CUT_WITHIN, 12),
+    (Ill.ALL_LOSE_POWER, 3),
+    (Ill.CLEAN_RESTART, 6),
+    (Ill.PAUSE, 8),
+    (Ill.CLOCK_STEP, 8),
+    (Ill.SLOW_DISK, 8),
+    (Ill.FULL_DISK, 6),
+    (Ill.FAILING_SYNC, 6),
+    (Ill.FLIPPED_BIT, 8),
+    (Ill.EMPTY_DISK, 3),
+    (Ill.NATS_LOST, 8),
+    (Ill.NATS_RESTART, 4),
+    (Ill.ACKS_LOST, 5),
+    (Ill.RESET, 10),
+    (Ill.PARTITION, 16),
+    (Ill.SLOW_NETWORK, 4),
+    (Ill.SHRINK_IN_DOUBT, 8),
+    (Ill.JOIN_OF_A_PAST_RUN, 8),
+    (Ill.CHANGES_CROSS, 6),
+    (Ill.VOTE_THEN_RESTART, 8),
+    (Ill.UNEVEN_FAILOVER, 8),
+    (Ill.DEPOSED_AND_BACK, 8),
+    (Ill.JOINER_BEHIND, 8),
+    (Ill.HUNG_SYNC, 5),
+    (Ill.NATS_AWAY, 3),
+    (Ill.LONG_FULL_DISK, 3),
+    (Ill.OLDER_COPY, 4),
+    (Ill.ALL_KILLED, 5),
+)
+_LONG_US = {Ill.HUNG_SYNC: 2_000_000, Ill.NATS_AWAY: 30_000_000, Ill.LONG_FULL_DISK: 60_000_000}  # minimum durations
+CLUSTER_ONLY = AIMED | {Ill.EMPTY_DISK, Ill.OLDER_COPY}  # a single broker loses everything with its disk
+
+
+class PlannedOperation(NamedTuple):
+    """One act. `slot` is the stream; `number` is the act's own random number."""
+
+    at_us: int
+    act: Act
+    slot: int
+    number: int
+
+
+class RunPlan(NamedTuple):
+    """All operations and faults of one run, up to `end_us`; then all faults end."""
+
+    seed: int
+    brokers: int
+    end_us: int
+    operations: tuple[PlannedOperation, ...]
+    faults: tuple[PlannedFault, ...]
+
+
+def _chosen(random: Random, weighted: tuple[tuple[Act, int], ...] | tuple[tuple[Ill, int], ...]) -> Act | Ill:
+    left = int(random.random() * sum(weight for _, weight in weighted))
+    for one, weight in weighted:
+        left -= weight
+        if left < 0:
+            return one
+    raise AssertionError
+
+
+def make_plan(seed: int, brokers: int, slots: int) -> RunPlan:
+    """Draw the plan of a seed. The last three slots: the consumer groups' stream, the compacted and the split one."""
+    shared_slot, keyed_slot, split_slot = range(slots - 3, slots)
+    slots = keyed_slot
+    random = Random(f"{seed} plan")
+    end_us = (SECONDS_MIN + int(random.random() * (SECONDS_MAX - SECONDS_MIN))) * 1_000_000
+    operations = []
+    for _ in range(OPERATIONS):
+        act = _chosen(random, _ACTS)
+        assert isinstance(act, Act)
+        at_us = int(random.random() * end_us)
+        operations.append(PlannedOperation(at_us, act, int(random.random() * slots), random.getrandbits(32)))
+    recreations = 1 + int(random.random() * 5)
+    operations += [
+        PlannedOperation(
+            int(random.random() * end_us), Act.RECREATE, int(random.random() * slots), random.getrandbits(32)
+        )
+        for _ in range(recreations)
+    ]
+    operations += _truncations(seed, end_us, slots)
+    operations += _drawn_apart(seed, "keys", end_us, keyed_slot, _KEYED_ACTS, KEYED_OPERATIONS)
+    operations += _drawn_apart(seed, "split", end_us, split_slot, _SPLIT_ACTS, SPLIT_OPERATIONS)
+    operations += _drawn_apart(seed, "growth", end_us, split_slot, _GROW_ACTS, GROW_OPERATIONS)
+    operations += _drawn_apart(seed, "groups", end_us, shared_slot, _GROUP_ACTS, GROUP_OPERATIONS)
+    operations += _drawn_apart(seed, "runs", end_us, shared_slot, _RUN_ACTS, RUN_OPERATIONS)
+    if _is_drawn(seed, "with users"):
+        operations += _drawn_apart(seed, "users", end_us, 0, _USER_ACTS, USER_OPERATIONS)
+    if _is_drawn(seed, "with an import"):
+        operations += _drawn_apart(seed, "import", end_us, 0, _IMPORT_ACTS, IMPORT_OPERATIONS)
+    faults: list[PlannedFault] = []
+    possible = tuple((ill, weight) for ill, weight in _ILLS if brokers > 1 or ill not in CLUSTER_ONLY)
+    count = FAULTS_MIN + int(random.random() * (FAULTS_MAX - FAULTS_MIN))
+    while len(faults) < count:
+        ill = _chosen(random, possible)
+        assert isinstance(ill, Ill)
+        at_us = int((0.01 + 0.95 * random.random()) * end_us)
+        lasts_us = int(100_000 + random.random() ** 3 * 15_000_000)
+        if ill is Ill.HUNG_SYNC:
+            lasts_us *= 2
+        lasts_us = _LONG_US.get(ill, 0) + lasts_us
+        broker_id = 1 + int(random.random() * brokers)
+        faults.append(PlannedFault(at_us, ill, broker_id, lasts_us, random.getrandbits(32)))
+    if brokers > 1:
+        faults += _faults_drawn_apart(seed, Ill.FULL_AND_DEPOSED, end_us, brokers)
+    return RunPlan(seed, brokers, end_us, tuple(sorted(operations)), tuple(sorted(faults)))
+
+
+def _is_drawn(seed: int, what: str) -> bool:
+    """True if the seed has an optional load. Drawn separately, so that the plans of other seeds stay unchanged."""
+    return Random(f"{seed} {what}").random() < _WITH_USERS
+
+
+def _truncations(seed: int, end_us: int, slots: int) -> list[PlannedOperation]:
+    """Draw some truncations. Drawn separately, so that the rest of the plan stays unchanged."""
+    random = Random(f"{seed} truncations")
+    return [
+        PlannedOperation(
+            int(random.random() * end_us), Act.TRUNCATE, int(random.random() * slots), random.getrandbits(32)
+        )
+        for _ in range(int(random.random() * TRUNCATIONS_MAX))
+    ]
+
+
+def _faults_drawn_apart(seed: int, ill: Ill, end_us: int, brokers: int) -> list[PlannedFault]:
+    """Draw two faults of one kind. Drawn separately, so that the rest of the plan stays unchanged."""
+    random = Random(f"{seed} {ill}")
+    return [
+        PlannedFault(int(random.random() * end_us), ill, 1 + int(random.random() * brokers), 0, random.getrandbits(32))
+        for _ in range(2)
+    ]
+
+
+def _drawn_apart(
+    seed: int, what: str, end_us: int, slot: int, acts: tuple[tuple[Act, int], ...], count: int
+) -> list[PlannedOperation]:
+    """Draw operations of one kind. Drawn separately, so that the rest of the plan stays unchanged."""
+    random = Random(f"{seed} {what}")
+    operations = []
+    for _ in range(count):
+        act = _chosen(random, acts)
+        assert isinstance(act, Act)
+        operations.append(PlannedOperation(int(random.random() * end_us), act, slot, random.getrandbits(32)))
+    return operations
