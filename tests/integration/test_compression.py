@@ -40,11 +40,15 @@ async def values_of(client: aio.Client) -> list[bytes | None]:
 
 def kinds(folder: Path) -> list[set[str]]:
     """How the batches of each segment are compressed."""
-    found = []
-    for path in penstock.segment_files(folder):
-        with penstock.open_segment(path) as reader:
-            found.append({str(compression.of(header)) for header, _ in reader.messages()})
-    return found
+    while True:
+        found = []
+        try:
+            for path in penstock.segment_files(folder):
+                with penstock.open_segment(path) as reader:
+                    found.append({str(compression.of(header)) for header, _ in reader.messages()})
+        except FileNotFoundError:
+            continue  # the cleaner has rewritten it and deleted the older file since they were listed
+        return found
 
 
 def folder_of(data: Path) -> Path:

@@ -41,14 +41,18 @@ def open_segment(path: str | os.PathLike[str]) -> SegmentReader:
 def segment_files(folder: str | os.PathLike[str]) -> list[Path]:
     """Return the segment files (`.arrows`) in a partition's folder that make up its log, in offset order.
 
-    If the cleaner has just rewritten a segment, both versions may exist; only the newer one is returned. OSError.
+    If the cleaner has just rewritten a segment, both versions may exist; only the newer one is returned. A last file
+    that the broker has created, but not written its schema message to, is left out: it holds no messages. OSError.
     """
     newest: dict[int, tuple[int, Path]] = {}
     for path in Path(folder).iterdir():
         if (match := _SEGMENT.fullmatch(path.name)) is not None:
             base_offset, generation = int(match[1]), int(match[2] or 0)
             newest[base_offset] = max(newest.get(base_offset, (generation, path)), (generation, path))
-    return [newest[base_offset][1] for base_offset in sorted(newest)]
+    files = [newest[base_offset][1] for base_offset in sorted(newest)]
+    if files and files[-1].stat().st_size < SCHEMA_BYTES:
+        files.pop()
+    return files
 
 
 class SegmentReader:
