@@ -26,6 +26,12 @@ _STORING = "penstock.node.api.append_api"
 
 MUTANTS = (
     Mutant(
+        "an event is not told what ended earlier in its turn",
+        "penstock.node.node",
+        "        if self._events.is_pressing:\n",
+        "        if False:\n",
+    ),
+    Mutant(
         "acks before the sync",
         _LEADER,
         "end = self.flushed_end if self.waits_for_own_disk else self.log_end",

@@ -283,7 +283,9 @@ class World:
     # The end
 
     def _live_again(self) -> None:
-        """Check that every partition accepts messages and every consumer reaches the end within LIVENESS_US."""
+        """Check that every partition accepts messages, every consumer reaches the end, and every earlier request has an
+        answer, within LIVENESS_US.
+        """
         began_us = self._scheduler.now_us
         # (slot, partition) → its history, and the number of its acks when this phase began.
         left: dict[tuple[int, int], tuple[PartitionHistory | None, int]] = {}
@@ -301,7 +303,7 @@ class World:
 
         def try_all() -> None:
             nonlocal unmended, waiting
-            unmended, waiting = self._unmended(), guests_wait()
+            unmended, waiting = self._unmended(), guests_wait() or self._unanswered(began_us)
             for slot, partition in list(left):
                 generation = self._clients.generations[slot]
                 if generation is None or not generation.stream_id:
@@ -333,6 +335,9 @@ class World:
             slots = (f"s{slot}/{partition}" for slot, partition in left)
             which = ", ".join(filter(None, (*slots, unmended, waiting, groups_wait(), drivers_wait())))
             raise ViolationError(f"not live {LIVENESS_US // 1_000_000} s after all was mended: {which}")
+
+    def _unanswered(self, until_us: int) -> str:
+        return next(filter(None, (one.doors.unanswered(until_us) for one in self.brokers.values())), "")
 
     def _unmended(self) -> str:
         """Return a partition that has a corrupt replica and others that could repair it; empty if there is none."""

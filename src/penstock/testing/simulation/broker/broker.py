@@ -2,7 +2,8 @@
 
 Rules: A step is carried out top to bottom, as the real driver does. Everything that happens to the broker goes
 through `event`, so that a pause holds all of it back and a power cut in the middle of a decision ends the run there.
-Events of an earlier run of the broker change nothing in a later one.
+Events of an earlier run of the broker change nothing in a later one. As in the real driver, several events may reach
+the node in one turn of the event loop before its decisions are carried out.
 
     down ──start──▶ runs ──stop──▶ stopping ──▶ down
      ▲               │ ◀──resume── paused ◀──pause──
@@ -48,6 +49,8 @@ _STOP_US = 8_000_000
 _STOPPED = "stopped"
 _DRAINED = -1  # token of the barrier that ends a drain
 _RESTART_US = (300_000, 2_000_000)
+_TURN_US = 3_000  # longest turn of the event loop; all events in it reach the node before its decisions are carried out
+_TURNS = 0.3  # share of events that begin such a turn; the decisions of the others are carried out at once
 
 
 def _wall_us(now: Now, then_ms: int) -> int:
@@ -123,6 +126,10 @@ class SimBroker:
         self._waiting: deque[Call] = deque()
         self._timer: Timer | None = None
         self._timer_us = 0
+        # A generator of its own: the others draw what they would draw without it.
+        self._turns = Random(f"{self.name} turns {random.getstate()[1][:8]}")  # noqa: S311 (nothing secret)
+        self._turn_end: Timer | None = None  # None: no decision waits
+        self._event_us = 0  # elapsed time at the last event, which is the node's time
         self._wakes = Wakes(self.name)
         self._drained: Call = lambda: None  # called when NATS has confirmed the end of the subscriptions
 
@@ -146,6 +153,7 @@ class SimBroker:
             around.network,
             self._random,
             event=self.event,
+            carry_out=self._carry_out,
             ask=self._ask_peer,
             are_proven=around.rights is not None,
         )
@@ -236,6 +244,7 @@ class SimBroker:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        self._end_turn()
         self.doors.clear()
         self._waiting.clear()
         self._paused = False
@@ -268,20 +277,50 @@ class SimBroker:
     # Events
 
     def event(self, call: Call) -> None:
-        """Carry out an event and all steps that follow from it."""
+        """Pass an event to the node, and carry out the steps that follow: now, or with the next events of its turn."""
         if self.node is None:
             return
         if self._paused:
             self._waiting.append(call)
             return
         try:
+            self._event_us = self.clock.elapsed_us()
             call()
-            while (step := self._step()) is not None:
-                self._do(step)
+            if self._turn_end is not None:
+                self._around.count("events in a turn with others")
+                return
+            if self.node is not None and self._turns.random() < _TURNS:
+                length_us = int(self._turns.random() * _TURN_US)
+                self._turn_end = self._around.scheduler.after(length_us, self._turn_ends)
+                return
+            self._carry_out()
         except PowerCut:
             self._died()
             return
         self._acted()
+
+    def _turn_ends(self) -> None:
+        self._turn_end = None
+        if self._paused:
+            self._waiting.append(lambda: None)
+            return
+        try:
+            self._carry_out()
+        except PowerCut:
+            self._died()
+            return
+        self._acted()
+
+    def _end_turn(self) -> None:
+        if self._turn_end is not None:
+            self._turn_end.cancel()
+            self._turn_end = None
+
+    def _carry_out(self) -> None:
+        """Carry out all that the node has decided."""
+        self._end_turn()
+        while (step := self._step()) is not None:
+            self._do(step)
 
     def _step(self) -> Step | None:
         """Return the node's next step; None if the last one has ended the run."""
@@ -302,6 +341,7 @@ class SimBroker:
         assert self.node is not None
         self._trace("nats up")
         self.node.nats_up()
+        self._carry_out()  # at once: a barrier requested from now on comes after the node's own
 
     def link_lost(self, proven_ms: int, reason: str) -> None:
         assert self.node is not None
@@ -384,7 +424,7 @@ class SimBroker:
                 return
             self._timer.cancel()
         self._timer_us = wake_us
-        self._wakes.planned(wake_us, self.clock.elapsed_us())
+        self._wakes.planned(wake_us, self._event_us)
         scheduler = self._around.scheduler
         at_us = max(self.clock.true_us(wake_us), scheduler.now_us + 1_000)
         self._timer = scheduler.at(at_us, partial(self.event, self._tick))
@@ -455,6 +495,7 @@ class SimBroker:
 
     def _close(self) -> None:
         assert self.node is not None
+        self._carry_out()
         self._do(self.node.stop(self.clock.now()))
         self._end(_STOPPED)
 

@@ -46,6 +46,8 @@ class SimCaller:
     """The caller of a request and the way back to it. `checked`: takes the response first; None: not checked."""
 
     connection: SimConnection
+    request: Request
+    asked_us: int
     answer: Answer
     checked: Checked | None = None
 
@@ -79,6 +81,15 @@ class BrokerConnections:
         callers = self._callers.pop(connection, None)
         if callers:
             self._broker.node.callers_disconnected(list(callers))
+
+    def unanswered(self, until_us: int) -> str:
+        """Describe a request that was taken until then and has no answer yet; empty if there is none."""
+        for connection, callers in self._callers.items():
+            for caller in callers:
+                if caller.asked_us <= until_us and connection.is_open:
+                    request = type(caller.request).__name__
+                    return f"{self._broker.name} has not answered {request} of {connection.source}"
+        return ""
 
     # Logins
 
@@ -122,7 +133,7 @@ class BrokerConnections:
             return
         is_broker = connection.source in self._around.brokers
         who = THE_BROKER if is_broker else self._whos.get(connection)
-        caller = SimCaller(connection, answer)
+        caller = SimCaller(connection, request, self._around.scheduler.now_us, answer)
         callers[caller] = None
         if not is_broker and (rights := self._around.rights) is not None:
             caller.checked = rights.asks(broker, who, request, raw, since)

@@ -37,6 +37,7 @@ class PeerLinks:
         random: Random,
         *,
         event: Callable[[Call], None],
+        carry_out: Call,
         ask: Ask,
         are_proven: bool = False,
     ) -> None:
@@ -48,6 +49,7 @@ class PeerLinks:
         self._network = network
         self._random = random
         self._event = event
+        self._carry_out = carry_out
         self._ask = ask
         self._names: dict[int, str] = {}  # peer → its machine
         self._up: dict[int, SimConnection] = {}
@@ -110,6 +112,10 @@ class PeerLinks:
         if self._is_over or self._names.get(broker_id) != name or broker_id in self._up or not connection.is_open:
             connection.close(by_source=True)
             self._later(broker_id, name)
+            return
+        self._carry_out()  # first: what was decided for an earlier connection is dropped together with that connection
+        if self._names.get(broker_id) != name:
+            connection.close(by_source=True)
             return
         self._up[broker_id] = connection
         self._node.peer_up(BrokerId(broker_id), self._clock.now(), is_proven=self._are_proven)
