@@ -519,9 +519,9 @@ class Node:
             return
         self._at(now)
         try:
-            auth = self.access.of(who)
-            auth.check(request)
-            self._router.handlers[type(request)](Call(caller, auth, raw, now), request)
+            call = Call(caller, self.access.of(who), request, raw, now)
+            call.authorize()
+            self._router.handlers[type(request)](call, request)
         except RemoteError as error:
             self._outbox.reply(caller, error)
 

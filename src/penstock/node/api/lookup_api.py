@@ -142,7 +142,7 @@ class LookupApi:
             self._open.discard(caller)
             if error is None:
                 try:
-                    call.auth.check(request)
+                    call.authorize()
                 except RemoteError as refusal:
                     self._outbox.reply(caller, refusal)
                 else:
