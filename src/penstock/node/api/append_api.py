@@ -157,7 +157,7 @@ class AppendApi:
         """Notify upkeep and followers of a write; `committed_end` is the value before it."""
         if partition.leadership is not None:
             self._replicas.leader_replication.appended(partition)
-        self._replicas.log_maintenance.moved(partition, committed_end)
+        self._replicas.log_maintenance.note_progress(partition, committed_end)
 
 
 def _rules_of(stream: StreamState, partition: int) -> RowRules:

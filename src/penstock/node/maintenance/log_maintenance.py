@@ -66,7 +66,7 @@ class LogMaintenance:
         """Note corruption that a reader has found; callable from any thread."""
         self._damaged.append(PartitionKey(StreamId(stream_id), PartitionId(partition)))
 
-    def moved(self, partition: Partition, committed_end: int) -> None:
+    def note_progress(self, partition: Partition, committed_end: int) -> None:
         """Add the event COMMITTED and plan an fsync, after rows were appended or synced, or durability was lowered.
 
         `committed_end`: its earlier value.
@@ -178,7 +178,7 @@ class LogMaintenance:
         """Answer requests that wait for the leadership's `committed_end`."""
         committed_end = partition.committed_end
         partition.advance(self._outbox.step)
-        self.moved(partition, committed_end)
+        self.note_progress(partition, committed_end)
 
     def truncate(self, partition: Partition) -> None:
         """Raise a led log's start to the offset truncated on request, as far as the log is synced.

@@ -273,7 +273,7 @@ class FollowerReplication:
             if partition.log.state is LogState.WRITABLE:  # otherwise only a restart helps
                 fetcher.stall(following, now.elapsed_us, f"it cannot follow: {error}")
         else:
-            self._upkeep.moved(partition, partition.committed_end)
+            self._upkeep.note_progress(partition, partition.committed_end)
             self.free(partition)
             fetcher.proceed(following)
         return LogOrders(), b""
@@ -310,7 +310,7 @@ class FollowerReplication:
                 partition.log.follow_start(ends.log_start)
         assert ends.committed_end is not None
         partition.follow_committed(ends.committed_end)
-        self._upkeep.moved(partition, committed_end)
+        self._upkeep.note_progress(partition, committed_end)
 
     def _cut(
         self, fetcher: Fetcher, partition: Partition, following: Following, orders: LogOrders, refill: bytes
