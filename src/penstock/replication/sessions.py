@@ -255,7 +255,7 @@ class Sessions:
             session.impeded.discard(PartitionKey(name.stream_id, name.partition))
         if request.impeded or session.impeded:
             self._note_impeded(session, request)
-        moved = [
+        advanced = [
             leadership
             for position in request.changed
             if (leadership := self._named(session, position, now_us)) is not None
@@ -263,9 +263,9 @@ class Sessions:
         session.caller, session.heard_us = caller, now_us
         session.bytes_max = min(max(request.bytes_max, limits.REPLICA_SHARE_BYTES_MIN), limits.REPLICA_FETCH_BYTES)
         session.deadline_us = now_us + min(request.wait_ms_max, limits.FETCH_WAIT_MS_MAX) * 1_000
-        for leadership in moved:
+        for leadership in advanced:
             self.ends_moved(leadership, now_us)
-        return moved
+        return advanced
 
     def progress(
         self, request: ReplicaProgressRequest, incarnation: Incarnation | None, now_us: int
@@ -275,16 +275,16 @@ class Sessions:
         session = self._sessions.get(request.broker_id)
         if session is None or session.number != request.session or session.incarnation != request.incarnation:
             raise _unknown_session()
-        moved = []
+        advanced = []
         for told in request.flushed:
             key = PartitionKey(told.stream_id, told.partition)
             position, led = session.positions.get(key), self._led.get(key)
             if position is None or led is None or not position.agrees or led[0].leader_epoch != told.leader_epoch:
                 continue
             if led[0].progressed(request.broker_id, request.incarnation, told.flushed_end, now_us):
-                moved.append(led[0])
+                advanced.append(led[0])
                 self.ends_moved(led[0], now_us)
-        return moved
+        return advanced
 
     def _session(self, request: ReplicaFetchRequest, incarnation: Incarnation | None) -> FetchSession:
         _check_incarnation(request.incarnation, incarnation)
@@ -323,7 +323,7 @@ class Sessions:
         if before is not None and before.leader_epoch == named.leader_epoch:
             position.is_refused = before.log_end == named.log_end and before.agrees and not before.is_owed
             position.told_committed_end, position.told_start = before.told_committed_end, before.told_start
-        moved = leadership.fetched(
+        advanced = leadership.fetched(
             session.broker_id,
             session.incarnation,
             named.log_end,
@@ -334,7 +334,7 @@ class Sessions:
         if named.log_end < leadership.log_end:
             self._enqueue(session, leadership)
         self._note_ends(session, leadership, position, now_us)
-        return leadership if moved else None
+        return leadership if advanced else None
 
     def _note_impeded(self, session: FetchSession, request: ReplicaFetchRequest) -> None:
         session.impeded.difference_update(PartitionKey(named.stream_id, named.partition) for named in request.changed)

@@ -262,7 +262,7 @@ class Model:
         """Something has happened to a leadership, which may have committed more."""
         for follower in leadership._followers:
             follower.is_awaited = False  # a moment later
-        leadership._advance()
+        leadership._advance_high_watermark()
         state = state.with_broker(number, leads=_frozen(leadership))
         committed = state.broker(number).log[: leadership.committed_end]
         if agreed(committed, state.acked) < min(len(committed), len(state.acked)):

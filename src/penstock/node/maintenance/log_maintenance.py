@@ -171,13 +171,13 @@ class LogMaintenance:
         if partition.leadership is not None:
             partition.leadership.flushed(partition.log.flushed_end)
         self._events.add(PartitionEventKind.FLUSHED, partition)
-        self.advance(partition)
+        self.advance_high_watermark(partition)
         self.truncate(partition)
 
-    def advance(self, partition: Partition) -> None:
+    def advance_high_watermark(self, partition: Partition) -> None:
         """Answer requests that wait for the leadership's `committed_end`."""
         committed_end = partition.committed_end
-        partition.advance(self._outbox.step)
+        partition.advance_high_watermark(self._outbox.step)
         self.note_progress(partition, committed_end)
 
     def truncate(self, partition: Partition) -> None:
@@ -412,7 +412,7 @@ class LogMaintenance:
             partition.fail_pending(text, self._outbox.step)
         if partition.leadership is not None:
             partition.leadership.flushed(partition.log.flushed_end)
-        partition.advance(self._outbox.step)
+        partition.advance_high_watermark(self._outbox.step)
 
 
 def _begins_too_early(partition: Partition) -> bool:

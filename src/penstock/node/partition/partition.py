@@ -353,7 +353,7 @@ class Partition:
         if admission.duplicates:
             self._answer_again(admission, refusal, now, step)
         if self.in_flight:
-            self.advance(step)
+            self.advance_high_watermark(step)
         return True
 
     def _admit(self, group: MessageGroup, now: Now, step: Step, *, must: bool) -> Admission | None:
@@ -565,7 +565,7 @@ class Partition:
         if not isinstance(error, ShortageError):
             self.impediment = str(error)
 
-    def advance(self, step: Step) -> bool:
+    def advance_high_watermark(self, step: Step) -> bool:
         """Advance `committed_end` to the leadership's and answer pending requests. Return True if it moved."""
         leadership = self.leadership
         if leadership is None or leadership.committed_end <= self.committed_end:

@@ -216,7 +216,7 @@ class LeaderReplication:
         partition = self._partitions.get(leadership.key)
         if has_moved and partition is not None and partition.leadership is leadership:
             self._sessions.ends_moved(leadership, now.elapsed_us)
-            self._maintenance.advance(partition)
+            self._maintenance.advance_high_watermark(partition)
 
     # Requests of followers
 

@@ -331,7 +331,7 @@ class StreamLifecycle:
             partition.reconfigure(state)
         self._roles.update(partition)
         if partition.leadership is not None:
-            self._upkeep.advance(partition)
+            self._upkeep.advance_high_watermark(partition)
 
     @property
     def are_open(self) -> bool:
