@@ -247,7 +247,7 @@ class Node:
         | RESIGNED             | callers that wait are sent to the new leader; group offsets are dropped        |
         | COMMITTED            | followers, readers, publications of staged rows; rollups                       |
         | FLUSHED              | the leader that is followed                                                    |
-        | RETAINED             | followers, truncations                                                         |
+        | LOG_START_RAISED     | followers, truncations                                                         |
         | ROLE_DUE             | roles                                                                          |
         | FAILED               | other brokers lead; repairs                                                    |
         | IMPEDED, STALLED     | other brokers lead                                                             |
@@ -267,8 +267,8 @@ class Node:
                         self._publishing.grown(partition)
                 case PartitionEventKind.FLUSHED:
                     replicas.follows.flushed(partition)
-                case PartitionEventKind.RETAINED:
-                    replicas.retained(partition)
+                case PartitionEventKind.LOG_START_RAISED:
+                    replicas.log_start_raised(partition)
                 case PartitionEventKind.BEGAN:
                     replicas.began(partition)
                 case PartitionEventKind.RESIGNED:

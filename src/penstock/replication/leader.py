@@ -320,8 +320,8 @@ class Leadership:
         self._has_failed = True
         return self._advance_high_watermark()
 
-    def retained(self, log_start: int) -> None:
-        """Retention moved the log start; followers learn of it with their next news."""
+    def log_start_raised(self, log_start: int) -> None:
+        """The log start is higher, by retention or on request; followers learn of it with their next news."""
         assert self.log_start <= log_start <= self.committed_end, (self.key, log_start, self.committed_end)
         self.log_start = log_start
 

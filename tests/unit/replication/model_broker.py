@@ -186,7 +186,7 @@ class Broker:
     def retain(self, log_start: int) -> None:
         assert self.leadership is not None
         self.log.start_at(log_start)
-        self.leadership.retained(log_start)
+        self.leadership.log_start_raised(log_start)
         self.sessions.ends_moved(self.leadership, self.cluster.now_us)
 
     def cut(self) -> None:

@@ -71,7 +71,7 @@ class Pair:
     def retain(self, log_start: int) -> None:
         flush(self.logs[self.leader])
         self.logs[self.leader].follow_start(log_start)
-        self.leadership.retained(log_start)
+        self.leadership.log_start_raised(log_start)
         self.sessions.ends_moved(self.leadership, self.now_us)
 
     def fetch(self) -> int:

@@ -208,7 +208,7 @@ def test_below_the_start_a_follower_hears_where_to_begin() -> None:
         leader.append(1)
     leader.led[1].committed_end = 4
     leader.logs[1].start_at(3)
-    leader.led[1].retained(3)
+    leader.led[1].log_start_raised(3)
     for _ in range(2):  # also when it asks the same again
         leader.fetch((1, 1), first=True, session=1)
         (answer,) = leader.answers()
@@ -223,7 +223,7 @@ def test_a_disk_thread_says_where_to_begin_and_the_batch_that_holds_the_start_co
     led.appended(12, leader.now_us)
     led.committed_end = 12
     log.start_at(6)
-    led.retained(6)
+    led.log_start_raised(6)
     log.is_cold = True
     leader.fetch((1, 2), first=True)
     (answer,) = leader.answers()

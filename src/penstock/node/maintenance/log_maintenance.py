@@ -207,7 +207,7 @@ class LogMaintenance:
             partition.tell(f"cannot note where its log begins: {error}", self._outbox)
             return
         if log.log_start != before:
-            self._events.add(PartitionEventKind.RETAINED, partition)
+            self._events.add(PartitionEventKind.LOG_START_RAISED, partition)
         if log.log_start < start:
             self.flush(partition)
 
@@ -333,7 +333,7 @@ class LogMaintenance:
             log_start = partition.log.log_start
             removal = partition.log.retained(retention)
             if partition.log.log_start != log_start:
-                self._events.add(PartitionEventKind.RETAINED, partition)
+                self._events.add(PartitionEventKind.LOG_START_RAISED, partition)
             if removal is not None:
                 self._outbox.work(Lane.WRITE, removal.run, lambda error: removed(removal, error))
 

@@ -24,7 +24,7 @@ class PartitionEventKind(Enum):
     RESIGNED = "this broker leads it no more"
     COMMITTED = "its high watermark (`committed_end`) has moved"
     FLUSHED = "its flushed offset (`flushed_end`) has moved"
-    RETAINED = "its log start offset (`log_start`) has moved"
+    LOG_START_RAISED = "its log start offset (`log_start`) is higher"
     ROLE_DUE = "it was cut to agree with its leader, and may have another role by now"
     FAILED = "its log takes no appends until a repair or a restart"
     IMPEDED = "its disk takes no writes; `impediment` says why"

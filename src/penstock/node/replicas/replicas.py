@@ -228,10 +228,10 @@ class Replicas:
             self.rollups.check(partition)
         self.staged_retention.watch(partition)
 
-    def retained(self, partition: Partition) -> None:
+    def log_start_raised(self, partition: Partition) -> None:
         """Handle a raised log start offset."""
         if partition.leadership is not None:
-            partition.leadership.retained(partition.log.log_start)
+            partition.leadership.log_start_raised(partition.log.log_start)
             self.leader_replication.ends_moved(partition, self._context.now)
             self.truncations.answer_done()
 
