@@ -194,10 +194,10 @@ class LogMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.retention is not None)
     @rule(run=st.booleans())
-    def retained(self, run: bool) -> None:
+    def apply_retention(self, run: bool) -> None:
         retention, self.retention = self.retention, None
         assert retention is not None
-        removal = self.log.retained(retention)
+        removal = self.log.apply_retention(retention)
         assert self.log.log_start >= self.log_start
         self.log_start = self.log.log_start
         if removal is not None and run:

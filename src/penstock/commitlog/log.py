@@ -557,8 +557,8 @@ class Log:
         if not self._retention_tracker.is_due(now_us, is_exceeded=self._exceeds_limit(now_us)):
             return None
         end = self.flushed_end if committed_end is None else min(self.flushed_end, committed_end)
-        look = Retention(self._config, self.view(), size_bytes=self.size_bytes, now_us=now_us, end=end)
-        return self._retention_tracker.begin(look, now_us)
+        retention = Retention(self._config, self.view(), size_bytes=self.size_bytes, now_us=now_us, end=end)
+        return self._retention_tracker.begin(retention, now_us)
 
     def _exceeds_limit(self, now_us: int) -> bool:
         return self._config.is_exceeded(
@@ -589,8 +589,8 @@ class Log:
             dues.append(cleaning_us)
         return min(dues, default=None)
 
-    def retained(self, retention: Retention) -> Removal | None:
-        """Take the result of `retention.run()`: move log_start, and return a task if segments are to be removed."""
+    def apply_retention(self, retention: Retention) -> Removal | None:
+        """Take the result of `retention.run()`: raise log_start, and return a task if segments are to be removed."""
         if not self._retention_tracker.end(retention):
             return None  # the log was closed or truncated meanwhile
         if self.state is not LogState.WRITABLE:
@@ -609,7 +609,7 @@ class Log:
         self._removal = Removal(self._folder, paths, self._checkpoint.sync)
         return self._removal
 
-    def not_retained(self, retention: Retention) -> None:
+    def discard_retention(self, retention: Retention) -> None:
         """Discard a retention task, as the log is about to be truncated."""
         self._retention_tracker.end(retention)
 

@@ -7,7 +7,7 @@ is computed in a disk thread, because it may need an index on disk or, if that i
 task only acts on the result. One retention task at a time, at most one in RETENTION_INTERVAL_MS, and only if a limit is
 exceeded or log_start has moved. Failed removals are retried with backoff.
 
-    tick → Retention.run (disk thread) → retained → Removal.run (disk thread)
+    tick → Retention.run (disk thread) → Log.apply_retention → Removal.run (disk thread)
 
 | limit          | keeps                                                                     |
 |----------------|---------------------------------------------------------------------------|
@@ -34,8 +34,8 @@ _RETRY_US_MAX = limits.REMOVAL_RETRY_MS_MAX * 1000
 
 
 class Retention:
-    """Computes the new log_start. Run it in a disk thread; then call `Log.retained`, or `Log.not_retained` if it
-    failed.
+    """Computes the new log_start. Run it in a disk thread; then call `Log.apply_retention`, or `Log.discard_retention`
+    if the log is to be truncated.
     """
 
     __slots__ = ("_end", "_now_us", "_size_bytes", "_view", "config", "log_start", "oldest_us")

@@ -328,10 +328,10 @@ class LogMaintenance:
         def looked_up(_error: Exception | None) -> None:
             self.touch(partition)
             if partition.when_idle is not None or partition.cutting is not None:
-                partition.log.not_retained(retention)
+                partition.log.discard_retention(retention)
                 return
             log_start = partition.log.log_start
-            removal = partition.log.retained(retention)
+            removal = partition.log.apply_retention(retention)
             if partition.log.log_start != log_start:
                 self._events.add(PartitionEventKind.LOG_START_RAISED, partition)
             if removal is not None:
