@@ -113,9 +113,9 @@ class LogMachine(RuleBasedStateMachine):
         self.durable_end = log_end
 
     @rule(step=st.integers(-3, 10))
-    def follow_start(self, step: int) -> None:
+    def raise_start(self, step: int) -> None:
         wanted = self.log_start + step
-        self.log.follow_start(wanted)
+        self.log.raise_start(wanted)
         assert self.log.log_start == max(self.log_start, min(wanted, self.log.flushed_end))
         self.log_start = self.log.log_start
 

@@ -598,7 +598,7 @@ class Log:
         # A config changed meanwhile may keep more: the next tick starts retention again.
         if retention.log_start is not None and retention.config == self._config:
             try:
-                self._move_start(retention.log_start)
+                self._raise_start(retention.log_start)
             except StorageFailedError:
                 return None  # a later tick retries
             if retention.oldest_us is not None:
@@ -623,15 +623,15 @@ class Log:
         if not removal.is_void:
             self._retention_tracker.failed(removal.paths)
 
-    def follow_start(self, log_start: int) -> None:
-        """Move log_start to the leader's, limited to flushed_end. Call it with every fetch response.
+    def raise_start(self, log_start: int) -> None:
+        """Raise log_start, up to flushed_end; a lower one has no effect. A follower calls it with each fetch response.
 
         If the log ends before the leader's start, call `reset`. StorageFailedError, NotWritableError.
         """
         self._check_writable()
-        self._move_start(min(log_start, self.flushed_end))
+        self._raise_start(min(log_start, self.flushed_end))
 
-    def _move_start(self, log_start: int) -> None:
+    def _raise_start(self, log_start: int) -> None:
         if log_start <= self.log_start:
             return
         before, self.log_start = self.log_start, log_start
@@ -647,7 +647,7 @@ class Log:
             self._try_roll(active)
         # Removed but unflushed segments stay with the next flush, which closes their files: one may be running right
         # now.
-        self._retention_tracker.moved(self._segments.give_up_below(log_start))
+        self._retention_tracker.start_raised(self._segments.give_up_below(log_start))
 
     # High watermark and cleaning.
 

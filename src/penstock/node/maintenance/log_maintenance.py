@@ -187,22 +187,22 @@ class LogMaintenance:
         """
         if _begins_too_early(partition):
             self.touch(partition)
-            self._move_start(partition, partition.log_start)
+            self._raise_start(partition, partition.log_start)
 
     def give_up(self, partition: Partition, start: int) -> bool:
         """Raise a led log's start to `start`; all before must be committed. Return False if the caller must retry."""
         log = partition.log
         if partition.when_idle is not None or log.state is not LogState.WRITABLE or log.flushed_end < start:
             return False
-        self._move_start(partition, start)
+        self._raise_start(partition, start)
         self.touch(partition)
         return log.log_start >= start
 
-    def _move_start(self, partition: Partition, start: int) -> None:
+    def _raise_start(self, partition: Partition, start: int) -> None:
         log = partition.log
         before = log.log_start
         try:
-            log.follow_start(start)
+            log.raise_start(start)
         except OperationalError as error:
             partition.tell(f"cannot note where its log begins: {error}", self._outbox)
             return
@@ -295,7 +295,7 @@ class LogMaintenance:
         if partition.cutting is not None:
             return
         if _begins_too_early(partition):
-            self._move_start(partition, partition.log_start)
+            self._raise_start(partition, partition.log_start)
         try:
             retention = partition.log.tick(now_us, partition.removable_end)
         except (OSError, PenstockError) as error:
