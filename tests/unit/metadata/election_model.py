@@ -329,8 +329,8 @@ class Model:
             return None
 
     def _resign(self, state: State) -> State:
-        moved = elections.moved(state.partition, state.live, self._rules, resigned=True)
-        return state if moved is None else self._decided(state, Elected(moved))
+        changed = elections.leader_changed(state.partition, state.live, self._rules, resigned=True)
+        return state if changed is None else self._decided(state, Elected(changed))
 
     def _recoveries(self, state: State) -> Iterator[tuple[str, Step]]:
         telling = {number for number in state.live if state.broker(number).is_registered}
