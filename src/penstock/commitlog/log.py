@@ -854,17 +854,17 @@ class Log:
         """Return a check of the files beside the segments; run it in a disk thread, then call `repair_side_files`."""
         return SideFiles(self._vfs, self._folder.path, self._lineage.entries)
 
-    def repair_side_files(self, look: SideFiles) -> tuple[FileMistake, ...]:
-        """Return the errors that `look.run()` found; if the log is writable, repair them from what it knows.
+    def repair_side_files(self, checked: SideFiles) -> tuple[FileMistake, ...]:
+        """Return the errors that `checked.run()` found; if the log is writable, repair them from what it knows.
 
         The checkpoint's slots are rewritten at the next tick, which this call requests.
         """
-        found = list(look.mistakes)
+        found = list(checked.mistakes)
         active = self._segments.active if self.state is LogState.WRITABLE else None  # None: nothing may be written
-        if active is not None and look.bad_slots:
-            self._checkpoint.rewrite(look.bad_slots)
+        if active is not None and checked.bad_slots:
+            self._checkpoint.rewrite(checked.bad_slots)
             self._damage.ask_for_visit()
-        if look.lineage is self._lineage.entries and (wrong := look.lineage_mistake()) is not None:
+        if checked.lineage is self._lineage.entries and (wrong := checked.lineage_mistake()) is not None:
             found.append(wrong)
             if active is not None:
                 with contextlib.suppress(OSError):  # the next check finds it again

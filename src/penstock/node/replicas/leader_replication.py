@@ -258,20 +258,20 @@ class LeaderReplication:
                 confirmed_us=None if confirmed_us is None else max(0, now.elapsed_us - confirmed_us),
             )
             self._outbox.reply(answer.caller, response, pieces or None)
-        for look in self._sessions.looks():
-            self._look(look)
+        for lookup in self._sessions.lookups():
+            self._look_up(lookup)
         if self._timers.has_wishes:
             self._propose(now)
 
-    def _look(self, look: BatchLookup) -> None:
-        partition = self._partitions.get(look.key)
+    def _look_up(self, lookup: BatchLookup) -> None:
+        partition = self._partitions.get(lookup.key)
         if partition is None or partition.leadership is None:
             return
-        run = _LedLog(partition).lookup_task(look.offset, look.bytes_max, verifies=look.verifies)
+        run = _LedLog(partition).lookup_task(lookup.offset, lookup.bytes_max, verifies=lookup.verifies)
         result: list[_Range] = []
 
         def done(error: Exception | None) -> None:
-            self._sessions.found(look, result[0] if error is None else as_remote_error(error))
+            self._sessions.found(lookup, result[0] if error is None else as_remote_error(error))
 
         self._outbox.work(Lane.READ, lambda: result.append(run()), done)
 

@@ -274,11 +274,11 @@ class Authorization:
             raise RemoteError(ErrorCode.NOT_YET, _UNHEARD)
         if self.is_admin:
             return
-        look = self._CHECKS.get(type(request))
-        if look is None:
+        check = self._CHECKS.get(type(request))
+        if check is None:
             self.need_admin()
         else:
-            look(self, request)
+            check(self, request)
 
     @property
     def is_free(self) -> bool:
