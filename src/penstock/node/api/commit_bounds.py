@@ -29,7 +29,6 @@ from penstock.base.ids import BrokerId, PartitionKey
 from penstock.messages import ListOffsetsRequest, ListOffsetsResponse, OffsetCommit, Response
 from penstock.node.context import Context
 from penstock.node.partition.deferred_refusals import DeferredRefusals
-from penstock.node.partition.high_watermark import require_high_watermark
 from penstock.node.partition.partition_errors import partition_label
 from penstock.node.quorum.peer_client import PeerClient
 from penstock.node.replicas.partition_lookup import PartitionLookup
@@ -165,7 +164,7 @@ class CommitBounds:
         """Return the refusal of an offset in a partition that this broker leads; None: it is taken."""
         try:
             partition = self._find.led(one.stream_id, one.partition)
-            require_high_watermark(partition)
+            partition.require_high_watermark()
         except RemoteError:
             return None
         leader = self._broker_id, partition.leader_epoch

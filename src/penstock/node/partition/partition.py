@@ -577,6 +577,18 @@ class Partition:
             self._answer(pending, leadership, step)
         return True
 
+    def require_high_watermark(self) -> None:
+        """Raise RemoteError not_yet unless this replica knows the latest high watermark that was ever reported."""
+        leadership = self.leadership
+        if not self.is_replicated and (leadership is not None or not self.is_copied):
+            return
+        if leadership is None or self.is_mute:
+            text = f"this replica of {self.label} knows commits up to offset {self.committed_end} only"
+            raise RemoteError(ErrorCode.NOT_YET, f"{text}; ask its leader, or again in a moment")
+        if not leadership.knows_latest:
+            text = f"the new leader of {self.label} does not know yet what is committed; ask again in a moment"
+            raise RemoteError(ErrorCode.NOT_YET, text)
+
     def _commit(self, end: int) -> None:
         if self.committed_end < self._recovered_end:
             self.committed_bytes += self.log.size_bytes  # the recovered log, as an upper bound

@@ -25,7 +25,6 @@ from penstock.commitlog import LogState
 from penstock.messages import Response, TruncateRequest, TruncateResponse
 from penstock.node.context import Context
 from penstock.node.control.cluster import Cluster
-from penstock.node.partition.high_watermark import require_high_watermark
 from penstock.node.partition.internal_streams import users_own
 from penstock.node.partition.partition import Partition
 from penstock.node.partition.partition_errors import as_remote_error
@@ -92,7 +91,7 @@ class Truncations:
         self._outbox.work(Lane.READ, run, lambda error: self._measured(asked, error))
 
     def _check(self, call: Call, partition: Partition, request: TruncateRequest) -> None:
-        require_high_watermark(partition)
+        partition.require_high_watermark()
         if request.before > partition.committed_end:
             raise RemoteError(
                 ErrorCode.OFFSET_OUT_OF_RANGE,
