@@ -2,7 +2,7 @@
 
 Rules: consumers read only what is committed, so an honest offset is never refused. Each replica's `committed_end` is a
 lower bound of the log's end: an offset up to it is right under any leader. Only the leader knows that an offset lies
-beyond the end, and only while it knows the latest high watermark (`node.partition.high_watermark`): it is asked, in
+beyond the end, and only while it knows the latest high watermark (`Partition.require_high_watermark`): it is asked, in
 this broker or over the wire, after the commit has come. It may have been deposed without knowing: so the refusal of a
 replicated partition waits until this broker's metadata, confirmed after the answer, still have that leader in that
 epoch (`node.partition.deferred_refusals`). An offset that cannot be judged now, because the leader is away, new, mute
