@@ -51,11 +51,11 @@ from penstock.batch.schema import SCHEMA_BYTES, check_schema_message, schema_mes
 from penstock.commitlog.errors import IndexDamagedError, LogMissingError, is_shortage
 from penstock.commitlog.files import checkpoint as checkpoints
 from penstock.commitlog.files import files, index
+from penstock.commitlog.files.batch_walk import ResyncBounds, find_behind
 from penstock.commitlog.files.checkpoint import Checkpoint, CheckpointFile
 from penstock.commitlog.files.files import LogFolder
 from penstock.commitlog.files.index import FileEntries, PackedEntries
 from penstock.commitlog.files.lineage import BatchLineage
-from penstock.commitlog.files.scan import ResyncBounds, find_behind
 from penstock.commitlog.segment import segment, segment_scan
 from penstock.commitlog.segment.damage import Damage
 from penstock.commitlog.segment.segment import ActiveSegment, Segment

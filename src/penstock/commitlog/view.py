@@ -23,8 +23,8 @@ from penstock.batch import codec
 from penstock.batch.header import BatchHeader
 from penstock.commitlog.errors import FileMistake, IndexDamagedError, IndexShortError, LogCutError, mistake_of
 from penstock.commitlog.files import files, index
+from penstock.commitlog.files.batch_walk import Window
 from penstock.commitlog.files.index import BatchExtent, Entries, FileEntries, IndexHead, PackedEntries, ResumedEntries
-from penstock.commitlog.files.scan import Window
 from penstock.commitlog.segment.damage import Damage
 from penstock.commitlog.segment.index_check import IndexCheck
 from penstock.commitlog.segment.segment import Segment
