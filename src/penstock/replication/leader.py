@@ -569,7 +569,7 @@ class Leadership:
         self._smallest_isr = min(len(self.isr), *map(len, proposed)) if proposed else len(self.isr)
 
     def _advance_high_watermark(self) -> bool:
-        """Advance `committed_end` as far as the rules allow; return True if it moved."""
+        """Advance `committed_end` as far as the rules allow; return True if it did."""
         if self._has_rivals or not self.accepts:
             return False
         end = self.flushed_end if self.waits_for_own_disk else self.log_end

@@ -566,7 +566,7 @@ class Partition:
             self.impediment = str(error)
 
     def advance_high_watermark(self, step: Step) -> bool:
-        """Advance `committed_end` to the leadership's and answer pending requests. Return True if it moved."""
+        """Advance `committed_end` to the leadership's and answer pending requests. Return True if it did."""
         leadership = self.leadership
         if leadership is None or leadership.committed_end <= self.committed_end:
             return False

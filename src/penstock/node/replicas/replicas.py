@@ -222,7 +222,7 @@ class Replicas:
         self.ended(partition, error)
 
     def committed(self, partition: Partition) -> None:
-        """Notify followers that the high watermark (`committed_end`) has moved."""
+        """Notify followers that the high watermark (`committed_end`) has advanced."""
         self.leader_replication.ends_moved(partition, self._context.now)
         if partition.rollup_at != NO_ROLLUP:
             self.rollups.check(partition)
