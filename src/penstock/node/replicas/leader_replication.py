@@ -174,7 +174,8 @@ class LeaderReplication:
         """Apply a changed image to a leadership that goes on."""
         leadership = partition.leadership
         assert leadership is not None
-        self._moved(leadership, leadership.image(state, live, now.elapsed_us), now)
+        if leadership.image(state, live, now.elapsed_us):
+            self._advance_high_watermark(leadership, now)
         self._sessions.image(leadership)
         if not self._sessions.leads(partition.key):
             self._answer_for(partition, leadership)  # another broker holds a replica by now
@@ -212,9 +213,9 @@ class LeaderReplication:
         if partition.leadership is not None:
             self._sessions.ends_moved(partition.leadership, now.elapsed_us)
 
-    def _moved(self, leadership: Leadership, has_moved: bool, now: Now) -> None:
+    def _advance_high_watermark(self, leadership: Leadership, now: Now) -> None:
         partition = self._partitions.get(leadership.key)
-        if has_moved and partition is not None and partition.leadership is leadership:
+        if partition is not None and partition.leadership is leadership:
             self._sessions.ends_moved(leadership, now.elapsed_us)
             self._maintenance.advance_high_watermark(partition)
 
@@ -225,14 +226,14 @@ class LeaderReplication:
     ) -> None:
         """Handle a follower's fetch; the answer goes out with this step or later. Raise RemoteError."""
         for leadership in self._sessions.fetch(caller, request, live.get(request.broker_id), now.elapsed_us):
-            self._moved(leadership, True, now)
+            self._advance_high_watermark(leadership, now)
 
     def progress(
         self, caller: Hashable, request: ReplicaProgressRequest, live: Mapping[BrokerId, Incarnation], now: Now
     ) -> None:
         """Handle a follower's report of its flushed offset. Raise RemoteError."""
         for leadership in self._sessions.progress(request, live.get(request.broker_id), now.elapsed_us):
-            self._moved(leadership, True, now)
+            self._advance_high_watermark(leadership, now)
         self._outbox.reply(caller, ReplicaProgressResponse())
 
     def drain(self, now: Now) -> None:
@@ -289,12 +290,13 @@ class LeaderReplication:
             self._proposer.lost(batch.number, now.elapsed_us, retry_ms)
             return
         for leadership in self._proposer.answered(batch.number, response.results, now.elapsed_us):
-            self._moved(leadership, True, now)
+            self._advance_high_watermark(leadership, now)
 
     def tick(self, now: Now) -> None:
         """Find lagging followers and overdue answers."""
         for leadership in self._timers.due(now.elapsed_us):
-            self._moved(leadership, leadership.tick(now.elapsed_us), now)
+            if leadership.tick(now.elapsed_us):
+                self._advance_high_watermark(leadership, now)
         self._proposer.tick(now.elapsed_us)
 
     @property
