@@ -787,7 +787,7 @@ inline register_broker(b) {
     }
 }
 
-/* leaderships.elect_leaders with elections.moved: most of the others cannot fetch from the leader. */
+/* leaderships.elect_leaders with elections.leader_changed: most of the others cannot fetch from the leader. */
 inline elect_another(b) {
     d_step {
         moves++;

@@ -129,7 +129,7 @@ def retain(log: Log, now_us: int) -> Removal | None:
     if retention is None:
         return None
     retention.run()
-    return log.retained(retention)
+    return log.apply_retention(retention)
 
 
 def give_up_before(log: Log, offset: int) -> Removal | None:

@@ -214,7 +214,7 @@ class Retaining(Work):
             return
         with contextlib.suppress(*_FAILURES):
             retention.run()
-        if (removal := log.retained(retention)) is not None:
+        if (removal := log.apply_retention(retention)) is not None:
             try:
                 removal.run()
             except OSError:
@@ -359,7 +359,7 @@ class Opening(Work):
         retention = log.tick(NOW_US)
         assert retention is not None
         retention.run()
-        assert log.retained(retention) is not None  # and is not run
+        assert log.apply_retention(retention) is not None  # and is not run
         log.checkpoint()
         append(log, 1, NOW_US)
         path = log.view().segments[-1].path

@@ -386,7 +386,7 @@ TARGETS: tuple[Target, ...] = (
         folder,
         made_folder,
         (
-            Cover("penstock.commitlog.files.scan"),
+            Cover("penstock.commitlog.files.batch_walk"),
             Cover("penstock.commitlog.recovery", ("Recovery",)),
             Cover("penstock.commitlog.verify.segment_check", ("SegmentCheck",)),
             Cover("penstock.commitlog.segment.index_check", ("IndexCheck",)),

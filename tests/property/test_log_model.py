@@ -113,9 +113,9 @@ class LogMachine(RuleBasedStateMachine):
         self.durable_end = log_end
 
     @rule(step=st.integers(-3, 10))
-    def follow_start(self, step: int) -> None:
+    def raise_start(self, step: int) -> None:
         wanted = self.log_start + step
-        self.log.follow_start(wanted)
+        self.log.raise_start(wanted)
         assert self.log.log_start == max(self.log_start, min(wanted, self.log.flushed_end))
         self.log_start = self.log.log_start
 
@@ -194,10 +194,10 @@ class LogMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.retention is not None)
     @rule(run=st.booleans())
-    def retained(self, run: bool) -> None:
+    def apply_retention(self, run: bool) -> None:
         retention, self.retention = self.retention, None
         assert retention is not None
-        removal = self.log.retained(retention)
+        removal = self.log.apply_retention(retention)
         assert self.log.log_start >= self.log_start
         self.log_start = self.log.log_start
         if removal is not None and run:

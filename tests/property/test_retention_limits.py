@@ -80,7 +80,7 @@ def test_all_that_one_limit_lets_go_goes_and_nothing_else(
     batches = batches_in(log)
     now_us += (later_s + 1) * SECOND_US
     log.configure(config)
-    log.follow_start(by_hand)
+    log.raise_start(by_hand)
     by_hand = min(by_hand, log.log_end)
     assert log.log_start == by_hand
     while (removal := retain(log, now_us)) is not None:

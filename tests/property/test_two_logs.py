@@ -114,7 +114,7 @@ class TwoLogs(RuleBasedStateMachine):
             assert appended.log_end == piece.end_offset
             assert overlaps or appended.size_bytes == piece.length
         if (log_start := following.ends().log_start) is not None:
-            follower.follow_start(log_start)
+            follower.raise_start(log_start)
 
     def news(self, **said: Any) -> ReplicaNews:
         leader = self.logs[self.leader]

@@ -92,14 +92,14 @@ class Broker:
         committed_end = partition.committed_end
         batch = batch_of([(f"s{number}.x", None, b"v" * 300, None)] * rows)
         append(partition, "caller", batch, self.now, self.context.outbox.step)
-        self.upkeep.moved(partition, committed_end)
+        self.upkeep.note_progress(partition, committed_end)
 
     def alter(self, number: int, changes: dict[str, Any]) -> None:
         partition = self.partitions[key_of(number)]
         config = msgspec.structs.replace(partition.stream.config, **changes)
         partition.reconfigure(stream_state(number, config))
         partition.log.configure(LogConfig.of(config))
-        self.upkeep.moved(partition, partition.committed_end)
+        self.upkeep.note_progress(partition, partition.committed_end)
 
     def damage(self, number: int) -> None:
         partition = self.partitions[key_of(number)]

@@ -9,7 +9,7 @@ cuts a torn tail and restores lost files. The sub-packages, each of which may im
 | `verify`   | verifies files, compares replicas, shows files to people               |
 | `cleaner`  | merges, compresses, compacts and expires (Kafka's log cleaner)         |
 | `segment`  | one segment, active or sealed: its batches, index check, corruption    |
-| `files`    | index, checkpoint, lineage (leader epoch cache), file names, scan      |
+| `files`    | index, checkpoint, lineage (leader epoch cache), names, batch walk     |
 """
 
 from penstock.commitlog.cleaner.cleaner import CleanerTask

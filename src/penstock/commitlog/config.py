@@ -66,7 +66,7 @@ class LogConfig:
         return min(limits.MERGED_BYTES_MAX, self.max_bytes // limits.MERGED_SHARE)
 
     def following(self) -> LogConfig:
-        """Return the config for a follower: retention limits are the leader's business; see `Log.follow_start`."""
+        """Return the config for a follower: retention limits are the leader's business; see `Log.raise_start`."""
         return replace(self, max_age_us=None, max_messages=None, max_bytes=None)
 
     def untouched(self) -> LogConfig:

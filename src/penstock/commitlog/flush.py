@@ -20,10 +20,10 @@ from penstock.base import limits
 from penstock.batch.schema import SCHEMA_BYTES
 from penstock.commitlog.errors import IndexDamagedError
 from penstock.commitlog.files import files
+from penstock.commitlog.files.batch_walk import Walk
 from penstock.commitlog.files.checkpoint import CheckpointFile
 from penstock.commitlog.files.files import LogFolder
 from penstock.commitlog.files.index import ENTRY_BYTES, pack_entries, pack_entry, unpack_entry
-from penstock.commitlog.files.scan import Walk
 from penstock.commitlog.segment.segment import ActiveSegment, Places, Segment
 from penstock.vfs import File, Folder, Vfs
 

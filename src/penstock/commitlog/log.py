@@ -557,8 +557,8 @@ class Log:
         if not self._retention_tracker.is_due(now_us, is_exceeded=self._exceeds_limit(now_us)):
             return None
         end = self.flushed_end if committed_end is None else min(self.flushed_end, committed_end)
-        look = Retention(self._config, self.view(), size_bytes=self.size_bytes, now_us=now_us, end=end)
-        return self._retention_tracker.begin(look, now_us)
+        retention = Retention(self._config, self.view(), size_bytes=self.size_bytes, now_us=now_us, end=end)
+        return self._retention_tracker.begin(retention, now_us)
 
     def _exceeds_limit(self, now_us: int) -> bool:
         return self._config.is_exceeded(
@@ -589,8 +589,8 @@ class Log:
             dues.append(cleaning_us)
         return min(dues, default=None)
 
-    def retained(self, retention: Retention) -> Removal | None:
-        """Take the result of `retention.run()`: move log_start, and return a task if segments are to be removed."""
+    def apply_retention(self, retention: Retention) -> Removal | None:
+        """Take the result of `retention.run()`: raise log_start, and return a task if segments are to be removed."""
         if not self._retention_tracker.end(retention):
             return None  # the log was closed or truncated meanwhile
         if self.state is not LogState.WRITABLE:
@@ -598,7 +598,7 @@ class Log:
         # A config changed meanwhile may keep more: the next tick starts retention again.
         if retention.log_start is not None and retention.config == self._config:
             try:
-                self._move_start(retention.log_start)
+                self._raise_start(retention.log_start)
             except StorageFailedError:
                 return None  # a later tick retries
             if retention.oldest_us is not None:
@@ -609,7 +609,7 @@ class Log:
         self._removal = Removal(self._folder, paths, self._checkpoint.sync)
         return self._removal
 
-    def not_retained(self, retention: Retention) -> None:
+    def discard_retention(self, retention: Retention) -> None:
         """Discard a retention task, as the log is about to be truncated."""
         self._retention_tracker.end(retention)
 
@@ -623,15 +623,15 @@ class Log:
         if not removal.is_void:
             self._retention_tracker.failed(removal.paths)
 
-    def follow_start(self, log_start: int) -> None:
-        """Move log_start to the leader's, limited to flushed_end. Call it with every fetch response.
+    def raise_start(self, log_start: int) -> None:
+        """Raise log_start, up to flushed_end; a lower one has no effect. A follower calls it with each fetch response.
 
         If the log ends before the leader's start, call `reset`. StorageFailedError, NotWritableError.
         """
         self._check_writable()
-        self._move_start(min(log_start, self.flushed_end))
+        self._raise_start(min(log_start, self.flushed_end))
 
-    def _move_start(self, log_start: int) -> None:
+    def _raise_start(self, log_start: int) -> None:
         if log_start <= self.log_start:
             return
         before, self.log_start = self.log_start, log_start
@@ -647,7 +647,7 @@ class Log:
             self._try_roll(active)
         # Removed but unflushed segments stay with the next flush, which closes their files: one may be running right
         # now.
-        self._retention_tracker.moved(self._segments.give_up_below(log_start))
+        self._retention_tracker.start_raised(self._segments.give_up_below(log_start))
 
     # High watermark and cleaning.
 
@@ -854,17 +854,17 @@ class Log:
         """Return a check of the files beside the segments; run it in a disk thread, then call `repair_side_files`."""
         return SideFiles(self._vfs, self._folder.path, self._lineage.entries)
 
-    def repair_side_files(self, look: SideFiles) -> tuple[FileMistake, ...]:
-        """Return the errors that `look.run()` found; if the log is writable, repair them from what it knows.
+    def repair_side_files(self, checked: SideFiles) -> tuple[FileMistake, ...]:
+        """Return the errors that `checked.run()` found; if the log is writable, repair them from what it knows.
 
         The checkpoint's slots are rewritten at the next tick, which this call requests.
         """
-        found = list(look.mistakes)
+        found = list(checked.mistakes)
         active = self._segments.active if self.state is LogState.WRITABLE else None  # None: nothing may be written
-        if active is not None and look.bad_slots:
-            self._checkpoint.rewrite(look.bad_slots)
+        if active is not None and checked.bad_slots:
+            self._checkpoint.rewrite(checked.bad_slots)
             self._damage.ask_for_visit()
-        if look.lineage is self._lineage.entries and (wrong := look.lineage_mistake()) is not None:
+        if checked.lineage is self._lineage.entries and (wrong := checked.lineage_mistake()) is not None:
             found.append(wrong)
             if active is not None:
                 with contextlib.suppress(OSError):  # the next check finds it again

@@ -51,11 +51,11 @@ from penstock.batch.schema import SCHEMA_BYTES, check_schema_message, schema_mes
 from penstock.commitlog.errors import IndexDamagedError, LogMissingError, is_shortage
 from penstock.commitlog.files import checkpoint as checkpoints
 from penstock.commitlog.files import files, index
+from penstock.commitlog.files.batch_walk import ResyncBounds, find_behind
 from penstock.commitlog.files.checkpoint import Checkpoint, CheckpointFile
 from penstock.commitlog.files.files import LogFolder
 from penstock.commitlog.files.index import FileEntries, PackedEntries
 from penstock.commitlog.files.lineage import BatchLineage
-from penstock.commitlog.files.scan import ResyncBounds, find_behind
 from penstock.commitlog.segment import segment, segment_scan
 from penstock.commitlog.segment.damage import Damage
 from penstock.commitlog.segment.segment import ActiveSegment, Segment
@@ -164,7 +164,7 @@ class Recovery:
         if not bases:
             self._without_segments(point)
             return out
-        found = self._look_at_all(bases)
+        found = self._scan_all(bases)
         if point is None and self._must_exist:
             path = f"{self._folder.path}/{files.CHECKPOINT}"
             reason = "the log exists, but no checkpoint can be read: whether its end was cut off is not known"
@@ -238,7 +238,7 @@ class Recovery:
 
     # Scanning: changes nothing.
 
-    def _look_at_all(self, bases: list[int]) -> list[_ScannedSegment]:
+    def _scan_all(self, bases: list[int]) -> list[_ScannedSegment]:
         """Scan the segments from log_start on; all segments if the checkpoint is implausible."""
         point = self._out.checkpoint
         nexts: list[int | None] = [*bases[1:], None]
@@ -246,12 +246,14 @@ class Recovery:
         if point is not None:
             # An interrupted retention leaves whole segments below log_start; they are no part of the log.
             first = max(0, bisect_right(bases, point.log_start) - 1)
-        found = [self._look(base, following) for base, following in zip(bases[first:], nexts[first:], strict=True)]
+        found = [
+            self._scan_segment(base, following) for base, following in zip(bases[first:], nexts[first:], strict=True)
+        ]
         if (reason := self._start_mistake(found)) is not None:
             path = f"{self._folder.path}/{files.CHECKPOINT}"
             self._out.damage.append(Damage(path, 0, bases[0], bases[0], reason))
             self._out.log_start = bases[0]
-            return [self._look(base, following) for base, following in zip(bases, nexts, strict=True)]
+            return [self._scan_segment(base, following) for base, following in zip(bases, nexts, strict=True)]
         self._set_log_start(bases[first])
         return found
 
@@ -268,7 +270,7 @@ class Recovery:
             return f"{begin}; the segments end at {end}"
         return None
 
-    def _look(self, base_offset: int, next_base: int | None) -> _ScannedSegment:
+    def _scan_segment(self, base_offset: int, next_base: int | None) -> _ScannedSegment:
         point = self._out.checkpoint
         if point is None:
             flushed_position = None
@@ -279,7 +281,7 @@ class Recovery:
         path = self._folder.segment_path(base_offset, self._generations[base_offset])
         found = _ScannedSegment(path, base_offset, next_base, 0, flushed_position)
         try:
-            self._look_into(found)
+            self._scan_if_needed(found)
         except OSError as error:
             if is_shortage(error):
                 raise
@@ -288,8 +290,8 @@ class Recovery:
             found.scan = None
         return found
 
-    def _look_into(self, found: _ScannedSegment) -> None:
-        file = self._open_to_look(found)
+    def _scan_if_needed(self, found: _ScannedSegment) -> None:
+        file = self._open_to_scan(found)
         try:
             found.size_bytes = file.size()
             mistake = self._schema_mistake(found, file)
@@ -300,7 +302,7 @@ class Recovery:
         finally:
             file.close()
 
-    def _open_to_look(self, found: _ScannedSegment) -> File:
+    def _open_to_scan(self, found: _ScannedSegment) -> File:
         """Open the last segment for writing, so that an error shows now and not at the first message."""
         if found.next_base is None:
             try:

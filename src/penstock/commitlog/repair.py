@@ -63,11 +63,11 @@ from penstock.commitlog.errors import is_shortage
 from penstock.commitlog.files import checkpoint as checkpoints
 from penstock.commitlog.files import files, index
 from penstock.commitlog.files import lineage as lineages
+from penstock.commitlog.files.batch_walk import Walk, Window
 from penstock.commitlog.files.checkpoint import Checkpoint, CheckpointFile
 from penstock.commitlog.files.files import LogFolder
 from penstock.commitlog.files.index import PackedEntries
 from penstock.commitlog.files.lineage import LineageEntry
-from penstock.commitlog.files.scan import Walk, Window
 from penstock.commitlog.incremental_task import IncrementalTask
 from penstock.commitlog.segment import segment_scan
 from penstock.commitlog.segment.damage import Damage

@@ -1,13 +1,13 @@
-"""Retention: moves the log start offset (`log_start`) as the stream's limits require, and removes what lies below it.
+"""Retention: raises the log start offset (`log_start`) as the stream's limits require, and removes what lies below it.
 
 Rules: exact to the message for age and count, and to the batch for bytes. Whole segments below log_start are removed;
 other space is freed with its segment. Only flushed messages are removed, so that log_start survives a crash. The newest
 batch stays whatever `max_bytes` says, because a limit below the size of one message would keep nothing. The new start
 is computed in a disk thread, because it may need an index on disk or, if that is lost, the whole segment; the log's own
 task only acts on the result. One retention task at a time, at most one in RETENTION_INTERVAL_MS, and only if a limit is
-exceeded or log_start has moved. Failed removals are retried with backoff.
+exceeded or log_start was raised. Failed removals are retried with backoff.
 
-    tick → Retention.run (disk thread) → retained → Removal.run (disk thread)
+    tick → Retention.run (disk thread) → Log.apply_retention → Removal.run (disk thread)
 
 | limit          | keeps                                                                     |
 |----------------|---------------------------------------------------------------------------|
@@ -34,14 +34,14 @@ _RETRY_US_MAX = limits.REMOVAL_RETRY_MS_MAX * 1000
 
 
 class Retention:
-    """Computes the new log_start. Run it in a disk thread; then call `Log.retained`, or `Log.not_retained` if it
-    failed.
+    """Computes the new log_start. Run it in a disk thread; then call `Log.apply_retention`, or `Log.discard_retention`
+    if the log is to be truncated.
     """
 
     __slots__ = ("_end", "_now_us", "_size_bytes", "_view", "config", "log_start", "oldest_us")
 
     def __init__(self, config: LogConfig, view: LogView, *, size_bytes: int, now_us: int, end: int) -> None:
-        """`end`: log_start moves no further."""
+        """`end`: the most that log_start may become."""
         self.config = config
         self.log_start: int | None = None  # None: unknown
         self.oldest_us: int | None = None  # lower bound of timestamps from log_start on; None: unknown, or no message
@@ -73,7 +73,7 @@ class Retention:
 
 
 class Removal:
-    """Makes a move of log_start durable, then deletes the segments below it, which the log has already dropped.
+    """Makes a raised log_start durable, then deletes the segments below it, which the log has already dropped.
 
     Run it in a disk thread. If it raises OSError, call `Log.removal_failed`: the removal is retried later.
     """
@@ -103,13 +103,13 @@ class Removal:
 class RetentionTracker:
     """Schedules the retention of one log, and queues the files to remove."""
 
-    __slots__ = ("_begun_us", "_failures", "_has_moved", "_removable", "_under_way", "oldest_us")
+    __slots__ = ("_begun_us", "_failures", "_is_start_raised", "_removable", "_under_way", "oldest_us")
 
     def __init__(self, *, now_us: int, oldest_us: int | None, removable: tuple[str, ...]) -> None:
         # Lower bound of all timestamps; a retention task makes it exact. None: the log is empty.
         self.oldest_us = oldest_us
         self._removable = removable
-        self._has_moved = bool(removable)
+        self._is_start_raised = bool(removable)
         self._begun_us = now_us  # when the latest task began
         self._failures = 0  # failed removals in a row
         self._under_way: Retention | None = None
@@ -122,7 +122,7 @@ class RetentionTracker:
         self._begun_us = min(self._begun_us, now_us)
         if self._under_way is not None:
             return False
-        if self._has_moved and now_us >= self._removal_us:
+        if self._is_start_raised and now_us >= self._removal_us:
             return True
         return is_exceeded and now_us - self._begun_us >= _INTERVAL_US
 
@@ -130,7 +130,7 @@ class RetentionTracker:
         """Return the times at which retention will be due, as far as known."""
         if self._under_way is not None:
             return []
-        dues = [max(now_us, self._removal_us)] if self._has_moved else []
+        dues = [max(now_us, self._removal_us)] if self._is_start_raised else []
         earliest_us = self._begun_us + _INTERVAL_US
         if is_exceeded:
             dues.append(earliest_us)
@@ -166,17 +166,17 @@ class RetentionTracker:
         if is_empty:
             self.oldest_us = None
         if forgets:
-            self._removable, self._has_moved = (), False
+            self._removable, self._is_start_raised = (), False
 
-    def moved(self, removable: tuple[str, ...]) -> None:
-        """Record that log_start has moved past these segments."""
-        self._has_moved = True
+    def start_raised(self, removable: tuple[str, ...]) -> None:
+        """Record that log_start was raised past these segments."""
+        self._is_start_raised = True
         self._removable += removable
 
     def failed(self, removable: tuple[str, ...]) -> None:
         """Requeue segments that could not be removed."""
         self._failures += 1
-        self._has_moved = True
+        self._is_start_raised = True
         self._removable = (*removable, *self._removable)
 
     def removed(self) -> None:
@@ -184,9 +184,9 @@ class RetentionTracker:
         self._failures = 0
 
     def take_removable(self) -> tuple[str, ...] | None:
-        """Return the segments to remove since log_start moved, perhaps none; None: it has not moved."""
-        if not self._has_moved:
+        """Return the segments to remove since log_start was raised, perhaps none; None: it was not."""
+        if not self._is_start_raised:
             return None
-        self._has_moved = False
+        self._is_start_raised = False
         taken, self._removable = self._removable, ()
         return taken

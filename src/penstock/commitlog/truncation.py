@@ -95,14 +95,14 @@ class TruncationTask:
 
     def run(self) -> None:
         """Find the cut, then truncate. OSError; RemoteError or CorruptionError if the log cannot be read there."""
-        cut = self._look()
+        cut = self._find_cut()
         scan = self._scan(cut)
         left = self._cut(cut, scan)
         self.left = left if self.start is None else self._begin_anew(self.start, left)
 
     # Finding the cut.
 
-    def _look(self) -> _Cut:
+    def _find_cut(self) -> _Cut:
         segments = self._view.segments
         if self.start is not None:
             return _Cut(segments[:1], SCHEMA_BYTES, segments[0].base_offset)

@@ -23,8 +23,8 @@ from penstock.batch import codec
 from penstock.batch.header import BatchHeader
 from penstock.commitlog.errors import FileMistake, IndexDamagedError, IndexShortError, LogCutError, mistake_of
 from penstock.commitlog.files import files, index
+from penstock.commitlog.files.batch_walk import Window
 from penstock.commitlog.files.index import BatchExtent, Entries, FileEntries, IndexHead, PackedEntries, ResumedEntries
-from penstock.commitlog.files.scan import Window
 from penstock.commitlog.segment.damage import Damage
 from penstock.commitlog.segment.index_check import IndexCheck
 from penstock.commitlog.segment.segment import Segment
@@ -105,7 +105,7 @@ class Slice(NamedTuple):
     end_offset: int
 
 
-class _IndexLook(NamedTuple):
+class _IndexFindings(NamedTuple):
     """Result of checking an index file up to a batch and its end. `lacks`: the last entries are missing."""
 
     mistakes: list[FileMistake]
@@ -300,23 +300,23 @@ class LogView:
     def _check_index(self, segment: Segment, start: int, stop: int, *, is_sealed: bool) -> None:
         segment, file = self._open_latest(segment)
         try:
-            look = self._index_look(segment, file, start, stop, is_sealed=is_sealed)
-            if look.mistakes:  # the first read may have met a concurrent write
-                look = self._index_look(segment, file, start, stop, is_sealed=is_sealed)
-            if look.mistakes or (is_sealed and look.lacks):
-                self._mend_index(segment, file, look, is_sealed=is_sealed)
-            self.wrong_indexes += look.mistakes
+            findings = self._compare_index(segment, file, start, stop, is_sealed=is_sealed)
+            if findings.mistakes:  # the first read may have met a concurrent write
+                findings = self._compare_index(segment, file, start, stop, is_sealed=is_sealed)
+            if findings.mistakes or (is_sealed and findings.lacks):
+                self._mend_index(segment, file, findings, is_sealed=is_sealed)
+            self.wrong_indexes += findings.mistakes
         finally:
             file.close()
 
-    def _index_look(self, segment: Segment, file: File, start: int, stop: int, *, is_sealed: bool) -> _IndexLook:
+    def _compare_index(self, segment: Segment, file: File, start: int, stop: int, *, is_sealed: bool) -> _IndexFindings:
         def first(_: Segment, entries: Entries) -> tuple[int, BatchExtent] | None:
             number = max(0, entries.last_at_or_below(start))
             return (number, entries.extent(number)) if entries.count else None
 
         found_first = self._with_entries_of(segment, first, file)
         if found_first is None or segment.damage:  # found corrupt just now
-            return _IndexLook([], False, 0, start)
+            return _IndexFindings([], False, 0, start)
         number, extent = found_first
         position, offset = extent.position, extent.base_offset
         check = IndexCheck(self._vfs, files.index_path(segment.path), number)
@@ -332,15 +332,15 @@ class LogView:
                 found += check.finish(position, is_last=False)
             elif not check.count:
                 found += check.finish(position, is_last=True)  # reports an index that cannot be opened
-            return _IndexLook(found, check.count < number, position, offset)
+            return _IndexFindings(found, check.count < number, position, offset)
         except CorruptionError:
-            return _IndexLook([], False, position, offset)  # the batch is corrupt: a reader reports it
+            return _IndexFindings([], False, position, offset)  # the batch is corrupt: a reader reports it
         finally:
             check.close()
 
-    def _mend_index(self, segment: Segment, file: File, look: _IndexLook, *, is_sealed: bool) -> None:
-        end_position = segment.size_bytes if is_sealed else look.end_position
-        end_offset = segment.end_offset if is_sealed else look.end_offset
+    def _mend_index(self, segment: Segment, file: File, findings: _IndexFindings, *, is_sealed: bool) -> None:
+        end_position = segment.size_bytes if is_sealed else findings.end_position
+        end_offset = segment.end_offset if is_sealed else findings.end_offset
         entries, damage = rebuild_entries(
             self._vfs, file, base_offset=segment.base_offset, end_position=end_position, end_offset=end_offset
         )

@@ -12,6 +12,7 @@ from penstock.hot import envelope_acks
 from penstock.hot.acks import (
     enveloped_again,
     enveloped_pubacks_again,
+    pubacks,
     pubacks_again,
     waiting,
     waiting_again,
@@ -54,7 +55,7 @@ class AckWaiters(NamedTuple):
         found = b""
         if self.replies:
             tails = acks.ack_tails(*which)
-            found = acks.pubacks(rules.name, self.replies, base_offset, tails[fsynced])
+            found = pubacks(rules.name, self.replies, base_offset, tails[fsynced])
         if self.enveloped:
             tail = acks.envelope_tails(*which)[fsynced]
             found += envelope_acks.acks(self.enveloped, rules.ack_head, base_offset, timestamp_us, tail)

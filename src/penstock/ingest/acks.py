@@ -20,40 +20,7 @@ import msgspec
 
 from penstock.base.errors import ErrorCode
 from penstock.hot import envelope_acks
-from penstock.hot.acks import pubacks, pubacks_again
 from penstock.hot.refusals import answers_alike
-
-__all__ = [
-    "DOUBT",
-    "NUMBER",
-    "AckError",
-    "ack_tails",
-    "bad_request",
-    "elsewhere_body",
-    "envelope_refusals",
-    "envelope_tails",
-    "error_ack",
-    "error_acks",
-    "error_body",
-    "headers_too_large",
-    "insufficient_resources",
-    "invalid_ttl",
-    "key_elsewhere",
-    "key_moving",
-    "message_too_large",
-    "not_taken",
-    "numbered_body",
-    "outcome_unknown",
-    "pubacks",
-    "pubacks_again",
-    "rollup_failed",
-    "store_failed",
-    "ttl_disabled",
-    "unavailable",
-    "wrong_last_msg_id",
-    "wrong_last_sequence",
-]
-
 
 DOUBT = "the message may or may not be stored"
 NUMBER = "\0"

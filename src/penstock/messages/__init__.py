@@ -49,7 +49,7 @@ from penstock.messages.access import (
     UserExport,
     UserInfo,
 )
-from penstock.messages.apis import API_OF_REQUEST, APIS, Api, ApiSpec, api_versions
+from penstock.messages.apis import API_OF_REQUEST, APIS, Api, ApiSpec, QuotaKind, Target, api_versions
 from penstock.messages.fields import Request, Response
 from penstock.messages.groups import (
     CommitOffsetsRequest,
@@ -289,6 +289,7 @@ __all__ = [
     "PublishStagedRequest",
     "PublishStagedResponse",
     "QueryInfo",
+    "QuotaKind",
     "RaftRequest",
     "RaftResponse",
     "RegisterBrokerRequest",
@@ -318,6 +319,7 @@ __all__ = [
     "StopBrokerRequest",
     "StopBrokerResponse",
     "StreamInfo",
+    "Target",
     "TestAccessRequest",
     "TestAccessResponse",
     "TruncateRequest",

@@ -1,12 +1,12 @@
 """API table: number → request → response → versions.
 
 Numbers are never reused. Hello stays at version 1 for ever, so that any two versions can negotiate. `repeatable`: a
-client that lost the answer may retry without a second effect.
+client that lost the answer may retry without a second effect. `quota`: the user's rate that its bytes count for.
 """
 
 from __future__ import annotations
 
-from enum import IntEnum
+from enum import Enum, IntEnum
 from typing import NamedTuple
 
 from penstock.messages.access import (
@@ -178,6 +178,20 @@ class Api(IntEnum):
     AWAIT_METADATA = 78
 
 
+class QuotaKind(Enum):
+    """Kind of traffic of a user that is limited."""
+
+    APPEND = "append"
+    FETCH = "fetch"
+
+
+class Target(Enum):
+    """The broker that a client asks."""
+
+    ANY = "any"
+    LEADER = "leader"  # of the partition that the request names
+
+
 class ApiSpec(NamedTuple):
     """One row of the table; the version range includes both ends."""
 
@@ -187,6 +201,8 @@ class ApiSpec(NamedTuple):
     version_min: int
     version_max: int
     repeatable: bool
+    target: Target = Target.ANY
+    quota: QuotaKind | None = None
 
 
 _TABLE = (
@@ -196,26 +212,26 @@ _TABLE = (
     ApiSpec(Api.ALTER_STREAM, AlterStreamRequest, AlterStreamResponse, 1, 1, True),
     ApiSpec(Api.DELETE_STREAM, DeleteStreamRequest, DeleteStreamResponse, 1, 1, True),
     ApiSpec(Api.FIND_STREAMS, FindStreamsRequest, FindStreamsResponse, 1, 1, True),
-    ApiSpec(Api.FETCH, FetchRequest, FetchResponse, 1, 3, True),
-    ApiSpec(Api.GET, GetRequest, GetResponse, 1, 1, True),
-    ApiSpec(Api.LIST_OFFSETS, ListOffsetsRequest, ListOffsetsResponse, 1, 1, True),
-    ApiSpec(Api.APPEND, AppendRequest, AppendResponse, 1, 1, False),
+    ApiSpec(Api.FETCH, FetchRequest, FetchResponse, 1, 3, True, Target.LEADER, QuotaKind.FETCH),
+    ApiSpec(Api.GET, GetRequest, GetResponse, 1, 1, True, Target.LEADER, QuotaKind.FETCH),
+    ApiSpec(Api.LIST_OFFSETS, ListOffsetsRequest, ListOffsetsResponse, 1, 1, True, Target.LEADER),
+    ApiSpec(Api.APPEND, AppendRequest, AppendResponse, 1, 1, False, Target.LEADER, QuotaKind.APPEND),
     ApiSpec(Api.STATUS, StatusRequest, StatusResponse, 1, 1, True),
     ApiSpec(Api.TRUNCATE, TruncateRequest, TruncateResponse, 1, 1, True),
     ApiSpec(Api.SET_INTAKE, SetIntakeRequest, SetIntakeResponse, 1, 1, True),
-    ApiSpec(Api.APPEND_ONCE, AppendOnceRequest, AppendOnceResponse, 1, 1, True),
-    ApiSpec(Api.LIST_PRODUCERS, ListProducersRequest, ListProducersResponse, 1, 1, True),
-    ApiSpec(Api.REPORT_ARCHIVED, ReportArchivedRequest, ReportArchivedResponse, 1, 1, True),
+    ApiSpec(Api.APPEND_ONCE, AppendOnceRequest, AppendOnceResponse, 1, 1, True, Target.LEADER, QuotaKind.APPEND),
+    ApiSpec(Api.LIST_PRODUCERS, ListProducersRequest, ListProducersResponse, 1, 1, True, Target.LEADER),
+    ApiSpec(Api.REPORT_ARCHIVED, ReportArchivedRequest, ReportArchivedResponse, 1, 1, True, Target.LEADER),
     ApiSpec(Api.VERIFY, VerifyRequest, VerifyResponse, 1, 1, True),
     ApiSpec(Api.OFFSETS_STREAM, OffsetsStreamRequest, OffsetsStreamResponse, 1, 1, True),
-    ApiSpec(Api.COMMIT_OFFSETS, CommitOffsetsRequest, CommitOffsetsResponse, 1, 1, True),
-    ApiSpec(Api.FETCH_OFFSETS, FetchOffsetsRequest, FetchOffsetsResponse, 1, 1, True),
-    ApiSpec(Api.LIST_GROUPS, ListGroupsRequest, ListGroupsResponse, 1, 1, True),
-    ApiSpec(Api.GROUP_HEARTBEAT, GroupHeartbeatRequest, GroupHeartbeatResponse, 1, 1, True),
+    ApiSpec(Api.COMMIT_OFFSETS, CommitOffsetsRequest, CommitOffsetsResponse, 1, 1, True, Target.LEADER),
+    ApiSpec(Api.FETCH_OFFSETS, FetchOffsetsRequest, FetchOffsetsResponse, 1, 1, True, Target.LEADER),
+    ApiSpec(Api.LIST_GROUPS, ListGroupsRequest, ListGroupsResponse, 1, 1, True, Target.LEADER),
+    ApiSpec(Api.GROUP_HEARTBEAT, GroupHeartbeatRequest, GroupHeartbeatResponse, 1, 1, True, Target.LEADER),
     ApiSpec(Api.STAGED_STREAM, StagedStreamRequest, StagedStreamResponse, 1, 1, True),
-    ApiSpec(Api.STAGE, StageRequest, StageResponse, 1, 1, True),
-    ApiSpec(Api.PUBLISH_STAGED, PublishStagedRequest, PublishStagedResponse, 1, 1, True),
-    ApiSpec(Api.LIST_PUBLISHED, ListPublishedRequest, ListPublishedResponse, 1, 1, True),
+    ApiSpec(Api.STAGE, StageRequest, StageResponse, 1, 1, True, Target.LEADER, QuotaKind.APPEND),
+    ApiSpec(Api.PUBLISH_STAGED, PublishStagedRequest, PublishStagedResponse, 1, 1, True, Target.LEADER),
+    ApiSpec(Api.LIST_PUBLISHED, ListPublishedRequest, ListPublishedResponse, 1, 1, True, Target.LEADER),
     ApiSpec(Api.AUTHENTICATE, AuthenticateRequest, AuthenticateResponse, 1, 1, False),
     ApiSpec(Api.LIST_USERS, ListUsersRequest, ListUsersResponse, 1, 1, True),
     ApiSpec(Api.CREATE_USER, CreateUserRequest, CreateUserResponse, 1, 1, True),
@@ -223,7 +239,7 @@ _TABLE = (
     ApiSpec(Api.DELETE_USER, DeleteUserRequest, DeleteUserResponse, 1, 1, True),
     ApiSpec(Api.CHANGE_RULES, ChangeRulesRequest, ChangeRulesResponse, 1, 1, True),
     ApiSpec(Api.TEST_ACCESS, TestAccessRequest, TestAccessResponse, 1, 1, True),
-    ApiSpec(Api.APPEND_AT, AppendAtRequest, AppendAtResponse, 1, 2, True),
+    ApiSpec(Api.APPEND_AT, AppendAtRequest, AppendAtResponse, 1, 2, True, Target.LEADER, QuotaKind.APPEND),
     ApiSpec(Api.EXPORT_USERS, ExportUsersRequest, ExportUsersResponse, 1, 1, True),
     ApiSpec(Api.PEER_HELLO, PeerHelloRequest, PeerHelloResponse, 1, 1, True),
     ApiSpec(Api.RAFT, RaftRequest, RaftResponse, 1, 1, True),

@@ -301,8 +301,8 @@ class Controller:
                 self._refusals.add(key, broker_id, now.elapsed_us)
             refused = self._refusals.of(key, now.elapsed_us)
             cannot_listen = without_nats | refused
-            moved = elections.moved(partition, live, rules, resigned=not one.is_whole, silent=cannot_listen)
-            if moved is None or (one.is_whole and {broker_id, moved.leader} <= cannot_listen):
+            changed = elections.leader_changed(partition, live, rules, resigned=not one.is_whole, silent=cannot_listen)
+            if changed is None or (one.is_whole and {broker_id, changed.leader} <= cannot_listen):
                 continue  # the new leader could not listen either
             reason = ElectionReason.IMPEDED if one.is_whole else ElectionReason.RESIGNED
             election = Election(one.stream_id, one.partition, one.leader_epoch, reason)

@@ -205,7 +205,7 @@ def _length(end: ReplicaEnd) -> tuple[LeaderEpoch, Offset]:
     return end.length
 
 
-def moved(
+def leader_changed(
     partition: PartitionState,
     live: Set[BrokerId],
     rules: ElectionRules,

@@ -89,7 +89,7 @@ def elect_leaders(image: ClusterImage, index: int, command: ElectLeaders) -> tup
             chosen = elections.preferred(partition, live)
         else:
             resigned = election.reason is ElectionReason.RESIGNED
-            chosen = elections.moved(partition, live, rules, resigned=resigned, silent=silent)
+            chosen = elections.leader_changed(partition, live, rules, resigned=resigned, silent=silent)
         if chosen is None:
             raise RemoteError(ErrorCode.NOT_ENOUGH_REPLICAS, "there is no other replica that may lead")
         return chosen

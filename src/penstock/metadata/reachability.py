@@ -65,7 +65,7 @@ class ReachabilityReports:
             for key, partition in zip(state.partition_keys(), state.partitions, strict=True):
                 if partition.leader not in by_leader or not _is_accused(partition, by_leader[partition.leader]):
                     continue
-                if elections.moved(partition, live, ElectionRules.of(state), resigned=False) is not None:
+                if elections.leader_changed(partition, live, ElectionRules.of(state), resigned=False) is not None:
                     wanted.append(Election(*key, partition.leader_epoch, ElectionReason.UNREACHABLE))
         self._passed = image, by_leader, wanted
         return list(wanted)

@@ -247,7 +247,7 @@ class Node:
         | RESIGNED             | callers that wait are sent to the new leader; group offsets are dropped        |
         | COMMITTED            | followers, readers, publications of staged rows; rollups                       |
         | FLUSHED              | the leader that is followed                                                    |
-        | RETAINED             | followers, truncations                                                         |
+        | LOG_START_RAISED     | followers, truncations                                                         |
         | ROLE_DUE             | roles                                                                          |
         | FAILED               | other brokers lead; repairs                                                    |
         | IMPEDED, STALLED     | other brokers lead                                                             |
@@ -267,8 +267,8 @@ class Node:
                         self._publishing.grown(partition)
                 case PartitionEventKind.FLUSHED:
                     replicas.follows.flushed(partition)
-                case PartitionEventKind.RETAINED:
-                    replicas.retained(partition)
+                case PartitionEventKind.LOG_START_RAISED:
+                    replicas.log_start_raised(partition)
                 case PartitionEventKind.BEGAN:
                     replicas.began(partition)
                 case PartitionEventKind.RESIGNED:
@@ -519,9 +519,9 @@ class Node:
             return
         self._at(now)
         try:
-            auth = self.access.of(who)
-            auth.check(request)
-            self._router.handlers[type(request)](Call(caller, auth, raw, now), request)
+            call = Call(caller, self.access.of(who), request, raw, now)
+            call.authorize()
+            self._router.handlers[type(request)](call, request)
         except RemoteError as error:
             self._outbox.reply(caller, error)
 

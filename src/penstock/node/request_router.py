@@ -87,14 +87,14 @@ class RequestRouter:
         self._cluster = cluster
         self._replicas = replicas
         find = PartitionLookup(context, cluster, replicas.partitions, replicas.streams.failures)
-        self.fetches = FetchApi(context, replicas, access)
+        self.fetches = FetchApi(context, replicas)
         self.lookups = LookupApi(context, stopping=STOPPING)
         self.verifying = VerifyApi(context.outbox, stopping=STOPPING)
-        self.storing = AppendApi(context, find, replicas, access=access)
+        self.storing = AppendApi(context, find, replicas)
         write = self.storing.append_to
         bounds = CommitBounds(context, find, peers, budget.refusals)
-        self.offsets = GroupOffsets(context, cluster, find, access, bounds, write=write)
-        self.publishing = StagedPublisher(context, cluster, find, write=write, access=access)
+        self.offsets = GroupOffsets(context, cluster, find, bounds, write=write)
+        self.publishing = StagedPublisher(context, cluster, find, write=write)
         self.report = StatusReport(context, cluster, replicas, listener, budget.meters)
         self.in_flight = InFlightTotal(self.storing.appends, backlog, budget)
         metadata = MetadataApi(context, cluster, access, self.report, self.in_flight)

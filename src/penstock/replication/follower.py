@@ -107,7 +107,7 @@ class NewEnds(NamedTuple):
     """The ends that moved; None: unchanged."""
 
     committed_end: Offset | None = None
-    log_start: Offset | None = None  # of the leader: `Log.follow_start`
+    log_start: Offset | None = None  # of the leader: `Log.raise_start`
 
 
 class _Overlapped(NamedTuple):

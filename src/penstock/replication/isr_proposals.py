@@ -56,13 +56,13 @@ class IsrProposer:
             self.lost(number, now_us)
             return []
         asked, self._under_way = self._under_way, []
-        moved = []
+        advanced = []
         for (leadership, change), result in zip(asked, results, strict=True):
             if not result.error:
                 leadership.accepted(change, result.version)
             elif leadership.refused(change, now_us):
-                moved.append(leadership)
-        return moved
+                advanced.append(leadership)
+        return advanced
 
     def lost(self, number: int, now_us: int, retry_ms: int = limits.ISR_RETRY_MS) -> None:
         """The request was not answered: the metadata leader is unreachable or has changed."""

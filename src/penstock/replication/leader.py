@@ -306,22 +306,22 @@ class Leadership:
         self.log_end = log_end
         if self._followers:
             self._agenda.plan(self, now_us + self._terms.lag_ms_max * 1_000)
-        return self._advance()
+        return self._advance_high_watermark()
 
     def flushed(self, flushed_end: int) -> bool:
         """More of the log is on the disk."""
         self.flushed_end = flushed_end
         if self._has_rivals:
             self._agenda.wish(self)
-        return self._advance()
+        return self._advance_high_watermark()
 
     def failed(self) -> bool:
         """The log failed: of what is written only what is on the disk remains."""
         self._has_failed = True
-        return self._advance()
+        return self._advance_high_watermark()
 
-    def retained(self, log_start: int) -> None:
-        """Retention moved the log start; followers learn of it with their next news."""
+    def log_start_raised(self, log_start: int) -> None:
+        """The log start is higher, by retention or on request; followers learn of it with their next news."""
         assert self.log_start <= log_start <= self.committed_end, (self.key, log_start, self.committed_end)
         self.log_start = log_start
 
@@ -329,7 +329,7 @@ class Leadership:
         self._terms = terms
         if self._has_rivals:
             self._agenda.wish(self)
-        return self._advance()
+        return self._advance_high_watermark()
 
     # Events of followers
 
@@ -384,13 +384,13 @@ class Leadership:
             until_us = follower.await_join(now_us, self._terms.lag_ms_max * 1_000)
             if until_us is not None:
                 self._agenda.plan(self, until_us)
-        moved = self._advance()
+        advanced = self._advance_high_watermark()
         self._note_joining(follower)
         if self._should_move(follower, now_us):
             self._agenda.wish(self)
         if self._is_behind(follower):
             self._agenda.plan(self, now_us + self._terms.lag_ms_max * 1_000)
-        return moved
+        return advanced
 
     def _note_joining(self, follower: FollowerProgress) -> None:
         if follower.broker_id in self.isr:
@@ -436,7 +436,7 @@ class Leadership:
         if self._followers:
             self._agenda.plan(self, now_us + self._terms.lag_ms_max * 1_000)
             self._wish_if_needed(now_us)
-        return self._advance()
+        return self._advance_high_watermark()
 
     def tick(self, now_us: int) -> bool:
         """Handle a planned deadline: find late followers. Return True if `committed_end` moved."""
@@ -450,7 +450,7 @@ class Leadership:
             due_us = min(behind) + self._terms.lag_ms_max * 1_000 + 1
             # A follower that is already late waits for the outcome of a proposal.
             self._agenda.plan(self, due_us if due_us > now_us else now_us + limits.ISR_RETRY_MS * 1_000)
-        return bool(waited) and self._advance()
+        return bool(waited) and self._advance_high_watermark()
 
     # Proposals
 
@@ -491,7 +491,7 @@ class Leadership:
         if not self._unsettled[members]:
             del self._unsettled[members]
         self._end_proposal(now_us)
-        return self._advance()
+        return self._advance_high_watermark()
 
     def lost(self, change: IsrChange, now_us: int, retry_ms: int = limits.ISR_RETRY_MS) -> None:
         """The answer did not come in time: the proposal may be in force, or may still come into force."""
@@ -568,8 +568,8 @@ class Leadership:
         self._must_have = rules.must_have(self.isr, proposed)
         self._smallest_isr = min(len(self.isr), *map(len, proposed)) if proposed else len(self.isr)
 
-    def _advance(self) -> bool:
-        """Advance `committed_end` as far as the rules allow; return True if it moved."""
+    def _advance_high_watermark(self) -> bool:
+        """Advance `committed_end` as far as the rules allow; return True if it did."""
         if self._has_rivals or not self.accepts:
             return False
         end = self.flushed_end if self.waits_for_own_disk else self.log_end

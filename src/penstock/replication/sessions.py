@@ -62,7 +62,7 @@ class BatchLookup(NamedTuple):
 class FollowerPosition:
     """A follower's position in one partition, and what it has been told of it."""
 
-    __slots__ = ("diverging", "error", "found", "is_owed", "is_refused", "leader_epoch", "log_end", "look",
+    __slots__ = ("diverging", "error", "found", "is_owed", "is_refused", "leader_epoch", "log_end", "lookup",
                  "replica_start", "told_committed_end", "told_start")  # fmt: skip
 
     def __init__(self, leader_epoch: LeaderEpoch, log_end: int) -> None:
@@ -70,7 +70,7 @@ class FollowerPosition:
         self.log_end = log_end
         self.is_owed = True  # an answer is owed since it was named
         self.is_refused = False  # it was sent the batches from its end on, and names the same end again
-        self.look: BatchLookup | None = None  # a disk thread is reading
+        self.lookup: BatchLookup | None = None  # a disk thread is reading
         self.error = ""
         self.diverging: rules.EpochEnd | None = None
         self.replica_start = 0  # where it has to start over
@@ -183,7 +183,7 @@ class Sessions:
     def __init__(self) -> None:
         self._led: dict[PartitionKey, tuple[Leadership, LedLog]] = {}
         self._sessions: dict[BrokerId, FetchSession] = {}
-        self._looks: list[BatchLookup] = []
+        self._lookups: list[BatchLookup] = []
         self._answers: list[FetchAnswer] = []
 
     # Led partitions
@@ -216,7 +216,7 @@ class Sessions:
     def appended(self, leadership: Leadership) -> None:
         """Its log has grown: followers that asked for it have news."""
         for session, position in self._followers(leadership):
-            if position.is_owed and position.agrees and position.look is None:
+            if position.is_owed and position.agrees and position.lookup is None:
                 self._enqueue(session, leadership)
 
     def ends_moved(self, leadership: Leadership, now_us: int) -> None:
@@ -255,7 +255,7 @@ class Sessions:
             session.impeded.discard(PartitionKey(name.stream_id, name.partition))
         if request.impeded or session.impeded:
             self._note_impeded(session, request)
-        moved = [
+        advanced = [
             leadership
             for position in request.changed
             if (leadership := self._named(session, position, now_us)) is not None
@@ -263,9 +263,9 @@ class Sessions:
         session.caller, session.heard_us = caller, now_us
         session.bytes_max = min(max(request.bytes_max, limits.REPLICA_SHARE_BYTES_MIN), limits.REPLICA_FETCH_BYTES)
         session.deadline_us = now_us + min(request.wait_ms_max, limits.FETCH_WAIT_MS_MAX) * 1_000
-        for leadership in moved:
+        for leadership in advanced:
             self.ends_moved(leadership, now_us)
-        return moved
+        return advanced
 
     def progress(
         self, request: ReplicaProgressRequest, incarnation: Incarnation | None, now_us: int
@@ -275,16 +275,16 @@ class Sessions:
         session = self._sessions.get(request.broker_id)
         if session is None or session.number != request.session or session.incarnation != request.incarnation:
             raise _unknown_session()
-        moved = []
+        advanced = []
         for told in request.flushed:
             key = PartitionKey(told.stream_id, told.partition)
             position, led = session.positions.get(key), self._led.get(key)
             if position is None or led is None or not position.agrees or led[0].leader_epoch != told.leader_epoch:
                 continue
             if led[0].progressed(request.broker_id, request.incarnation, told.flushed_end, now_us):
-                moved.append(led[0])
+                advanced.append(led[0])
                 self.ends_moved(led[0], now_us)
-        return moved
+        return advanced
 
     def _session(self, request: ReplicaFetchRequest, incarnation: Incarnation | None) -> FetchSession:
         _check_incarnation(request.incarnation, incarnation)
@@ -323,7 +323,7 @@ class Sessions:
         if before is not None and before.leader_epoch == named.leader_epoch:
             position.is_refused = before.log_end == named.log_end and before.agrees and not before.is_owed
             position.told_committed_end, position.told_start = before.told_committed_end, before.told_start
-        moved = leadership.fetched(
+        advanced = leadership.fetched(
             session.broker_id,
             session.incarnation,
             named.log_end,
@@ -334,7 +334,7 @@ class Sessions:
         if named.log_end < leadership.log_end:
             self._enqueue(session, leadership)
         self._note_ends(session, leadership, position, now_us)
-        return leadership if moved else None
+        return leadership if advanced else None
 
     def _note_impeded(self, session: FetchSession, request: ReplicaFetchRequest) -> None:
         session.impeded.difference_update(PartitionKey(named.stream_id, named.partition) for named in request.changed)
@@ -377,23 +377,23 @@ class Sessions:
         answers, self._answers = self._answers, []
         return answers
 
-    def looks(self) -> list[BatchLookup]:
+    def lookups(self) -> list[BatchLookup]:
         """Return the reads that disk threads are to do."""
-        if not self._looks:
+        if not self._lookups:
             return []
-        looks, self._looks = self._looks, []
-        return looks
+        lookups, self._lookups = self._lookups, []
+        return lookups
 
-    def found(self, look: BatchLookup, found: FoundBatches | RemoteError) -> None:
+    def found(self, lookup: BatchLookup, found: FoundBatches | RemoteError) -> None:
         """Take the result of a disk thread's read."""
-        session, led = self._sessions.get(look.broker_id), self._led.get(look.key)
-        position = None if session is None else session.positions.get(look.key)
-        if session is None or led is None or position is None or position.look is not look:
+        session, led = self._sessions.get(lookup.broker_id), self._led.get(lookup.key)
+        position = None if session is None else session.positions.get(lookup.key)
+        if session is None or led is None or position is None or position.lookup is not lookup:
             return  # named again meanwhile, or another leadership has begun
-        position.look = None
+        position.lookup = None
         if isinstance(found, RemoteError):
             position.refused(found)
-            session.refused[look.key] = None
+            session.refused[lookup.key] = None
         else:
             position.found = found
             self._enqueue(session, led[0])
@@ -478,17 +478,17 @@ class Sessions:
     ) -> FoundBatches | RemoteError | None:
         if position.found is not None:
             return position.found
-        if position.look is not None:
+        if position.lookup is not None:
             return None
         try:
             batches = None if position.is_refused else log.find(position.log_end, bytes_max)
         except RemoteError as error:
             return error
         if batches is None:
-            position.look = BatchLookup(
+            position.lookup = BatchLookup(
                 session.broker_id, key, position.leader_epoch, position.log_end, bytes_max, position.is_refused
             )
-            self._looks.append(position.look)
+            self._lookups.append(position.lookup)
         return batches
 
     def _fill_ends(self, session: FetchSession, news: list[ReplicaNews]) -> None:

@@ -439,7 +439,7 @@ MUTANTS_OF_RIGHTS = (
     Mutant(
         "a fetch that waits is not looked at again",
         "penstock.node.api.fetch_api",
-        "            self._access.of(waiter.who).check(waiter.request)",
+        "            waiter.call.authorize()",
         "            assert waiter",
     ),
     Mutant(

@@ -23,7 +23,7 @@ def test_a_followers_log_begins_where_its_leaders_does() -> None:
     flush(log)
     append(log, 1)
     assert retain(log, 10**12) is None, "only the leader decides"
-    log.follow_start(15)
+    log.raise_start(15)
     assert log.log_start == 15
     removal = retain(log, 10**12)
     assert removal is not None
@@ -32,12 +32,12 @@ def test_a_followers_log_begins_where_its_leaders_does() -> None:
     again = open_log(disk.crash_clone())
     assert (again.log_start, again.log_end) == (15, 24)
     assert read_slices(disk, again.view()) == wanted[15:]
-    log.follow_start(3)
+    log.raise_start(3)
     assert log.log_start == 15, "it never goes back"
-    log.follow_start(25)
+    log.raise_start(25)
     assert log.log_start == 24, "only what is on the disk is given up"
     flush(log)
-    log.follow_start(99)
+    log.raise_start(99)
     assert log.log_start == log.log_end == 25
 
 
@@ -48,16 +48,16 @@ def test_a_log_that_cannot_write_keeps_its_start() -> None:
     flush(log)
     vfs.plan = nth(0, FileFault(errno.ENOSPC), FileOperationKind.WRITE, path_end="checkpoint")
     with pytest.raises(StorageFullError):
-        log.follow_start(2)
+        log.raise_start(2)
     assert log.log_start == 0
-    log.follow_start(2)
+    log.raise_start(2)
     assert log.log_start == 2
     append(log)
     task = log.flush()
     assert task is not None
     log.flush_failed(task, OSError(errno.EIO, "broken"))
     with pytest.raises(NotWritableError):
-        log.follow_start(3)
+        log.raise_start(3)
 
 
 def test_the_committed_end_outlives_a_crash_as_far_as_the_log_does() -> None:
@@ -99,7 +99,7 @@ def test_the_committed_end_is_never_below_the_start() -> None:
     append(log, 4)
     flush(log)
     log.note_committed(1)
-    log.follow_start(3)
+    log.raise_start(3)
     assert log.committed_end == 3
 
 
@@ -134,7 +134,7 @@ def test_a_replica_gets_what_is_not_committed_and_the_whole_batch_that_holds_the
     for _ in range(3):
         append(log, 4)
     flush(log)
-    log.follow_start(6)
+    log.raise_start(6)
     view = log.view()
     for offset in (4, 5, 6, 7):
         piece = view.replica_range(offset, bytes_max=1)
@@ -149,7 +149,7 @@ def test_a_replica_gets_what_is_not_committed_and_the_whole_batch_that_holds_the
             view.replica_range(offset, bytes_max=1)
         assert caught.value.code == "offset_out_of_range"
         assert caught.value.details == {"log_start": 6, "log_end": 12, "replica_start": 4}
-    log.follow_start(12)
+    log.raise_start(12)
     with pytest.raises(RemoteError) as caught:
         log.view().replica_range(8, bytes_max=1)
     assert caught.value.details["replica_start"] == 12

@@ -175,7 +175,7 @@ def test_a_log_at_rest_rolls_by_age_and_is_retained() -> None:
     flush(log)
     assert retention is not None
     retention.run()
-    log.retained(retention)
+    log.apply_retention(retention)
     assert log.log_start == 5
     wanted = append(log, 1, 1_000_001)
     flush(log)

@@ -209,7 +209,7 @@ def test_one_retention_at_a_time_and_none_by_rules_that_have_changed() -> None:
     assert log.tick(9 * SECOND_US) is None
     retention.run()
     log.configure(LogConfig(segment_bytes=4096, max_messages=5))
-    assert log.retained(retention) is None
+    assert log.apply_retention(retention) is None
     assert log.log_start == 0
     assert retain(log, 10 * SECOND_US) is not None
     assert log.log_start == 4
@@ -220,7 +220,7 @@ def test_one_retention_at_a_time_and_none_by_rules_that_have_changed() -> None:
     assert late is not None
     log.close()
     late.run()
-    assert log.retained(late) is None
+    assert log.apply_retention(late) is None
     assert log.log_start == 4
 
 
@@ -233,7 +233,7 @@ def test_what_comes_while_retention_looks_up_is_kept_and_grows_old_in_its_time()
     append(log, 2, 200 * SECOND_US)
     flush(log)
     retention.run()
-    log.retained(retention)
+    log.apply_retention(retention)
     assert (log.log_start, log.log_end) == (3, 5)
     tick(log, 201 * SECOND_US)
     assert log.log_start == 3
@@ -262,7 +262,7 @@ def test_the_task_of_a_log_asks_no_file_for_retention() -> None:
     retention.run()
     assert read != []
     read.clear()
-    removal = log.retained(retention)
+    removal = log.apply_retention(retention)
     assert (log.log_start, read) == (16, [])
     assert removal is not None
 
@@ -324,5 +324,5 @@ def test_what_is_not_committed_is_kept() -> None:
         retention = log.tick(now_us, committed_end)
         assert retention is not None
         retention.run()
-        log.retained(retention)
+        log.apply_retention(retention)
         assert log.log_start == kept_from

@@ -184,7 +184,7 @@ def test_a_look_of_retention_that_comes_back_after_a_cut_changes_nothing() -> No
     assert look is not None
     look.run()
     run(log, log.truncate(10))
-    assert log.retained(look) is None
+    assert log.apply_retention(look) is None
     assert (log.log_start, log.log_end) == (0, 10)
     assert read_slices(disk, log.view()) == wanted[:10]
 

@@ -8,6 +8,7 @@ import pytest
 from nats.js import api
 from nats.js.errors import APIError, BadRequestError, ServiceUnavailableError
 
+from penstock.hot.acks import pubacks
 from penstock.ingest import acks
 from tests import hot_modes
 from tests.unit.node.harness import parse_acks
@@ -17,26 +18,26 @@ UNSYNCED_TAIL, TAIL = acks.ack_tails(0, 3, 1)
 
 def test_ack_is_byte_for_byte_this() -> None:
     body = b'{"stream":"orders","seq":43,"offset":42,"partition":0,"epoch":3,"replicas":1,"fsynced":true}'
-    assert acks.pubacks(b"orders", b"_INBOX.a ", 42, TAIL) == b"PUB _INBOX.a %d\r\n%s\r\n" % (len(body), body)
+    assert pubacks(b"orders", b"_INBOX.a ", 42, TAIL) == b"PUB _INBOX.a %d\r\n%s\r\n" % (len(body), body)
 
 
 def test_nats_py_parses_the_ack() -> None:
-    (ack,) = parse_acks(acks.pubacks(b"orders", b"r ", 0, TAIL))
+    (ack,) = parse_acks(pubacks(b"orders", b"r ", 0, TAIL))
     parsed = api.PubAck.from_response(ack.body)
     assert (parsed.stream, parsed.seq, parsed.duplicate) == ("orders", 1, None)
 
 
 def test_rows_without_a_reply_are_skipped_but_counted() -> None:
-    published = parse_acks(acks.pubacks(b"s", b"a  b  ", 10, TAIL))
+    published = parse_acks(pubacks(b"s", b"a  b  ", 10, TAIL))
     assert [(ack.reply, ack.body["seq"], ack.body["offset"]) for ack in published] == [("a", 11, 10), ("b", 13, 12)]
 
 
 def test_no_replies_no_bytes() -> None:
-    assert acks.pubacks(b"s", b"  ", 0, TAIL) == b""
+    assert pubacks(b"s", b"  ", 0, TAIL) == b""
 
 
 def test_fsynced_says_false_where_it_is() -> None:
-    (ack,) = parse_acks(acks.pubacks(b"s", b"r ", 0, UNSYNCED_TAIL))
+    (ack,) = parse_acks(pubacks(b"s", b"r ", 0, UNSYNCED_TAIL))
     assert ack.body["fsynced"] is False
 
 

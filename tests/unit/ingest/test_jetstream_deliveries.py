@@ -10,7 +10,7 @@ import pytest
 from penstock.base import limits
 from penstock.base.config import Acks, StreamConfig
 from penstock.hot import envelope_acks
-from penstock.hot.acks import pubacks_again, waiting_again
+from penstock.hot.acks import pubacks, pubacks_again, waiting_again
 from penstock.hot.message_group import MessageGroup, TooLarge
 from penstock.hot.message_ids import MessageIds
 from penstock.ingest import acks
@@ -55,7 +55,7 @@ def acked(admission: Admission, rules: AdmissionRules = RULES) -> bytes:
 def test_what_is_stored_is_acked_to_jetstream_and_others_hear_json(reply: bytes) -> None:
     for module in (hot_modes.plain("acks"), hot_modes.running("acks")):
         found = module.pubacks(b"orders", b"a %b  b " % reply, 0, TAIL)
-        first, second = (acks.pubacks(b"orders", one, offset, TAIL) for one, offset in ((b"a ", 0), (b"b ", 3)))
+        first, second = (pubacks(b"orders", one, offset, TAIL) for one, offset in ((b"a ", 0), (b"b ", 3)))
         assert found == first + ack(reply) + second
 
 
@@ -149,7 +149,7 @@ def test_flow_control_is_answered_also_while_nothing_is_stored() -> None:
 
 @pytest.mark.parametrize("reply", [b"$JS.ACK", b"$JS.ACKED.x", b"_INBOX.$JS.ACK.x", b"$JS.API.x"])
 def test_other_reply_subjects_are_none_of_these(reply: bytes) -> None:
-    assert acks.pubacks(b"orders", reply + b" ", 0, TAIL).endswith(b'"fsynced":true}\r\n')
+    assert pubacks(b"orders", reply + b" ", 0, TAIL).endswith(b'"fsynced":true}\r\n')
 
 
 def test_a_duplicate_is_acked_as_the_first_was() -> None:

@@ -262,7 +262,7 @@ class Model:
         """Something has happened to a leadership, which may have committed more."""
         for follower in leadership._followers:
             follower.is_awaited = False  # a moment later
-        leadership._advance()
+        leadership._advance_high_watermark()
         state = state.with_broker(number, leads=_frozen(leadership))
         committed = state.broker(number).log[: leadership.committed_end]
         if agreed(committed, state.acked) < min(len(committed), len(state.acked)):
@@ -329,8 +329,8 @@ class Model:
             return None
 
     def _resign(self, state: State) -> State:
-        moved = elections.moved(state.partition, state.live, self._rules, resigned=True)
-        return state if moved is None else self._decided(state, Elected(moved))
+        changed = elections.leader_changed(state.partition, state.live, self._rules, resigned=True)
+        return state if changed is None else self._decided(state, Elected(changed))
 
     def _recoveries(self, state: State) -> Iterator[tuple[str, Step]]:
         telling = {number for number in state.live if state.broker(number).is_registered}

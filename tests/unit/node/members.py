@@ -271,3 +271,9 @@ def formed(**settings: Any) -> Brokers:
     brokers.run(5_000)
     assert len(brokers.leader.image.live_brokers()) == 3
     return brokers
+
+
+class Proven(Brokers):
+    """They have the secret of their cluster."""
+
+    prove = True

@@ -23,7 +23,7 @@ from penstock.messages import (
 )
 from tests.unit.node.api.test_offsets import again
 from tests.unit.node.harness import Broker
-from tests.unit.node.members import Brokers
+from tests.unit.node.members import Proven
 from tests.unit.node.security.test_access import GROUP, allow, asking, offsets, stream_id, user, who
 
 
@@ -155,12 +155,6 @@ def test_who_was_a_member_before_there_were_users_is_from_then_on_the_one_who_go
         assert isinstance(beat(broker, "m1", 3, "orders"), GroupHeartbeatResponse)
     with asking(broker, "bob"):
         assert isinstance(beat(broker, "m1", 4, "orders"), RemoteError)
-
-
-class Proven(Brokers):
-    """They have the secret of their cluster."""
-
-    prove = True
 
 
 def test_who_leaves_its_cluster_judges_nobody_any_more() -> None:

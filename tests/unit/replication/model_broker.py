@@ -186,7 +186,7 @@ class Broker:
     def retain(self, log_start: int) -> None:
         assert self.leadership is not None
         self.log.start_at(log_start)
-        self.leadership.retained(log_start)
+        self.leadership.log_start_raised(log_start)
         self.sessions.ends_moved(self.leadership, self.cluster.now_us)
 
     def cut(self) -> None:
@@ -304,7 +304,7 @@ class Broker:
             raw = tuple(batch for found in cast(Any, answer.found) for batch in found.batches)
             receiver, number = cast(Any, answer.caller)
             send(self.number, receiver, ("answer", number, answer.response, raw))
-        self.looking += self.sessions.looks()
+        self.looking += self.sessions.lookups()
         if (batch := self.proposer.request(now_us)) is not None:
             send(self.number, METADATA, ("change", batch.number, (self.incarnation, batch.changes), ()))
         for leader, fetcher in self.fetchers.items():

@@ -70,8 +70,8 @@ class Pair:
 
     def retain(self, log_start: int) -> None:
         flush(self.logs[self.leader])
-        self.logs[self.leader].follow_start(log_start)
-        self.leadership.retained(log_start)
+        self.logs[self.leader].raise_start(log_start)
+        self.leadership.log_start_raised(log_start)
         self.sessions.ends_moved(self.leadership, self.now_us)
 
     def fetch(self) -> int:
@@ -97,7 +97,7 @@ class Pair:
                 self.following.cut()
             if (log_start := self.following.ends().log_start) is not None:
                 flush(log)  # a log starts anew only where it is on the disk
-                log.follow_start(log_start)
+                log.raise_start(log_start)
             if orders != LogOrders():
                 self.fetcher.proceed(self.following)
         return len(raw)

@@ -208,7 +208,7 @@ def test_below_the_start_a_follower_hears_where_to_begin() -> None:
         leader.append(1)
     leader.led[1].committed_end = 4
     leader.logs[1].start_at(3)
-    leader.led[1].retained(3)
+    leader.led[1].log_start_raised(3)
     for _ in range(2):  # also when it asks the same again
         leader.fetch((1, 1), first=True, session=1)
         (answer,) = leader.answers()
@@ -223,13 +223,13 @@ def test_a_disk_thread_says_where_to_begin_and_the_batch_that_holds_the_start_co
     led.appended(12, leader.now_us)
     led.committed_end = 12
     log.start_at(6)
-    led.retained(6)
+    led.log_start_raised(6)
     log.is_cold = True
     leader.fetch((1, 2), first=True)
     (answer,) = leader.answers()
     assert answer.response.partitions == (ReplicaNews(1, 0, 5, committed_end=12, log_start=6, is_settled=True),)
     leader.fetch()
-    (look,) = leader.sessions.looks()
+    (look,) = leader.sessions.lookups()
     with pytest.raises(RemoteError) as gone:
         log.range(look.offset, look.bytes_max)
     leader.sessions.found(look, gone.value)
@@ -237,7 +237,7 @@ def test_a_disk_thread_says_where_to_begin_and_the_batch_that_holds_the_start_co
     assert answer.response.partitions == (ReplicaNews(1, 0, 5, replica_start=4),)
     leader.fetch(changed=(FetchPosition(1, 0, 5, 4, 4, 0),))
     assert leader.answers() == []
-    (look,) = leader.sessions.looks()
+    (look,) = leader.sessions.lookups()
     leader.sessions.found(look, log.range(look.offset, look.bytes_max))
     (answer,) = leader.answers()
     assert answer.response.partitions == (
@@ -251,7 +251,7 @@ def test_an_error_that_does_not_say_where_to_begin_is_handed_on() -> None:
     leader.logs[1].is_cold = True
     leader.fetch((1, 0), first=True)
     leader.answers()
-    (look,) = leader.sessions.looks()
+    (look,) = leader.sessions.lookups()
     leader.sessions.found(look, RemoteError(ErrorCode.OFFSET_OUT_OF_RANGE, "it is gone", replica_start=0))
     (answer,) = leader.answers()
     assert answer.response.partitions == (ReplicaNews(1, 0, 5, error=ErrorCode.OFFSET_OUT_OF_RANGE),)
@@ -280,11 +280,11 @@ def test_what_is_not_in_memory_holds_up_nobody() -> None:
     leader.logs[1].is_cold = True
     leader.fetch((1, 0), (2, 0), first=True)
     assert leader.news() == [(2, 100)]
-    (look,) = leader.sessions.looks()
+    (look,) = leader.sessions.lookups()
     leader.fetch((2, 1))
     leader.append(1)  # asks no second time
     assert leader.answers() == []
-    assert leader.sessions.looks() == []
+    assert leader.sessions.lookups() == []
     leader.sessions.found(look, leader.logs[1].range(look.offset, look.bytes_max))
     assert leader.news()[0] == (1, 200)
 
@@ -295,12 +295,12 @@ def test_what_was_looked_up_for_another_position_is_not_used() -> None:
     leader.logs[1].is_cold = True
     leader.fetch((1, 0), first=True)
     leader.answers()
-    (look,) = leader.sessions.looks()
+    (look,) = leader.sessions.lookups()
     leader.fetch((1, 0), first=True, session=2)
     leader.answers()
     leader.sessions.found(look, leader.logs[1].range(0, 9))
     assert all(answer.found == () for answer in leader.answers())
-    (again,) = leader.sessions.looks()
+    (again,) = leader.sessions.lookups()
     leader.sessions.found(again, RemoteError(ErrorCode.CORRUPT_RANGE, "damaged"))
     (answer,) = leader.answers()
     assert answer.response.partitions[0].error == ErrorCode.CORRUPT_RANGE

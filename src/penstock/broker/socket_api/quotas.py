@@ -14,7 +14,6 @@ the same name has a new bucket.
 from __future__ import annotations
 
 from collections.abc import Callable
-from enum import Enum
 from typing import TypeVar
 
 import msgspec
@@ -24,37 +23,16 @@ from penstock.access.handshake import Principal
 from penstock.base import limits
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.messages import (
-    AppendAtRequest,
-    AppendOnceRequest,
-    AppendRequest,
+    API_OF_REQUEST,
     AppendResponse,
-    FetchRequest,
     FetchResponse,
-    GetRequest,
     GetResponse,
+    QuotaKind,
     Request,
     Response,
-    StageRequest,
 )
 
 R = TypeVar("R", bound=Response)
-
-
-class QuotaKind(Enum):
-    """Kind of traffic that is limited."""
-
-    APPEND = "append"
-    FETCH = "fetch"
-
-
-_KINDS: dict[type[Request], QuotaKind] = {
-    AppendRequest: QuotaKind.APPEND,
-    AppendOnceRequest: QuotaKind.APPEND,
-    AppendAtRequest: QuotaKind.APPEND,
-    StageRequest: QuotaKind.APPEND,
-    FetchRequest: QuotaKind.FETCH,
-    GetRequest: QuotaKind.FETCH,
-}
 
 
 class _Bucket:
@@ -117,7 +95,7 @@ class Usage:
 
     def asked(self, who: Principal, request: Request, raw_bytes: int) -> RemoteError | None:
         """Account a user's request of `raw_bytes`; return why it is refused, or None."""
-        kind = _KINDS.get(type(request))
+        kind = API_OF_REQUEST[type(request)].quota
         bucket = None if kind is None else self._bucket(who, kind)
         if kind is None or bucket is None:
             return None

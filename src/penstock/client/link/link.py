@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Sequence
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import msgspec
 
@@ -40,39 +40,26 @@ from penstock.client.link.tls import plain
 from penstock.messages import (
     API_OF_REQUEST,
     AlterStreamResponse,
-    AppendAtRequest,
-    AppendOnceRequest,
-    AppendRequest,
     AppendResponse,
-    CommitOffsetsRequest,
     CreateStreamRequest,
     CreateStreamResponse,
-    FetchOffsetsRequest,
-    FetchRequest,
     FetchResponse,
     FindStreamsResponse,
-    GetRequest,
     GetResponse,
-    GroupHeartbeatRequest,
     HelloResponse,
-    ListGroupsRequest,
-    ListOffsetsRequest,
     ListOffsetsResponse,
-    ListProducersRequest,
-    ListPublishedRequest,
     MetadataRequest,
     MetadataResponse,
     OffsetsStreamResponse,
     PartitionInfo,
-    PublishStagedRequest,
     PublishStagedResponse,
-    ReportArchivedRequest,
+    QuotaKind,
     Request,
     Response,
     StagedStreamRequest,
     StagedStreamResponse,
-    StageRequest,
     StreamInfo,
+    Target,
 )
 from penstock.wire.session import Session
 
@@ -88,7 +75,6 @@ CREATE_GRACE_S = 1.0
 """A client waits this much longer than the broker's time-out, so that the broker can say what it was waiting for."""
 
 R = TypeVar("R", bound=Response)
-_Appending = AppendRequest | AppendAtRequest | AppendOnceRequest | StageRequest
 _Counted = AppendResponse | FetchResponse | GetResponse
 Answer = tuple[Response, bytes | memoryview]
 _Told = tuple[str, Exception | None]  # (address, None) after a successful refresh, else (address, error)
@@ -126,7 +112,7 @@ class Link:
         self._hello: HelloResponse | None = None
         self._refreshing: dict[tuple[tuple[str, ...], frozenset[str]], asyncio.Task[_Told]] = {}
         self._refresh_due_s = self._meeting_due_s = float("-inf")
-        self._rests: dict[tuple[str, bool], float] = {}  # (address, is append) → until when requests are throttled
+        self._rests: dict[tuple[str, QuotaKind | None], float] = {}  # (address, kind) → until when it is throttled
         self._closed = False
 
     @property
@@ -362,25 +348,24 @@ class Link:
         wait_ms = told.details.get("throttle_ms", 0) if isinstance(told, RemoteError) else told.throttle_ms
         wait_s = min(wait_ms, limits.THROTTLE_MS_MAX) / 1_000 if isinstance(wait_ms, int) and wait_ms > 0 else 0.001
         until_s = asyncio.get_running_loop().time() + wait_s
-        self._rests[address, isinstance(request, _Appending)] = until_s
+        self._rests[address, API_OF_REQUEST[type(request)].quota] = until_s
         return until_s
 
     async def _rest(self, address: str, request: Request, deadline_s: float) -> None:
         """Wait while the broker throttles this user's requests, up to the deadline."""
         if not self._rests:
             return
-        is_append = isinstance(request, _Appending)
-        if not (is_append or isinstance(request, FetchRequest | GetRequest)):
+        if (quota := API_OF_REQUEST[type(request)].quota) is None:
             return
         now_s = asyncio.get_running_loop().time()
-        until_s = self._rests.get((address, is_append), 0.0)
+        until_s = self._rests.get((address, quota), 0.0)
         if until_s > now_s:
             await asyncio.sleep(min(until_s, deadline_s) - now_s)
             if until_s >= deadline_s:
                 text = f"this user exceeds a rate limit of the broker at {address}, which throttles it"
                 raise TimedOut(f"{text}; the time-out passed before the throttle time was over")
         else:
-            self._rests.pop((address, is_append), None)
+            self._rests.pop((address, quota), None)
 
     async def _open(self, address: str, deadline_s: float) -> Connection:
         self._check_open()
@@ -540,18 +525,7 @@ def _with_time_left(request: Request, left_s: float) -> Request:
     return msgspec.structs.replace(request, timeout_ms=min(request.timeout_ms, left_ms))
 
 
-def _partition_of(request: Request) -> PartitionKey | None:
+def _partition_of(request: Any) -> PartitionKey | None:
     """Return the partition whose leader must answer; None: any broker can."""
-    match request:
-        case FetchRequest() | GetRequest() | ListOffsetsRequest():
-            return PartitionKey(request.stream_id, request.partition)
-        case AppendRequest() | AppendOnceRequest() | AppendAtRequest():
-            return PartitionKey(request.stream_id, request.partition)
-        case ReportArchivedRequest():
-            return PartitionKey(request.stream_id, request.partition)
-        case ListProducersRequest() | StageRequest() | PublishStagedRequest() | ListPublishedRequest():
-            return PartitionKey(request.stream_id, request.partition)
-        case CommitOffsetsRequest() | FetchOffsetsRequest() | ListGroupsRequest() | GroupHeartbeatRequest():
-            return PartitionKey(request.stream_id, request.partition)
-        case _:
-            return None
+    asks_leader = API_OF_REQUEST[type(request)].target is Target.LEADER
+    return PartitionKey(request.stream_id, request.partition) if asks_leader else None

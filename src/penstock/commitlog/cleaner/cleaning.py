@@ -47,9 +47,9 @@ from penstock.commitlog.cleaner.merged import UnsoundError, merged_batches
 from penstock.commitlog.cleaner.retained_rows import RetainedRows
 from penstock.commitlog.config import LogConfig
 from penstock.commitlog.files import files, index
+from penstock.commitlog.files.batch_walk import Walk
 from penstock.commitlog.files.files import LogFolder
 from penstock.commitlog.files.index import ENTRY_BYTES
-from penstock.commitlog.files.scan import Walk
 from penstock.commitlog.incremental_task import IncrementalTask
 from penstock.commitlog.segment.segment import Segment
 from penstock.commitlog.view import LogView

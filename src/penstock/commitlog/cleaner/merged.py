@@ -16,7 +16,7 @@ from penstock.batch.codec import PREFIX_BYTES, read_header
 from penstock.batch.header import COMPRESSION_FLAGS, BatchHeader
 from penstock.batch.merging import Merged, next_merged
 from penstock.batch.schema import SCHEMA_BYTES
-from penstock.commitlog.files.scan import Window
+from penstock.commitlog.files.batch_walk import Window
 from penstock.commitlog.segment.segment import Segment
 from penstock.commitlog.view import LogView
 from penstock.vfs import File, Vfs

@@ -12,8 +12,8 @@ from penstock.base.errors import CorruptionError
 from penstock.batch.header import BatchHeader
 from penstock.commitlog.errors import FileMistake, mistake_of, unreadable
 from penstock.commitlog.files import index
+from penstock.commitlog.files.batch_walk import Window
 from penstock.commitlog.files.index import ENTRY_BYTES, IndexEntry
-from penstock.commitlog.files.scan import Window
 from penstock.vfs import File, Vfs
 
 

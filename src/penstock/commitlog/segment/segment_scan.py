@@ -19,9 +19,9 @@ from penstock.batch import codec
 from penstock.batch.schema import SCHEMA_BYTES
 from penstock.commitlog.errors import IndexDamagedError
 from penstock.commitlog.files import files, index
+from penstock.commitlog.files.batch_walk import ResyncBounds, ResyncPoint, Walk, find_behind
 from penstock.commitlog.files.index import ENTRY_BYTES, FileEntries, IndexHead, PackedEntries, ResumedEntries
 from penstock.commitlog.files.lineage import BatchLineage, LineageEntry
-from penstock.commitlog.files.scan import ResyncBounds, ResyncPoint, Walk, find_behind
 from penstock.commitlog.segment.damage import Damage
 from penstock.commitlog.segment.segment import Segment
 from penstock.vfs import File, Vfs

@@ -24,7 +24,7 @@ from penstock.batch.schema import SCHEMA_BYTES, check_schema_message
 from penstock.commitlog.files import checkpoint as checkpoints
 from penstock.commitlog.files import files, index
 from penstock.commitlog.files import lineage as lineages
-from penstock.commitlog.files.scan import ResyncBounds, Walk, find_behind
+from penstock.commitlog.files.batch_walk import ResyncBounds, Walk, find_behind
 from penstock.vfs import File, Vfs
 
 Row = dict[str, object]

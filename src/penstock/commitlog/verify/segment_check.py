@@ -20,8 +20,8 @@ from penstock.batch.schema import SCHEMA_BYTES, check_schema_message
 from penstock.commitlog.errors import FileMistake, mistake_of, unreadable
 from penstock.commitlog.files import files
 from penstock.commitlog.files import lineage as lineages
+from penstock.commitlog.files.batch_walk import ResyncBounds, Window, find_behind, verified_at
 from penstock.commitlog.files.checkpoint import Checkpoint
-from penstock.commitlog.files.scan import ResyncBounds, Window, find_behind, verified_at
 from penstock.commitlog.segment.index_check import IndexCheck
 from penstock.commitlog.verify.checksums import RangeSums
 from penstock.vfs import File, Vfs

@@ -41,7 +41,7 @@ from penstock.node.partition.log_queries import CheckAppend, OwnKeys, RowRules
 from penstock.node.partition.partition import Partition
 from penstock.node.replicas.partition_lookup import PartitionLookup
 from penstock.node.replicas.replicas import Replicas
-from penstock.node.security.access import Access, Call
+from penstock.node.security.access import Call
 from penstock.node.step import InternalCaller
 
 Appending = AppendRequest | AppendOnceRequest
@@ -50,13 +50,12 @@ Appending = AppendRequest | AppendOnceRequest
 class AppendApi:
     """All appends of one broker; `bytes_max` limits the bytes under way."""
 
-    def __init__(self, context: Context, find: PartitionLookup, replicas: Replicas, *, access: Access) -> None:
+    def __init__(self, context: Context, find: PartitionLookup, replicas: Replicas) -> None:
         self.appends = AppendQueue(context.outbox, context.settings.partition_in_flight_bytes_max, store=self._store)
         self._outbox = context.outbox
         self._find = find
         self._replicas = replicas
         self._context = context
-        self._access = access
         self._producers = KnownProducers(context, known=self.appends.go_on)
         self.handlers: Mapping[type[Request], Handler] = {
             AppendRequest: self._append,
@@ -68,24 +67,14 @@ class AppendApi:
 
     def _append(self, call: Call, request: Appending) -> None:
         partition = users_own(self._find.led(request.stream_id, request.partition))
-        auth = call.auth  # not `call`: that would keep the raw part
-        allowed = auth.appended_subjects(partition.stream)
+        allowed = call.auth.appended_subjects(partition.stream)
         rules = _rules_of(partition.stream, partition.key.partition)._replace(allowed=allowed)
-        may = auth.again(request)
-
-        def look() -> None:
-            may()
-            if auth.appended_subjects(partition.stream) != allowed:
-                text = "nothing was stored: the subjects on which you may append have just changed; ask again"
-                raise RemoteError(ErrorCode.NOT_YET, text)
-
-        check = CheckAppend(call.raw, rules, _producer_of(request), look=look)
-        self.appends.add(call.caller, partition.key, check, auth.sharer)
+        self.appends.add(call, partition.key, CheckAppend(call.raw, rules, _producer_of(request)))
 
     def _append_at(self, call: Call, request: AppendAtRequest) -> None:
         """Append rows to the named partition even if their keys belong to another since partitions were added."""
         partition = users_own(self._find.led(request.stream_id, request.partition))
-        rules, look = RowRules.of(partition.stream.config, partition.key.partition), call.auth.again(request)
+        rules = RowRules.of(partition.stream.config, partition.key.partition)
         caller = call.caller  # not `call`: that would keep the raw part until the commit
 
         def heard(response: Response | RemoteError) -> None:
@@ -93,8 +82,8 @@ class AppendApi:
                 response = AppendAtResponse(**msgspec.structs.asdict(response))
             self._outbox.reply(caller, response)
 
-        check = CheckAppend(call.raw, rules, keeps_numbers=True, may_be_ahead=request.may_be_ahead, look=look)
-        self.appends.add(InternalCaller(heard), partition.key, check, call.auth.sharer)
+        check = CheckAppend(call.raw, rules, keeps_numbers=True, may_be_ahead=request.may_be_ahead)
+        self.appends.add(call._replace(caller=InternalCaller(heard)), partition.key, check)
 
     def _stage(self, call: Call, request: StageRequest) -> None:
         """Store staged rows like any append; rows that the target stream would refuse are refused here."""
@@ -103,7 +92,7 @@ class AppendApi:
         if target is None:
             raise RemoteError(ErrorCode.BAD_REQUEST, f"nothing is staged in stream {partition.stream.name!r}")
         of = partition.stream if request.is_plan else self._context.image.by_id(target)
-        rules, look = _rules_of(of, partition.key.partition), call.auth.again(request)
+        rules = _rules_of(of, partition.key.partition)
         if request.query_id == NO_RUN:
             raise RemoteError(ErrorCode.BAD_REQUEST, "nothing was staged: a query's id is not zero")
         by = NOBODY if request.query_id is None else BatchProducer(0, 0, request.batch_id, request.query_id)
@@ -114,16 +103,18 @@ class AppendApi:
                 response = StageResponse(**msgspec.structs.asdict(response))
             self._outbox.reply(caller, response)
 
-        check = CheckAppend(call.raw, rules, by, is_staged=True, look=look)
-        self.appends.add(InternalCaller(heard), partition.key, check, call.auth.sharer)
+        check = CheckAppend(call.raw, rules, by, is_staged=True)
+        self.appends.add(call._replace(caller=InternalCaller(heard)), partition.key, check)
 
-    def _store(self, key: PartitionKey, caller: Hashable, check: CheckAppend) -> bool:
-        partition = self._replicas.partitions[key]
+    def _store(self, key: PartitionKey, call: Call, check: CheckAppend) -> bool:
+        partition, caller = self._replicas.partitions[key], call.caller
         if (refusal := self.not_led(partition)) is not None:
             self._outbox.step.reply(caller, refusal)
             return True
         try:
-            check.look()
+            call.authorize()
+            if isinstance(call.request, Appending):
+                _check_same_subjects(call, partition, check)
         except RemoteError as error:
             self._outbox.step.reply(caller, error)
             return True
@@ -166,7 +157,7 @@ class AppendApi:
         """Notify upkeep and followers of a write; `committed_end` is the value before it."""
         if partition.leadership is not None:
             self._replicas.leader_replication.appended(partition)
-        self._replicas.log_maintenance.moved(partition, committed_end)
+        self._replicas.log_maintenance.note_progress(partition, committed_end)
 
 
 def _rules_of(stream: StreamState, partition: int) -> RowRules:
@@ -185,6 +176,13 @@ def _not_its_own(partition: Partition, check: CheckAppend) -> RemoteError | None
         text = f"nothing was stored: {partition.label} begins in a moment, once older ones have given up its keys"
         return RemoteError(ErrorCode.KEY_MOVING, text)
     return None
+
+
+def _check_same_subjects(call: Call, partition: Partition, check: CheckAppend) -> None:
+    """Raise RemoteError not_yet unless the caller may append on the subjects for which the rows were checked."""
+    if call.auth.appended_subjects(partition.stream) != check.rules.allowed:
+        text = "nothing was stored: the subjects on which you may append have just changed; ask again"
+        raise RemoteError(ErrorCode.NOT_YET, text)
 
 
 def _producer_of(request: Appending) -> BatchProducer:

@@ -8,7 +8,7 @@ are refused, never queued.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from penstock.base.errors import ErrorCode, RemoteError
@@ -16,12 +16,13 @@ from penstock.base.fair_shares import FairShares
 from penstock.base.ids import PartitionKey
 from penstock.node.partition.log_queries import CheckAppend
 from penstock.node.partition.partition_errors import as_remote_error
+from penstock.node.security.access import Call
 from penstock.node.step import Lane, Outbox
 
 
 @dataclass(slots=True)
 class _Append:
-    caller: Hashable
+    call: Call
     user: str
     check: CheckAppend
     size_bytes: int
@@ -33,7 +34,7 @@ class AppendQueue:
     """All pending appends, by partition. `store` puts a checked one into its partition."""
 
     def __init__(
-        self, outbox: Outbox, bytes_max: int, *, store: Callable[[PartitionKey, Hashable, CheckAppend], bool]
+        self, outbox: Outbox, bytes_max: int, *, store: Callable[[PartitionKey, Call, CheckAppend], bool]
     ) -> None:
         """`store` returns False if it did not take the batch; `go_on` must be called later then."""
         self._shares = FairShares()  # of the bytes in the queue
@@ -47,16 +48,16 @@ class AppendQueue:
         """Bytes in the queue."""
         return self._shares.used
 
-    def add(self, caller: Hashable, key: PartitionKey, check: CheckAppend, user: str) -> None:
-        """Check a user's batch, then store it. RemoteError overloaded: the user has its share of the queue.
+    def add(self, call: Call, key: PartitionKey, check: CheckAppend) -> None:
+        """Check a batch, then store it. RemoteError overloaded: the user has its share of the queue.
 
         A single batch is taken whatever its size, and so is the first of a user where there is room.
         """
-        raw = check.raw
+        raw, user = check.raw, call.auth.sharer
         is_first = not self._shares.held(user) and self.size_bytes + len(raw) <= self._bytes_max
         if self.size_bytes and not (is_first or self._shares.fits(user, len(raw), self._bytes_max)):
             raise RemoteError(ErrorCode.OVERLOADED, "too many appends at once; wait for some to be answered")
-        append = _Append(caller, user, check, len(raw))
+        append = _Append(call.without_raw(), user, check, len(raw))
         self._shares.add(user, len(raw))
         self._queues.setdefault(key, deque()).append(append)
 
@@ -77,8 +78,8 @@ class AppendQueue:
             append = queue.popleft()
             self._shares.remove(append.user, append.size_bytes)
             if append.error is not None:
-                self._outbox.step.reply(append.caller, as_remote_error(append.error))
-            elif not self._store(key, append.caller, append.check):
+                self._outbox.step.reply(append.call.caller, as_remote_error(append.error))
+            elif not self._store(key, append.call, append.check):
                 queue.appendleft(append)
                 self._shares.add(append.user, append.size_bytes)
                 return
@@ -89,7 +90,7 @@ class AppendQueue:
         """Answer all that wait for a partition: its stream was deleted."""
         for append in self._queues.pop(key, ()):
             self._shares.remove(append.user, append.size_bytes)
-            self._outbox.step.reply(append.caller, error)
+            self._outbox.step.reply(append.call.caller, error)
 
     def stop(self, error: RemoteError) -> None:
         """Answer all that wait: the broker is stopping."""

@@ -2,7 +2,7 @@
 
 Rules: consumers read only what is committed, so an honest offset is never refused. Each replica's `committed_end` is a
 lower bound of the log's end: an offset up to it is right under any leader. Only the leader knows that an offset lies
-beyond the end, and only while it knows the latest high watermark (`node.partition.high_watermark`): it is asked, in
+beyond the end, and only while it knows the latest high watermark (`Partition.require_high_watermark`): it is asked, in
 this broker or over the wire, after the commit has come. It may have been deposed without knowing: so the refusal of a
 replicated partition waits until this broker's metadata, confirmed after the answer, still have that leader in that
 epoch (`node.partition.deferred_refusals`). An offset that cannot be judged now, because the leader is away, new, mute
@@ -29,7 +29,6 @@ from penstock.base.ids import BrokerId, PartitionKey
 from penstock.messages import ListOffsetsRequest, ListOffsetsResponse, OffsetCommit, Response
 from penstock.node.context import Context
 from penstock.node.partition.deferred_refusals import DeferredRefusals
-from penstock.node.partition.high_watermark import require_high_watermark
 from penstock.node.partition.partition_errors import partition_label
 from penstock.node.quorum.peer_client import PeerClient
 from penstock.node.replicas.partition_lookup import PartitionLookup
@@ -165,7 +164,7 @@ class CommitBounds:
         """Return the refusal of an offset in a partition that this broker leads; None: it is taken."""
         try:
             partition = self._find.led(one.stream_id, one.partition)
-            require_high_watermark(partition)
+            partition.require_high_watermark()
         except RemoteError:
             return None
         leader = self._broker_id, partition.leader_epoch

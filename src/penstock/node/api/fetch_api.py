@@ -20,15 +20,15 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 
-from penstock.access.handshake import Principal, sharer_of
+from penstock.access.handshake import sharer_of
 from penstock.base import limits
 from penstock.base.clock import Now
 from penstock.base.errors import ErrorCode, OperationalError, RemoteError
 from penstock.base.ids import LeaderEpoch, Offset, PartitionKey
 from penstock.base.subjects import subject_mistake
 from penstock.commitlog import LogView, Slice
-from penstock.fetch.parked import ParkedFetch, ParkedFetches
 from penstock.messages import FetchRequest, FetchResponse
+from penstock.node.api.parked_fetches import ParkedFetch, ParkedFetches
 from penstock.node.api.projections import Project
 from penstock.node.context import Context
 from penstock.node.partition.divergence import check_agreement
@@ -37,20 +37,22 @@ from penstock.node.partition.partition_errors import as_remote_error
 from penstock.node.partition.query_executor import QueryExecutor
 from penstock.node.replicas.partition_lookup import PartitionLookup
 from penstock.node.replicas.replicas import Replicas
-from penstock.node.security.access import Access, Call
+from penstock.node.security.access import Call
 from penstock.node.step import FileRange, Lane
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Look:
-    """One lookup in the log, with the commit state at that moment. `is_final`: answer with whatever is there."""
+class _Read:
+    """One read of the log for a fetch, with the commit state at that moment.
 
-    caller: Hashable
+    `is_final`: the answer is whatever it finds.
+    """
+
+    call: Call
     partition: Partition
     request: FetchRequest
     deadline_us: int
     is_final: bool
-    who: Principal | None  # the caller's user
     committed_end: int
     committed_bytes: int
     as_of_us: int | None  # all that was committed by then is below `committed_end`
@@ -60,13 +62,7 @@ class _Look:
 class FetchApi:
     """All unanswered fetches of one broker."""
 
-    def __init__(
-        self,
-        context: Context,
-        replicas: Replicas,
-        access: Access,
-    ) -> None:
-        self._access = access
+    def __init__(self, context: Context, replicas: Replicas) -> None:
         self._context = context
         self._replicas = replicas
         self._outbox = context.outbox
@@ -74,7 +70,7 @@ class FetchApi:
         # Partitions with further fetches that can have enough: answered in the next turns.
         self._unanswered: dict[PartitionKey, None] = {}
         self._stopping: RemoteError | None = None
-        self._looking: dict[Hashable, _Look] = {}  # lookups in a disk thread or waiting for one
+        self._reads: dict[Hashable, _Read] = {}  # in a disk thread or waiting for one
         self._executor = QueryExecutor(
             context.outbox, running_max=limits.PROJECTIONS_RUNNING_MAX, waiting_max=limits.PROJECTIONS_WAITING_MAX
         )
@@ -90,15 +86,15 @@ class FetchApi:
         self._check_staleness(partition, request)
         wait_us = min(request.wait_ms_max, limits.FETCH_WAIT_MS_MAX) * 1_000
         deadline_us = call.now.elapsed_us + wait_us
-        self._look(call.caller, partition, request, deadline_us, is_final=wait_us == 0, who=call.auth.who)
+        self._try_answer(call.without_raw(), partition, request, deadline_us, is_final=wait_us == 0)
 
     def grown(self, partition: Partition) -> None:
-        """Look up again the fetches that can have enough now that more is committed."""
+        """Try again the fetches that can have enough now that more is committed."""
         ready = self._waiters.ready(partition.key, partition.committed_bytes)
         if len(ready) == limits.FETCHES_WOKEN_MAX:
             self._unanswered[partition.key] = None
         for waiter in ready:
-            self._look_again(waiter, partition, is_final=False)
+            self._try_again(waiter, partition, is_final=False)
 
     def tick(self, now: Now, partitions: Mapping[PartitionKey, Partition]) -> None:
         """Answer the fetches at their deadline, and a few of those that had to wait for their turn."""
@@ -107,7 +103,7 @@ class FetchApi:
             if (partition := partitions.get(key)) is not None:
                 self.grown(partition)
         for waiter in self._waiters.expired(now.elapsed_us):
-            self._look_again(waiter, partitions[_key(waiter.request)], is_final=True)
+            self._try_again(waiter, partitions[waiter.partition], is_final=True)
 
     @property
     def next_deadline_us(self) -> int | None:
@@ -119,7 +115,7 @@ class FetchApi:
         callers = list(callers)
         self._waiters.drop(callers)
         for caller in callers:
-            self._looking.pop(caller, None)
+            self._reads.pop(caller, None)
         self._executor.callers_disconnected(callers)
 
     def refuse(self, key: PartitionKey, error: RemoteError) -> None:
@@ -127,49 +123,42 @@ class FetchApi:
         for waiter in self._waiters.waiting(key):
             self._waiters.take(waiter)
             self._outbox.reply(waiter.caller, error)
-        self._tell([look for look in self._looking.values() if look.partition.key == key], error)
+        self._end([read for read in self._reads.values() if read.partition.key == key], error)
 
     def give_up(self, error: RemoteError) -> None:
         """Answer all projections, present and future, with an error: the broker is about to stop."""
         self._stopping = error
-        self._tell([look for look in self._looking.values() if look.request.is_projected], error)
+        self._end([read for read in self._reads.values() if read.request.is_projected], error)
 
-    def _tell(self, looks: list[_Look], error: RemoteError) -> None:
-        for look in looks:
-            del self._looking[look.caller]
-            self._outbox.reply(look.caller, error)
-        self._executor.callers_disconnected([look.caller for look in looks])
+    def _end(self, reads: list[_Read], error: RemoteError) -> None:
+        for read in reads:
+            del self._reads[read.call.caller]
+            self._outbox.reply(read.call.caller, error)
+        self._executor.callers_disconnected([read.call.caller for read in reads])
 
-    def _look_again(self, waiter: ParkedFetch, partition: Partition, *, is_final: bool) -> None:
+    def _try_again(self, waiter: ParkedFetch, partition: Partition, *, is_final: bool) -> None:
         try:
             # Permissions may have changed and the log may have been truncated meanwhile.
-            assert isinstance(waiter.who, Principal | None)
-            self._access.of(waiter.who).check(waiter.request)
+            waiter.call.authorize()
             check_agreement(partition, waiter.request.offset, waiter.request.leader_epoch)
             self._check_staleness(partition, waiter.request)
-            self._look(waiter.caller, partition, waiter.request, waiter.deadline_us, is_final=is_final, who=waiter.who)
+            self._try_answer(waiter.call, partition, waiter.request, waiter.deadline_us, is_final=is_final)
         except RemoteError as error:
             self._outbox.reply(waiter.caller, error)
 
-    def _look(
-        self,
-        caller: Hashable,
-        partition: Partition,
-        request: FetchRequest,
-        deadline_us: int,
-        *,
-        is_final: bool,
-        who: Principal | None,
+    def _try_answer(
+        self, call: Call, partition: Partition, request: FetchRequest, deadline_us: int, *, is_final: bool
     ) -> None:
+        """Answer what the log has, or park the fetch if that is not enough yet."""
         log = partition.log
         if not partition.log_start <= request.offset <= log.log_end:
             raise _out_of_range(partition, request.offset)
         end, size_bytes = partition.committed_end, partition.committed_bytes
         view = log.view() if request.offset < end else None
         as_of_us = self._replicas.as_of_us(partition)
-        look = _Look(caller, partition, request, deadline_us, is_final, who, end, size_bytes, as_of_us, view)
+        read = _Read(call, partition, request, deadline_us, is_final, end, size_bytes, as_of_us, view)
         if view is None:
-            self._found(look, None)
+            self._found(read, None)
             return
         bytes_max = min(request.bytes_max, limits.FETCH_BYTES_MAX)
         if view.in_memory(request.offset):
@@ -177,56 +166,55 @@ class FetchApi:
                 found = view.slice(request.offset, end=end, bytes_max=bytes_max)
             except (OSError, OperationalError) as error:
                 raise as_remote_error(error) from error
-            self._found(look, found)
+            self._found(read, found)
             return
         result: list[Slice | None] = []
 
         def done(error: Exception | None) -> None:
-            if self._looking.get(caller) is not look:
-                return  # disconnected or answered
-            del self._looking[caller]
-            if request.offset < partition.log_start:
-                # Retention was faster: the segment found may be removed before it can be opened.
-                self._outbox.reply(caller, _out_of_range(partition, request.offset))
-            elif error is None:
-                if self._may(look):
-                    self._found(look, result[0])
-            else:
-                self._outbox.reply(caller, as_remote_error(error))
+            if self._is_to_answer(read, error):
+                self._found(read, result[0])
 
-        self._looking[caller] = look
+        self._reads[call.caller] = read
         self._outbox.work(
             Lane.READ,
             lambda: result.append(view.slice(request.offset, end=end, bytes_max=bytes_max)),
             done,
-            user=sharer_of(who),
+            user=sharer_of(call.auth.who),
         )
 
-    def _found(self, look: _Look, found: Slice | None) -> None:
-        request = look.request
+    def _found(self, read: _Read, found: Slice | None) -> None:
+        request = read.request
         wanted_bytes = max(1, min(request.bytes_min, request.bytes_max, limits.FETCH_BYTES_MAX))
         missing_bytes = wanted_bytes - (0 if found is None else found.length)
         # A slice that ends before the high watermark is as long as it can be.
-        is_cut = found is not None and found.end_offset < look.committed_end
+        is_cut = found is not None and found.end_offset < read.committed_end
         is_all = found is not None and request.end is not None and found.end_offset >= request.end
-        if missing_bytes <= 0 or is_cut or is_all or look.is_final:
+        if missing_bytes <= 0 or is_cut or is_all or read.is_final:
             if found is not None and request.is_projected:
-                self._project(look)
+                self._project(read)
             else:
-                self._answer(look, found)
+                self._answer(read, found)
             return
-        wanted_bytes = look.committed_bytes + missing_bytes
-        key = look.partition.key
-        self._waiters.park(ParkedFetch(look.caller, request, key, look.deadline_us, wanted_bytes, look.who))
-        if look.partition.committed_bytes > look.committed_bytes:
-            self.grown(look.partition)  # more was committed meanwhile
+        wanted_bytes = read.committed_bytes + missing_bytes
+        self._waiters.park(ParkedFetch(read.call, request, read.deadline_us, wanted_bytes))
+        if read.partition.committed_bytes > read.committed_bytes:
+            self.grown(read.partition)  # more was committed meanwhile
 
-    def _may(self, look: _Look) -> bool:
-        """True if the caller still has the permission after the wait for the disk; answer the error otherwise."""
+    def _is_to_answer(self, read: _Read, error: Exception | None, looked_bytes: int = 0) -> bool:
+        """Take in the end of a read in a disk thread. False: the caller has disconnected, or gets an error now."""
+        caller, partition, offset = read.call.caller, read.partition, read.request.offset
+        if self._reads.get(caller) is not read:
+            return False  # disconnected or answered
+        del self._reads[caller]
         try:
-            self._access.of(look.who).check(look.request)
-        except RemoteError as error:
-            self._outbox.reply(look.caller, error)
+            if offset < partition.log_start:
+                # Retention was faster: the segment found may be removed before it can be opened.
+                raise _out_of_range(partition, offset)
+            if error is not None:
+                raise as_remote_error(error)
+            read.call.authorize()
+        except RemoteError as refusal:
+            self._outbox.reply(caller, refusal, looked_bytes=looked_bytes)
             return False
         return True
 
@@ -243,68 +231,56 @@ class FetchApi:
             text = f"this replica of {partition.label} has had no answer from its leader lately, and {lacks}"
             raise RemoteError(ErrorCode.TOO_STALE, f"{text}; ask its leader, or another one", behind_us=behind_us)
 
-    def _project(self, look: _Look) -> None:
-        caller, partition, request = look.caller, look.partition, look.request
-        assert look.view is not None
-        query = Project(look.view, partition.vfs, look.committed_end, request)
+    def _project(self, read: _Read) -> None:
+        caller, partition, request = read.call.caller, read.partition, read.request
+        assert read.view is not None
+        query = Project(read.view, partition.vfs, read.committed_end, request)
 
         def done(error: Exception | None) -> None:
-            if self._looking.get(caller) is not look:
-                return  # disconnected or answered
-            del self._looking[caller]
-            if request.offset < partition.log_start:
-                self._outbox.reply(caller, _out_of_range(partition, request.offset))
-            elif error is None:
-                if self._may(look):
-                    partition.meters.sent(partition.key, query.end_offset - request.offset, len(query.raw))
-                    response = self._response_to_projected(look, query)
-                    self._outbox.reply(caller, response, query.raw or None, looked_bytes=query.looked_bytes)
-            else:
-                self._outbox.reply(caller, as_remote_error(error), looked_bytes=query.looked_bytes)
+            if self._is_to_answer(read, error, query.looked_bytes):
+                partition.meters.sent(partition.key, query.end_offset - request.offset, len(query.raw))
+                response = self._response_to_projected(read, query)
+                self._outbox.reply(caller, response, query.raw or None, looked_bytes=query.looked_bytes)
 
         try:
             if self._stopping is not None:
                 raise self._stopping
-            self._looking[caller] = look
-            self._executor.ask(caller, query, done, look.who)
+            self._reads[caller] = read
+            self._executor.ask(caller, query, done, read.call.auth.who)
         except RemoteError as error:
-            self._looking.pop(caller, None)
+            self._reads.pop(caller, None)
             self._outbox.reply(caller, error)
 
-    def _response_to_projected(self, look: _Look, query: Project) -> FetchResponse:
+    def _response_to_projected(self, read: _Read, query: Project) -> FetchResponse:
         return FetchResponse(
-            log_start=Offset(look.partition.log_start),
-            committed_end=Offset(look.committed_end),
-            base_offset=look.request.offset,
+            log_start=Offset(read.partition.log_start),
+            committed_end=Offset(read.committed_end),
+            base_offset=read.request.offset,
             end_offset=Offset(query.end_offset),
             format_version=self._context.settings.format_version,
-            leader_epoch=look.partition.leader_epoch,
+            leader_epoch=read.partition.leader_epoch,
             raw_crc=query.raw_crc,
             last_epoch=None if query.last_epoch is None else LeaderEpoch(query.last_epoch),
-            behind_us=self._behind_us(look.as_of_us),
+            behind_us=self._behind_us(read.as_of_us),
         )
 
-    def _answer(self, look: _Look, found: Slice | None) -> None:
-        partition, extent = look.partition, None
-        base_offset = end_offset = int(look.request.offset)
+    def _answer(self, read: _Read, found: Slice | None) -> None:
+        partition, extent = read.partition, None
+        base_offset = end_offset = int(read.request.offset)
         if found is not None:
             extent = FileRange(partition.vfs, found.path, found.position, found.length, partition.log.damage_found)
             base_offset, end_offset = found.base_offset, found.end_offset
             partition.meters.sent(partition.key, end_offset - base_offset, extent.length)
         response = FetchResponse(
             log_start=Offset(partition.log_start),
-            committed_end=Offset(look.committed_end),
+            committed_end=Offset(read.committed_end),
             base_offset=Offset(base_offset),
             end_offset=Offset(end_offset),
             format_version=self._context.settings.format_version,
             leader_epoch=partition.leader_epoch,
-            behind_us=self._behind_us(look.as_of_us),
+            behind_us=self._behind_us(read.as_of_us),
         )
-        self._outbox.reply(look.caller, response, extent)
-
-
-def _key(request: FetchRequest) -> PartitionKey:
-    return PartitionKey(request.stream_id, request.partition)
+        self._outbox.reply(read.call.caller, response, extent)
 
 
 def _check_wanted(request: FetchRequest) -> None:

@@ -95,7 +95,7 @@ class GroupMembers:
             owned = frozenset(StreamPartition(int(one.stream_id), int(one.partition)) for one in request.owned)
             asked = (request.session_ms, request.leader_epoch, by)
             membership.heartbeat(MemberHeartbeat(request.member_id, request.number, streams, owned, *asked), now_us)
-        self._advance(request.group, group)
+        self._write_next_generation(request.group, group)
         if request.is_leaving:
             return self._answer(membership.generation.number, (), is_settled=True)
         partitions = self._partitions(request.group, membership)
@@ -165,7 +165,7 @@ class GroupMembers:
         for name in sorted(self._groups.keys() | self._offsets.generations.keys()):
             group = self._load(name, now_us)
             if group is not None and not group.membership.members:
-                self._advance(name, group)
+                self._write_next_generation(name, group)
         if not (shares := self._shares()).fits(sharer, 1, limits.GROUPS_IN_USE_MAX):
             text = f"of groups with members in one partition {shares.refused(sharer, limits.GROUPS_IN_USE_MAX)}"
             raise RemoteError(ErrorCode.TOO_LARGE, f"{text}; try again, or take a group of another name")
@@ -183,7 +183,7 @@ class GroupMembers:
     def _partitions(self, name: str, membership: GroupMembership) -> dict[int, int]:
         return {stream_id: self._readable(name, stream_id) for stream_id in membership.streams}
 
-    def _advance(self, name: str, group: _Group) -> None:
+    def _write_next_generation(self, name: str, group: _Group) -> None:
         """Write the next generation if one is due and none is being written."""
         membership = group.membership
         if group.is_writing:

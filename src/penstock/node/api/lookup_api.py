@@ -10,7 +10,6 @@ from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import Offset, TimestampUs
 from penstock.messages import GetRequest, GetResponse, ListOffsetsRequest, ListOffsetsResponse
 from penstock.node.context import Context
-from penstock.node.partition.high_watermark import require_high_watermark
 from penstock.node.partition.log_queries import FindOffset, GetMessage, Query, QueryGivenUpError
 from penstock.node.partition.partition import Partition
 from penstock.node.partition.partition_errors import as_remote_error
@@ -69,7 +68,7 @@ class LookupApi:
 
         def ask() -> GetMessage:
             if request.offset is None or request.offset >= partition.committed_end:
-                require_high_watermark(partition)
+                partition.require_high_watermark()
             return GetMessage(
                 partition.view(),
                 partition.committed_end,
@@ -92,7 +91,7 @@ class LookupApi:
 
     def list_offsets(self, call: Call, partition: Partition, request: ListOffsetsRequest) -> None:
         """Return the offset at a position. Raise RemoteError (not_yet) until a new leader knows the high watermark."""
-        require_high_watermark(partition)
+        partition.require_high_watermark()
         epoch = partition.leader_epoch
 
         def ask() -> FindOffset:
@@ -142,7 +141,7 @@ class LookupApi:
             self._open.discard(caller)
             if error is None:
                 try:
-                    call.auth.check(request)
+                    call.authorize()
                 except RemoteError as refusal:
                     self._outbox.reply(caller, refusal)
                 else:

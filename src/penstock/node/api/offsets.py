@@ -63,7 +63,7 @@ from penstock.node.partition.log_queries import Query
 from penstock.node.partition.partition import Partition
 from penstock.node.partition.partition_errors import as_remote_error
 from penstock.node.replicas.partition_lookup import PartitionLookup
-from penstock.node.security.access import Access, Call
+from penstock.node.security.access import Call
 from penstock.node.step import InternalCaller, Lane
 from penstock.replication.leader import Leadership
 
@@ -127,7 +127,6 @@ class GroupOffsets:
         context: Context,
         cluster: Cluster,
         find: PartitionLookup,
-        access: Access,
         bounds: CommitBounds,
         *,
         write: Callable[[Partition, InternalCaller, bytearray], None],
@@ -138,7 +137,6 @@ class GroupOffsets:
         self._cluster = cluster
         self._find = find
         self._encryption = context.settings.internal_encryption
-        self._access = access
         self._write = write
         self._kept: dict[PartitionKey, _Kept] = {}
         self.handlers: dict[type, Callable[[Call, Any], None]] = {
@@ -192,6 +190,7 @@ class GroupOffsets:
             try:
                 if refusal is not None:
                     raise refusal
+                call.authorize()
                 self._commit_judged(call.caller, request, later, asker, sharer)
             except RemoteError as error:
                 self._outbox.reply(call.caller, error)

@@ -128,4 +128,4 @@ def _wait(partition: Partition, caller: Hashable, header: BatchHeader, now: Now,
     partition.in_flight.add(
         PendingBatch(begin, end, header.size_bytes, header.max_timestamp_us, None, caller, once, now.elapsed_us)
     )
-    partition.advance(step)
+    partition.advance_high_watermark(step)

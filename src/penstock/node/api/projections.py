@@ -51,7 +51,7 @@ class Project(Query):
         try:
             while not self._is_enough:
                 before = self.end_offset
-                self._look(projection)
+                self._project_segment(projection)
                 if self.end_offset == before:
                     break
         except (RemoteError, CorruptionError) as error:
@@ -76,7 +76,7 @@ class Project(Query):
             or self._found_bytes >= min(self._request.bytes_max, limits.PROJECTED_BYTES_MAX)
         )
 
-    def _look(self, projection: Projection) -> None:
+    def _project_segment(self, projection: Projection) -> None:
         """Continue in one segment as long as there are small, sound batches; otherwise by one other batch."""
         room = limits.PROJECTED_SOURCE_BYTES_MAX - self.looked_bytes
         found = self._view.slice(self.end_offset, end=self._committed_end, bytes_max=room)
@@ -97,7 +97,7 @@ class Project(Query):
                 if (needed := _size_of_first(raw)) > len(raw) and needed <= end_position - position:
                     size = _piece_bytes(needed)
                     continue
-                self._look_at_one(projection, found)
+                self._project_batch(projection, found)
                 return
             self._take(taken.rows)
             self.last_epoch = codec.read_header(raw[taken.last_begin :]).leader_epoch
@@ -106,7 +106,7 @@ class Project(Query):
             self.end_offset = offset
             size = _piece_bytes(taken.end - taken.last_begin)
 
-    def _look_at_one(self, projection: Projection, near: Slice) -> None:
+    def _project_batch(self, projection: Projection, near: Slice) -> None:
         """Continue by one batch of any kind."""
         for header, data in self._batches(self.end_offset, self._committed_end):
             self._take(projection.of_message(data, self._wanted, file=near.path, position=near.position))

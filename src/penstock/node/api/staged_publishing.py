@@ -17,7 +17,7 @@ The rows come from this broker's own replica of the staging stream, whichever br
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -55,7 +55,7 @@ from penstock.node.partition.partition import Partition
 from penstock.node.partition.partition_errors import as_remote_error, outcome_unknown_text
 from penstock.node.partition.reverse_log_scan import ReverseLogScan
 from penstock.node.replicas.partition_lookup import PartitionLookup
-from penstock.node.security.access import Access, Call
+from penstock.node.security.access import Call
 from penstock.node.step import InternalCaller, Lane
 
 _NOT_HERE = (
@@ -88,12 +88,11 @@ class AppendTo(Protocol):
 class _Publish:
     """A pending request."""
 
-    caller: Hashable
+    call: Call
     user: str  # the user whose share it takes
     request: PublishStagedRequest
     piece: RunPiece
     deadline_us: int
-    look: Callable[[], None]  # raises RemoteError if the user has lost the permission
     assembled: AssemblePiece | None = None  # under way, or done
     error: Exception | None = None
     is_at_work: bool = False
@@ -103,10 +102,7 @@ class _Publish:
 class StagedPublisher:
     """Publishes staged rows into the partitions led here."""
 
-    def __init__(
-        self, context: Context, cluster: Cluster, find: PartitionLookup, *, write: AppendTo, access: Access
-    ) -> None:
-        self._access = access
+    def __init__(self, context: Context, cluster: Cluster, find: PartitionLookup, *, write: AppendTo) -> None:
         self._outbox = context.outbox
         self._cluster = cluster
         self._find = find
@@ -148,7 +144,7 @@ class StagedPublisher:
         piece = RunPiece(request.query_id, request.batch_id, request.piece, plan)
         self._shares.add(user)
         self._queues.setdefault(partition.key, deque()).append(
-            _Publish(call.caller, user, request, piece, call.now.elapsed_us + _WAIT_US, call.auth.again(request))
+            _Publish(call.without_raw(), user, request, piece, call.now.elapsed_us + _WAIT_US)
         )
         self._go_on(partition.key)
 
@@ -185,7 +181,7 @@ class StagedPublisher:
             try:
                 is_done = self._step(key, publish)
             except RemoteError as error:
-                self._outbox.reply(publish.caller, error)
+                self._outbox.reply(publish.call.caller, error)
                 is_done = True
             if not is_done and not publish.is_waiting:
                 return
@@ -209,7 +205,7 @@ class StagedPublisher:
 
     def _step(self, key: PartitionKey, publish: _Publish) -> bool:
         """Advance a request. Return True if it is answered, or will be once committed. Raise RemoteError."""
-        publish.look()
+        publish.call.authorize()
         partition = self._find.led(*key)
         if partition.leadership is None:
             raise RemoteError(ErrorCode.NOT_YET, f"{partition.label} is not led now; ask again in a moment")
@@ -327,7 +323,7 @@ class StagedPublisher:
     def _tell_again(self, partition: Partition, publish: _Publish, last: PublishedRun) -> None:
         if last.end_offset > partition.committed_end and partition.log.state is LogState.FENCED:
             self._outbox.reply(
-                publish.caller, outcome_unknown_text(partition.log.fence_reason)
+                publish.call.caller, outcome_unknown_text(partition.log.fence_reason)
             )  # can no longer be committed here
             return
         partition.counters["duplicates"] += 1
@@ -339,12 +335,12 @@ class StagedPublisher:
         self, publish: _Publish, there: PublishedRun, response: Response | RemoteError, *, duplicate: bool
     ) -> None:
         if not isinstance(response, AppendResponse):
-            self._outbox.reply(publish.caller, response)
+            self._outbox.reply(publish.call.caller, response)
             return
         is_same = there.batch_id == publish.piece.batch_id
         has_place = is_same and there.pieces == publish.piece.number + 1
         self._outbox.reply(
-            publish.caller,
+            publish.call.caller,
             PublishStagedResponse(
                 duplicate=duplicate,
                 is_complete=there.is_complete if is_same else True,
@@ -364,7 +360,7 @@ class StagedPublisher:
         self._turns.pop(key, None)
         for publish in self._queues.pop(key, ()):
             self._shares.remove(publish.user)
-            self._outbox.reply(publish.caller, error)
+            self._outbox.reply(publish.call.caller, error)
 
     def stop(self, error: RemoteError) -> None:
         """Fail all requests because the broker stops."""

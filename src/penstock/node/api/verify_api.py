@@ -161,10 +161,12 @@ class VerifyApi:
             if call.caller not in self._open:
                 return
             self._open.discard(call.caller)
-            if self._is_stopped and error is not None:
-                self._outbox.reply(call.caller, self._stopping)
-            elif error is not None:
-                self._outbox.reply(call.caller, as_remote_error(error))
+            try:
+                if error is not None:
+                    raise self._stopping if self._is_stopped else as_remote_error(error)
+                call.authorize()
+            except RemoteError as refusal:
+                self._outbox.reply(call.caller, refusal)
             else:
                 self._answer(call.caller, partition, query)
 

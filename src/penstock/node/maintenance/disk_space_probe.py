@@ -13,7 +13,7 @@ from penstock.node.step import Lane, Outbox
 from penstock.vfs import Vfs
 
 ROOM_PATH = "room"
-_LOOK_US = limits.DISK_SPACE_PROBE_MS * 1_000
+_INTERVAL_US = limits.DISK_SPACE_PROBE_MS * 1_000
 
 
 class DiskSpaceProbe:
@@ -23,31 +23,31 @@ class DiskSpaceProbe:
         self._vfs = vfs
         self._outbox = outbox
         self.has_room = False  # a write has succeeded; `Replicas` clears it
-        self._is_looking = False
+        self._is_probing = False
         self.next_deadline_us: int | None = None  # elapsed time at which `tick` must run
 
     def lacks(self, now_us: int) -> None:
         """Schedule a probe, because the disk refused a write."""
-        if self.next_deadline_us is None and not self._is_looking:
-            self.next_deadline_us = now_us + _LOOK_US
+        if self.next_deadline_us is None and not self._is_probing:
+            self.next_deadline_us = now_us + _INTERVAL_US
 
     def tick(self, now_us: int) -> None:
         """Start the probe if it is due."""
         if self.next_deadline_us is None or now_us < self.next_deadline_us:
             return
         self.next_deadline_us = None
-        self._is_looking = True
+        self._is_probing = True
 
         def done(error: Exception | None) -> None:
-            self._is_looking = False
+            self._is_probing = False
             if error is None:
                 self.has_room = True
             else:
                 self.lacks(now_us)
 
-        self._outbox.work(Lane.WRITE, self._look, done)
+        self._outbox.work(Lane.WRITE, self._probe, done)
 
-    def _look(self) -> None:
+    def _probe(self) -> None:
         file = self._vfs.open(ROOM_PATH, create=True)
         try:
             file.write_at(0, bytes(limits.DISK_SPACE_PROBE_BYTES))

@@ -66,7 +66,7 @@ class LogMaintenance:
         """Note corruption that a reader has found; callable from any thread."""
         self._damaged.append(PartitionKey(StreamId(stream_id), PartitionId(partition)))
 
-    def moved(self, partition: Partition, committed_end: int) -> None:
+    def note_progress(self, partition: Partition, committed_end: int) -> None:
         """Add the event COMMITTED and plan an fsync, after rows were appended or synced, or durability was lowered.
 
         `committed_end`: its earlier value.
@@ -171,14 +171,14 @@ class LogMaintenance:
         if partition.leadership is not None:
             partition.leadership.flushed(partition.log.flushed_end)
         self._events.add(PartitionEventKind.FLUSHED, partition)
-        self.advance(partition)
+        self.advance_high_watermark(partition)
         self.truncate(partition)
 
-    def advance(self, partition: Partition) -> None:
+    def advance_high_watermark(self, partition: Partition) -> None:
         """Answer requests that wait for the leadership's `committed_end`."""
         committed_end = partition.committed_end
-        partition.advance(self._outbox.step)
-        self.moved(partition, committed_end)
+        partition.advance_high_watermark(self._outbox.step)
+        self.note_progress(partition, committed_end)
 
     def truncate(self, partition: Partition) -> None:
         """Raise a led log's start to the offset truncated on request, as far as the log is synced.
@@ -187,27 +187,27 @@ class LogMaintenance:
         """
         if _begins_too_early(partition):
             self.touch(partition)
-            self._move_start(partition, partition.log_start)
+            self._raise_start(partition, partition.log_start)
 
     def give_up(self, partition: Partition, start: int) -> bool:
         """Raise a led log's start to `start`; all before must be committed. Return False if the caller must retry."""
         log = partition.log
         if partition.when_idle is not None or log.state is not LogState.WRITABLE or log.flushed_end < start:
             return False
-        self._move_start(partition, start)
+        self._raise_start(partition, start)
         self.touch(partition)
         return log.log_start >= start
 
-    def _move_start(self, partition: Partition, start: int) -> None:
+    def _raise_start(self, partition: Partition, start: int) -> None:
         log = partition.log
         before = log.log_start
         try:
-            log.follow_start(start)
+            log.raise_start(start)
         except OperationalError as error:
             partition.tell(f"cannot note where its log begins: {error}", self._outbox)
             return
         if log.log_start != before:
-            self._events.add(PartitionEventKind.RETAINED, partition)
+            self._events.add(PartitionEventKind.LOG_START_RAISED, partition)
         if log.log_start < start:
             self.flush(partition)
 
@@ -295,7 +295,7 @@ class LogMaintenance:
         if partition.cutting is not None:
             return
         if _begins_too_early(partition):
-            self._move_start(partition, partition.log_start)
+            self._raise_start(partition, partition.log_start)
         try:
             retention = partition.log.tick(now_us, partition.removable_end)
         except (OSError, PenstockError) as error:
@@ -328,12 +328,12 @@ class LogMaintenance:
         def looked_up(_error: Exception | None) -> None:
             self.touch(partition)
             if partition.when_idle is not None or partition.cutting is not None:
-                partition.log.not_retained(retention)
+                partition.log.discard_retention(retention)
                 return
             log_start = partition.log.log_start
-            removal = partition.log.retained(retention)
+            removal = partition.log.apply_retention(retention)
             if partition.log.log_start != log_start:
-                self._events.add(PartitionEventKind.RETAINED, partition)
+                self._events.add(PartitionEventKind.LOG_START_RAISED, partition)
             if removal is not None:
                 self._outbox.work(Lane.WRITE, removal.run, lambda error: removed(removal, error))
 
@@ -412,7 +412,7 @@ class LogMaintenance:
             partition.fail_pending(text, self._outbox.step)
         if partition.leadership is not None:
             partition.leadership.flushed(partition.log.flushed_end)
-        partition.advance(self._outbox.step)
+        partition.advance_high_watermark(self._outbox.step)
 
 
 def _begins_too_early(partition: Partition) -> bool:

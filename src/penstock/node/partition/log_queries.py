@@ -8,7 +8,7 @@ cancelled.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.access.rules import refused_subject
@@ -282,13 +282,11 @@ class CheckAppend:
         is_staged: bool = False,
         keeps_numbers: bool = False,
         may_be_ahead: bool = False,
-        look: Callable[[], None] = lambda: None,
     ) -> None:
         """`producer`: the idempotent producer, or the batch that it is staged for; zeros: neither.
 
         `is_staged`: headers take effect only when the rows are published. `keeps_numbers`: offsets and timestamps are
-        kept; `may_be_ahead`: timestamps may be ahead of the broker's clock. `look`: raises RemoteError if the client
-        has lost the permission.
+        kept; `may_be_ahead`: timestamps may be ahead of the broker's clock.
         """
         self.raw = raw
         self.producer = producer
@@ -298,7 +296,6 @@ class CheckAppend:
         self.rules = rules
         self.keeps_numbers = keeps_numbers
         self.may_be_ahead = may_be_ahead
-        self.look = look
         self._is_staged = is_staged
 
     def run(self) -> None:

@@ -353,7 +353,7 @@ class Partition:
         if admission.duplicates:
             self._answer_again(admission, refusal, now, step)
         if self.in_flight:
-            self.advance(step)
+            self.advance_high_watermark(step)
         return True
 
     def _admit(self, group: MessageGroup, now: Now, step: Step, *, must: bool) -> Admission | None:
@@ -565,8 +565,8 @@ class Partition:
         if not isinstance(error, ShortageError):
             self.impediment = str(error)
 
-    def advance(self, step: Step) -> bool:
-        """Advance `committed_end` to the leadership's and answer pending requests. Return True if it moved."""
+    def advance_high_watermark(self, step: Step) -> bool:
+        """Advance `committed_end` to the leadership's and answer pending requests. Return True if it did."""
         leadership = self.leadership
         if leadership is None or leadership.committed_end <= self.committed_end:
             return False
@@ -576,6 +576,18 @@ class Partition:
             self.committed_bytes += pending.size_bytes
             self._answer(pending, leadership, step)
         return True
+
+    def require_high_watermark(self) -> None:
+        """Raise RemoteError not_yet unless this replica knows the latest high watermark that was ever reported."""
+        leadership = self.leadership
+        if not self.is_replicated and (leadership is not None or not self.is_copied):
+            return
+        if leadership is None or self.is_mute:
+            text = f"this replica of {self.label} knows commits up to offset {self.committed_end} only"
+            raise RemoteError(ErrorCode.NOT_YET, f"{text}; ask its leader, or again in a moment")
+        if not leadership.knows_latest:
+            text = f"the new leader of {self.label} does not know yet what is committed; ask again in a moment"
+            raise RemoteError(ErrorCode.NOT_YET, text)
 
     def _commit(self, end: int) -> None:
         if self.committed_end < self._recovered_end:

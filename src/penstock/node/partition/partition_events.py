@@ -22,9 +22,9 @@ class PartitionEventKind(Enum):
 
     BEGAN = "this broker leads it now"
     RESIGNED = "this broker leads it no more"
-    COMMITTED = "its high watermark (`committed_end`) has moved"
-    FLUSHED = "its flushed offset (`flushed_end`) has moved"
-    RETAINED = "its log start offset (`log_start`) has moved"
+    COMMITTED = "its high watermark (`committed_end`) has advanced"
+    FLUSHED = "its flushed offset (`flushed_end`) has advanced"
+    LOG_START_RAISED = "its log start offset (`log_start`) was raised"
     ROLE_DUE = "it was cut to agree with its leader, and may have another role by now"
     FAILED = "its log takes no appends until a repair or a restart"
     IMPEDED = "its disk takes no writes; `impediment` says why"

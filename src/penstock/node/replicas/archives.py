@@ -22,7 +22,6 @@ from penstock.base.errors import ErrorCode, RemoteError
 from penstock.messages import ReportArchivedRequest, Response
 from penstock.node.control.cluster import Cluster
 from penstock.node.partition.divergence import check_agreement
-from penstock.node.partition.high_watermark import require_high_watermark
 from penstock.node.partition.internal_streams import users_own
 from penstock.node.partition.partition import Partition
 from penstock.node.quorum.metadata_forwarding import THE_BROKER
@@ -50,7 +49,7 @@ class Archives:
         """
         if partition.leadership is None:
             raise RemoteError(ErrorCode.NOT_LEADER, f"{partition.label} is not led now; ask again in a moment")
-        require_high_watermark(partition)
+        partition.require_high_watermark()
         if request.end_offset is not None and request.end_offset > partition.committed_end:
             text = f"no archive can have {partition.label} up to offset {request.end_offset}: it is committed up to"
             raise RemoteError(

@@ -273,7 +273,7 @@ class FollowerReplication:
             if partition.log.state is LogState.WRITABLE:  # otherwise only a restart helps
                 fetcher.stall(following, now.elapsed_us, f"it cannot follow: {error}")
         else:
-            self._upkeep.moved(partition, partition.committed_end)
+            self._upkeep.note_progress(partition, partition.committed_end)
             self.free(partition)
             fetcher.proceed(following)
         return LogOrders(), b""
@@ -289,7 +289,7 @@ class FollowerReplication:
         ends = following.ends()
         if ends.log_start is not None:
             with contextlib.suppress(OperationalError):  # retried with the next response
-                partition.log.follow_start(ends.log_start)
+                partition.log.raise_start(ends.log_start)
         if ends.committed_end is not None:
             partition.follow_committed(ends.committed_end)
             self._events.add(PartitionEventKind.COMMITTED, partition)
@@ -307,10 +307,10 @@ class FollowerReplication:
         ends = following.refilled()
         if ends.log_start is not None:
             with contextlib.suppress(OperationalError):
-                partition.log.follow_start(ends.log_start)
+                partition.log.raise_start(ends.log_start)
         assert ends.committed_end is not None
         partition.follow_committed(ends.committed_end)
-        self._upkeep.moved(partition, committed_end)
+        self._upkeep.note_progress(partition, committed_end)
 
     def _cut(
         self, fetcher: Fetcher, partition: Partition, following: Following, orders: LogOrders, refill: bytes

@@ -174,7 +174,8 @@ class LeaderReplication:
         """Apply a changed image to a leadership that goes on."""
         leadership = partition.leadership
         assert leadership is not None
-        self._moved(leadership, leadership.image(state, live, now.elapsed_us), now)
+        if leadership.image(state, live, now.elapsed_us):
+            self._advance_high_watermark(leadership, now)
         self._sessions.image(leadership)
         if not self._sessions.leads(partition.key):
             self._answer_for(partition, leadership)  # another broker holds a replica by now
@@ -212,11 +213,11 @@ class LeaderReplication:
         if partition.leadership is not None:
             self._sessions.ends_moved(partition.leadership, now.elapsed_us)
 
-    def _moved(self, leadership: Leadership, has_moved: bool, now: Now) -> None:
+    def _advance_high_watermark(self, leadership: Leadership, now: Now) -> None:
         partition = self._partitions.get(leadership.key)
-        if has_moved and partition is not None and partition.leadership is leadership:
+        if partition is not None and partition.leadership is leadership:
             self._sessions.ends_moved(leadership, now.elapsed_us)
-            self._maintenance.advance(partition)
+            self._maintenance.advance_high_watermark(partition)
 
     # Requests of followers
 
@@ -225,14 +226,14 @@ class LeaderReplication:
     ) -> None:
         """Handle a follower's fetch; the answer goes out with this step or later. Raise RemoteError."""
         for leadership in self._sessions.fetch(caller, request, live.get(request.broker_id), now.elapsed_us):
-            self._moved(leadership, True, now)
+            self._advance_high_watermark(leadership, now)
 
     def progress(
         self, caller: Hashable, request: ReplicaProgressRequest, live: Mapping[BrokerId, Incarnation], now: Now
     ) -> None:
         """Handle a follower's report of its flushed offset. Raise RemoteError."""
         for leadership in self._sessions.progress(request, live.get(request.broker_id), now.elapsed_us):
-            self._moved(leadership, True, now)
+            self._advance_high_watermark(leadership, now)
         self._outbox.reply(caller, ReplicaProgressResponse())
 
     def drain(self, now: Now) -> None:
@@ -258,20 +259,20 @@ class LeaderReplication:
                 confirmed_us=None if confirmed_us is None else max(0, now.elapsed_us - confirmed_us),
             )
             self._outbox.reply(answer.caller, response, pieces or None)
-        for look in self._sessions.looks():
-            self._look(look)
+        for lookup in self._sessions.lookups():
+            self._look_up(lookup)
         if self._timers.has_wishes:
             self._propose(now)
 
-    def _look(self, look: BatchLookup) -> None:
-        partition = self._partitions.get(look.key)
+    def _look_up(self, lookup: BatchLookup) -> None:
+        partition = self._partitions.get(lookup.key)
         if partition is None or partition.leadership is None:
             return
-        run = _LedLog(partition).lookup_task(look.offset, look.bytes_max, verifies=look.verifies)
+        run = _LedLog(partition).lookup_task(lookup.offset, lookup.bytes_max, verifies=lookup.verifies)
         result: list[_Range] = []
 
         def done(error: Exception | None) -> None:
-            self._sessions.found(look, result[0] if error is None else as_remote_error(error))
+            self._sessions.found(lookup, result[0] if error is None else as_remote_error(error))
 
         self._outbox.work(Lane.READ, lambda: result.append(run()), done)
 
@@ -289,12 +290,13 @@ class LeaderReplication:
             self._proposer.lost(batch.number, now.elapsed_us, retry_ms)
             return
         for leadership in self._proposer.answered(batch.number, response.results, now.elapsed_us):
-            self._moved(leadership, True, now)
+            self._advance_high_watermark(leadership, now)
 
     def tick(self, now: Now) -> None:
         """Find lagging followers and overdue answers."""
         for leadership in self._timers.due(now.elapsed_us):
-            self._moved(leadership, leadership.tick(now.elapsed_us), now)
+            if leadership.tick(now.elapsed_us):
+                self._advance_high_watermark(leadership, now)
         self._proposer.tick(now.elapsed_us)
 
     @property

@@ -30,7 +30,6 @@ from penstock.hot.message_ids import RemoteMessageIds
 from penstock.ingest.dedup import Dedup
 from penstock.messages import KnownId, MessageIdsRequest, MessageIdsResponse, Response
 from penstock.node.context import Context
-from penstock.node.partition.high_watermark import require_high_watermark
 from penstock.node.partition.leader_hints import no_leader_error
 from penstock.node.partition.log_queries import Query, QueryGivenUpError
 from penstock.node.partition.partition import Partition
@@ -264,7 +263,7 @@ class RemoteDedup:
         if request.leader_epoch > partition.leader_epoch:  # this log may lack what the next leader has committed
             text = f"{partition.label} is led here in epoch {partition.leader_epoch}, not in {request.leader_epoch}"
             raise RemoteError(ErrorCode.UNKNOWN_EPOCH, text)
-        require_high_watermark(partition)
+        partition.require_high_watermark()
         page = ReadIdPage(partition.view(), request.since_us, min(request.end_offset, partition.committed_end))
 
         def done(error: Exception | None) -> None:

@@ -222,16 +222,16 @@ class Replicas:
         self.ended(partition, error)
 
     def committed(self, partition: Partition) -> None:
-        """Notify followers that the high watermark (`committed_end`) has moved."""
+        """Notify followers that the high watermark (`committed_end`) has advanced."""
         self.leader_replication.ends_moved(partition, self._context.now)
         if partition.rollup_at != NO_ROLLUP:
             self.rollups.check(partition)
         self.staged_retention.watch(partition)
 
-    def retained(self, partition: Partition) -> None:
+    def log_start_raised(self, partition: Partition) -> None:
         """Handle a raised log start offset."""
         if partition.leadership is not None:
-            partition.leadership.retained(partition.log.log_start)
+            partition.leadership.log_start_raised(partition.log.log_start)
             self.leader_replication.ends_moved(partition, self._context.now)
             self.truncations.answer_done()
 

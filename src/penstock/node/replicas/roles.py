@@ -182,7 +182,7 @@ class Roles:
         reason = _ANOTHER_LED if was_followed else NOBODY_LED
         # in epoch 1 the partition is new
         self._subscribe(partition, reason if state.leader_epoch > 1 else "", goes_on=goes_on)
-        self._upkeep.advance(partition)
+        self._upkeep.advance_high_watermark(partition)
         self._events.add(PartitionEventKind.BEGAN, partition)
 
     def _resign(self, partition: Partition) -> None:

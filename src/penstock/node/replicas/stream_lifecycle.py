@@ -251,7 +251,7 @@ class StreamLifecycle:
             assert state is not None
             self._delete(state)
         elif state is not None:
-            self._look(state)
+            self._apply_stream(state)
         else:
             image = self._context.image
             for key in outcome.partitions:
@@ -266,9 +266,9 @@ class StreamLifecycle:
                 self._delete(state)
         for stream_id, state in image.streams.items():
             if before.streams.get(stream_id) != state:
-                self._look(state)
+                self._apply_stream(state)
 
-    def _look(self, state: StreamState) -> None:
+    def _apply_stream(self, state: StreamState) -> None:
         """Apply a new or changed stream."""
         opening = self._opening.get(state.stream_id, ())
         for key in self._held(state):
@@ -308,7 +308,7 @@ class StreamLifecycle:
             if (removal := self._removals.get(key.stream_id)) is not None:
                 self._let_go(removal, key, None)
             elif (now := self._context.image.streams.get(key.stream_id)) is not None:
-                self._look(now)  # the broker may be made an observer again meanwhile
+                self._apply_stream(now)  # the broker may be made an observer again meanwhile
 
         self._outbox.work(Lane.WRITE, run, done)
 
@@ -331,7 +331,7 @@ class StreamLifecycle:
             partition.reconfigure(state)
         self._roles.update(partition)
         if partition.leadership is not None:
-            self._upkeep.advance(partition)
+            self._upkeep.advance_high_watermark(partition)
 
     @property
     def are_open(self) -> bool:
@@ -390,7 +390,7 @@ class StreamLifecycle:
             if keys_reads != self._keys_reads:  # read meanwhile: the attempt may have used the old keys
                 self._open_with_keys(key)
             if key in self._unheld(now):
-                self._look(now)
+                self._apply_stream(now)
 
         self._outbox.work(Lane.WRITE, lambda: result.append(self._open(state, key)), done)
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 
-from penstock.access.handshake import Principal, sharer_of
+from penstock.access.handshake import sharer_of
 from penstock.base import limits
 from penstock.base.config import Intake
 from penstock.base.errors import ErrorCode, RemoteError
@@ -25,7 +25,6 @@ from penstock.commitlog import LogState
 from penstock.messages import Response, TruncateRequest, TruncateResponse
 from penstock.node.context import Context
 from penstock.node.control.cluster import Cluster
-from penstock.node.partition.high_watermark import require_high_watermark
 from penstock.node.partition.internal_streams import users_own
 from penstock.node.partition.partition import Partition
 from penstock.node.partition.partition_errors import as_remote_error
@@ -41,11 +40,10 @@ _TIMEOUT_US = limits.TRUNCATION_TIMEOUT_MS * 1_000
 class _Asked:
     """A pending request."""
 
-    caller: Hashable
+    call: Call
     partition: Partition
     leadership: Leadership
     request: TruncateRequest
-    who: Principal | None
     deadline_us: int
     messages: int
     size_bytes: int = 0
@@ -80,7 +78,7 @@ class Truncations:
         start = partition.log_start
         deadline_us = self._context.now.elapsed_us + _TIMEOUT_US
         messages = max(0, request.before - start)
-        asked = _Asked(call.caller, partition, leadership, request, call.auth.who, deadline_us, messages)
+        asked = _Asked(call.without_raw(), partition, leadership, request, deadline_us, messages)
         self._waiting[call.caller] = asked
         if not messages:
             self._measured(asked, None)
@@ -93,7 +91,7 @@ class Truncations:
         self._outbox.work(Lane.READ, run, lambda error: self._measured(asked, error))
 
     def _check(self, call: Call, partition: Partition, request: TruncateRequest) -> None:
-        require_high_watermark(partition)
+        partition.require_high_watermark()
         if request.before > partition.committed_end:
             raise RemoteError(
                 ErrorCode.OFFSET_OUT_OF_RANGE,
@@ -109,16 +107,21 @@ class Truncations:
         if partition.stream.intake is Intake.SEALED:
             text = f"stream {partition.stream.name!r} is sealed: nothing of it goes, unless it is deleted as a whole"
             raise RemoteError(ErrorCode.READ_ONLY, text)
-        shares = FairShares((sharer_of(one.who), 1) for one in self._waiting.values())
+        shares = FairShares((sharer_of(one.call.auth.who), 1) for one in self._waiting.values())
         if not shares.fits(sharer_of(call.auth.who), 1, limits.TRUNCATIONS_WAITING_MAX):
             raise RemoteError(ErrorCode.OVERLOADED, "too many truncations at once; wait for some to be answered")
 
     def _measured(self, asked: _Asked, error: Exception | None) -> None:
-        if self._waiting.get(asked.caller) is not asked:
+        if self._waiting.get(asked.call.caller) is not asked:
             return
-        if error is not None:
-            self._answer(asked, as_remote_error(error))
-        elif asked.request.is_dry_run:
+        try:
+            if error is not None:
+                raise as_remote_error(error)
+            asked.call.authorize()
+        except RemoteError as refusal:
+            self._answer(asked, refusal)
+            return
+        if asked.request.is_dry_run:
             self._answer(asked, None)
         elif asked.partition.truncated_end >= asked.request.before:  # an earlier request covers it
             asked.is_agreed = True
@@ -128,7 +131,7 @@ class Truncations:
 
     def _propose(self, asked: _Asked) -> None:
         def done(response: Response | RemoteError) -> None:
-            if self._waiting.get(asked.caller) is not asked:
+            if self._waiting.get(asked.call.caller) is not asked:
                 return
             if isinstance(response, RemoteError):
                 self._answer(asked, response)
@@ -145,7 +148,7 @@ class Truncations:
                 leader_epoch=asked.leadership.leader_epoch,
             ),
             done,
-            asked.who,
+            asked.call.auth.who,
         )
 
     def answer_done(self) -> None:
@@ -155,9 +158,9 @@ class Truncations:
                 self._answer(asked, None)
 
     def _answer(self, asked: _Asked, error: RemoteError | None) -> None:
-        del self._waiting[asked.caller]
+        del self._waiting[asked.call.caller]
         if error is not None:
-            self._outbox.reply(asked.caller, error)
+            self._outbox.reply(asked.call.caller, error)
             return
         request = asked.request
         response = TruncateResponse(
@@ -165,7 +168,7 @@ class Truncations:
             messages=asked.messages,
             size_bytes=asked.size_bytes,
         )
-        self._outbox.reply(asked.caller, response)
+        self._outbox.reply(asked.call.caller, response)
 
     def refuse(self, partition: Partition, error: RemoteError) -> None:
         """Fail a partition's requests, because it is no longer led here; they may still take effect."""

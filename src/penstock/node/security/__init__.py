@@ -1,1 +1,1 @@
-"""Authorization: which user may do what. `Access.check` is called for every request before its handler."""
+"""Authorization: which user may do what. `Call.authorize` is called before its handler, and after a wait."""

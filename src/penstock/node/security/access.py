@@ -29,7 +29,6 @@ Administrators get the state of such a broker, but no stored data.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from functools import partial
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import msgspec
@@ -275,15 +274,11 @@ class Authorization:
             raise RemoteError(ErrorCode.NOT_YET, _UNHEARD)
         if self.is_admin:
             return
-        look = self._CHECKS.get(type(request))
-        if look is None:
+        check = self._CHECKS.get(type(request))
+        if check is None:
             self.need_admin()
         else:
-            look(self, request)
-
-    def again(self, request: Request) -> Callable[[], None]:
-        """Return a function that repeats `check` for this caller; run it before a delayed request takes effect."""
-        return partial(self.check, request)
+            check(self, request)
 
     @property
     def is_free(self) -> bool:
@@ -525,9 +520,20 @@ class Authorization:
 
 
 class Call(NamedTuple):
-    """A request's caller and circumstances."""
+    """A request with its caller and circumstances."""
 
     caller: Hashable  # the driver's value, to which the answer goes
     auth: Authorization
+    request: Request
     raw: bytes | memoryview  # the raw part of the request
-    now: Now
+    now: Now  # when it came
+
+    def authorize(self) -> None:
+        """Raise RemoteError as `Authorization.check`: when the request comes, and again at the end of each wait,
+        before it is answered or takes effect.
+        """
+        self.auth.check(self.request)
+
+    def without_raw(self) -> Call:
+        """Return the call to keep while the request waits: `raw` may be part of a large read buffer."""
+        return self._replace(raw=b"")

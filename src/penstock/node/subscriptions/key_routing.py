@@ -28,7 +28,7 @@ from penstock.node.subscriptions.subscriptions import SharedSubscription
 Shares = Iterator[tuple[Partition, MessageGroup]]
 
 
-class _Moved(NamedTuple):
+class _MovingKeys(NamedTuple):
     """The partitions that some keys came from."""
 
     key_map: KeyMap  # as it was before
@@ -43,7 +43,7 @@ class _Parting(NamedTuple):
     token: int
     takers: dict[PartitionId, Partition]
     wanted: bytes
-    moved: dict[int, _Moved]  # by the new partition of the keys, which does not take them yet
+    moving: dict[int, _MovingKeys]  # by the new partition of the keys, which does not take them yet
 
 
 def route_by_key(channel: SharedSubscription[Partition], group: MessageGroup, outbox: Outbox) -> Shares:
@@ -53,25 +53,25 @@ def route_by_key(channel: SharedSubscription[Partition], group: MessageGroup, ou
         parting = channel.note = _parting(channel)
     shares = split_by_key(group, parting.key_map, parting.token, parting.wanted)
     for number, partition in parting.takers.items():
-        if (share := shares[number]) is not None and number not in parting.moved:
+        if (share := shares[number]) is not None and number not in parting.moving:
             yield partition, share
-    for place, moved in parting.moved.items():
+    for place, moving in parting.moving.items():
         if (share := shares[place]) is not None:
-            _turn_away(share, moved, parting.token, outbox)
+            _turn_away(share, moving, parting.token, outbox)
 
 
 def _parting(channel: SharedSubscription[Partition]) -> _Parting:
     stream = next(iter(channel.members)).stream
     key_map = key_map_of(stream.config, stream.counts)
     takers = {one.key.partition: one for one, takes in channel.members.items() if takes}
-    moved = _moved(stream, takers) if stream.moves_keys else {}
-    wanted = bytes(number in takers or number in moved for number in range(key_map.partitions))
-    return _Parting(key_map, stream.config.split.token, takers, wanted, moved)
+    moving = _moving_keys(stream, takers) if stream.moves_keys else {}
+    wanted = bytes(number in takers or number in moving for number in range(key_map.partitions))
+    return _Parting(key_map, stream.config.split.token, takers, wanted, moving)
 
 
-def _moved(stream: StreamState, takers: dict[PartitionId, Partition]) -> dict[int, _Moved]:
+def _moving_keys(stream: StreamState, takers: dict[PartitionId, Partition]) -> dict[int, _MovingKeys]:
     """Return what to refuse here, by the keys' new partition, which does not take them yet or is led elsewhere."""
-    moved = {}
+    moving = {}
     for back, (before, after) in enumerate(reversed(list(pairwise(stream.counts))), 1):
         marked = stream.marked(after)
         leaving: dict[int, Partition] = {
@@ -90,14 +90,14 @@ def _moved(stream: StreamState, takers: dict[PartitionId, Partition]) -> dict[in
             if back == 1:
                 refusers.update(leaving)
             if is_closed or refusers:
-                moved[number] = _Moved(key_map_of(stream.config, stream.counts, -back), refusers)
-    return moved
+                moving[number] = _MovingKeys(key_map_of(stream.config, stream.counts, -back), refusers)
+    return moving
 
 
-def _turn_away(share: MessageGroup, moved: _Moved, token: int, outbox: Outbox) -> None:
-    wanted = bytes(number in moved.refusers for number in range(moved.key_map.partitions))
-    parts = split_by_key(share, moved.key_map, token, wanted)
-    for number, refuser in moved.refusers.items():
+def _turn_away(share: MessageGroup, moving: _MovingKeys, token: int, outbox: Outbox) -> None:
+    wanted = bytes(number in moving.refusers for number in range(moving.key_map.partitions))
+    parts = split_by_key(share, moving.key_map, token, wanted)
+    for number, refuser in moving.refusers.items():
         if (part := parts[number]) is not None:
             refuser.turn_away(part, acks.key_moving(), KEY_MOVING, outbox.step)
 

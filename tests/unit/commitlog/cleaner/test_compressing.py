@@ -15,7 +15,7 @@ from penstock.batch.codec import NOBODY, BatchProducer
 from penstock.batch.header import COMPRESSION_FLAGS, INCOMPRESSIBLE, MAY_HOLD_IDS, BatchHeader
 from penstock.batch.schema import SCHEMA_BYTES
 from penstock.commitlog import Log, LogConfig, LogState, LogView, Survey
-from penstock.commitlog.files.scan import Walk
+from penstock.commitlog.files.batch_walk import Walk
 from penstock.groups.rows import GroupPosition, OffsetKey, encode_key, encode_value
 from penstock.node.api.offsets import ReadOffsets
 from penstock.node.partition.dedup import ReadIds

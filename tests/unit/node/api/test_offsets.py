@@ -7,6 +7,7 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
+from penstock.access import Operation, Rule
 from penstock.base import limits
 from penstock.base.config import StreamConfig
 from penstock.base.errors import ErrorCode, RemoteError
@@ -18,9 +19,12 @@ from penstock.messages import (
     AlterStreamRequest,
     AlterStreamResponse,
     AppendRequest,
+    ChangeRulesRequest,
     CommitOffsetsRequest,
     CommitOffsetsResponse,
     CreateStreamRequest,
+    CreateUserRequest,
+    CreateUserResponse,
     DeleteStreamRequest,
     FetchOffsetsRequest,
     FetchOffsetsResponse,
@@ -41,7 +45,8 @@ from penstock.node.partition.internal_streams import offsets_config, overdue_alt
 from penstock.node.step import PeerRequest
 from tests.extent import each_change
 from tests.unit.node.harness import Broker, batch_of
-from tests.unit.node.members import Brokers
+from tests.unit.node.members import Brokers, Proven
+from tests.unit.node.security.test_access import credential, who
 
 NUMBER = PartitionId(partition_of(b"billing", limits.OFFSETS_PARTITIONS))
 
@@ -378,8 +383,8 @@ def fill(brokers: Brokers, name: str) -> None:
     brokers.run(500)
 
 
-def with_offsets_of(*ids: int, replicas: int | None = None) -> Brokers:
-    brokers = Brokers(*ids)
+def with_offsets_of(*ids: int, replicas: int | None = None, kind: type[Brokers] = Brokers) -> Brokers:
+    brokers = kind(*ids)
     brokers.run(5_000)
     brokers[1].create("orders", subject="orders", partitions=2, replicas=replicas)
     brokers.run(1_000)
@@ -613,6 +618,33 @@ def test_what_nobody_can_judge_is_taken() -> None:
     brokers.run(20_000)  # and until the offsets are committed without it
     brokers[first].answer(caller, CommitOffsetsResponse)
     assert offsets_of(asked(brokers, first, fetch_of(brokers[first], stream=name))) == {0: 10}
+
+
+@each_change
+def test_a_commit_takes_the_permissions_of_the_moment_at_which_it_was_judged() -> None:
+    brokers = with_offsets_of(1, 2, 3, kind=Proven)
+    first, other, name = apart(brokers)
+    assert offsets_of(asked(brokers, first, fetch_of(brokers[first], stream=name))) == {}  # they are read
+    may_commit = Rule(Operation.COMMIT_OFFSETS, stream="*")
+    for user, rule in (("ann", Rule(Operation.ADMIN)), ("bob", may_commit)):
+        made = brokers[first].request(CreateUserRequest(name=user, credentials=(credential(),), rules=(rule,)))
+        brokers.run(1_000)
+        brokers[first].answer(made, CreateUserResponse)
+        brokers[first].who = who(brokers[first], "ann")
+    brokers[first].who = who(brokers[first], "bob")
+    brokers.hang(other)
+    caller = brokers[first].request(commit_of(brokers[first], 10, stream=name))
+    brokers.run(1_000)
+    assert caller in brokers[first].open_requests
+    brokers[first].who = who(brokers[first], "ann")
+    brokers[first].request(ChangeRulesRequest(name="bob", drop=(may_commit,)))
+    brokers.run(1_000)
+    brokers.cut(first, other)  # nobody can judge it any more
+    brokers.run(20_000)
+    error = brokers[first].replies[caller].response
+    assert isinstance(error, RemoteError), error
+    assert error.code in (ErrorCode.NOT_AUTHORIZED, ErrorCode.STREAM_CHANGED)
+    assert offsets_of(asked(brokers, first, fetch_of(brokers[first], stream=name))) == {}
 
 
 # A stream that an earlier version has made

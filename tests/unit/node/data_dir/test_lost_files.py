@@ -14,7 +14,7 @@ import pytest
 from penstock.base.errors import CorruptionError
 from penstock.batch.schema import SCHEMA_BYTES
 from penstock.commitlog import LogState
-from penstock.commitlog.files.scan import Walk
+from penstock.commitlog.files.batch_walk import Walk
 from penstock.node.data_dir.lost_files import GUARDS
 from penstock.vfs.memory import Keep, MemoryVfs
 from tests.damage import content, flip

@@ -481,11 +481,23 @@ def test_a_rule_that_is_taken_away_counts_at_once_also_for_who_waits(broker) -> 
     assert response.code == ErrorCode.STREAM_CHANGED
 
 
-@pytest.mark.parametrize("what", ["append", "append on a subject", "fetch by subject", "get", "list offsets"])
+OTHER_WAITS = {
+    "get": (Rule(READ, stream="orders"), lambda number: GetRequest(stream_id=number, offset=0)),
+    "list offsets": (Rule(READ, stream="orders"), lambda number: ListOffsetsRequest(stream_id=number, at="latest")),
+    "verify": (Rule(Operation.ADMIN), lambda number: VerifyRequest(stream_id=number, offset=0)),
+    "truncate, dry run": (
+        Rule(Operation.DELETE, stream="orders"),
+        lambda number: TruncateRequest(stream_id=number, before=1, is_dry_run=True),
+    ),
+}
+
+
+@pytest.mark.parametrize("what", ["append", "append on a subject", "fetch by subject", *OTHER_WAITS])
 def test_a_rule_that_is_taken_away_while_the_disk_is_asked_counts(broker, what) -> None:
     is_fetch, is_narrow = what == "fetch by subject", what == "append on a subject"
-    is_read = is_fetch or what in ("get", "list offsets")
-    had = Rule(READ if is_read else APPEND, **({"subject": "orders.eu"} if is_narrow else {"stream": "orders"}))
+    had = Rule(READ if is_fetch else APPEND, **({"subject": "orders.eu"} if is_narrow else {"stream": "orders"}))
+    if what in OTHER_WAITS:
+        had, make = OTHER_WAITS[what]
     allow(broker, had)
     if is_narrow:
         allow(broker, Rule(APPEND, subject="orders.us"))
@@ -495,10 +507,8 @@ def test_a_rule_that_is_taken_away_while_the_disk_is_asked_counts(broker, what) 
     with asking(broker, "bob"):
         if is_fetch:
             asked = broker.request(FetchRequest(stream_id=stream_id(broker), offset=0, subjects=("orders.>",)))
-        elif what == "get":
-            asked = broker.request(GetRequest(stream_id=stream_id(broker), offset=0))
-        elif what == "list offsets":
-            asked = broker.request(ListOffsetsRequest(stream_id=stream_id(broker), at="latest"))
+        elif what in OTHER_WAITS:
+            asked = broker.request(make(stream_id(broker)))
         else:
             asked = broker.request(AppendRequest(stream_id=stream_id(broker)), ROWS)
     (executed,) = [broker.execute() for _ in broker.disk]

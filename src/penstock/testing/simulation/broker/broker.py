@@ -390,7 +390,7 @@ class SimBroker:
         for request in step.peers:
             self._peers.send(request)
         for broker_id, address in step.peer_addresses:
-            self._peers.moved(broker_id, address)
+            self._peers.address_changed(broker_id, address)
         for command in step.nats:
             self._link.take(command)
         if step.nats:

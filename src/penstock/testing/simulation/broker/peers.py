@@ -59,7 +59,7 @@ class PeerLinks:
         """End with the run."""
         self._is_over = True
 
-    def moved(self, broker_id: int, address: str) -> None:
+    def address_changed(self, broker_id: int, address: str) -> None:
         """Set a peer's address; "": it is no peer any more."""
         name = address.partition(":")[0]
         if self._names.get(broker_id, "") == name:

@@ -14,19 +14,29 @@ from dataclasses import dataclass
 from itertools import count
 
 from penstock.base import limits
+from penstock.base.ids import PartitionKey
 from penstock.messages import FetchRequest
+from penstock.node.security.access import Call
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ParkedFetch:
-    """One waiting fetch: its caller (opaque here), request, deadline, and the committed bytes it waits for."""
+    """One waiting fetch: its call and request, its deadline, and the committed bytes it waits for."""
 
-    caller: Hashable
+    call: Call
     request: FetchRequest
-    partition: Hashable
     deadline_us: int
     wanted_bytes: int  # a value of the partition's count of committed bytes
-    who: Hashable = None  # the user; opaque here
+
+    @property
+    def caller(self) -> Hashable:
+        """The caller, who is answered once."""
+        return self.call.caller
+
+    @property
+    def partition(self) -> PartitionKey:
+        """The partition that the request names."""
+        return PartitionKey(self.request.stream_id, self.request.partition)
 
 
 _Heap = list[tuple[int, int, ParkedFetch]]
@@ -36,10 +46,10 @@ class ParkedFetches:
     """All parked fetches of one broker."""
 
     def __init__(self) -> None:
-        self._by_partition: dict[Hashable, dict[ParkedFetch, None]] = {}
+        self._by_partition: dict[PartitionKey, dict[ParkedFetch, None]] = {}
         self._by_caller: dict[Hashable, ParkedFetch] = {}
         self._deadlines: _Heap = []
-        self._wanted: dict[Hashable, _Heap] = {}
+        self._wanted: dict[PartitionKey, _Heap] = {}
         self._order = count()
 
     def __len__(self) -> int:
@@ -53,7 +63,7 @@ class ParkedFetches:
         heapq.heappush(self._deadlines, (waiter.deadline_us, number, waiter))
         heapq.heappush(self._wanted.setdefault(waiter.partition, []), (waiter.wanted_bytes, number, waiter))
 
-    def waiting(self, partition: Hashable) -> list[ParkedFetch]:
+    def waiting(self, partition: PartitionKey) -> list[ParkedFetch]:
         """Return the fetches that wait for this partition, first come first."""
         return list(self._by_partition.get(partition, ()))
 
@@ -80,7 +90,7 @@ class ParkedFetches:
         """Remove and return fetches past their deadline, earliest first, at most FETCHES_WOKEN_MAX."""
         return self._pop(self._deadlines, now_us)
 
-    def ready(self, partition: Hashable, committed_bytes: int) -> list[ParkedFetch]:
+    def ready(self, partition: PartitionKey, committed_bytes: int) -> list[ParkedFetch]:
         """Remove and return fetches that wait for at most `committed_bytes`, at most FETCHES_WOKEN_MAX."""
         return self._pop(self._wanted.get(partition, []), committed_bytes)
 

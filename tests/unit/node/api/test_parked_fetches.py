@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.base.ids import Offset, StreamId
-from penstock.fetch.parked import ParkedFetch, ParkedFetches
+from penstock.base.clock import Now
+from penstock.base.ids import Offset, PartitionId, PartitionKey, StreamId
 from penstock.messages import FetchRequest
+from penstock.node.api.parked_fetches import ParkedFetch, ParkedFetches
+from penstock.node.security.access import Authorization, Call
 
-REQUEST = FetchRequest(stream_id=StreamId(1), offset=Offset(0))
+
+def key(partition: int) -> PartitionKey:
+    return PartitionKey(StreamId(1), PartitionId(partition))
 
 
 def waiter(caller: str, partition: int = 1, deadline_us: int = 100, wanted_bytes: int = 1) -> ParkedFetch:
-    return ParkedFetch(caller, REQUEST, partition, deadline_us, wanted_bytes)
+    request = FetchRequest(stream_id=StreamId(1), partition=PartitionId(partition), offset=Offset(0))
+    call = Call(caller, cast(Authorization, None), request, b"", Now(0, 0))
+    return ParkedFetch(call, request, deadline_us, wanted_bytes)
 
 
 def test_first_come_first() -> None:
@@ -22,7 +30,7 @@ def test_first_come_first() -> None:
     for caller in "abc":
         waiters.park(waiter(caller))
     waiters.park(waiter("d", partition=2))
-    assert [one.caller for one in waiters.waiting(1)] == ["a", "b", "c"]
+    assert [one.caller for one in waiters.waiting(key(1))] == ["a", "b", "c"]
     assert len(waiters) == 4
 
 
@@ -32,12 +40,12 @@ def test_ready_are_those_for_whom_there_is_enough() -> None:
         waiters.park(waiter(caller, wanted_bytes=wanted_bytes))
     waiters.park(waiter("elsewhere", partition=2))
     waiters.drop(["gone"])
-    assert [one.caller for one in waiters.ready(1, 9)] == []
-    assert [one.caller for one in waiters.ready(1, 20)] == ["a", "c"]
-    assert [one.caller for one in waiters.ready(1, 20)] == []
-    assert [one.caller for one in waiters.waiting(1)] == ["b"]
+    assert [one.caller for one in waiters.ready(key(1), 9)] == []
+    assert [one.caller for one in waiters.ready(key(1), 20)] == ["a", "c"]
+    assert [one.caller for one in waiters.ready(key(1), 20)] == []
+    assert [one.caller for one in waiters.waiting(key(1))] == ["b"]
     assert [one.caller for one in waiters.expired(100)] == ["b", "elsewhere"]
-    assert [one.caller for one in waiters.ready(1, 1_000)] == []
+    assert [one.caller for one in waiters.ready(key(1), 1_000)] == []
 
 
 def test_taken_is_gone_and_taking_twice_is_nothing() -> None:
@@ -59,7 +67,7 @@ def test_expired_at_the_deadline_not_before() -> None:
     assert waiters.expired(99) == []
     assert [one.caller for one in waiters.expired(100)] == ["soon"]
     assert waiters.next_deadline_us == 200
-    assert waiters.waiting(1) != []
+    assert waiters.waiting(key(1)) != []
 
 
 def test_a_caller_waits_once() -> None:
@@ -85,7 +93,7 @@ def test_drop_forgets_only_who_has_gone() -> None:
     for caller in "abc":
         waiters.park(waiter(caller))
     waiters.drop(["a", "c", "stranger"])
-    assert [one.caller for one in waiters.waiting(1)] == ["b"]
+    assert [one.caller for one in waiters.waiting(key(1))] == ["b"]
 
 
 def test_many_answered_waiters_leave_no_trace() -> None:
@@ -117,8 +125,8 @@ def test_like_a_plain_list(steps: list[tuple[str, int, int]]) -> None:
             found = waiters.expired(time_us)
             assert set(found) == late
             assert [one.deadline_us for one in found] == sorted(one.deadline_us for one in late)
-            model = {key: one for key, one in model.items() if one not in late}
+            model = {name: one for name, one in model.items() if one not in late}
         assert len(waiters) == len(model)
         assert waiters.next_deadline_us == min((one.deadline_us for one in model.values()), default=None)
         for partition in range(3):
-            assert waiters.waiting(partition) == [one for one in model.values() if one.partition == partition]
+            assert waiters.waiting(key(partition)) == [one for one in model.values() if one.partition == key(partition)]

@@ -1,1 +1,0 @@
-"""Long polls: waiting fetches, each an entry in a table instead of a task."""
