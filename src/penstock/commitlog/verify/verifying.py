@@ -20,6 +20,7 @@ and only repeated errors count.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -141,15 +142,12 @@ def batches_between(vfs: Vfs, directory: str, begin: int, end: int) -> Iterator[
 
 
 def size_of(vfs: Vfs, directory: str) -> int:
-    """Return the number of bytes to read, without files that are removed meanwhile or cannot be opened."""
+    """Return the number of bytes to read, without files that are removed meanwhile or cannot be read."""
     total = 0
     for base_offset, generation in _generations(vfs, directory).items():
-        try:
-            file = vfs.open(files.segment_path(directory, base_offset, generation), read_only=True)
-        except OSError:
-            continue
-        total += file.size()
-        file.close()
+        path = files.segment_path(directory, base_offset, generation)
+        with suppress(OSError), closing(vfs.open(path, read_only=True)) as file:
+            total += file.size()
     return total
 
 
