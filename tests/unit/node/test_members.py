@@ -53,7 +53,7 @@ def test_three_brokers_ack_what_all_have() -> None:
 
 
 def test_followers_learn_that_commits_wait_for_their_disks_by_now() -> None:
-    """They kept to the durability with which they had begun to follow, and told of a sync only with the next fetch."""
+    """They went by the durability with which they had begun to follow: a sync was reported with the next fetch only."""
     brokers = with_stream(durability="os")
     leader = brokers.led("s")
     altered = leader.request(AlterStreamRequest(name="s", changes={"durability": "fsync"}))
