@@ -493,7 +493,9 @@ class Node:
         self._listener.subscriptions.tick(now)
         self._listened.tick(now, nats_proven_us)
         self._cluster.quorum.keep_reserve()
-        self._replicas.event_log.report_due(self._cluster.seen, now.elapsed_us, is_alone=self._cluster.quorum.is_alone)
+        self._replicas.roles.event_log.report_due(
+            self._cluster.seen, now.elapsed_us, is_alone=self._cluster.quorum.is_alone
+        )
         if not self._upkeep.tick(self._partitions, now.wall_us) or self._ingest_backlog:
             self._next_tick_us = now.elapsed_us + limits.MAINTENANCE_TURN_MS * 1_000
 
