@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from penstock.broker.nats.connection import LinkTiming
 from penstock.broker.nats.link import LinkEvent, LinkUp, NatsLink
 from penstock.broker.nats.server import find_nats_server
-from penstock.broker.security.nats_credentials import parse_nats_urls
+from penstock.broker.security.nats_credentials import NatsAccess, parse_nats_urls
 from penstock.hot.message_group import MessageGroup
 from tests.groups import messages
 
@@ -130,22 +130,21 @@ class Listener:
         self.rows: dict[int, list[Row]] = {}
         self.events: list[LinkEvent] = []
         self._changed = asyncio.Event()
-        options.setdefault("timing", QUICK)
+        timing = options.pop("timing", QUICK)
         self.link = NatsLink(
-            parse_nats_urls(urls),
-            on_groups=self._on_groups,
-            on_event=self._on_event,
+            self,
+            NatsAccess(parse_nats_urls(urls), **options),
             clock_us=lambda: time.time_ns() // 1000,
             random=random.Random(1).random,
-            **options,
+            timing=timing,
         )
 
-    def _on_groups(self, groups: dict[int, MessageGroup]) -> None:
+    def groups_received(self, groups: dict[int, MessageGroup]) -> None:
         for sid, group in groups.items():
             self.rows.setdefault(sid, []).extend(messages(group))
         self._changed.set()
 
-    def _on_event(self, event: LinkEvent) -> None:
+    def link_event(self, event: LinkEvent) -> None:
         self.events.append(event)
         self._changed.set()
 

@@ -16,7 +16,7 @@ from penstock.base.clock import Now
 from penstock.broker.driver import Driver, wall_clock
 from penstock.broker.nats.link import NatsLink
 from penstock.broker.peers.peers import PeerConnections
-from penstock.broker.security.nats_credentials import parse_nats_urls
+from penstock.broker.security.nats_credentials import NatsAccess, parse_nats_urls
 from penstock.broker.socket_api.acceptor import bind
 from penstock.broker.socket_api.server import Server
 from penstock.messages import PeerHelloRequest
@@ -103,11 +103,7 @@ async def broker_in_process(
         buffer_bytes_max=buffer_bytes_max,
     )
     driver.link = NatsLink(
-        servers,
-        on_groups=driver.groups_received,
-        on_event=driver.link_event,
-        clock_us=lambda: clock().wall_us,
-        random=random.Random(1).random,
+        driver, NatsAccess(servers), clock_us=lambda: clock().wall_us, random=random.Random(1).random
     )
     hello = PeerHelloRequest(
         cluster_id=cluster_id, broker_id=broker_id, data_dir_id=settings.data_dir_id, broker_version="test"

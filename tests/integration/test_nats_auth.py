@@ -292,7 +292,7 @@ async def test_clients_connect_where_the_server_waits_for_either(
 
 async def test_no_credentials_are_sent_where_tls_is_missing(tmp_path: Path, certificates: Certificates) -> None:
     async with running_nats(tmp_path) as server:
-        for scheme, tls in (("tls", None), ("nats", TlsFiles(ca_file=certificates.ca))):
+        for scheme, tls in (("tls", TlsFiles()), ("nats", TlsFiles(ca_file=certificates.ca))):
             failed = await _refusal(f"{scheme}://u:p@127.0.0.1:{server.port}", tls=tls)
             assert failed.kind is ErrorKind.TLS_REQUIRED
 

@@ -16,8 +16,8 @@ import pytest
 from penstock.base import limits
 from penstock.base.errors import OperationalError
 from penstock.broker.nats.connection import LinkTiming
-from penstock.broker.nats.link import ConnectFailed, LinkDown, LinkUp, NatsLink
-from penstock.broker.security.nats_credentials import parse_nats_urls
+from penstock.broker.nats.link import ConnectFailed, LinkDown, LinkEvent, LinkUp, NatsLink
+from penstock.broker.security.nats_credentials import NatsAccess, parse_nats_urls
 from penstock.hot.message_group import MessageGroup
 from penstock.ingest.connect import ErrorKind
 from penstock.ingest.nats import BarrierReached, InfoChanged, LameDuck, SubscriptionRefused
@@ -277,17 +277,20 @@ async def test_lame_duck_and_reconfiguration_are_passed_on(tmp_path: Path) -> No
         await listener.event(InfoChanged)
 
 
-async def test_a_callback_that_raises_ends_the_link(tmp_path: Path) -> None:
-    def on_groups(groups: dict[int, MessageGroup]) -> None:
+class Raising:
+    """An owner with a bug."""
+
+    def groups_received(self, groups: dict[int, MessageGroup]) -> None:
         raise ValueError("a mistake in the program")
 
+    def link_event(self, event: LinkEvent) -> None:
+        pass
+
+
+async def test_an_owner_that_raises_ends_the_link(tmp_path: Path) -> None:
     async with running_nats(tmp_path) as server:
         link = NatsLink(
-            parse_nats_urls(server.url),
-            on_groups=on_groups,
-            on_event=lambda event: None,
-            clock_us=_now_us,
-            random=random.Random(1).random,
+            Raising(), NatsAccess(parse_nats_urls(server.url)), clock_us=_now_us, random=random.Random(1).random
         )
         link.subscribe(1, "a")
         task = asyncio.create_task(link.run())
@@ -510,11 +513,7 @@ async def test_answers_of_a_flood_are_dropped_and_those_of_other_streams_are_not
 
 async def test_answers_without_a_connection_are_bounded() -> None:
     link = NatsLink(
-        parse_nats_urls("nats://127.0.0.1:1"),
-        on_groups=lambda groups: None,
-        on_event=lambda event: None,
-        clock_us=_now_us,
-        random=random.Random(1).random,
+        Raising(), NatsAccess(parse_nats_urls("nats://127.0.0.1:1")), clock_us=_now_us, random=random.Random(1).random
     )
     streams = 2 * limits.NATS_ANSWERS_BYTES_MAX // limits.MIB
     for stream_id in range(streams):

@@ -43,7 +43,8 @@ class Pair:
         for number in (1, 2, 3):
             log = ModelLog()
             log.append(Batch(3, 0, 4, 100, (0,) * 4))
-            following = Following(PartitionKey(number, 0), log, 1, EPOCH, is_in_sync=number != 2)  # type: ignore[arg-type]
+            following = Following(PartitionKey(number, 0), log, 1, EPOCH)  # type: ignore[arg-type]
+            following.is_in_sync = number != 2
             self.followings[number] = following
             self.fetcher.follow(following)
 

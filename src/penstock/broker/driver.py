@@ -235,6 +235,14 @@ class Driver:
         """Another broker has connected to this one: retry our own connection to it without backoff."""
         self.peers.came(broker_id)
 
+    def process_of(self, broker_id: BrokerId) -> str:
+        """Return the process registered for a broker; empty if unknown."""
+        return self._node.process_of(broker_id)
+
+    def disk_of(self, broker_id: BrokerId) -> str:
+        """Return the data directory registered for a broker; empty if unknown."""
+        return self._node.disk_of(broker_id)
+
     def peer_up(self, broker_id: BrokerId, cluster_id: str) -> None:
         """A connection to another broker is established."""
         self.carry_out()  # first: what was decided for an earlier connection is dropped together with that connection

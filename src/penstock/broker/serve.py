@@ -54,9 +54,8 @@ from penstock.broker.process.signals import on_signals
 from penstock.broker.process.systemd import Notifier
 from penstock.broker.security.authentication import BrokerAuthenticator, ClusterSecret
 from penstock.broker.security.generated_secrets import drawn_password, embedded_password, first_user
-from penstock.broker.security.nats_credentials import NatsServer
+from penstock.broker.security.nats_credentials import NatsAccess, NatsServer
 from penstock.broker.socket_api.acceptor import bind
-from penstock.broker.socket_api.quotas import Usage
 from penstock.broker.socket_api.server import Server
 from penstock.broker.transport.tls import ServerTls
 from penstock.messages import PeerHelloRequest
@@ -297,11 +296,8 @@ async def _start(config: BrokerConfig, open_files_max: int, running: _Running) -
         loop,
         driver.elapsed_us,
         open_files_max=open_files_max,
-        process_of=node.process_of,
-        disk_of=node.disk_of,
         tls=tls,
         guard=guarding,
-        usage=Usage(node.access.quotas_for, driver.elapsed_us),
     )
     server = driver.server
     guarding.count(server.connections_of.__getitem__, server.make_room, server.has_share)
@@ -386,17 +382,14 @@ def _guarding(
 
 
 def _nats_link(driver: Driver, config: BrokerConfig, servers: tuple[NatsServer, ...]) -> NatsLink:
-    return NatsLink(
+    access = NatsAccess(
         servers,
-        on_groups=driver.groups_received,
-        on_event=driver.link_event,
-        clock_us=lambda: wall_clock().wall_us,
-        random=random.random,
-        credentials=config.nats_credentials,
-        tls=config.nats_tls,
-        version=__version__,
+        config.nats_credentials,
+        config.nats_tls,
         uses_announced=not config.nats_ignore_announced,
+        version=__version__,
     )
+    return NatsLink(driver, access, clock_us=lambda: wall_clock().wall_us, random=random.random)
 
 
 def _introduction(settings: Settings, node: Node) -> PeerHelloRequest:

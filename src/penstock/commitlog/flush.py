@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-from collections.abc import Callable
 from itertools import islice
 from typing import NamedTuple
 
@@ -43,13 +42,12 @@ class DirtyFile(NamedTuple):
 
 
 class Flush:
-    """Makes everything appended before it durable: up to offset `end`, at `end_position` of segment `segment_base`.
+    """Makes everything appended before it durable: up to offset `end`, at `end_place`: a segment and a position in it.
 
     Run it once in a disk thread; then call `Log.flushed` or, with the OSError, `Log.flush_failed`.
     """
 
-    __slots__ = ("_indexes", "_lineage", "_names", "_sync_last", "_vfs", "dirty", "end", "end_position", "indexed",
-                 "segment_base")  # fmt: skip
+    __slots__ = ("_checkpoint", "_indexes", "_lineage", "_names", "_vfs", "dirty", "end", "end_place", "indexed")
 
     def __init__(
         self,
@@ -57,23 +55,21 @@ class Flush:
         dirty: tuple[DirtyFile, ...],
         *,
         end: int,
-        end_position: int,
-        segment_base: int,
+        end_place: tuple[int, int],
         lineage: File | None,
         names: Folder | None,
-        sync_last: Callable[[], None] | None,
+        checkpoint: CheckpointFile | None,
         indexes: bool,
     ) -> None:
-        """`lineage` and `names` are open; `run` closes them."""
+        """`lineage` and `names` are open; `run` closes them. `checkpoint`: to be synced last; None: it is not due."""
         self._vfs = vfs
         self.dirty = dirty
         self._lineage = lineage
         self._names = names
-        self._sync_last = sync_last
+        self._checkpoint = checkpoint
         self._indexes = indexes
         self.end = end
-        self.end_position = end_position
-        self.segment_base = segment_base
+        self.end_place = end_place
         self.indexed: frozenset[str] = frozenset()  # paths of segments whose index file is now complete
 
     def run(self) -> None:
@@ -86,9 +82,9 @@ class Flush:
                     opened.close()
         if self._indexes:
             self.indexed = frozenset(dirty.file.path for dirty in self.dirty if self._write_index(dirty))
-        if self._sync_last is not None:
+        if self._checkpoint is not None:
             with contextlib.suppress(OSError):
-                self._sync_last()
+                self._checkpoint.sync()
 
     def _sync(self) -> None:
         if self._lineage is not None:
@@ -199,11 +195,10 @@ class FlushState:
             self._folder.vfs,
             tuple(dirty),
             end=log_end,
-            end_position=active.size_bytes,
-            segment_base=active.base_offset,
+            end_place=(active.base_offset, active.size_bytes),
             lineage=self._lineage_file,
             names=self._names,
-            sync_last=checkpoint.sync if is_due else None,
+            checkpoint=checkpoint if is_due else None,
             indexes=indexes,
         )
         self._sealed = []
@@ -214,7 +209,7 @@ class FlushState:
     def ended(self, flush: Flush, active: ActiveSegment | None) -> int:
         """Record a successful flush; return how many sealed segments were closed."""
         self._end(flush)
-        self.end_place = (flush.segment_base, flush.end_position)
+        self.end_place = flush.end_place
         for dirty in flush.dirty:
             is_indexed = dirty.file.path in flush.indexed
             if dirty.sealed is not None:

@@ -443,7 +443,7 @@ class Log:
 
     def flushed(self, flush: Flush) -> None:
         """Take the result of `flush.run()`. Call `note_flushed` afterwards, behind the acks."""
-        if flush.end != self.flushed_end or flush.segment_base != self._flush_state.end_place[0]:
+        if flush.end != self.flushed_end or flush.end_place[0] != self._flush_state.end_place[0]:
             self._checkpoint.is_dirty = self._checkpoint.is_behind = True
         self.flushed_end = flush.end
         self._open_files.synced(self, self._flush_state.ended(flush, self._segments.active))

@@ -26,7 +26,7 @@ from contextlib import asynccontextmanager
 from penstock.base.errors import OperationalError
 from penstock.broker.nats.connection import LinkTiming
 from penstock.broker.nats.link import ConnectFailed, LinkEvent, LinkUp, NatsLink
-from penstock.broker.security.nats_credentials import NatsServer, TlsFiles
+from penstock.broker.security.nats_credentials import NatsAccess, NatsServer, TlsFiles
 from penstock.doctor.identities import Identity
 from penstock.hot.message_group import MessageGroup
 from penstock.ingest.connect import ErrorKind
@@ -71,24 +71,21 @@ class Trial:
         self._server_count = len(servers)
         self._told = False  # the server is known to report permissions
         self._link = NatsLink(
-            servers,
-            on_groups=self._received,
-            on_event=self._event,
+            self,
+            NatsAccess(tuple(servers), identity.credentials, tls, name="penstock-doctor"),
             clock_us=lambda: time.time_ns() // 1_000,
             random=random.random,
-            credentials=identity.credentials,
-            tls=tls,
-            name="penstock-doctor",
             timing=LinkTiming(connect_timeout_ms=timeout_ms),
         )
 
-    def _received(self, groups: dict[int, MessageGroup]) -> None:
+    def groups_received(self, groups: dict[int, MessageGroup]) -> None:
         """Take a reply; other messages arrived between SUB and UNSUB, and are ignored."""
         for sid, group in groups.items():
             if (answer := self._answers.get(sid)) is not None and not answer.done():
                 answer.set_result(bytes(group.value(0) or b""))
 
-    def _event(self, event: LinkEvent) -> None:
+    def link_event(self, event: LinkEvent) -> None:
+        """Take what tells of the connection and of permissions."""
         if isinstance(event, SubscriptionRefused):
             self._refused.add(event.subject)
         elif isinstance(event, ServerComplaint) and event.subject is not None:

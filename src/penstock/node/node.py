@@ -221,7 +221,11 @@ class Node:
         return self._outbox.take()
 
     def _follow_up(self) -> None:
-        """Do what the stored messages and the partitions' events lead to."""
+        """Do what the stored messages and the partitions' events lead to.
+
+        The backlog needs no event to be dispatched before it: it goes by the partitions' states, which are up to date
+        when an event is added. What it stores is followed up in the next turn of `take`, for `_stored` is not empty.
+        """
         stored, self._stored = self._stored, []
         for partition, committed_end in stored:
             if partition.when_idle is None:  # else the stream was deleted
@@ -302,7 +306,10 @@ class Node:
         return self._cluster.waits_for
 
     def families(self, now: Now) -> Families:
-        """Return the metrics; the caller must take the node's steps at each pause of the iterator."""
+        """Return the metrics; the caller must take the node's steps at each pause of the iterator.
+
+        One event for all of the iterator: it only begins disk work, which needs no follow-up.
+        """
         self._begin(now)
         return iter(()) if self._is_stopped else self._metrics_collector.families()
 
@@ -441,11 +448,12 @@ class Node:
             self._cluster.joined(response)
 
     def _at(self, now: Now) -> None:
-        """Set the time and run whatever the cluster has due by then."""
-        self._context.now, self._is_due = now, True
+        """Begin an event that must not find a session which has ended meanwhile."""
+        self._begin(now)  # first: what a refused subscription leads to must not come behind its end
         if not self._is_stopped:
             self._cluster.check_session(now)
-        self._begin(now)
+            if self._events.is_pressing:
+                self._dispatch_events()
 
     # Disk
 
@@ -485,7 +493,9 @@ class Node:
         self._listener.subscriptions.tick(now)
         self._listened.tick(now, nats_proven_us)
         self._cluster.quorum.keep_reserve()
-        self._replicas.event_log.report_due(self._cluster.seen, now.elapsed_us, is_alone=self._cluster.quorum.is_alone)
+        self._replicas.roles.event_log.report_due(
+            self._cluster.seen, now.elapsed_us, is_alone=self._cluster.quorum.is_alone
+        )
         if not self._upkeep.tick(self._partitions, now.wall_us) or self._ingest_backlog:
             self._next_tick_us = now.elapsed_us + limits.MAINTENANCE_TURN_MS * 1_000
 

@@ -120,7 +120,7 @@ class Fetcher:
         if not self._followings:
             self.unreachable_since_us = None  # void: no request was sent since
         self._followings[key] = following
-        following.freshness.follow(self.heard, has_rivals=following.has_rivals)
+        following.freshness.follow(self.heard)
         self._forgotten.pop(key, None)
         self._stalls.pop(key, None)
         self._paces.pop(key, None)

@@ -125,7 +125,7 @@ class Following:
 
     __slots__ = (
         "_is_asked", "_leader_committed_end", "_leader_log_start", "_overlapped", "committed_end", "freshness",
-        "has_rivals", "is_in_sync", "is_observer", "key", "leader", "leader_epoch", "log", "state", "tells_flushes",
+        "is_in_sync", "is_observer", "key", "leader", "leader_epoch", "log", "state", "tells_flushes",
         "trouble",
     )  # fmt: skip
 
@@ -137,10 +137,6 @@ class Following:
         leader_epoch: LeaderEpoch,
         *,
         committed_end: int = 0,
-        is_in_sync: bool = False,
-        tells_flushes: bool = False,
-        is_observer: bool = False,
-        has_rivals: bool = True,
         fresh_us: int | None = None,
     ) -> None:
         self.key = key
@@ -149,10 +145,10 @@ class Following:
         self.leader_epoch = leader_epoch
         self.state = FollowState.RECONCILING
         self.committed_end = Offset(min(committed_end, log.log_end))  # from the checkpoint
-        self.is_in_sync = is_in_sync  # a member of the ISR, by the image
-        self.tells_flushes = tells_flushes  # commits depend on this broker's disk
-        self.is_observer = is_observer  # a read replica: its flushed end is not reported
-        self.has_rivals = has_rivals  # others may lead instead of its leader
+        # Set by the caller from each metadata image:
+        self.is_in_sync = False  # a member of the ISR
+        self.tells_flushes = False  # commits depend on this broker's disk
+        self.is_observer = False  # a read replica: its flushed end is not reported
         self.freshness = Freshness(fresh_us)  # of the data shown to readers here
         self.trouble = ""  # why it is stalled and retried later
         self._is_asked = False

@@ -57,24 +57,24 @@ class LeaderNews:
 class Freshness:
     """The freshness of one partition. None: nothing is known."""
 
-    __slots__ = ("_as_of_us", "_has_rivals", "_heard", "_is_settled", "_listened_us", "_mark_end", "_mark_us", "_named",
-                 "_session", "_since_us", "_told_end", "_told_us")  # fmt: skip
+    __slots__ = ("_as_of_us", "_heard", "_is_settled", "_listened_us", "_mark_end", "_mark_us", "_named",
+                 "_session", "_since_us", "_told_end", "_told_us", "has_rivals")  # fmt: skip
 
     def __init__(self, as_of_us: int | None = None) -> None:
         self._as_of_us = _NEVER_US if as_of_us is None else as_of_us
         self._heard = LeaderNews()
         self._session = _NEVER  # in which the leader last reported on it
         self._named = _NEVER  # number of this session's request that named it as an empty log
-        self._has_rivals = True
+        self.has_rivals = True  # other brokers may lead it, by the image
         self._is_settled = False
         self._told_end, self._told_us = 0, _NEVER_US  # the leader's `committed_end`, and when it had that
         self._since_us = self._listened_us = _NEVER_US  # first answer that counts; `listened_us` of earlier leaders
         self._mark_end = self._mark_us = _NEVER  # once this end is shown, everything of that moment is shown
 
-    def follow(self, heard: LeaderNews, *, has_rivals: bool) -> None:
-        """Follow another leadership, reported by `heard`. `has_rivals`: other brokers may lead it, too."""
+    def follow(self, heard: LeaderNews) -> None:
+        """Follow another leadership, reported by `heard`."""
         self.lose()
-        self._heard, self._has_rivals = heard, has_rivals
+        self._heard = heard
 
     def lose(self) -> None:
         """Ignore the leader's statements until it reports on this partition again."""
@@ -138,7 +138,7 @@ class Freshness:
         return is_named and heard.is_open and self._session == heard.session
 
     def _bounded(self, complete_us: int) -> int:
-        return min(complete_us, self._heard.confirmed_us) if self._has_rivals else complete_us
+        return min(complete_us, self._heard.confirmed_us) if self.has_rivals else complete_us
 
     def _keep(self) -> None:
         as_of_us, listened_us = self.as_of_us, self.listened_us

@@ -37,13 +37,17 @@ class SyncedMark:
         self.is_there = False  # the file exists, whatever it holds
         self.damaged_at: int | None = None  # position of an invalid slot
         try:
-            self._file = vfs.open(path)
+            self._file = file = vfs.open(path)
         except FileNotFoundError:
             return
         self.is_there = True
         indexes = []
-        for slot in _SLOTS:
-            content = self._file.read_at(slot * _SECTOR_BYTES, _SLOT.size)
+        try:
+            contents = [file.read_at(slot * _SECTOR_BYTES, _SLOT.size) for slot in _SLOTS]
+        except OSError:
+            file.close()
+            raise
+        for slot, content in zip(_SLOTS, contents, strict=True):
             indexes.append(_index_in(content))
             if not indexes[slot] and any(content):
                 self.damaged_at = slot * _SECTOR_BYTES

@@ -20,11 +20,13 @@ class UnkeyedVfs(RealVfs):
 
     def open(self, path: str, *, create: bool = False, make_folders: bool = True, read_only: bool = False) -> RealFile:
         file = super().open(path, create=create, make_folders=make_folders, read_only=read_only)
-        begin = file.read_at(0, len(ENCRYPTED_BEGIN))
-        if begin == ENCRYPTED_BEGIN:
+        try:
+            begin = file.read_at(0, len(ENCRYPTED_BEGIN))
+            if begin == ENCRYPTED_BEGIN:
+                raise KeyMissingError("it is encrypted, and no keys are given (--encryption-keys-file)", path)
+            if any(begin) and self._is_secret is not None and self._is_secret(path):
+                raise NoHeaderError("it is not encrypted, and its stream is", path)
+        except BaseException:
             file.close()
-            raise KeyMissingError("it is encrypted, and no keys are given (--encryption-keys-file)", path)
-        if any(begin) and self._is_secret is not None and self._is_secret(path):
-            file.close()
-            raise NoHeaderError("it is not encrypted, and its stream is", path)
+            raise
         return file

@@ -324,7 +324,7 @@ CLUSTER_MUTANTS = (
     Mutant(
         "a leader of an earlier epoch goes on",
         "penstock.node.replicas.roles",
-        "            self._chronicle.ended(_name(partition))\n            self._resign(partition)\n",
+        "            self.event_log.ended(_name(partition))\n            self._resign(partition)\n",
         "            return\n",
     ),
     Mutant(

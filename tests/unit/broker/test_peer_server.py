@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Any
 
 import msgspec
 import pytest
@@ -59,6 +58,14 @@ class Owner:
         self.now_us = 0
         self.turns: list[int] = []  # how many requests had come when a turn was over
         self._came = asyncio.Event()
+        self.processes: dict[int, str] = {}  # as registered, by broker
+        self.disks: dict[int, str] = {}
+
+    def process_of(self, broker_id: BrokerId) -> str:
+        return self.processes.get(broker_id, "")
+
+    def disk_of(self, broker_id: BrokerId) -> str:
+        return self.disks.get(broker_id, "")
 
     def requests_taken(self) -> None:
         self.turns.append(len(self.callers))
@@ -97,9 +104,9 @@ class Owner:
 
 
 @asynccontextmanager
-async def _serving(owner: Owner, **more: Any) -> AsyncIterator[tuple[Server, str]]:
+async def _serving(owner: Owner) -> AsyncIterator[tuple[Server, str]]:
     listeners, address = bind(Address("127.0.0.1", 0))
-    server = Server(owner, listeners, asyncio.get_running_loop(), lambda: owner.now_us, open_files_max=1_000, **more)
+    server = Server(owner, listeners, asyncio.get_running_loop(), lambda: owner.now_us, open_files_max=1_000)
     server.start()
     try:
         yield server, str(address)
@@ -154,10 +161,10 @@ async def test_what_brokers_ask_is_answered_to_brokers_only() -> None:
 
 
 async def test_not_everybody_is_a_broker_that_nobody_knows() -> None:
-    known = {1_000: "registered"}
     owner = Owner()
+    owner.processes[1_000] = "registered"
     async with AsyncExitStack() as stack:
-        server, address = await stack.enter_async_context(_serving(owner, process_of=lambda one: known.get(one, "")))
+        server, address = await stack.enter_async_context(_serving(owner))
         unknown_max = max(limits.UNKNOWN_PEERS_MIN, server.connections_max // limits.STRANGERS_SHARE)
         clients = [await stack.enter_async_context(raw_client(address)) for _ in range(unknown_max + 2)]
         names = range(100, 100 + unknown_max)
@@ -483,8 +490,9 @@ async def test_a_copy_of_a_broker_does_not_take_its_connection(
     there_disk: str, process: str, disk: str, *, is_taken_over: bool
 ) -> None:
     owner = Owner()
+    owner.processes[1], owner.disks[1] = "registered", "disk-1"
     async with (
-        _serving(owner, process_of=lambda one: "registered", disk_of=lambda one: "disk-1") as (server, address),
+        _serving(owner) as (server, address),
         AsyncExitStack() as held,
     ):
         first, second = [await held.enter_async_context(raw_client(address)) for _ in range(2)]

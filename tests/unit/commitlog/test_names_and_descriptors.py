@@ -13,7 +13,7 @@ import pytest
 
 from penstock.commitlog import Log, LogConfig, LogState, StorageFailedError
 from penstock.vfs import Vfs
-from penstock.vfs.faulty import FaultyVfs, FileFault, FileOperation, FileOperationKind, no_faults
+from penstock.vfs.faulty import FaultyVfs, FileFault, FileOperation, FileOperationKind, no_faults, nth
 from penstock.vfs.memory import Keep, MemoryVfs
 from penstock.vfs.real import RealVfs
 from tests.logs import DIRECTORY, append, flush, open_log, read_slices
@@ -47,6 +47,20 @@ def no_more_descriptors() -> Iterator[Callable[[], None]]:
 
 
 # Descriptors.
+
+
+def test_a_file_whose_size_cannot_be_read_does_not_stay_open(tmp_path: Path) -> None:
+    vfs = FaultyVfs(RealVfs(tmp_path))
+    log = open_log(vfs)
+    log.start_epoch(1)
+    append(log)
+    flush(log)
+    log.rest()
+    before = len(os.listdir("/proc/self/fd"))
+    vfs.plan = nth(0, FileFault(errno.EIO), FileOperationKind.SIZE)
+    with pytest.raises(StorageFailedError) as failed:  # it holds the frames, and what they have open
+        append(log)
+    assert len(os.listdir("/proc/self/fd")) == before, failed
 
 
 def test_a_flush_opens_nothing_that_it_cannot_do_without(tmp_path: Path) -> None:

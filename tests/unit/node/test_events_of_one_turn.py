@@ -5,11 +5,13 @@ What one event has done to a partition counts for the next one: the driver takes
 
 from __future__ import annotations
 
+from penstock.base import limits
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import Offset
 from penstock.messages import AppendRequest, DeleteStreamRequest, FetchRequest
 from tests.groups import group_of
 from tests.unit.node.harness import Broker, batch_of
+from tests.unit.node.test_members import with_stream
 
 
 def _delete_without_a_step(broker: Broker, name: str) -> None:
@@ -79,4 +81,18 @@ def test_subscription_that_was_refused_just_before_the_connection_was_lost_is_re
     broker.node.subscription_refused(sid, "permissions violation", broker.clock.now)
     broker.node.nats_lost(broker.clock.now, "the connection broke")
     broker.turn()
+    assert partition.refusal == ""
+
+
+def test_subscription_that_was_refused_just_before_the_broker_is_mute_is_refused_no_more() -> None:
+    """That it is mute is found with the next event: only then it does what the session's end requires."""
+    brokers = with_stream()
+    led = brokers.led("s")
+    (sid,) = led.nats.sids("s")
+    (partition,) = led.node._partitions.values()
+    brokers.clock.advance_ms(limits.SESSION_MS)
+    led.node.subscription_refused(sid, "permissions violation", brokers.clock.now)
+    led.node.keys_read(brokers.clock.now)
+    led.turn()
+    assert partition.is_mute
     assert partition.refusal == ""

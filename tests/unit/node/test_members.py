@@ -12,6 +12,8 @@ from penstock.base.config import StreamConfig
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import BrokerId, LeaderEpoch, Offset, StreamId
 from penstock.messages import (
+    AlterStreamRequest,
+    AlterStreamResponse,
     CreateStreamRequest,
     DeleteStreamRequest,
     FetchRequest,
@@ -47,6 +49,19 @@ def test_three_brokers_ack_what_all_have() -> None:
     brokers.led("s").publish("s", b"one", reply="r")
     brokers.run(200)
     (ack,) = brokers.led("s").acks
+    assert ack.body["replicas"] == 3
+
+
+def test_followers_learn_that_commits_wait_for_their_disks_by_now() -> None:
+    """They went by the durability with which they had begun to follow: a sync was reported with the next fetch only."""
+    brokers = with_stream(durability="os")
+    leader = brokers.led("s")
+    altered = leader.request(AlterStreamRequest(name="s", changes={"durability": "fsync"}))
+    brokers.run(500)
+    leader.answer(altered, AlterStreamResponse)
+    leader.publish("s", b"one", reply="r")
+    brokers.run(limits.REPLICA_FETCH_WAIT_MS // 2)
+    (ack,) = leader.acks
     assert ack.body["replicas"] == 3
 
 

@@ -146,10 +146,8 @@ class Broker:
         if self.following is None:
             if self.cutting is not None:
                 self.cut()
-            tells = self.cluster.terms.durability is Durability.FSYNC
-            self.following = Following(
-                KEY, self.log, leader, epoch, committed_end=self.committed_end, tells_flushes=tells
-            )
+            self.following = Following(KEY, self.log, leader, epoch, committed_end=self.committed_end)
+            self.following.tells_flushes = self.cluster.terms.durability is Durability.FSYNC
         else:
             self.fetchers[self.following.leader].forget(KEY)
             self.following.follow(leader, epoch)

@@ -32,11 +32,9 @@ class Follower:
     ) -> None:
         self.now_us = 1_000_000
         self.fetcher = Fetcher(2, 12, lambda: 1.0, CatchUpBudget(bytes_per_s, unsynced_bytes_max))
-        self.followings = [
-            Following(PartitionKey(number, 0), ModelLog(), 1, 5, is_in_sync=in_sync, tells_flushes=True)
-            for number in range(1, partitions + 1)
-        ]
+        self.followings = [Following(PartitionKey(number, 0), ModelLog(), 1, 5) for number in range(1, partitions + 1)]
         for following in self.followings:
+            following.is_in_sync, following.tells_flushes = in_sync, True
             self.fetcher.follow(following)
 
     def request(self) -> tuple[int, ReplicaFetchRequest]:

@@ -10,7 +10,8 @@ from penstock.replication.freshness import Freshness, LeaderNews
 
 def followed(heard: LeaderNews, *, has_rivals: bool = False) -> Freshness:
     freshness = Freshness()
-    freshness.follow(heard, has_rivals=has_rivals)
+    freshness.has_rivals = has_rivals
+    freshness.follow(heard)
     heard.begin(1)
     return freshness
 

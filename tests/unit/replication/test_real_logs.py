@@ -59,7 +59,8 @@ class Pair:
         self.leadership = Leadership(KEY, leader, state, LIVE, ends, terms, LeadershipTimers(), self.now_us)
         self.sessions = Sessions()
         self.sessions.lead(self.leadership, Led(log))
-        self.following = Following(KEY, self.logs[self.follower], leader, self.epoch, is_in_sync=True)
+        self.following = Following(KEY, self.logs[self.follower], leader, self.epoch)
+        self.following.is_in_sync = True
         self.fetcher = Fetcher(self.follower, self.follower, lambda: 0.5, CatchUpBudget(10**9))
         self.fetcher.follow(self.following)
 

@@ -11,7 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from penstock.vfs.real import RealVfs, read_whole, sync_folder, sync_folder_if_possible
+from penstock.vfs import Vfs
+from penstock.vfs.faulty import FaultyVfs, FileFault, FileOperationKind, nth
+from penstock.vfs.real import RealFile, RealVfs, read_whole, sync_folder, sync_folder_if_possible
+from penstock.vfs.synced_mark import SyncedMark
+from penstock.vfs.unkeyed import UnkeyedVfs
 from tests.folders import as_nfs_keeps, without_folders
 
 
@@ -35,6 +39,36 @@ def test_a_write_that_the_kernel_takes_in_pieces_is_continued(tmp_path: Path) ->
     assert file.size() == 140_001
     assert file.read_at(140_000, 5) == b"c"
     file.close()
+
+
+class UnreadableFile(RealFile):
+    """A file of a disk that cannot read it."""
+
+    __slots__ = ()
+
+    def read_at(self, position: int, length: int) -> bytes:
+        raise OSError(errno.EIO, "Input/output error", self.path)
+
+
+class UnreadableVfs(UnkeyedVfs):
+    file_type = UnreadableFile
+
+
+@pytest.mark.parametrize(
+    ("disk", "opened"),
+    [
+        (lambda root: FaultyVfs(RealVfs(root), nth(0, FileFault(errno.EIO), FileOperationKind.READ)), SyncedMark),
+        (UnreadableVfs, lambda vfs, path: vfs.open(path)),
+    ],
+)
+def test_what_cannot_be_read_as_it_is_opened_does_not_stay_open(
+    tmp_path: Path, disk: Callable[[Path], Vfs], opened: Callable[[Vfs, str], object]
+) -> None:
+    (tmp_path / "file").write_bytes(bytes(512))
+    vfs, before = disk(tmp_path), len(os.listdir("/proc/self/fd"))
+    with pytest.raises(OSError, match="Input/output error") as failed:  # it holds the frames, and what they have open
+        opened(vfs, "file")
+    assert len(os.listdir("/proc/self/fd")) == before, failed
 
 
 def test_names_need_not_be_ascii(tmp_path: Path) -> None:

@@ -4,8 +4,8 @@ Rules: every subscription is made again after a reconnect, and the link is *up* 
 of them (the PONG behind the SUBs). From the loss of a connection until the link is up again, published messages are not
 received. Both ends of that gap are reported. Its start is the last moment up to which delivery is proven, because
 nats-server discards what is queued for a connection that it closes. Messages may arrive before LinkUp and for a short
-time after `unsubscribe`; the receiver must cope with that. One call of `on_groups` has all that one socket read
-delivered.
+time after `unsubscribe`; the receiver must cope with that. One call of `groups_received` has all that one
+socket read delivered.
 
 | event                | when                                                                          |
 |----------------------|-------------------------------------------------------------------------------|
@@ -28,13 +28,14 @@ import logging
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from penstock.base import limits
 from penstock.base.errors import ConfigError, OperationalError
 from penstock.broker.nats.answers import AnswerOutput
 from penstock.broker.nats.connection import LinkTiming, NatsConnection
 from penstock.broker.nats.pool import NatsPool
-from penstock.broker.security.nats_credentials import NatsCredentials, NatsServer, TlsFiles
+from penstock.broker.security.nats_credentials import NatsAccess, NatsServer
 from penstock.hot.message_group import MessageGroup
 from penstock.ingest.connect import ErrorKind, ServerInfo
 from penstock.ingest.nats import (
@@ -139,6 +140,16 @@ class NatsFailureLog:
         self._count = 0
 
 
+class LinkOwner(Protocol):
+    """Receives what the link delivers. All calls are on the event loop; none may block."""
+
+    def groups_received(self, groups: dict[int, MessageGroup]) -> None:
+        """Messages by subscription id, in order per subscription."""
+
+    def link_event(self, event: LinkEvent) -> None:
+        """An event of the table in the module's docstring."""
+
+
 def _now_ms() -> int:
     return time.monotonic_ns() // 1_000_000
 
@@ -148,33 +159,23 @@ class NatsLink:
 
     def __init__(
         self,
-        servers: Sequence[NatsServer],
+        owner: LinkOwner,
+        access: NatsAccess,
         *,
-        on_groups: Callable[[dict[int, MessageGroup]], None],
-        on_event: Callable[[LinkEvent], None],
         clock_us: Callable[[], int],
         random: Callable[[], float],
-        credentials: NatsCredentials | None = None,
-        tls: TlsFiles | None = None,
-        name: str = "penstock",
-        version: str = "0",
         timing: LinkTiming | None = None,
-        uses_announced: bool = True,
     ) -> None:
         """Create a link; `random` returns numbers in [0, 1). Raise ConfigError if credentials or certificates cannot
         work.
         """
-        self._credentials = credentials or NatsCredentials()
-        self._tls = tls or TlsFiles()
-        if mistakes := [*self._credentials.mistakes(), *self._tls.mistakes()]:
+        if mistakes := access.mistakes():
             raise ConfigError(mistakes)
-        self._pool = NatsPool(servers, uses_announced=uses_announced, random=random)
-        self._on_groups = on_groups
-        self._on_event = on_event
+        self._owner = owner
+        self._access = access
+        self._pool = NatsPool(access.servers, uses_announced=access.uses_announced, random=random)
         self._clock_us = clock_us
         self._random = random
-        self._name = name
-        self._version = version
         self._timing = timing or LinkTiming()
         self._connection: NatsConnection | None = None  # up or being established
         self._connection_up_ms: int | None = None  # when it came up
@@ -323,7 +324,7 @@ class NatsLink:
         return flushed
 
     async def run(self) -> None:
-        """Keep the link up until `stop`. Raises only what a callback raised."""
+        """Keep the link up until `stop`. Raises only what its owner raised."""
         rounds = 0
         try:
             while not self._stopping.is_set():
@@ -380,7 +381,7 @@ class NatsLink:
             connection = self._connection = self._new_connection(server)
             tls_first = server in self._tls_first
             self._tls_first.discard(server)
-            await self._unless_stopped(connection.connect(self._tls, self._timing, tls_first=tls_first))
+            await self._unless_stopped(connection.connect(self._access.tls, self._timing, tls_first=tls_first))
             if connection.tls_came_first:
                 self._tls_first.add(server)
             if connection.was_ready:
@@ -399,10 +400,10 @@ class NatsLink:
 
     def _new_connection(self, server: NatsServer) -> NatsConnection:
         session = NatsSession(
-            name=self._name,
-            version=self._version,
-            authentication=self._credentials.authentication(server),
-            tls_wanted=server.tls or bool(self._tls),
+            name=self._access.name,
+            version=self._access.version,
+            authentication=self._access.credentials.authentication(server),
+            tls_wanted=server.tls or bool(self._access.tls),
             ping_interval_ms=self._timing.ping_interval_ms,
             now_ms=_now_ms(),
         )
@@ -441,14 +442,14 @@ class NatsLink:
             if (line := self._failures.line(server, reason, _now_ms())) is not None:
                 _log.warning("%s", line)
         if was_ready:
-            self._on_event(LinkDown(self._clock_us(), self._gap_start_us, server, kind, reason))
+            self._owner.link_event(LinkDown(self._clock_us(), self._gap_start_us, server, kind, reason))
         elif not self._stopping.is_set():
-            self._on_event(ConnectFailed(self._clock_us(), server, kind, reason))
+            self._owner.link_event(ConnectFailed(self._clock_us(), server, kind, reason))
 
     # What the connection calls
 
     def groups_received(self, groups: dict[int, MessageGroup]) -> None:
-        self._on_groups(groups)
+        self._owner.groups_received(groups)
 
     def writable_changed(self, writable: bool) -> None:
         self._answers.writable_changed(writable)
@@ -468,7 +469,7 @@ class NatsLink:
             else:
                 self._reached(token)
         elif not isinstance(event, (TlsWanted, SessionClosed)):  # handled by the connection
-            self._on_event(event)
+            self._owner.link_event(event)
 
     def _subscribe_again(self) -> None:
         assert self._connection is not None
@@ -489,7 +490,7 @@ class NatsLink:
         self._failures.over()
         self._connection.set_reading(not self._pauses)
         _log.info("connected to %s", self._connection.server)
-        self._on_event(LinkUp(self._clock_us(), self._connection.server, gap_start_us))
+        self._owner.link_event(LinkUp(self._clock_us(), self._connection.server, gap_start_us))
         # This connection proves the barriers of earlier ones: all that was requested has been requested again.
         on_the_way = set(self._tokens.values())
         for waiting in [token for token in self._waiting if token not in on_the_way]:
@@ -500,7 +501,7 @@ class NatsLink:
             return  # the waiter has given up
         future = self._waiting.pop(token)
         if future is None:
-            self._on_event(BarrierReached(token))
+            self._owner.link_event(BarrierReached(token))
         elif not future.done():
             future.set_result(None)
 

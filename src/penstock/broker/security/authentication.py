@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
+from penstock.access import Quotas
 from penstock.access.credentials import Credentials
 from penstock.access.handshake import Principal, ServerHandshake
 from penstock.access.scram import ScramVerifier, verifier_of
@@ -113,6 +114,9 @@ class BrokerAuthenticator:
     def counts(self, who: Principal) -> bool:
         """True if that user with that credential still exists; always for brokers."""
         return who.name == BROKER or self._access.refusal(who) is None
+
+    def quotas_for(self, who: Principal) -> Quotas | None:
+        return self._access.quotas_for(who)
 
     # Directory
 

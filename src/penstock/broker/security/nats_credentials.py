@@ -297,3 +297,19 @@ class TlsFiles:
                 text = pair_mistake(error, self.cert_file, self.key_file, "nats_tls_key, --nats-tls-key")
                 raise OperationalError(text) from None
         return context
+
+
+@dataclass(frozen=True, slots=True)
+class NatsAccess:
+    """How one client of NATS gets in: the servers, the login and certificates there, and the name that it gives."""
+
+    servers: tuple[NatsServer, ...]
+    credentials: NatsCredentials = NatsCredentials()
+    tls: TlsFiles = TlsFiles()
+    uses_announced: bool = True  # also connect to the servers that NATS announces
+    name: str = "penstock"
+    version: str = "0"
+
+    def mistakes(self) -> list[str]:
+        """Return everything about the login and the certificates that cannot work."""
+        return [*self.credentials.mistakes(), *self.tls.mistakes()]

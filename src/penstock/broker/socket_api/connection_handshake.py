@@ -26,6 +26,7 @@ from __future__ import annotations
 from enum import Enum, auto
 from typing import Protocol
 
+from penstock.access import Quotas
 from penstock.access.handshake import Principal, ServerHandshake
 from penstock.access.users import BROKER, GIVE_CREDENTIALS
 from penstock.base.errors import ErrorCode, RemoteError
@@ -72,6 +73,9 @@ class Authenticator(Protocol):
     def counts(self, who: Principal) -> bool:
         """True if this login is still valid."""
 
+    def quotas_for(self, who: Principal) -> Quotas | None:
+        """Return a user's quotas; None: unlimited."""
+
 
 class NoAuthentication:
     is_guarded = False
@@ -89,6 +93,9 @@ class NoAuthentication:
     def counts(self, who: Principal) -> bool:
         """Never called: no login begins."""
         raise AssertionError(who)
+
+    def quotas_for(self, who: Principal) -> Quotas | None:
+        return None
 
 
 class HandshakeStage(Enum):

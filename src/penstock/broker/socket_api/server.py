@@ -61,6 +61,12 @@ class ServerOwner(Protocol):
     def peer_came(self, broker_id: BrokerId) -> None:
         """That broker has connected and its peer hello was accepted."""
 
+    def process_of(self, broker_id: BrokerId) -> str:
+        """Return the process registered for a broker; empty if unknown."""
+
+    def disk_of(self, broker_id: BrokerId) -> str:
+        """Return the data directory registered for a broker; empty if unknown."""
+
     def read_ahead(self, run: Callable[[], None], done: Callable[[Exception | None], None], user: str = "") -> None:
         """Run `run` on a disk thread on behalf of `user`, then call `done` on the loop."""
 
@@ -77,16 +83,12 @@ class Server:
         *,
         open_files_max: int,
         buffer_bytes_max: int = limits.BROKER_BUFFER_BYTES_MAX,
-        process_of: Callable[[BrokerId], str] = lambda broker_id: "",
-        disk_of: Callable[[BrokerId], str] = lambda broker_id: "",
         tls: TlsPolicy | None = None,
         guard: Authenticator | None = None,
-        usage: Usage | None = None,
     ) -> None:
         """Create the server; `open_files_max` is the limit of the whole process, of which clients get shares.
 
-        `tls`: None for plain TCP. `process_of`, `disk_of`: process and data directory registered for a broker; empty if
-        unknown.
+        `tls`: None for plain TCP.
         """
         self.connections: set[Connection] = set()
         self.damaged_frames = 0  # received; each has cost its connection
@@ -107,7 +109,7 @@ class Server:
         self.requests = RequestMeters()
         self.files = SharedBudget(open_files_max // limits.ANSWER_FILES_SHARE)
         self.guard = guard or NoAuthentication()
-        self.usage = usage or Usage(lambda who: None, elapsed_us)
+        self.usage = Usage(self.guard.quotas_for, elapsed_us)
         self.connections_of: Counter[str] = Counter()  # by user name
         self.failed_logins = 0
         self.unfinished_logins = 0
@@ -115,8 +117,6 @@ class Server:
         self._leaving: dict[Connection, None] = {}  # half-closed by their clients; the oldest first
         self._unknown_max = max(1, self.connections_max // limits.UNKNOWN_SHARE)
         self._owner = owner
-        self._process_of = process_of
-        self._disk_of = disk_of
         self._loop = loop
         self._elapsed_us = elapsed_us
         self._acceptor = Acceptor(loop, listeners, self._welcome, per_turn=_ACCEPTS_PER_TURN)
@@ -237,12 +237,12 @@ class Server:
             return self._one_too_many(hello)
         if there is connection:
             return None
-        if hello.process and hello.process == self._process_of(hello.broker_id):
+        if hello.process and hello.process == self._owner.process_of(hello.broker_id):
             return None  # the registered process takes the place of any other connection with its id
         is_same_disk = there.data_dir_id == hello.data_dir_id
         if is_same_disk and hello.process == there.process:
             return None
-        if not is_same_disk and hello.data_dir_id == self._disk_of(hello.broker_id):
+        if not is_same_disk and hello.data_dir_id == self._owner.disk_of(hello.broker_id):
             return None  # another data directory has connected under this id before the broker itself came back
         other = "in another process" if is_same_disk else "with another data directory"
         text = f"broker {hello.broker_id} is there already, from {there.peer}, {other}"
@@ -253,9 +253,9 @@ class Server:
 
     def _one_too_many(self, hello: PeerHelloRequest) -> RemoteError | None:
         """Limit unregistered brokers: broker connections come on top of the client limit."""
-        if self._process_of(hello.broker_id):
+        if self._owner.process_of(hello.broker_id):
             return None
-        unknown = sum(not self._process_of(broker_id) for broker_id in self.peers)
+        unknown = sum(not self._owner.process_of(broker_id) for broker_id in self.peers)
         if unknown < self._unknown_peers_max:
             return None
         text = f"there are {unknown} brokers already that are not registered, and no more of them are taken"

@@ -128,7 +128,8 @@ class Expirer:
             if len(self._dues) > limits.EXPIRING_SEGMENTS_MAX:
                 last = max(self._dues, key=self._dues.__getitem__)
                 forgotten_us = self._dues.pop(last)
-                self._forgotten_us = min(forgotten_us, self._forgotten_us or forgotten_us)
+                if self._forgotten_us is None or forgotten_us < self._forgotten_us:
+                    self._forgotten_us = forgotten_us
         self._next_us = min(self._dues.values(), default=None)
 
     def _forget_all(self) -> None:

@@ -29,17 +29,21 @@ class IndexCheck:
         self._file: File | None = None
         self._refusal: FileMistake | None = None
         self.count = 0  # entries in the file
+        file: File | None = None
         try:
-            self._file = vfs.open(path, read_only=True)
+            file = vfs.open(path, read_only=True)
+            size = file.size()
         except FileNotFoundError:  # it is rebuilt when it is needed
             return
         except OSError as error:
+            if file is not None:
+                file.close()
             self._refusal = unreadable(path, 0, error)
             return
-        size = self._file.size()
+        self._file = file
         self.count = size // ENTRY_BYTES
         self._rest = size % ENTRY_BYTES
-        self._window = Window(self._file, size)
+        self._window = Window(file, size)
 
     def _entry(self, number: int) -> IndexEntry:
         position = number * ENTRY_BYTES

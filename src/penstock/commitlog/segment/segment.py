@@ -106,9 +106,12 @@ class ActiveSegment:
         """Return the file, opened for writing on demand; OSError, also if its size was changed by others."""
         if self.file is None:
             file = vfs.open(self.path)
-            if (size := file.size()) != self.size_bytes:
+            try:
+                if (size := file.size()) != self.size_bytes:
+                    raise OSError(errno.ESTALE, f"it has {size} bytes, it was left with {self.size_bytes}", self.path)
+            except OSError:
                 file.close()
-                raise OSError(errno.ESTALE, f"it has {size} bytes, it was left with {self.size_bytes}", self.path)
+                raise
             self.file = file
         return self.file
 

@@ -100,36 +100,49 @@ class SegmentFindings:
     epochs: Epochs = field(default_factory=Epochs)
 
 
+class SegmentFile(NamedTuple):
+    """A segment file, and the offsets that it must cover."""
+
+    path: str
+    base_offset: int
+    following: int | None  # where the next segment begins; None: this is the last one
+
+
+class KnownLog(NamedTuple):
+    """What is known of a log without its segments.
+
+    `ids`: the expected stream and partition; None: those of the previous segment, or of the checkpoint.
+    """
+
+    ids: tuple[int, int] | None
+    point: Checkpoint | None
+
+    def is_unflushed(self, offset: int) -> bool:
+        """True if a crash may have torn what comes there; False without a checkpoint."""
+        return self.point is not None and offset >= self.point.flushed_end
+
+
 class SegmentCheck:
     """One check of a segment."""
 
     def __init__(
         self,
         vfs: Vfs,
-        path: str,
-        base_offset: int,
-        following: int | None,
-        point: Checkpoint | None,
+        segment: SegmentFile,
+        log: KnownLog,
         before: SegmentFindings | None,
         sums: RangeSums,
         tell: Callable[[int], None],
-        ids: tuple[int, int] | None = None,
     ) -> None:
-        """`following`: where the next segment begins; None: this is the last one. `before`: the result of the previous
-        segment.
-
-        `ids`: the expected stream and partition; None: those of the previous segment, or of the checkpoint.
-        """
-        self._ids = ids
+        """`before`: the result of the previous segment; `tell` gets the number of bytes just read."""
+        path, self._base_offset, self._following = segment
         self._vfs = vfs
-        self._base_offset = base_offset
-        self._following = following
-        self._point = point
+        self._log = log
         self._before = before
         self._sums = sums
         self._tell = tell
-        self._offset = base_offset
-        self._out = SegmentFindings(path, base_offset)
+        self._offset = self._base_offset
+        self._out = SegmentFindings(path, self._base_offset)
         if before is not None:
             self._out.last_timestamp_us, self._out.leader_epoch = before.last_timestamp_us, before.leader_epoch
             self._out.last_offset = before.last_offset
@@ -176,7 +189,7 @@ class SegmentCheck:
         try:
             out.ids = check_schema_message(file.read_at(0, SCHEMA_BYTES), file=out.path)
         except CorruptionError as error:
-            if self._following is None and (self._point is None or self._is_unflushed(self._base_offset)):
+            if self._following is None and (self._log.point is None or self._log.is_unflushed(self._base_offset)):
                 out.torn = mistake_of(error)
                 return False
             # No batch is lost with it.
@@ -190,14 +203,14 @@ class SegmentCheck:
             out.is_open_end = True
             self._offset = self._following if self._following is not None else self._base_offset
             return False
-        if self._ids is not None and self._ids != out.ids:
+        point, expected = self._log.point, self._log.ids
+        if expected is not None and expected != out.ids:
             # At a start, the broker takes no batch of it for the log's.
-            texts = ids_text(self._ids), ids_text(out.ids)
+            texts = ids_text(expected), ids_text(out.ids)
             out.mistakes.append(FileMistake(out.path, 0, self._base_offset, self._following, *texts))
             out.is_open_end = self._following is None
             self._offset = self._base_offset if self._following is None else self._following
             return False
-        point = self._point
         wanted = None if point is None else (point.stream_id, point.partition)
         if self._before is not None and self._before.ids is not None:
             wanted = self._before.ids
@@ -205,10 +218,6 @@ class SegmentCheck:
             out.mistakes.append(FileMistake(out.path, 0, None, None, ids_text(wanted), ids_text(out.ids)))
             out.ids = wanted
         return True
-
-    def _is_unflushed(self, offset: int) -> bool:
-        """True if a crash may have torn what comes there; False without a checkpoint."""
-        return self._point is not None and offset >= self._point.flushed_end
 
     def _check_batches(self, file: File, size: int, entries: IndexCheck) -> None:
         out = self._out
@@ -237,11 +246,11 @@ class SegmentCheck:
     def _behind(self, file: File, position: int, size: int, error: CorruptionError, entries: IndexCheck) -> int | None:
         """Return the position at which the check continues behind an error at `position`; None: nowhere."""
         out = self._out
-        is_torn = self._is_unflushed(self._offset)
+        is_torn = self._log.is_unflushed(self._offset)
         beyond = ResyncBounds(position, size, self._offset, self._following)
         found = None if is_torn else find_behind(file, beyond, entries.hints(position))
         # Without a checkpoint, an error with a valid batch behind it is corruption.
-        if is_torn or (self._point is None and self._following is None and found is None):
+        if is_torn or (self._log.point is None and self._following is None and found is None):
             out.torn = mistake_of(error, self._offset, None)
             return None
         end = self._following if found is None else found.base_offset
@@ -285,7 +294,7 @@ class SegmentCheck:
             wanted, got = f"offsets up to {following}, where the next segment begins", f"the end at {self._offset}"
             if self._offset > following:
                 out.mistakes.append(FileMistake(out.path, out.size_bytes, None, None, wanted, got))
-            elif self._is_unflushed(self._offset):
+            elif self._log.is_unflushed(self._offset):
                 out.torn = FileMistake(out.path, out.size_bytes, self._offset, None, wanted, got)
                 return
             else:

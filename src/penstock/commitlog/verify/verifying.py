@@ -20,6 +20,7 @@ and only repeated errors count.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -33,7 +34,14 @@ from penstock.commitlog.files import files, side_files
 from penstock.commitlog.files import lineage as lineages
 from penstock.commitlog.files.checkpoint import Checkpoint
 from penstock.commitlog.verify.checksums import RangeSum, RangeSums
-from penstock.commitlog.verify.segment_check import Epochs, SegmentCheck, SegmentFindings, ids_text
+from penstock.commitlog.verify.segment_check import (
+    Epochs,
+    KnownLog,
+    SegmentCheck,
+    SegmentFile,
+    SegmentFindings,
+    ids_text,
+)
 from penstock.vfs import Vfs
 
 if TYPE_CHECKING:
@@ -141,15 +149,12 @@ def batches_between(vfs: Vfs, directory: str, begin: int, end: int) -> Iterator[
 
 
 def size_of(vfs: Vfs, directory: str) -> int:
-    """Return the number of bytes to read, without files that are removed meanwhile or cannot be opened."""
+    """Return the number of bytes to read, without files that are removed meanwhile or cannot be read."""
     total = 0
     for base_offset, generation in _generations(vfs, directory).items():
-        try:
-            file = vfs.open(files.segment_path(directory, base_offset, generation), read_only=True)
-        except OSError:
-            continue
-        total += file.size()
-        file.close()
+        path = files.segment_path(directory, base_offset, generation)
+        with suppress(OSError), closing(vfs.open(path, read_only=True)) as file:
+            total += file.size()
     return total
 
 
@@ -170,13 +175,12 @@ class _LogCheck:
         *,
         is_made: bool,
     ) -> None:
-        self._ids = ids
+        self._log = KnownLog(ids, None)
         self._is_made = is_made
         self._vfs = vfs
         self._directory = directory
         self._tell = tell
         self._out = VerifiedLog(directory)
-        self._point: Checkpoint | None = None
         self._cuts = tuple(cuts)
         self._epochs = Epochs()
         self._sums = RangeSums()
@@ -185,7 +189,8 @@ class _LogCheck:
     def run(self) -> VerifiedLog:
         out = self._out
         # Read the checkpoint first: it describes what was written before it.
-        self._point = point = self._checkpoint()
+        point = self._checkpoint()
+        self._log = self._log._replace(point=point)
         generations = _generations(self._vfs, self._directory)
         if not generations:
             if point is None:
@@ -221,8 +226,9 @@ class _LogCheck:
         path = f"{self._directory}/{files.CHECKPOINT}"
         if point is None and self._is_made and not mistakes:
             self._out.note([FileMistake(path, 0, None, None, "a checkpoint", "none")])
-        if point is not None and self._ids not in (None, (point.stream_id, point.partition)):
-            wanted, got = ids_text(self._ids), ids_text((point.stream_id, point.partition))
+        expected = self._log.ids
+        if point is not None and expected is not None and expected != (point.stream_id, point.partition):
+            wanted, got = ids_text(expected), ids_text((point.stream_id, point.partition))
             self._out.note([FileMistake(path, 0, None, None, wanted, got)])
             return None
         return point
@@ -235,9 +241,8 @@ class _LogCheck:
             path = self._path_of(base_offset)
             if path is None:  # retention removed it
                 return True
-            check = SegmentCheck(
-                self._vfs, path, base_offset, following, self._point, self._at, self._sums, self._tell, self._ids
-            )
+            segment = SegmentFile(path, base_offset, following)
+            check = SegmentCheck(self._vfs, segment, self._log, self._at, self._sums, self._tell)
             try:
                 looked = check.run()
             except FileNotFoundError:
@@ -286,7 +291,7 @@ class _LogCheck:
         self._epochs.extend(looked.epochs)
 
     def _finish(self) -> None:
-        out, point = self._out, self._point
+        out, point = self._out, self._log.point
         if point is not None and out.log_end < point.flushed_end and self._at is not None and not self._at.is_open_end:
             wanted = f"offsets up to {point.flushed_end}, which were flushed"
             place = FileMistake(self._at.path, self._at.size_bytes, out.log_end, point.flushed_end, wanted, "the end")
@@ -319,7 +324,8 @@ def verify_segment(
     point = side_files.checked_checkpoint(vfs, directory)[0]
     later = (base for base in _generations(vfs, directory) if base > base_offset)
     sums = RangeSums()
-    looked = SegmentCheck(vfs, path, base_offset, min(later, default=None), point, None, sums, tell, ids).run()
+    segment = SegmentFile(path, base_offset, min(later, default=None))
+    looked = SegmentCheck(vfs, segment, KnownLog(ids, point), None, sums, tell).run()
     if looked.ids is not None:
         out.stream_id, out.partition = looked.ids
     out.batches, out.rows, out.size_bytes = looked.batches, looked.rows, looked.size_bytes

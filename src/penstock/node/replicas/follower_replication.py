@@ -63,10 +63,10 @@ class FollowerReplication:
     def follow(self, partition: Partition, state: PartitionState) -> None:
         """Follow the leader that the image names."""
         assert state.leader is not None
-        is_in_sync = self._broker_id in state.isr
         following = partition.following
         if following is not None and following.leader_epoch == state.leader_epoch:
-            self._fetchers[following.leader].in_sync(following, is_in_sync)
+            self._fetchers[following.leader].in_sync(following, self._broker_id in state.isr)
+            self._note_image(partition, following, state)
             return
         if following is None:
             following = Following(
@@ -75,21 +75,23 @@ class FollowerReplication:
                 state.leader,
                 state.leader_epoch,
                 committed_end=partition.committed_end,
-                is_in_sync=is_in_sync,
-                tells_flushes=partition.tells_flushes,
-                is_observer=self._broker_id in state.observers,
-                has_rivals=partition.is_replicated,
                 fresh_us=partition.fresh_us,
             )
             partition.follow(following)
         else:
             self._fetchers[following.leader].forget(partition.key)
-            following.is_in_sync = is_in_sync
             following.follow(state.leader, state.leader_epoch)
+        following.is_in_sync = self._broker_id in state.isr
+        self._note_image(partition, following, state)
         fetcher = self._fetcher(state.leader)
         fetcher.follow(following)
         if partition.is_impeded:
             fetcher.impeded(following)
+
+    def _note_image(self, partition: Partition, following: Following, state: PartitionState) -> None:
+        following.tells_flushes = partition.tells_flushes
+        following.is_observer = self._broker_id in state.observers
+        following.freshness.has_rivals = partition.is_replicated
 
     def end(self, partition: Partition) -> None:
         """Stop following: this broker leads the partition, it has no leader, or it was removed here."""

@@ -27,14 +27,13 @@ from penstock.node.maintenance.scrubbing import Scrubber
 from penstock.node.partition.in_flight import InFlightBudget
 from penstock.node.partition.partition import NO_ROLLUP, Partition
 from penstock.node.partition.partition_events import PartitionEvents
-from penstock.node.quorum.cluster_events import ClusterEventLog
 from penstock.node.quorum.peer_client import PeerClient
 from penstock.node.quorum.stream_waiters import ANYHOW, ExpectedStream
 from penstock.node.replicas.archives import Archives
 from penstock.node.replicas.follower_replication import FollowerReplication
 from penstock.node.replicas.key_migration import KeyMigrator
 from penstock.node.replicas.leader_replication import LeaderReplication
-from penstock.node.replicas.log_end_reports import LogEndReports, recovered_text
+from penstock.node.replicas.log_end_reports import recovered_text
 from penstock.node.replicas.remote_dedup import RemoteDedup
 from penstock.node.replicas.repairs import Repairs
 from penstock.node.replicas.roles import Roles
@@ -72,19 +71,16 @@ class Replicas:
         self.archives = Archives(context.outbox, cluster)
         self.rollups = Rollups(context, cluster)
         self.staged_retention = StagedRetention(context, self.partitions, self.log_maintenance)
-        self.event_log = ClusterEventLog(context.settings.broker_id, context.outbox)
         self.key_migrator = KeyMigrator(context, cluster, listening.subscriptions, backlog)
         self.remote_dedup = RemoteDedup(context, peers, self.partitions, backlog)
-        self._log_ends = LogEndReports(context, self.partitions, events)
         self.roles = Roles(
             context,
+            self.partitions,
             self.leader_replication,
             self.follows,
             listening,
             self.log_maintenance,
             self.key_migrator,
-            self.event_log,
-            self._log_ends,
             events,
         )
         self.streams = StreamLifecycle(context, budget, self.log_maintenance, self.roles, self.partitions, events)
@@ -100,7 +96,7 @@ class Replicas:
         for recovery in outcome.recovered:
             partition = self.partitions.get(PartitionKey(recovery.stream_id, recovery.partition))
             if partition is not None and partition.leadership is not None:
-                self.event_log.recovered(recovered_text(partition, recovery.ends))
+                self.roles.event_log.recovered(recovered_text(partition, recovery.ends))
 
     def replaced(self, before: ClusterImage) -> None:
         """Apply an image that a snapshot has replaced."""
@@ -119,7 +115,7 @@ class Replicas:
 
         `awake_us`: wall-clock time when this process last ran for certain; it may have been suspended since.
         """
-        self.roles.metadata_contact_changed(self.partitions.values(), awake_us, is_heard=is_heard)
+        self.roles.metadata_contact_changed(awake_us, is_heard=is_heard)
 
     def wait_for(
         self,
@@ -181,7 +177,7 @@ class Replicas:
         closed = (partition.key for partition in self.repairs.closed())
         unknown = (*self.streams.failures, *closed)
         failed = [key for key in unknown if self._broker_id in self._context.image.partition(*key).replicas]
-        return self._log_ends.take(self.roles.live.keys(), failed)
+        return self.roles.log_ends.take(self.roles.live.keys(), failed)
 
     def as_of_us(self, partition: Partition) -> int | None:
         """Elapsed time up to which everything committed is shown here; None if unknown.

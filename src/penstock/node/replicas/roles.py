@@ -21,12 +21,12 @@ answered again and still leads. What followers fetch meanwhile can still be comm
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 
 from penstock.base import limits
 from penstock.base.config import Intake
-from penstock.base.ids import BrokerId, Incarnation
+from penstock.base.ids import BrokerId, Incarnation, PartitionKey
 from penstock.commitlog import LogConfig
 from penstock.metadata.image import ClusterImage
 from penstock.node.context import Context
@@ -50,13 +50,12 @@ class Roles:
     def __init__(
         self,
         context: Context,
+        partitions: Mapping[PartitionKey, Partition],
         leading: LeaderReplication,
         follows: FollowerReplication,
         listening: NatsListener,
         upkeep: LogMaintenance,
         moving: KeyMigrator,
-        chronicle: ClusterEventLog,
-        log_ends: LogEndReports,
         events: PartitionEvents,
     ) -> None:
         self.live: Mapping[BrokerId, Incarnation] = {}  # current incarnation of each live broker
@@ -68,11 +67,11 @@ class Roles:
         self._upkeep = upkeep
         self._moving = moving
         self._context = context
-        self._chronicle = chronicle
-        self._log_ends = log_ends
+        self._partitions = partitions
         self._events = events
+        self.event_log = ClusterEventLog(self._broker_id, context.outbox)
+        self.log_ends = LogEndReports(context, partitions, events)
         self._is_registered = False
-        self._is_heard = True
 
     def image(self, image: ClusterImage, own: Incarnation | None) -> bool:
         """Take the live brokers; `own` is this broker's incarnation, if registered. Return True if anything changed."""
@@ -87,13 +86,13 @@ class Roles:
             self._follows.registered(own, self._context.now)
         return True
 
-    def metadata_contact_changed(self, partitions: Iterable[Partition], awake_us: int, *, is_heard: bool) -> None:
+    def metadata_contact_changed(self, awake_us: int, *, is_heard: bool) -> None:
         """Mute or unmute leaderships when the metadata leader stops answering this broker, or answers again.
 
         `awake_us`: wall-clock time when this process last ran for certain; messages published later were not stored.
         """
-        self._is_heard = self._leading.is_heard = is_heard  # a mute leader has unsubscribed
-        for partition in partitions:
+        self._leading.is_heard = is_heard  # a mute leader has unsubscribed
+        for partition in self._partitions.values():
             if partition.leadership is None or partition.is_mute == self._must_be_mute(partition):
                 continue
             if is_heard:
@@ -107,10 +106,10 @@ class Roles:
     @property
     def is_heard(self) -> bool:
         """True if the metadata leader answers this broker."""
-        return self._is_heard
+        return self._leading.is_heard
 
     def _must_be_mute(self, partition: Partition) -> bool:
-        return not self._is_heard and partition.is_replicated
+        return not self.is_heard and partition.is_replicated
 
     def update(self, partition: Partition) -> None:
         """Give the partition the role that the image says."""
@@ -122,7 +121,7 @@ class Roles:
             self._upkeep.truncate(partition)
             return
         if partition.leadership is not None:
-            self._chronicle.ended(_name(partition))
+            self.event_log.ended(_name(partition))
             self._resign(partition)
         if self._is_registered and state.leader is not None and self._broker_id in state.holders:
             self._configure(partition)
@@ -134,7 +133,7 @@ class Roles:
                 if not partition.is_deaf:
                     self._listening.nobody(partition, self._context.now)
                 if self._broker_id in state.replicas:  # a read replica never leads, however long its log is
-                    self._log_ends.nobody_leads(partition, self.live.keys())
+                    self.log_ends.nobody_leads(partition, self.live.keys())
 
     def leave(self, partition: Partition) -> None:
         """End the role of a partition that is removed from this broker."""
@@ -155,12 +154,12 @@ class Roles:
             if leadership.waits_for_own_disk:
                 self._upkeep.flush(partition)
             if leadership.isr != before:
-                self._chronicle.isr(_name(partition), before, leadership.isr)
+                self.event_log.isr(_name(partition), before, leadership.isr)
             return
         if leadership is not None:
             self._resign(partition)
         else:
-            self._chronicle.led(_name(partition))
+            self.event_log.led(_name(partition))
         goes_on = state.leader_epoch == partition.led_epoch + 1
         was_followed, listens_still = partition.following is not None, self._listens_still(partition)
         self._unfollow(partition)

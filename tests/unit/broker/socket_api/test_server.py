@@ -82,6 +82,12 @@ class Owner:
     def peer_came(self, broker_id: int) -> None:
         raise AssertionError("no broker is here")
 
+    def process_of(self, broker_id: int) -> str:
+        return ""
+
+    def disk_of(self, broker_id: int) -> str:
+        return ""
+
     def read_ahead(self, run: Callable[[], None], done: Callable[[Exception | None], None], user: str = "") -> None:
         raise AssertionError("there are no files")
 

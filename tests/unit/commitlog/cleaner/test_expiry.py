@@ -15,7 +15,9 @@ from penstock.batch.codec import BatchProducer
 from penstock.batch.header import COMPRESSED_ZSTD, MAY_EXPIRE, PREFIX_BYTES
 from penstock.batch.schema import SCHEMA_BYTES
 from penstock.commitlog import Cleaning, Log, LogConfig, LogState
+from penstock.commitlog.cleaner.expirer import Expirer
 from penstock.commitlog.cleaner.expiry import ExpirySurvey
+from penstock.commitlog.files.index import PackedEntries
 from penstock.vfs.faulty import FaultyVfs, FileFault, FileOperationKind, no_faults
 from penstock.vfs.memory import Keep, MemoryVfs
 from tests.expiring import Row, Told, append_told, offsets_of
@@ -404,6 +406,22 @@ def test_too_many_segments_to_be_known(monkeypatch: pytest.MonkeyPatch) -> None:
         stream.clean()
         wanted = {row.offset for row in stream.rows if row.told.headers and row.told.headers["Nats-TTL"] <= text}
         assert stream.gone == wanted
+
+
+def test_a_forgotten_segment_that_is_due_at_once_stays_due(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time 0 was taken for none: the next forgotten segment's time replaced it."""
+    monkeypatch.setattr(limits, "EXPIRING_SEGMENTS_MAX", 1)
+    stream = Stream()
+    stream.append(ttl("5"), KEPT, times=60)
+    stream.seal()
+    view, expirer = stream.log.view(), Expirer()
+    for segment, next_us in zip(view.segments, (0, 0, 9 * S), strict=False):
+        expirer.not_written(segment.base_offset, next_us - limits.COMPACTION_RETRY_MS * 1_000)
+        expirer.written()
+    expirer.cut(view.segments[1].base_offset)  # only the first one is left, which was forgotten
+    for segment in view.segments[:-1]:
+        segment.entries = PackedEntries(b"")  # no segment is to be checked for the first time
+    assert expirer.due_us(view.segments[:-1], CONFIG, stream.log.log_end) == 0
 
 
 def test_the_flag_goes_with_the_rows() -> None:

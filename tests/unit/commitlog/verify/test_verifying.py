@@ -21,6 +21,7 @@ from penstock.commitlog.verify.verifying import (
     verify_log,
     verify_segment,
 )
+from penstock.vfs.faulty import FaultyVfs, FileFault, FileOperation, FileOperationKind
 from penstock.vfs.memory import Keep, MemoryFile, MemoryVfs
 from tests.damage import WIDE, content, flip, write
 from tests.extent import each_change
@@ -70,6 +71,22 @@ def verified(disk: MemoryVfs) -> VerifiedLog:
     found = verify_log(disk, DIRECTORY)
     assert {path: content(disk, path) for path in disk.files()} == before
     return found
+
+
+def test_a_file_whose_size_cannot_be_read_is_an_unreadable_one() -> None:
+    """The first such file ended the whole check."""
+    failing = INDEX
+
+    def plan(operation: FileOperation) -> FileFault | None:
+        is_failing = operation.kind is FileOperationKind.SIZE and operation.path == failing
+        return FileFault(errno.EIO) if is_failing else None
+
+    vfs = FaultyVfs(closed_log(), plan)
+    found = verify_log(vfs, DIRECTORY)
+    assert [(one.file, one.found) for one in found.mistakes] == [(INDEX, "Input/output error")]
+    assert found.rows == 24
+    failing = SEGMENT
+    assert size_of(vfs, DIRECTORY) == 0
 
 
 def sound(disk: MemoryVfs) -> VerifiedLog:
