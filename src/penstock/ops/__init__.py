@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from penstock.ops.backup.restoring import Restore as Restore
     from penstock.ops.backup.restoring import Restored as Restored
     from penstock.ops.backup.restoring import RestoredStream as RestoredStream
+    from penstock.ops.backup.restoring import RestoreOptions as RestoreOptions
     from penstock.ops.backup.restoring import RestorePlan as RestorePlan
     from penstock.ops.backup.users import RestoredUsers as RestoredUsers
     from penstock.ops.backup.verifying import VerifiedBackup as VerifiedBackup
@@ -32,15 +33,18 @@ if TYPE_CHECKING:
     from penstock.ops.backup.verifying import VerifiedUsers as VerifiedUsers
     from penstock.ops.backup.verifying import verify_backup as verify_backup
     from penstock.ops.copy import Copied as Copied
+    from penstock.ops.copy import CopyOptions as CopyOptions
     from penstock.ops.copy import copy_stream as copy_stream
     from penstock.ops.errors import ArgumentError as ArgumentError
     from penstock.ops.jetstream.importing import Imported as Imported
+    from penstock.ops.jetstream.importing import ImportOptions as ImportOptions
     from penstock.ops.jetstream.importing import JetStreamImport as JetStreamImport
     from penstock.ops.jetstream.source import UnstorableError as UnstorableError
     from penstock.ops.placed_rows import FutureTimes as FutureTimes
     from penstock.ops.progress import Progress as Progress
     from penstock.ops.reading.places import LastMessages as LastMessages
     from penstock.ops.relay.relaying import Relay as Relay
+    from penstock.ops.relay.relaying import RelayOptions as RelayOptions
     from penstock.ops.verify.files import verify_files as verify_files
     from penstock.ops.verify.results import DamagedPlace as DamagedPlace
     from penstock.ops.verify.results import Differing as Differing
@@ -51,13 +55,17 @@ if TYPE_CHECKING:
 _MODULE_OF = {  # most used names first
     "Backup": "backup.adding",
     "Restore": "backup.restoring",
+    "RestoreOptions": "backup.restoring",
     "RestorePlan": "backup.restoring",
     "verify_backup": "backup.verifying",
     "verify_streams": "verify.streams",
     "verify_files": "verify.files",
     "copy_stream": "copy",
+    "CopyOptions": "copy",
     "Relay": "relay.relaying",
+    "RelayOptions": "relay.relaying",
     "JetStreamImport": "jetstream.importing",
+    "ImportOptions": "jetstream.importing",
     "Progress": "progress",
     "FutureTimes": "placed_rows",
     "LastMessages": "reading.places",

@@ -40,18 +40,29 @@ class Copied(NamedTuple):
     is_resumed: bool
 
 
+class CopyOptions(NamedTuple):
+    """What to copy of a stream, and what becomes of the copy.
+
+    `start`, `end`: only rows from there on, and before there; default: where the log ends now. `subject`: only subjects
+    that match. `like`: a stream of the copy's cluster, whose config the copy gets. `resume`: let the copy accept
+    messages at the end. `future_times`: see `FutureTimes`.
+    """
+
+    start: Start = EARLIEST
+    end: Start | None = None
+    subject: str | None = None
+    like: str | None = None
+    resume: bool = False
+    future_times: FutureTimes | str = "keep"
+
+
 def copy_stream(
     here: Client,
     source: str,
     target: str,
+    options: CopyOptions | None = None,
     *,
     there: Client | None = None,
-    start: Start = EARLIEST,
-    end: Start | None = None,
-    subject: str | None = None,
-    like: str | None = None,
-    resume: bool = False,
-    future_times: FutureTimes | str = "keep",
     timeout: float = 10.0,
     progress: Progress | None = None,
 ) -> Copied:
@@ -60,12 +71,11 @@ def copy_stream(
         with penstock.connect("one:7422") as here, penstock.connect("two:7422") as there:
             done = ops.copy_stream(here, "orders", "orders", there=there)
 
-    `there`: the cluster of the copy; default: the same. `start`, `end`: only rows from there on, and before there;
-    default: where the log ends now. `subject`: only subjects that match. `like`: a stream of that cluster, whose config
-    the copy gets. `resume`: let the copy accept messages at the end. ArgumentError: the copy needs another name, or an
-    offset is given for several partitions. OperationalError: the target is not paused, or holds other rows.
+    `there`: the cluster of the copy; default: the same. ArgumentError: the copy needs another name, or an offset is
+    given for several partitions. OperationalError: the target is not paused, or holds other rows.
     """
     there, told = there or here, progress or Progress()
+    start, end, subject, like, resume, future_times = options or CopyOptions()
     wanted = None if subject is None else Filter(subject=subject)
     info = here.stream(source, timeout=timeout)
     clusters = (here.cluster_id(timeout=timeout), there.cluster_id(timeout=timeout))

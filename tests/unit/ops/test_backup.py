@@ -55,7 +55,7 @@ def test_streams_come_back_and_a_second_run_adds_what_is_new(tmp_path: Path) -> 
         found = ops.verify_backup(folder)
         assert (found.damaged, [(one.rows, one.verdict) for one in found.partitions]) == ([], [(21, "sound")])
 
-        plan = ops.Restore(folder, stream="orders", name="monday").plan(client, progress=heard)
+        plan = ops.Restore(folder, ops.RestoreOptions("orders", "monday")).plan(client, progress=heard)
         assert plan.administrators == []
         with pytest.raises(penstock.StreamNotFound):
             client.stream("monday")  # nothing is done yet
@@ -72,6 +72,9 @@ def test_streams_come_back_and_a_second_run_adds_what_is_new(tmp_path: Path) -> 
 def test_mistakes_are_errors_before_a_client_is_needed(tmp_path: Path) -> None:
     with pytest.raises(OperationalError, match="is no backup"):
         ops.Restore(tmp_path)
+    for options in (ops.RestoreOptions(name="monday"), ops.RestoreOptions(streams=False, paused=True)):
+        with pytest.raises(ops.ArgumentError, match=r"--as is for one stream|so --paused has no meaning"):
+            ops.Restore(tmp_path, options)
     with pytest.raises(OperationalError, match="is no backup"):
         ops.verify_backup(tmp_path)
     (tmp_path / "other").touch()

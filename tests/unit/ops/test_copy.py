@@ -21,7 +21,7 @@ def test_a_copy_has_the_same_rows_and_is_continued(tmp_path: Path) -> None:
         client.append("orders", [{"subject": "orders.1", "value": "new"}])
         assert ops.copy_stream(client, "orders", "copy", timeout=20.0).rows == 1
         assert client.to_table("copy") == client.to_table("orders")
-        done = ops.copy_stream(client, "orders", "some", start=10, subject="orders.1", like="copy")
+        done = ops.copy_stream(client, "orders", "some", ops.CopyOptions(start=10, subject="orders.1", like="copy"))
         assert [message.offset for message in client.messages("some")] == [11, 13, 15, 17, 19, 20]
         assert (done.rows, client.stream("some").intake) == (6, "paused")
         with pytest.raises(ops.ArgumentError, match="the copy needs another name"):

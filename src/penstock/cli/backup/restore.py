@@ -19,6 +19,7 @@ from penstock.cli.terminal.options import (
     Server,
     Timeout,
     Yes,
+    as_bad_parameter,
     connected,
     examples,
 )
@@ -96,24 +97,11 @@ def restore(
     A stream is paused until it is complete; then it gets its retention, and accepts messages if it did when it was
     backed up. Rows keep their times, so max_age deletes older rows at once: see --without-max-age.
     """
-    from penstock.ops.backup.restoring import Restore
+    from penstock.ops.backup.restoring import Restore, RestoreOptions
 
-    if only_users:
-        flags = {"--paused": paused or None, "--without-max-age": without_max_age or None}
-        _check_only_users({"--stream": stream, "--as": name, "--replicas": replicas, **flags})
-    if name is not None and stream is None:
-        raise typer.BadParameter("--as is for one stream: say which with --stream")
-    wanted = Restore(
-        folder,
-        stream=stream,
-        name=name,
-        replicas=replicas,
-        paused=paused,
-        without_max_age=without_max_age,
-        future_times=future_times,
-        streams=not only_users,
-        users=with_users or only_users,
-    )
+    options = RestoreOptions(stream, name, replicas, paused, without_max_age, future_times)
+    with as_bad_parameter():
+        wanted = Restore(folder, options._replace(streams=not only_users, users=with_users or only_users))
     with connected(ctx, server, timeout) as (client, seconds):
         plan = wanted.plan(client, timeout=seconds, progress=output.ShownProgress())
         if not yes:
@@ -124,11 +112,6 @@ def restore(
         restored = plan.fill()
     if restored:
         _say(restored, as_json=as_json)
-
-
-def _check_only_users(of_streams: dict[str, object]) -> None:
-    if given := [flag for flag, value in of_streams.items() if value is not None]:
-        raise typer.BadParameter(f"--users-only makes no streams, so {given[0]} has no meaning")
 
 
 def _ask(administrators: list[str], folder: Path) -> None:

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -79,6 +80,74 @@ _InboxPrefix = Annotated[
         show_default=False,
     ),
 ]
+_Header = Annotated[
+    list[str] | None,
+    typer.Option("--header", "-H", metavar="NAME=VALUE", help="A header; 'NAME: VALUE' works, too; may be repeated."),
+]
+_CorrelationId = Annotated[
+    str | None,
+    typer.Option(
+        "--correlation-id", metavar="TEXT", help="With --envelope: the ack returns this id.", show_default=False
+    ),
+]
+_ExpectOffset = Annotated[
+    int | None,
+    typer.Option(
+        "--expect-offset",
+        metavar="N",
+        min=0,
+        help="With --envelope: store it only if it gets this offset.",
+        show_default=False,
+    ),
+]
+_Retries = Annotated[
+    int,
+    typer.Option(
+        "--retries",
+        metavar="N",
+        min=0,
+        max=limits.PUBLISH_RETRIES_MAX,
+        help="Resend a message up to N times within the time-out while no ack comes.  It may be stored twice.",
+    ),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class _Values:
+    """The values to publish: those of VALUE, --lines, --count and --tombstone."""
+
+    value: str | None
+    lines: bool
+    count: int
+    tombstone: bool
+
+    @property
+    def are_several(self) -> bool:
+        return self.lines or self.count > 1
+
+    def check(self, key: str | None) -> None:
+        """Raise BadParameter if the options do not fit together, or not with --key."""
+        if self.tombstone and (self.value is not None or self.lines):
+            raise typer.BadParameter("a tombstone has no value")
+        if key == "":
+            raise typer.BadParameter("an empty key cannot be published; leave --key out for none")
+        if self.tombstone and key is None:
+            raise typer.BadParameter("a tombstone deletes a key: give --key")
+        if self.value is None and not self.tombstone:
+            raise typer.BadParameter("give a VALUE, or '-' to read it from stdin ('' is an empty message)")
+        if self.lines and self.value != "-":
+            raise typer.BadParameter("--lines reads stdin: give '-' as VALUE")
+        if self.lines and self.count > 1:
+            raise typer.BadParameter("give either --lines or --count")
+
+    def read(self) -> Iterator[bytes | None]:
+        if self.tombstone:
+            return itertools.repeat(None, self.count)
+        if self.lines:
+            return (line.rstrip(b"\n").removesuffix(b"\r") for line in sys.stdin.buffer)
+        is_stdin = self.value == "-"
+        data = sys.stdin.buffer.read() if is_stdin else (self.value or "").encode("utf-8", "surrogateescape")
+        return itertools.repeat(data, self.count)
 
 
 @clearly
@@ -89,12 +158,7 @@ def publish(
         str | None, typer.Argument(metavar="VALUE", help="The message; '-' reads it from stdin.", show_default=False)
     ] = None,
     key: Annotated[str | None, typer.Option("--key", metavar="TEXT", help="The message's key.")] = None,
-    header: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--header", "-H", metavar="NAME=VALUE", help="A header; 'NAME: VALUE' works, too; may be repeated."
-        ),
-    ] = None,
+    header: _Header = None,
     lines: Annotated[bool, typer.Option("--lines", help="With '-': each line of stdin is a message.")] = False,
     count: Annotated[int, typer.Option("--count", metavar="N", min=1, help="Publish the message N times.")] = 1,
     tombstone: Annotated[bool, typer.Option("--tombstone", help="Mark the key as deleted; has no value.")] = False,
@@ -107,33 +171,10 @@ def publish(
         bool,
         typer.Option("--envelope", help="Publish in a Liftbridge-compatible envelope.  Takes protobuf."),
     ] = False,
-    correlation_id: Annotated[
-        str | None,
-        typer.Option(
-            "--correlation-id", metavar="TEXT", help="With --envelope: the ack returns this id.", show_default=False
-        ),
-    ] = None,
-    expect_offset: Annotated[
-        int | None,
-        typer.Option(
-            "--expect-offset",
-            metavar="N",
-            min=0,
-            help="With --envelope: store it only if it gets this offset.",
-            show_default=False,
-        ),
-    ] = None,
+    correlation_id: _CorrelationId = None,
+    expect_offset: _ExpectOffset = None,
     crc: Annotated[bool, typer.Option("--crc", help="With --envelope: let the broker check a CRC.")] = False,
-    retries: Annotated[
-        int,
-        typer.Option(
-            "--retries",
-            metavar="N",
-            min=0,
-            max=limits.PUBLISH_RETRIES_MAX,
-            help="Resend a message up to N times within the time-out while no ack comes.  It may be stored twice.",
-        ),
-    ] = 0,
+    retries: _Retries = 0,
     as_json: Json = False,
     nats: _Nats = None,
     nats_creds: NatsCreds = None,
@@ -150,22 +191,27 @@ def publish(
     If several streams store the subject, the command waits for all acks of a single message; with --count, --lines or
     --retries it waits for the first ack of each message.
     """
-    _check(subject, value, key, lines, count, tombstone, ack)
+    if (mistake := subject_mistake(subject)) is not None:
+        raise typer.BadParameter(mistake)
+    if ack not in ("all", "leader", "none"):
+        raise typer.BadParameter(f"--ack {ack!r} is not one of all, leader, none")
+    wanted = _Values(value, lines, count, tombstone)
+    wanted.check(key)
     options: dict[str, Any] = {"key": key, "headers": _headers(header or [])}
     options["envelope"] = _envelope(envelope, correlation_id, expect_offset, crc=crc)
-    values = _values(value, lines=lines, count=count, tombstone=tombstone)
+    values = wanted.read()
     nats_options = _nats_options(nats_creds, inbox_prefix) | tls_of(nats_tls_ca, nats_tls_cert, nats_tls_key)
     reached = connected(ctx, server, timeout, nats=urls_of(nats), nats_options=nats_options)
     with _said_of_offsets(options), reached as (client, seconds):
         options["timeout"] = seconds
         acking = _who_acks(client, subject, stream, ack, seconds, in_envelope=envelope)
-        if ack == "all" and len(acking) > 1 and not lines and count == 1 and not retries:
+        if ack == "all" and len(acking) > 1 and not wanted.are_several and not retries:
             acks = list(client.publish_to_all(subject, next(values), **options).values())
         else:
             if len(acking) > 1:
                 say_note(f"{' and '.join(acking)} store {subject}: the first ack of each message is waited for")
             options |= {"stream": stream, "ack": ack, "retries": retries}
-            if lines or count > 1:
+            if wanted.are_several:
                 _publish_many(client, subject, values, options, as_json=as_json, total=None if lines else count)
                 return
             got = client.publish(subject, next(values), **options)
@@ -262,27 +308,6 @@ def how_safely(ack: PubAck) -> str:
     return f", on {ack.replicas} replicas ({'on their disks' if ack.fsynced else 'in their page caches'})"
 
 
-def _check(
-    subject: str, value: str | None, key: str | None, lines: bool, count: int, tombstone: bool, ack: str
-) -> None:
-    if (mistake := subject_mistake(subject)) is not None:
-        raise typer.BadParameter(mistake)
-    if ack not in ("all", "leader", "none"):
-        raise typer.BadParameter(f"--ack {ack!r} is not one of all, leader, none")
-    if tombstone and (value is not None or lines):
-        raise typer.BadParameter("a tombstone has no value")
-    if key == "":
-        raise typer.BadParameter("an empty key cannot be published; leave --key out for none")
-    if tombstone and key is None:
-        raise typer.BadParameter("a tombstone deletes a key: give --key")
-    if value is None and not tombstone:
-        raise typer.BadParameter("give a VALUE, or '-' to read it from stdin ('' is an empty message)")
-    if lines and value != "-":
-        raise typer.BadParameter("--lines reads stdin: give '-' as VALUE")
-    if lines and count > 1:
-        raise typer.BadParameter("give either --lines or --count")
-
-
 def _envelope(wanted: bool, correlation_id: str | None, expect_offset: int | None, *, crc: bool) -> Envelope | None:
     from penstock.client.values import Envelope
 
@@ -304,15 +329,6 @@ def _headers(texts: list[str]) -> dict[str, str] | None:
             raise typer.BadParameter(f"--header {name!r} is given twice")
         headers[name] = value
     return headers or None
-
-
-def _values(value: str | None, *, lines: bool, count: int, tombstone: bool) -> Iterator[bytes | None]:
-    if tombstone:
-        return itertools.repeat(None, count)
-    if lines:
-        return (line.rstrip(b"\n").removesuffix(b"\r") for line in sys.stdin.buffer)
-    data = sys.stdin.buffer.read() if value == "-" else (value or "").encode("utf-8", "surrogateescape")
-    return itertools.repeat(data, count)
 
 
 def _publish_many(

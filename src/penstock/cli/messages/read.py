@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, closing, nullcontext
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -18,28 +18,28 @@ from penstock.cli.terminal.options import (
     CONNECTION_PANEL,
     DEFAULT_TIMEOUT,
     Debug,
+    Follow,
+    FromPlace,
     MaxStaleness,
+    OnePartition,
     RackOption,
     ReadFromOption,
     Server,
     StreamArgument,
+    SubjectPattern,
     as_bad_parameter,
     connected,
     examples,
     reads_from,
 )
 from penstock.cli.terminal.standard_streams import need_stdout
-from penstock.ops.reading.consuming import Consuming
-from penstock.ops.reading.following import following
-from penstock.ops.reading.places import BATCH_ROWS_MAX, Batches, all_partitions, place_of
+from penstock.ops.reading.places import Batches, Reading, ReadOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from penstock.client.blocking.client import Client
     from penstock.client.read.filters import Filter
-    from penstock.client.values import OffsetAt, Start
-    from penstock.messages import StreamInfo
+    from penstock.client.values import Start
 
 EXAMPLES = examples(
     "penstock read orders",
@@ -67,15 +67,6 @@ class Format(StrEnum):
     ARROW = "arrow"
 
 
-_From = Annotated[
-    str,
-    typer.Option(
-        "--from",
-        metavar="PLACE",
-        help="Begin here: earliest, latest, an offset, -N (the last N offsets), an age such as 30s or '5m ago', "
-        "or a time (UTC, if it names no zone).",
-    ),
-]
 _Shape = Annotated[
     Format | None,
     typer.Option(
@@ -86,7 +77,15 @@ _Shape = Annotated[
         "Default: table on a terminal, else json.",
     ),
 ]
-
+_Header = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--header",
+        metavar="NAME[=VALUE]",
+        help="Only messages with this header, and this value if one is given; names are case-sensitive.  May be "
+        "repeated: then all must match.",
+    ),
+]
 _ReadTimeout = Annotated[
     str | None,
     typer.Option(
@@ -103,18 +102,16 @@ _ReadTimeout = Annotated[
 def read(
     ctx: typer.Context,
     stream: StreamArgument,
-    start: _From = "earliest",
+    start: FromPlace = "earliest",
     end: Annotated[
         str | None,
         typer.Option("--to", metavar="PLACE", help="End before here.  Default: where the log ends now."),
     ] = None,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Continue with new messages, until Ctrl-C.")] = False,
+    follow: Follow = False,
     limit: Annotated[
         int | None, typer.Option("--limit", "-n", metavar="N", min=0, help="Print at most N messages.")
     ] = None,
-    partition: Annotated[
-        int | None, typer.Option("--partition", metavar="N", min=0, help="Only this partition.  Default: all.")
-    ] = None,
+    partition: OnePartition = None,
     shape: _Shape = None,
     group: Annotated[
         str | None,
@@ -127,18 +124,8 @@ def read(
         ),
     ] = None,
     key: Annotated[str | None, typer.Option("--key", metavar="TEXT", help="Only messages with this key.")] = None,
-    subject: Annotated[
-        str | None, typer.Option("--subject", metavar="PATTERN", help="Only subjects that match, such as 'orders.*'.")
-    ] = None,
-    header: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--header",
-            metavar="NAME[=VALUE]",
-            help="Only messages with this header, and this value if one is given; names are case-sensitive.  May be "
-            "repeated: then all must match.",
-        ),
-    ] = None,
+    subject: SubjectPattern = None,
+    header: _Header = None,
     read_from: ReadFromOption = "leader",
     max_staleness: MaxStaleness = "10s",
     rack: RackOption = None,
@@ -170,51 +157,34 @@ def read(
     to_place = None if end is None else places.parse_place(end, "--to")
     if follow and to_place is not None and not isinstance(to_place, int):
         raise typer.BadParameter("--follow can end only at an offset (--to 42)")
-    _check_group(group, {"--key": key, "--subject": subject, "--header": header})
-    where = _filter(key, subject, headers=header)
+    _check_group(group, {"--key": key, "--subject": subject, "--header": header}, to_place)
+    wanted = ReadOptions(from_place, to_place, follow, group, partition, _filter(key, subject, headers=header))
     reads = reads_from(read_from, max_staleness, rack)
-    told = output.ShownProgress()
     with (
         _in_range(group),
         as_bad_parameter(),
         connected(ctx, server, timeout or DEFAULT_TIMEOUT, **reads) as (client, seconds),
     ):
         info = client.stream(stream, timeout=seconds)
-        seen = _Seen()
-        consuming: Consuming | None = None
-        if group is not None:
-            if to_place is not None:
-                text = "--to is not for a group, which continues at its committed offsets; use --limit"
-                raise typer.BadParameter(text)
-            more: dict[str, Any] = {"start": from_place, "partition": partition, "progress": told}
-            consuming = Consuming(client, info, group, timeout_s=seconds, **more)
-            batches = consuming.batches(follow=follow, for_ever=timeout is None)
-            why = ""
-        elif partition is None and len(info.partitions) > 1:
-            batches = all_partitions(client, info, from_place, to_place, follow, seconds, where)
-            why = f"{info.name} holds none there; --follow waits for what comes"
-        else:
-            begin = place_of(client, info, partition or 0, from_place, seconds)
-            stop = None if to_place is None else _offset(client, info, partition or 0, to_place, seconds)
-            if follow:
-                more = {"for_ever": timeout is None, "partition": partition, "where": where, "progress": told}
-                batches = following(client, info, begin.offset, stop, seconds, **more)
-            else:
-                batches = _with_progress(client, info, begin, stop, seconds, partition or 0, where)
-            why = _why_nothing(info.name, begin, stop)
-        with closing(batches):
-            wanted = seen.counted(_limited(batches, limit))
-            _print(wanted if consuming is None or limit is None else consuming.counted(wanted), chosen)
-        if consuming is not None and not (seen.rows or follow):
-            why = consuming.why_nothing()
-    if not (seen.rows or follow or limit == 0):
+        told, is_patient = output.ShownProgress(), timeout is None
+        reading = Reading(client, info, wanted, for_ever=is_patient, timeout_s=seconds, progress=told)
+        printed = _Printed()
+        with closing(reading.batches), closing(_with_progress(reading, follow=follow)) as batches:
+            rows = printed.limited(batches, limit)
+            _print(rows if reading.consuming is None or limit is None else reading.consuming.counted(rows), chosen)
+        why = "" if printed.rows or follow or limit == 0 else _why_nothing(info.name, reading)
+    if why:
         say_note(f"no messages: {why}")
 
 
-def _check_group(group: str | None, filters: Mapping[str, object]) -> None:
-    if group is not None and (given := [flag for flag, value in filters.items() if value not in (None, [])]):
+def _check_group(group: str | None, filters: Mapping[str, object], end: Start | places.LastMessages | None) -> None:
+    if group is None:
+        return
+    if given := [flag for flag, value in filters.items() if value not in (None, [])]:
         text = f"{' and '.join(given)} cannot be given with --group: excluded messages would be committed by the group"
         raise typer.BadParameter(f"{text}, and never be printed; read without --group")
+    if end is not None:
+        raise typer.BadParameter("--to is not for a group, which continues at its committed offsets; use --limit")
 
 
 def _in_range(group: str | None) -> AbstractContextManager[None]:
@@ -225,14 +195,12 @@ def _in_range(group: str | None) -> AbstractContextManager[None]:
     return advising(ErrorCode.OFFSET_OUT_OF_RANGE, advice)
 
 
-def _offset(
-    client: Client, info: StreamInfo, partition: int, place: Start | places.LastMessages, timeout: float
-) -> int:
-    # An offset beyond the log end is a valid end.
-    return place if isinstance(place, int) else place_of(client, info, partition, place, timeout).offset
-
-
-def _why_nothing(name: str, begin: OffsetAt, stop: int | None) -> str:
+def _why_nothing(name: str, reading: Reading) -> str:
+    begin, stop = reading.begin, reading.stop
+    if reading.consuming is not None:
+        return reading.consuming.why_nothing()
+    if begin is None:
+        return f"{name} holds none there; --follow waits for what comes"
     if begin.log_start == begin.committed_end:
         return f"{name} is empty; --follow waits for what comes"
     if begin.offset >= begin.committed_end:
@@ -242,45 +210,30 @@ def _why_nothing(name: str, begin: OffsetAt, stop: int | None) -> str:
     return f"none from offset {begin.offset} to {min(stop or begin.committed_end, begin.committed_end) - 1} matches"
 
 
-class _Seen:
-    """Counts the rows that pass."""
+class _Printed:
+    """Counts the rows that are printed."""
 
     def __init__(self) -> None:
         self.rows = 0
 
-    def counted(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            self.rows += batch.num_rows
+    def limited(self, batches: Iterator[pa.RecordBatch], limit: int | None) -> Iterator[pa.RecordBatch]:
+        """Yield at most `limit` rows; request no batch beyond them."""
+        while (limit is None or self.rows < limit) and (batch := next(batches, None)) is not None:
+            part = batch if limit is None else batch.slice(0, limit - self.rows)
+            self.rows += part.num_rows
+            yield part
+
+
+def _with_progress(reading: Reading, *, follow: bool) -> Batches:
+    """Yield the batches; show a progress bar for one partition that ends if stdout is not the terminal."""
+    at = reading.begin
+    if at is None or follow or sys.stdout.isatty() or not sys.stderr.isatty():
+        yield from reading.batches
+        return
+    with output.progress("Reading", at.committed_end - at.offset) as advance:
+        for batch in reading.batches:
+            advance(batch.column("offset")[-1].as_py() + 1 - at.offset)
             yield batch
-
-
-def _with_progress(
-    client: Client,
-    info: StreamInfo,
-    at: OffsetAt,
-    stop: int | None,
-    timeout: float,
-    partition: int,
-    where: Filter | None,
-) -> Batches:
-    """Read one partition; show a progress bar if stdout is not the terminal."""
-    source = client.read(
-        info,
-        at.offset,
-        end=stop,
-        partition=partition,
-        batch_rows_max=BATCH_ROWS_MAX,
-        timeout=timeout,
-        where=where,
-    )
-    with closing(source):
-        if sys.stdout.isatty() or not sys.stderr.isatty():
-            yield from source
-            return
-        with output.progress("Reading", at.committed_end - at.offset) as advance:
-            for batch in source:
-                advance(batch.column("offset")[-1].as_py() + 1 - at.offset)
-                yield batch
 
 
 def _filter(key: str | None, subject: str | None, *, headers: list[str] | None) -> Filter | None:
@@ -303,17 +256,6 @@ def _named(texts: list[str]) -> dict[str, str | None]:
             raise typer.BadParameter(f"--header {name!r} is given twice")
         headers[name] = value if separator else None
     return headers
-
-
-def _limited(batches: Iterator[pa.RecordBatch], limit: int | None) -> Iterator[pa.RecordBatch]:
-    """Yield at most `limit` rows; request no batch beyond them."""
-    if limit is None:
-        yield from batches
-        return
-    left = limit
-    while left > 0 and (batch := next(batches, None)) is not None:
-        yield batch.slice(0, left)
-        left -= batch.num_rows
 
 
 def _print(batches: Iterator[pa.RecordBatch], shape: Format) -> None:

@@ -23,10 +23,14 @@ from penstock.cli.terminal.nats_options import (
 from penstock.cli.terminal.options import (
     DEFAULT_TIMEOUT,
     Debug,
+    Follow,
+    FromPlace,
     Json,
+    OnePartition,
     Server,
     StreamArgument,
     Timeout,
+    UntilPlace,
     as_bad_parameter,
     connected,
     examples,
@@ -47,6 +51,24 @@ EXAMPLES = examples(
 )
 _RATE = re.compile(r"([0-9][0-9_,]*)(?:/s)?")
 
+_Target = Annotated[
+    str,
+    typer.Option(
+        "--to",
+        metavar="SUBJECT",
+        help="Target subject, in which {subject} stands for the message's subject, and {1}, {2}, … for its tokens.",
+    ),
+]
+_Stored = Annotated[
+    bool | None,
+    typer.Option(
+        "--stored/--not-stored",
+        help="Wait for streams to ack each message, or not.  Default: wait for those of this cluster and of JetStream "
+        "that store the target.",
+        show_default=False,
+    ),
+]
+
 
 def _rate(text: str | None) -> int | None:
     if text is None:
@@ -62,28 +84,10 @@ def _rate(text: str | None) -> int | None:
 def relay(
     ctx: typer.Context,
     stream: StreamArgument,
-    to: Annotated[
-        str,
-        typer.Option(
-            "--to",
-            metavar="SUBJECT",
-            help="Target subject, in which {subject} stands for the message's subject, and {1}, {2}, … for its tokens.",
-        ),
-    ],
-    start: Annotated[
-        str,
-        typer.Option(
-            "--from",
-            metavar="PLACE",
-            help="Begin here: earliest, latest, an offset, -N (the last N offsets), an age such as 30s or '5m ago', or "
-            "a time (UTC, if it names no zone).",
-        ),
-    ] = "earliest",
-    end: Annotated[
-        str | None,
-        typer.Option("--until", metavar="PLACE", help="End before here.  Default: where the log ends now."),
-    ] = None,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Continue with new messages, until Ctrl-C.")] = False,
+    to: _Target,
+    start: FromPlace = "earliest",
+    end: UntilPlace = None,
+    follow: Follow = False,
     group: Annotated[
         str | None,
         typer.Option(
@@ -96,9 +100,7 @@ def relay(
         str | None,
         typer.Option("--rate", metavar="N", help="Most messages per second.  Default: no limit."),
     ] = None,
-    partition: Annotated[
-        int | None, typer.Option("--partition", metavar="N", min=0, help="Only this partition.  Default: all.")
-    ] = None,
+    partition: OnePartition = None,
     without: Annotated[
         str | None,
         typer.Option(
@@ -107,15 +109,7 @@ def relay(
             help="Leave these headers out, such as Nats-TTL,Nats-Rollup or 'Nats-Schedule*'.",
         ),
     ] = None,
-    stored: Annotated[
-        bool | None,
-        typer.Option(
-            "--stored/--not-stored",
-            help="Wait for streams to ack each message, or not.  Default: wait for those of this cluster and of "
-            "JetStream that store the target.",
-            show_default=False,
-        ),
-    ] = None,
+    stored: _Stored = None,
     nats: Annotated[str | None, nats_option("The nats-server to publish to.  Default: the broker's.")] = None,
     nats_creds: NatsCreds = None,
     nats_tls_ca: NatsTlsCa = None,
@@ -140,24 +134,14 @@ def relay(
     and no offset from there on is committed. A message that a stream acks as a duplicate (Nats-Msg-Id) counts as
     stored, since a relay that continues publishes some messages again; their number is printed at the end.
     """
-    from penstock.ops.relay.relaying import Relay
+    from penstock.ops.relay.relaying import Relay, RelayOptions
 
-    rate_max = _rate(rate)
-    from_place = places.parse_place(start, "--from")
-    to_place = None if end is None else places.parse_place(end, "--until", takes_last=False)
+    rate_max, from_place = _rate(rate), places.parse_place(start, "--from")
+    until_place = None if end is None else places.parse_place(end, "--until", takes_last=False)
+    headers = [name.strip() for name in (without or "").split(",") if name.strip()]
+    wanted = RelayOptions(from_place, until_place, follow, group, partition, rate_max, headers, stored)
     with as_bad_parameter():
-        relay = Relay(
-            stream,
-            to,
-            start=from_place,
-            end=to_place,
-            follow=follow,
-            group=group,
-            partition=partition,
-            rate=rate_max,
-            without=[name.strip() for name in (without or "").split(",") if name.strip()],
-            stored=stored,
-        )
+        relay = Relay(stream, to, wanted)
     urls, options = urls_of(nats), login_of(nats_creds) | tls_of(nats_tls_ca, nats_tls_cert, nats_tls_key)
     begin_s, is_done = time.monotonic(), False
     try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -27,6 +27,9 @@ from penstock.cli.terminal import output
 from penstock.cli.terminal.failure import clearly, say
 from penstock.cli.terminal.options import Debug, Json, Server, StreamArgument, examples
 
+if TYPE_CHECKING:
+    from penstock.spark import Archived
+
 EXAMPLES = examples(
     "# all messages so far",
     "penstock pipeline archive orders --to lake",
@@ -40,6 +43,28 @@ EXAMPLES = examples(
 
 
 FORMATS = ("parquet", "delta", "iceberg")
+
+_Schema = Annotated[
+    Path | None,
+    typer.Option(
+        "--schema",
+        metavar="FILE",
+        exists=True,
+        dir_okay=False,
+        help="Schema of the values: DDL for JSON, or an Avro schema.  Default for JSON: inferred from the first "
+        "messages.",
+    ),
+]
+_MinBatch = Annotated[
+    int,
+    typer.Option(
+        "--min-batch",
+        metavar="ROWS",
+        min=1,
+        help="With --continuous: wait for this many messages, so that files are not too small.",
+        rich_help_panel=RUN_PANEL,
+    ),
+]
 
 
 def _formats(partly: str) -> list[str]:
@@ -60,30 +85,11 @@ def archive(
         str,
         typer.Option("--decode", metavar="json|avro", help="Decode values into the additional column data."),
     ] = "",
-    schema: Annotated[
-        Path | None,
-        typer.Option(
-            "--schema",
-            metavar="FILE",
-            exists=True,
-            dir_okay=False,
-            help="Schema of the values: DDL for JSON, or an Avro schema.  Default for JSON: inferred from the first "
-            "messages.",
-        ),
-    ] = None,
+    schema: _Schema = None,
     once: Once = True,
     trigger: Trigger = "1m",
     max_batch: MaxBatch = limits.ARCHIVE_BATCH_ROWS_DEFAULT,
-    min_batch: Annotated[
-        int,
-        typer.Option(
-            "--min-batch",
-            metavar="ROWS",
-            min=1,
-            help="With --continuous: wait for this many messages, so that files are not too small.",
-            rich_help_panel=RUN_PANEL,
-        ),
-    ] = 10_000,
+    min_batch: _MinBatch = 10_000,
     max_delay: Annotated[
         str,
         typer.Option(
@@ -138,19 +144,23 @@ def archive(
                 min_batch=min(min_batch, max_batch), max_delay_s=delay_s, trigger_s=seconds, file_bytes=file_bytes,
                 fail_on_data_loss=not allow_loss, decode=decode, schema=schema_text, report=report,
             )  # fmt: skip
+    _say(done, stream, to, as_json=as_json)
+
+
+def _say(done: Archived, stream: str, to: str, *, as_json: bool) -> None:
     if as_json:
         ends: dict[str, dict[str, int]] = {}
         for key, end in done.ends.items():
             ends.setdefault(key.stream, {})[str(key.partition)] = end
         counts = {"rows": done.rows, "files": done.files, "batches": done.batches, "rejected": done.rejected}
         output.print_json({"event": "done", "name": done.name, **counts, "ends": ends})
-    else:
-        files = output.counted(done.files, "file")
-        say(f"{output.counted(done.rows, 'message')} of {stream} archived in {to}, in {files}")
-        if done.rejected:
-            count = output.counted(done.rejected, "value")
-            say(f"{count} could not be decoded: with the reasons in {Path(to) / '_rejects'}")
-        say(f"how far it is: penstock group show archive-{done.name}")
+        return
+    files = output.counted(done.files, "file")
+    say(f"{output.counted(done.rows, 'message')} of {stream} archived in {to}, in {files}")
+    if done.rejected:
+        count = output.counted(done.rejected, "value")
+        say(f"{count} could not be decoded: with the reasons in {Path(to) / '_rejects'}")
+    say(f"how far it is: penstock group show archive-{done.name}")
 
 
 def _text_of(schema: Path) -> str:

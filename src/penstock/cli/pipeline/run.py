@@ -14,6 +14,8 @@ from penstock.cli.pipeline.options import (
     InvalidHeaders,
     Master,
     MaxBatch,
+    Once,
+    Trigger,
     config_of,
     seconds_of,
     servers_of,
@@ -50,23 +52,8 @@ def run(
         str,
         typer.Option("--format", metavar="FORMAT", help="For a folder: delta or parquet.", autocompletion=_formats),
     ] = "delta",
-    once: Annotated[
-        bool,
-        typer.Option(
-            "--once/--continuous",
-            help="End at the messages that are stored at the start, or go on until Ctrl-C.",
-            rich_help_panel=RUN_PANEL,
-        ),
-    ] = False,
-    trigger: Annotated[
-        str,
-        typer.Option(
-            "--trigger",
-            metavar="DURATION",
-            help="With --continuous: shortest interval between batches.",
-            rich_help_panel=RUN_PANEL,
-        ),
-    ] = "0s",
+    once: Once = False,
+    trigger: Trigger = "0s",
     max_batch: MaxBatch = limits.RUN_BATCH_ROWS_DEFAULT,
     checkpoint: Checkpoint = None,
     output_mode: Annotated[

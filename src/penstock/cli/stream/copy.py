@@ -19,7 +19,9 @@ from penstock.cli.terminal.options import (
     Json,
     Server,
     StreamArgument,
+    SubjectPattern,
     Timeout,
+    UntilPlace,
     as_bad_parameter,
     connected,
     examples,
@@ -54,13 +56,8 @@ def copy(
             help="Begin here: earliest, an offset, an age or a time (UTC, if it names no zone).",
         ),
     ] = "earliest",
-    until: Annotated[
-        str | None,
-        typer.Option("--until", metavar="PLACE", help="End before here.  Default: where the log ends now."),
-    ] = None,
-    subject: Annotated[
-        str | None, typer.Option("--subject", metavar="PATTERN", help="Only subjects that match, such as 'orders.*'.")
-    ] = None,
+    until: UntilPlace = None,
+    subject: SubjectPattern = None,
     like: Annotated[
         str | None,
         typer.Option(
@@ -104,29 +101,18 @@ def copy(
     You can interrupt it and run it again: it continues at the end of the copy, copies no row twice, and adds new rows.
     --resume ends that. Offsets of groups are not copied: see `penstock group show` and `penstock group reset`.
     """
-    from penstock.ops.copy import copy_stream
+    from penstock.ops.copy import CopyOptions, copy_stream
 
-    begin, end = _place(start, "--from"), None if until is None else _place(until, "--until")
+    end = None if until is None else _place(until, "--until")
+    options = CopyOptions(_place(start, "--from"), end, subject, like, resume, future_times)
     with ExitStack() as stack, as_bad_parameter():
         here, seconds = stack.enter_context(connected(ctx, server, timeout))
         there = here
         if to_server is not None:
             known = {} if to_credentials is None else {"credentials": to_credentials}
             there, _ = stack.enter_context(connected(ctx, to_server, timeout, **known))
-        done = copy_stream(
-            here,
-            source,
-            target,
-            there=there,
-            start=begin,
-            end=end,
-            subject=subject,
-            like=like,
-            resume=resume,
-            future_times=future_times,
-            timeout=seconds,
-            progress=output.ShownProgress(),
-        )
+        told = output.ShownProgress()
+        done = copy_stream(here, source, target, options, there=there, timeout=seconds, progress=told)
     _say(done, as_json=as_json)
 
 

@@ -44,6 +44,23 @@ EXAMPLES = examples(
     "# copy the rest, and let Penstock store the subject from then on",
     "penstock import --from-jetstream ORDERS --as orders --cut-over",
 )
+_Subject = Annotated[
+    str | None,
+    typer.Option(
+        "--subject",
+        metavar="SUBJECT",
+        help="Only messages on this subject, which the stream then stores.  Default: that of the JetStream stream, if "
+        "it has one.",
+    ),
+]
+_SkipUnstorable = Annotated[
+    bool,
+    typer.Option(
+        "--skip-unstorable",
+        help="Skip messages that the stream cannot hold, and list them: a subject that is not UTF-8 or not the "
+        "stream's, a size over its limit.  Default: stop before the first of them.",
+    ),
+]
 
 
 @clearly
@@ -58,15 +75,7 @@ def import_stream(
     name: Annotated[
         str | None, typer.Option("--as", metavar="NAME", help="Name of the stream in Penstock.  Default: the same.")
     ] = None,
-    subject: Annotated[
-        str | None,
-        typer.Option(
-            "--subject",
-            metavar="SUBJECT",
-            help="Only messages on this subject, which the stream then stores.  Default: that of the JetStream stream, "
-            "if it has one.",
-        ),
-    ] = None,
+    subject: _Subject = None,
     replicas: Annotated[
         int | None,
         typer.Option("--replicas", metavar="N", min=1, help="Default: as in JetStream, at most the number of brokers."),
@@ -78,14 +87,7 @@ def import_stream(
             help="Let JetStream stop storing the subject, import the rest, and let Penstock store it. Asks first.",
         ),
     ] = False,
-    skip: Annotated[
-        bool,
-        typer.Option(
-            "--skip-unstorable",
-            help="Skip messages that the stream cannot hold, and list them: a subject that is not UTF-8 or not "
-            "the stream's, a size over its limit.  Default: stop before the first of them.",
-        ),
-    ] = False,
+    skip: _SkipUnstorable = False,
     future_times: FutureTimesOption = FutureTimes.KEEP,
     domain: Annotated[
         str | None,
@@ -118,37 +120,31 @@ def import_stream(
     --cut-over ends that: JetStream's stream gets another subject, the rest is imported, the new stream is resumed.
     Publishers that wait for acks and retry lose nothing. Without it, `penstock stream resume` is the last step.
     """
-    from penstock.ops.jetstream.importing import JetStreamImport
+    from penstock.ops.jetstream.importing import ImportOptions, JetStreamImport
 
+    wanted = ImportOptions(name, subject, replicas, skip, future_times, domain)
     urls, options = urls_of(nats), login_of(nats_creds) | tls_of(nats_tls_ca, nats_tls_cert, nats_tls_key)
     job: JetStreamImport | None = None
     done: Imported | None = None
     try:
         with connected(ctx, server, timeout, nats=urls) as (client, seconds):
-            job = JetStreamImport(
-                client,
-                source,
-                name=name,
-                subject=subject,
-                replicas=replicas,
-                skip_unstorable=skip,
-                future_times=future_times,
-                domain=domain,
-                nats_options=options,
-                timeout=seconds,
-                progress=output.ShownProgress(),
-            )
+            told = output.ShownProgress()
+            job = JetStreamImport(client, source, wanted, nats_options=options, timeout=seconds, progress=told)
             with job:
                 if cut_over and not yes:
-                    stream = job.check_cut_over()
-                    text = f"Have JetStream's stream {source} store {job.aside} instead of {stream.subject}, and"
-                    confirm(f"{text} Penstock's stream {stream.name} store that?", "JetStream goes on as it is")
+                    _ask(job, source)
                 done = job.run(cut_over=cut_over)
                 _say(source, done, as_json=as_json)
     except KeyboardInterrupt:
         if done is None:
             _say_interrupted(job)
         raise
+
+
+def _ask(job: JetStreamImport, source: str) -> None:
+    stream = job.check_cut_over()
+    text = f"Have JetStream's stream {source} store {job.aside} instead of {stream.subject}, and"
+    confirm(f"{text} Penstock's stream {stream.name} store that?", "JetStream goes on as it is")
 
 
 def _say_interrupted(job: JetStreamImport | None) -> None:

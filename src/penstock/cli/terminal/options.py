@@ -90,6 +90,25 @@ FutureTimesOption = Annotated[
         "store them with the current time ('now').",
     ),
 ]
+FromPlace = Annotated[
+    str,
+    typer.Option(
+        "--from",
+        metavar="PLACE",
+        help="Begin here: earliest, latest, an offset, -N (the last N offsets), an age such as 30s or '5m ago', or a "
+        "time (UTC, if it names no zone).",
+    ),
+]
+UntilPlace = Annotated[
+    str | None, typer.Option("--until", metavar="PLACE", help="End before here.  Default: where the log ends now.")
+]
+Follow = Annotated[bool, typer.Option("--follow", "-f", help="Continue with new messages, until Ctrl-C.")]
+OnePartition = Annotated[
+    int | None, typer.Option("--partition", metavar="N", min=0, help="Only this partition.  Default: all.")
+]
+SubjectPattern = Annotated[
+    str | None, typer.Option("--subject", metavar="PATTERN", help="Only subjects that match, such as 'orders.*'.")
+]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
 

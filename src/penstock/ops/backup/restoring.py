@@ -30,6 +30,7 @@ from penstock.ops.backup import users as backup_users
 from penstock.ops.backup.files import BackupFile, Manifest, PartitionBackup, StreamBackup
 from penstock.ops.backup.restored_already import ExistingStream, RestoredState
 from penstock.ops.backup.users import RestoredUsers
+from penstock.ops.errors import ArgumentError
 from penstock.ops.placed_rows import FutureTimes, RowTimes
 from penstock.ops.progress import Progress
 
@@ -51,12 +52,32 @@ class Restored(NamedTuple):
     users: RestoredUsers | None
 
 
-class _Options(NamedTuple):
-    name: str | None
-    replicas: int | None
-    is_paused: bool
-    unlimited: tuple[str, ...]  # limits of the config that are not restored
-    future_times: FutureTimes
+class RestoreOptions(NamedTuple):
+    """What to restore of a backup, and how.
+
+    `stream`: only this one, with the new name `name`, which leaves it paused. `replicas`: default as in the backup, at
+    most the number of brokers. `paused`: leave the streams paused. `without_max_age`: give them no max_age, which would
+    delete older rows at once. `future_times`: see `FutureTimes`. `streams` False: only users. `users`: the users, too.
+    """
+
+    stream: str | None = None
+    name: str | None = None
+    replicas: int | None = None
+    paused: bool = False
+    without_max_age: bool = False
+    future_times: FutureTimes | str = "keep"
+    streams: bool = True
+    users: bool = False
+
+    def check(self) -> None:
+        """Raise ArgumentError for options of streams if there are to be none, and for one name of several streams."""
+        if not self.streams:
+            of_streams = {"--stream": self.stream, "--as": self.name, "--replicas": self.replicas}
+            flags = {"--paused": self.paused or None, "--without-max-age": self.without_max_age or None}
+            if given := [flag for flag, value in {**of_streams, **flags}.items() if value is not None]:
+                raise ArgumentError(f"--users-only makes no streams, so {given[0]} has no meaning")
+        if self.name is not None and self.stream is None:
+            raise ArgumentError("--as is for one stream: say which with --stream")
 
 
 class Restore:
@@ -67,32 +88,18 @@ class Restore:
         print(one.stream, one.rows)
     """
 
-    def __init__(
-        self,
-        folder: str | Path,
-        *,
-        stream: str | None = None,
-        name: str | None = None,
-        replicas: int | None = None,
-        paused: bool = False,
-        without_max_age: bool = False,
-        future_times: FutureTimes | str = "keep",
-        streams: bool = True,
-        users: bool = False,
-    ) -> None:
-        """Read the manifest of the backup in `folder`, and choose from it.
+    def __init__(self, folder: str | Path, options: RestoreOptions | None = None) -> None:
+        """Read the manifest of the backup in `folder`, and choose from it; by default all streams and no users.
 
-        `stream`: only this one, with the new name `name`, which leaves it paused. `replicas`: default as in the backup,
-        at most the number of brokers. `paused`: leave the streams paused. `without_max_age`: give them no max_age,
-        which would delete older rows at once. `streams` False: only users. `users`: the users, too. OperationalError:
-        it is no backup, or has no such stream or no users. CorruptionError: the file of users. OSError.
+        ArgumentError: the options do not fit together. OperationalError: it is no backup, or has no such stream or no
+        users. CorruptionError: the file of users. OSError.
         """
         self.folder = Path(folder)
-        keeps = ("max_age_ms",) if without_max_age else ()
-        self._options = _Options(name, replicas, paused or name is not None, keeps, FutureTimes(future_times))
+        self._options = options or RestoreOptions()
+        self._options.check()
         self._manifest = backup_files.read_manifest(self.folder)
-        self._users = self._users_of_backup() if users else None
-        self._entries = self._chosen(stream) if streams else []
+        self._users = self._users_of_backup() if self._options.users else None
+        self._entries = self._chosen(self._options.stream) if self._options.streams else []
 
     def _users_of_backup(self) -> list[UserExport]:
         if self._manifest.access is None:
@@ -138,7 +145,7 @@ class RestorePlan:
         status = client.status(timeout=timeout_s)
         if users is not None:
             backup_users.check_target(client, timeout_s)
-        brokers, choice = max(1, len(status.brokers)), target.options.future_times
+        brokers, choice = max(1, len(status.brokers)), FutureTimes(target.options.future_times)
         jobs = [_Job(target, entry, brokers, RowTimes.of(choice, status)) for entry in entries]
         self._jobs = [job for job in jobs if not job.is_done()]
         self._there = [job.there() for job in self._jobs]
@@ -184,7 +191,7 @@ class _Target(NamedTuple):
 
     client: Client
     folder: Path
-    options: _Options
+    options: RestoreOptions
     timeout_s: float
     progress: Progress
 
@@ -348,7 +355,8 @@ class _Job(NamedTuple):
     def finish(self, info: StreamInfo, rows: int, manifest: Manifest) -> RestoredStream:
         """Restore the remaining config, the groups' offsets, and the intake."""
         later = placed_rows.later(self.entry.config, is_sealed=self.entry.intake is Intake.SEALED)
-        later = {field: value for field, value in later.items() if field not in self.target.options.unlimited}
+        if self.target.options.without_max_age:
+            later.pop("max_age_ms", None)
         self._tell_age(info, is_limited="max_age_ms" in later)
         if later:
             self.client.alter_stream(info, timeout=self.timeout_s, **later)
@@ -358,7 +366,8 @@ class _Job(NamedTuple):
             if offsets:
                 self.client.groups.commit(group.group, info, offsets, timeout=self.timeout_s)
         self.times.tell(self.target.progress, info.name)
-        intake = Intake.PAUSED if self.target.options.is_paused else self.entry.intake
+        stays_paused = self.target.options.paused or self.target.options.name is not None
+        intake = Intake.PAUSED if stays_paused else self.entry.intake
         if intake is Intake.OPEN:
             self.client.resume_stream(info, timeout=self.timeout_s)
         elif intake is Intake.READ_ONLY:

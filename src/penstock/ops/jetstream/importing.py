@@ -51,10 +51,28 @@ class Imported(NamedTuple):
     is_cut_over: bool
 
 
+class ImportOptions(NamedTuple):
+    """What an import takes from JetStream, and what the stream becomes.
+
+    `name`: default the same. `subject`: only its messages, which the stream then stores; default: that of the JetStream
+    stream, if it has one. `replicas`: default as in JetStream, at most the number of brokers. `skip_unstorable`: skip
+    messages that the stream cannot hold, else a run stops before the first of them. `future_times`: see `FutureTimes`.
+    `domain`: JetStream's domain.
+    """
+
+    name: str | None = None
+    subject: str | None = None
+    replicas: int | None = None
+    skip_unstorable: bool = False
+    future_times: FutureTimes | str = "keep"
+    domain: str | None = None
+
+
 class JetStreamImport:
     """An import of one JetStream stream; while it is entered, it is connected to JetStream.
 
-        with penstock.connect() as client, ops.JetStreamImport(client, "ORDERS", name="orders") as job:
+        options = ops.ImportOptions(name="orders")
+        with penstock.connect() as client, ops.JetStreamImport(client, "ORDERS", options) as job:
             print(job.run().messages)
             job.run(cut_over=True)
 
@@ -66,35 +84,25 @@ class JetStreamImport:
         self,
         client: Client,
         source: str,
+        options: ImportOptions | None = None,
         *,
-        name: str | None = None,
-        subject: str | None = None,
-        replicas: int | None = None,
-        skip_unstorable: bool = False,
-        future_times: FutureTimes | str = "keep",
-        domain: str | None = None,
         nats_options: Mapping[str, Any] | None = None,
         timeout: float = 10.0,
         progress: Progress | None = None,
     ) -> None:
         """Import the JetStream stream `source` of the NATS server that `client` publishes to.
 
-        `name`: default the same. `subject`: only its messages, which the stream then stores; default: that of the
-        JetStream stream, if it has one. `replicas`: default as in JetStream, at most the number of brokers.
-        `skip_unstorable`: skip messages that the stream cannot hold, else a run stops before the first of them.
-        `domain`: JetStream's domain. `nats_options` are those of `nats.connect`. Raises on entry Unavailable;
-        InvalidConfig: there are several subjects, choose; OperationalError: there is no such stream, or it is moved.
+        `nats_options` are those of `nats.connect`. Raises on entry Unavailable; InvalidConfig: there are several
+        subjects, choose; OperationalError: there is no such stream, or it is moved.
         """
         self.stream = ""
         self.end = 0
         self.is_aside = False
         self._client = client
         self._source = source
-        self._chosen = name or source, subject, replicas
-        self._skips = skip_unstorable
-        self._future_times = FutureTimes(future_times)
-        self._domain = domain
-        self._options = nats_options or {}
+        self._options = options or ImportOptions()
+        self._future_times = FutureTimes(self._options.future_times)
+        self._nats_options = nats_options or {}
         self._timeout_s = timeout
         self._progress = progress or Progress()
         self._stack = ExitStack()
@@ -104,11 +112,11 @@ class JetStreamImport:
         with ExitStack() as stack:
             self._open(stack)
             client, timeout_s = self._client, self._timeout_s
-            name, subject, replicas = self._chosen
+            name, subject = self._options.name or self._source, self._options.subject
             self._info = _as_before(client, self._thread.run(_known(self._js, self._source)), name, subject, timeout_s)
-            status = client.status(timeout=timeout_s)
+            brokers, replicas = max(1, len(client.status(timeout=timeout_s).brokers)), self._options.replicas
             self._mapped = jetstream_config.mapped(
-                self._info.config, name=name, subject=subject, replicas=replicas, brokers=max(1, len(status.brokers))
+                self._info.config, name=name, subject=subject, replicas=replicas, brokers=brokers
             )
             for note in self._mapped.notes:
                 self._progress.note(f"note: {note}")
@@ -125,10 +133,10 @@ class JetStreamImport:
             raise OperationalError("the broker names no NATS server; say where JetStream is with --nats URL")
         thread = LoopThread()
         stack.callback(thread.stop)
-        self._js = js = JetStream(urls, self._domain, self._timeout_s)
+        self._js = js = JetStream(urls, self._options.domain, self._timeout_s)
         self._thread = thread
         stack.callback(lambda: thread.run(js.close()))
-        thread.run(js.open(self._options))
+        thread.run(js.open(self._nats_options))
 
     @property
     def aside(self) -> str:
@@ -215,12 +223,8 @@ class JetStreamImport:
         placer = Placer(self._client, stream, timeout=max(self._timeout_s, placed_rows.PUT_TIMEOUT_S))
         self.stream, self.end = stream.name, placer.end
         last_us, latest_us = self._last_us(stream, placer)
-        rows = JetStreamRows(
-            last_us,
-            pattern=stream.subject,
-            bytes_max=stream.config.max_message_bytes,
-            skips=self._skips,
-        )
+        bytes_max, may_skip = stream.config.max_message_bytes, self._options.skip_unstorable
+        rows = JetStreamRows(last_us, pattern=stream.subject, bytes_max=bytes_max, skips=may_skip)
         if placer.end > info.state.last_seq:
             text = f"stream {stream.name} goes up to sequence {placer.end}, and JetStream's {self._source} up to"
             raise OperationalError(f"{text} {info.state.last_seq}: it is another one")

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 from penstock.base.units import counted
 from penstock.ops.errors import ArgumentError
 from penstock.ops.progress import Progress
-from penstock.ops.reading.following import wait_until_back
-from penstock.ops.reading.places import BATCH_ROWS_MAX, LastMessages
+from penstock.ops.reading.following import BATCH_ROWS_MAX, wait_until_back
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -35,21 +34,16 @@ class Consuming:
         info: StreamInfo,
         group: str,
         *,
-        start: Start | LastMessages,
+        start: Start,
         partition: int | None,
         timeout_s: float,
         progress: Progress,
     ) -> None:
-        """Raise ArgumentError for an invalid name, or a start that does not fit a group."""
+        """Raise ArgumentError for an invalid name."""
         from penstock.groups.rows import group_mistake
 
         if (mistake := group_mistake(group)) is not None:
             raise ArgumentError(mistake)
-        if isinstance(start, LastMessages):
-            raise ArgumentError("with --group give an offset, an age or a time: -N changes with each new message")
-        if isinstance(start, int) and partition is None and len(info.partitions) > 1:
-            text = f"{info.name} has {len(info.partitions)} partitions, each with offsets of its own"
-            raise ArgumentError(f"{text}: say which with --partition, or give a time")
         self._client = client
         self._progress = progress
         self._info = info

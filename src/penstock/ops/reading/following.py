@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.base.errors import OperationalError
 from penstock.ops.progress import Progress
-from penstock.ops.reading.places import BATCH_ROWS_MAX
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -20,6 +19,8 @@ if TYPE_CHECKING:
     from penstock.client.blocking.client import Client
     from penstock.client.read.filters import Filter
     from penstock.messages import StreamInfo
+
+BATCH_ROWS_MAX = 10_000
 
 
 def following(

@@ -1,11 +1,14 @@
-"""Positions at which reading begins and ends."""
+"""Places where reading begins and ends, and the messages between them."""
 
 from __future__ import annotations
 
 from collections.abc import Generator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock.ops.errors import ArgumentError
+from penstock.ops.progress import Progress
+from penstock.ops.reading.consuming import Consuming
+from penstock.ops.reading.following import BATCH_ROWS_MAX, following
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -14,8 +17,6 @@ if TYPE_CHECKING:
     from penstock.client.read.filters import Filter
     from penstock.client.values import OffsetAt, Start
     from penstock.messages import StreamInfo
-
-BATCH_ROWS_MAX = 10_000
 
 Batches = Generator["pa.RecordBatch", None, None]
 
@@ -26,27 +27,81 @@ class LastMessages(NamedTuple):
     message_count: int
 
 
-def all_partitions(
-    client: Client,
-    info: StreamInfo,
-    start: Start | LastMessages,
-    end: Start | LastMessages | None,
-    follow: bool,
-    timeout: float,
-    where: Filter | None = None,
-) -> Batches:
-    """Read all partitions, each in its order. Raise ArgumentError for an offset, which needs one partition."""
-    if isinstance(start, int | LastMessages) or isinstance(end, int | LastMessages):
-        text = f"{info.name} has {len(info.partitions)} partitions, each with offsets of its own"
-        raise ArgumentError(f"{text}: say which with --partition, or give a time")
-    return client.read(info, start, end=end, follow=follow, batch_rows_max=BATCH_ROWS_MAX, timeout=timeout, where=where)
+class ReadOptions(NamedTuple):
+    """What to read of a stream; see `Reading`."""
+
+    start: Start | LastMessages
+    end: Start | LastMessages | None  # None: where the log ends now
+    follow: bool
+    group: str | None  # start at its committed offsets, and commit
+    partition: int | None  # None: all
+    where: Filter | None = None  # not with a group
 
 
-def place_of(client: Client, info: StreamInfo, partition: int, place: Start | LastMessages, timeout: float) -> OffsetAt:
-    """Resolve a position in one partition to an offset."""
+class Reading:
+    """One pass over the `batches` of a stream; the caller closes them.
+
+    If one partition is read without a group, `begin` is where, and `stop` the end offset (None: where the log ends).
+    `consuming` is the membership in a group.
+    """
+
+    batches: Batches
+
+    def __init__(
+        self,
+        client: Client,
+        info: StreamInfo,
+        wanted: ReadOptions,
+        *,
+        for_ever: bool,
+        timeout_s: float,
+        progress: Progress,
+    ) -> None:
+        """With `for_ever` outages of the broker may exceed the time-out. ArgumentError: places that do not fit."""
+        self.begin: OffsetAt | None = None
+        self.stop: int | None = None
+        self.consuming: Consuming | None = None
+        start, end, follow, group, partition, where = wanted
+        has_several = partition is None and len(info.partitions) > 1
+        if group is not None:
+            if isinstance(start, LastMessages):
+                raise ArgumentError("with --group give an offset, an age or a time: -N changes with each new message")
+            if has_several and isinstance(start, int):
+                raise _needs_partition(info)
+            self.consuming = Consuming(
+                client, info, group, start=start, partition=partition, timeout_s=timeout_s, progress=progress
+            )
+            self.batches = self.consuming.batches(follow=follow, for_ever=for_ever)
+            return
+        options: dict[str, Any] = {"batch_rows_max": BATCH_ROWS_MAX, "where": where}
+        if has_several:
+            if isinstance(start, int | LastMessages) or isinstance(end, int | LastMessages):
+                raise _needs_partition(info)
+            self.batches = client.read(info, start, end=end, follow=follow, timeout=timeout_s, **options)
+            return
+        number = partition or 0
+        self.begin = begin = _offset_at(client, info, number, start, timeout_s)
+        # An offset beyond the log end is a valid end.
+        self.stop = end if isinstance(end, int | None) else _offset_at(client, info, number, end, timeout_s).offset
+        if follow:
+            options = {"progress": progress, "for_ever": for_ever, "partition": partition, "where": where}
+            self.batches = following(client, info, begin.offset, self.stop, timeout_s, **options)
+        else:
+            options |= {"end": self.stop, "partition": number}
+            self.batches = client.read(info, begin.offset, timeout=timeout_s, **options)
+
+
+def _needs_partition(info: StreamInfo) -> ArgumentError:
+    text = f"{info.name} has {len(info.partitions)} partitions, each with offsets of its own"
+    return ArgumentError(f"{text}: say which with --partition, or give a time")
+
+
+def _offset_at(
+    client: Client, info: StreamInfo, partition: int, place: Start | LastMessages, timeout_s: float
+) -> OffsetAt:
     from penstock.client.values import LATEST
 
     if not isinstance(place, LastMessages):
-        return client.offsets(info, place, partition=partition, timeout=timeout)
-    end = client.offsets(info, LATEST, partition=partition, timeout=timeout)
+        return client.offsets(info, place, partition=partition, timeout=timeout_s)
+    end = client.offsets(info, LATEST, partition=partition, timeout=timeout_s)
     return end._replace(offset=max(end.log_start, end.committed_end - place.message_count))

@@ -25,9 +25,7 @@ from penstock.client.values import EARLIEST, Start
 from penstock.messages import StreamInfo
 from penstock.ops.errors import ArgumentError
 from penstock.ops.progress import Progress
-from penstock.ops.reading.consuming import Consuming
-from penstock.ops.reading.following import following
-from penstock.ops.reading.places import BATCH_ROWS_MAX, Batches, LastMessages, all_partitions, place_of
+from penstock.ops.reading.places import LastMessages, Reading, ReadOptions
 from penstock.ops.relay.answers import Answers, Storing
 from penstock.ops.relay.frames import SubjectMapping, frames_of, header_pattern
 from penstock.ops.relay.nats_output import NatsOutput
@@ -40,20 +38,29 @@ _JETSTREAM_AGAIN_S = 60.0  # interval if no JetStream answers, because each atte
 _RATE_PARTS = 20  # parts per second with a rate, to spread messages evenly
 
 
-class _Range(NamedTuple):
-    """The part of the stream that is relayed."""
+class RelayOptions(NamedTuple):
+    """Which messages a relay publishes, and how.
 
-    start: Start | LastMessages
-    end: Start | LastMessages | None
-    follow: bool
-    group: str | None
-    partition: int | None
+    `start`, `end`: default from the earliest to where the log ends now. `follow`: continue with new messages, for ever.
+    `group`: start at this consumer group's committed offsets, and commit what NATS has confirmed. `partition`: only
+    this one. `rate`: most messages per second. `without`: leave these headers out; a final * matches any suffix.
+    `stored`: wait for the acks of streams, or not; default: of those that store the target.
+    """
+
+    start: Start | LastMessages = EARLIEST
+    end: Start | LastMessages | None = None
+    follow: bool = False
+    group: str | None = None
+    partition: int | None = None
+    rate: int | None = None
+    without: Sequence[str] = ()
+    stored: bool | None = None
 
 
 class Relay:
     """A relay of one stream to a NATS subject; run it once.
 
-        relay = ops.Relay("orders", "copies.{subject}", group="copies")
+        relay = ops.Relay("orders", "copies.{subject}", ops.RelayOptions(group="copies"))
         with penstock.connect() as client:
             relay.run(client)
         print(relay.messages)
@@ -63,26 +70,9 @@ class Relay:
     invalid header block; `why_nothing` says why there was no message.
     """
 
-    def __init__(
-        self,
-        stream: str,
-        to: str,
-        *,
-        start: Start | LastMessages = EARLIEST,
-        end: Start | LastMessages | None = None,
-        follow: bool = False,
-        group: str | None = None,
-        partition: int | None = None,
-        rate: int | None = None,
-        without: Sequence[str] = (),
-        stored: bool | None = None,
-    ) -> None:
+    def __init__(self, stream: str, to: str, options: RelayOptions | None = None) -> None:
         """Relay `stream` to the subject `to`, in which {subject} is the message's, and {1}, {2}, … are its tokens.
 
-        `start`, `end`: default from the earliest to where the log ends now. `follow`: continue with new messages, for
-        ever. `group`: start at this consumer group's committed offsets, and commit what NATS has confirmed.
-        `partition`: only this one. `rate`: most messages per second. `without`: leave these headers out; a final *
-        matches any suffix. `stored`: wait for the acks of streams, or not; default: of those that store the target.
         ValueError: the template or a header name is invalid. ArgumentError: `end` with `follow` or `group`.
         """
         self.messages = 0
@@ -91,12 +81,10 @@ class Relay:
         self.ends: dict[int, int] = {}
         self.why_nothing = f"stream {stream} holds no messages there; --follow waits for what comes"
         self._mapping = SubjectMapping(to)
-        self._without = header_pattern(without)
+        self._options = wanted = options or RelayOptions()
+        self._without = header_pattern(wanted.without)
         self._stream = stream
-        self._rate = rate
-        self._stored = stored
-        self._range = _Range(start, end, follow, group, partition)
-        if end is not None and (follow or group is not None):
+        if wanted.end is not None and (wanted.follow or wanted.group is not None):
             raise ArgumentError("--until is for a relay that reads a range once: not with --follow or --group")
 
     def run(
@@ -113,34 +101,31 @@ class Relay:
         group. Unavailable: no NATS. OperationalError: NATS or a stream rejects a message, or a stream does not ack it.
         """
         told = progress or Progress()
-        info, wanted = client.stream(self._stream, timeout=timeout), self._range
-        target = _Target(client, info, self._mapping, self._stored, timeout, told)
+        info, wanted = client.stream(self._stream, timeout=timeout), self._options
+        target = _Target(client, info, self._mapping, wanted.stored, timeout, told)
         target.check()
-        consuming: Consuming | None = None
-        if wanted.group is not None:
-            more: dict[str, Any] = {"start": wanted.start, "partition": wanted.partition, "progress": told}
-            consuming = Consuming(client, info, wanted.group, timeout_s=timeout, **more)
-            batches = consuming.batches(follow=wanted.follow, for_ever=wanted.follow)
-        else:
-            batches = _batches(client, info, wanted, timeout, told)
+        reads = ReadOptions(wanted.start, wanted.end, wanted.follow, wanted.group, wanted.partition)
+        reading = Reading(client, info, reads, for_ever=wanted.follow, timeout_s=timeout, progress=told)
+        if isinstance(wanted.end, int):  # OffsetOutOfRange: a relay publishes all that is asked for, or none
+            client.offsets(info, wanted.end, partition=wanted.partition or 0, timeout=timeout)
         is_unknown = wanted.follow or wanted.group is not None
         total = None if is_unknown else _total(info, wanted.partition)
         with (
-            closing(batches),
+            closing(reading.batches),
             _opened(client.nats_urls, nats_options or {}, timeout) as (thread, nats_output),
             told.step("Relaying", total, noun="messages") as advance,
         ):
             target.refresh(thread, nats_output)
             source = _Source(info, wanted.partition, self._mapping, self._without)
             sending = _Sending(self, source, target, thread, nats_output, timeout)
-            for batch in batches:
-                for part, pause_s in _paced(batch, self._rate):
+            for batch in reading.batches:
+                for part, pause_s in _paced(batch, wanted.rate):
                     sending.send(part)
                     advance(self.messages)
                     time.sleep(pause_s)
             thread.run(nats_output.end(waits=not target.storing.is_known))
-        if consuming is not None and not self.messages:
-            self.why_nothing = consuming.why_nothing()
+        if reading.consuming is not None and not self.messages:
+            self.why_nothing = reading.consuming.why_nothing()
 
 
 class _Source(NamedTuple):
@@ -254,18 +239,6 @@ class _Target:
         if text not in self._noted:
             self._noted.add(text)
             self._progress.note(text)
-
-
-def _batches(client: Client, info: StreamInfo, wanted: _Range, timeout: float, progress: Progress) -> Batches:
-    start, end, follow, _, partition = wanted
-    if partition is None and len(info.partitions) > 1:
-        return all_partitions(client, info, start, end, follow, timeout)
-    number = partition or 0
-    begin = place_of(client, info, number, start, timeout).offset
-    stop = None if end is None else place_of(client, info, number, end, timeout).offset
-    if follow:
-        return following(client, info, begin, None, timeout, for_ever=True, partition=partition, progress=progress)
-    return client.read(info, begin, end=stop, partition=number, batch_rows_max=BATCH_ROWS_MAX, timeout=timeout)
 
 
 def _total(info: StreamInfo, partition: int | None) -> int | None:

@@ -32,7 +32,7 @@ def test_messages_are_imported_and_the_subject_is_taken_over(tmp_path: Path) -> 
         penstock.connect(broker.client_address) as client,
     ):
         asyncio.run(_store(server.url, b"0", b"1"))
-        with ops.JetStreamImport(client, "ORDERS", name="orders") as job:
+        with ops.JetStreamImport(client, "ORDERS", ops.ImportOptions("orders")) as job:
             done = job.run()
             assert done == ops.Imported("orders", "orders.>", 2, 2, 0, 0, (), False)
             assert [one.value for one in client.messages("orders")] == [b"0", b"1"]
@@ -45,6 +45,6 @@ def test_messages_are_imported_and_the_subject_is_taken_over(tmp_path: Path) -> 
         assert (job.stream, job.end, job.is_aside) == ("orders", 4, False)
         assert client.publish("orders.eu", b"4").offset == 4
         with pytest.raises(OperationalError, match="nothing is left to import"):
-            ops.JetStreamImport(client, "ORDERS", name="orders").__enter__()
+            ops.JetStreamImport(client, "ORDERS", ops.ImportOptions("orders")).__enter__()
         with pytest.raises(OperationalError, match="no such stream"), ops.JetStreamImport(client, "BILLS"):
             pass

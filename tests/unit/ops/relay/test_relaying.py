@@ -20,7 +20,7 @@ def test_messages_are_relayed_from_where_the_group_is_and_streams_ack_them(tmp_p
         client.create_stream("copies", "copies.>")
         client.append("orders", [{"subject": f"orders.{n}", "value": str(n)} for n in range(20)])
         for new in (20, 1):
-            relay = ops.Relay("orders", "copies.{2}", group="copies")
+            relay = ops.Relay("orders", "copies.{2}", ops.RelayOptions(group="copies"))
             relay.run(client, progress=(heard := Heard()))
             assert (relay.messages, relay.duplicates) == (new, 0)
             client.append("orders", [{"subject": "orders.last", "value": "last"}])
@@ -28,12 +28,12 @@ def test_messages_are_relayed_from_where_the_group_is_and_streams_ack_them(tmp_p
         assert heard.notes == ["note: stream copies stores copies.>, and so messages that are relayed to copies.*"]
         assert [one.value for one in client.messages("copies")] == [b"%d" % n for n in range(20)] + [b"last"]
 
-        last = ops.Relay("orders", "copies.all", start=ops.LastMessages(2), without=["Nats-*"])
+        last = ops.Relay("orders", "copies.all", ops.RelayOptions(ops.LastMessages(2), without=["Nats-*"]))
         last.run(client)
         assert last.messages == 2
         with pytest.raises(ValueError, match="this would be an endless loop"):
             ops.Relay("orders", "{subject}").run(client)
-        nowhere = ops.Relay("orders", "nowhere", stored=True)
+        nowhere = ops.Relay("orders", "nowhere", ops.RelayOptions(stored=True))
         with pytest.raises(OperationalError, match="no stream listens on the target"):
             nowhere.run(client, timeout=0.5)
         assert nowhere.messages == 0
@@ -51,6 +51,6 @@ def test_mistakes_are_told_before_a_client_is_needed() -> None:
     with pytest.raises(ValueError, match="unmatched brace"):
         ops.Relay("orders", "copies.{")
     with pytest.raises(ValueError, match="is not a header name"):
-        ops.Relay("orders", "copies", without=["a b"])
+        ops.Relay("orders", "copies", ops.RelayOptions(without=["a b"]))
     with pytest.raises(ops.ArgumentError, match="reads a range once"):
-        ops.Relay("orders", "copies", end=5, follow=True)
+        ops.Relay("orders", "copies", ops.RelayOptions(end=5, follow=True))
